@@ -14,6 +14,7 @@ from megatron.core.distributed import (
 from megatron.core.optimizer import USING_PYTORCH_OPTIMIZER, ChainedOptimizer, get_megatron_optimizer
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.transformer.moe.moe_layer import MoELayer
 from torch import Tensor
 
 from moe.config import OptimizerConfig
@@ -103,6 +104,18 @@ class Optimizer:
         """Take over a state that `moe.checkpoint` has read; learning rate and the like stay this config's."""
         self.megatron.load_state_dict(state)
         self._set_groups()
+
+    def release(self) -> None:
+        """Let go of the model: Python's collector cannot see the cycles that run through autograd's nodes.
+
+        Their hooks hold the DDP. The nodes are held by a list, by the config's functions, and by the routed
+        tensors that a token dispatcher keeps of its last micro-batch.
+        """
+        self.ddp.config.finalize_model_grads_func = self.ddp.config.grad_scale_func = None
+        self.ddp.grad_accs.clear()
+        for module in self.ddp.modules():
+            if isinstance(module, MoELayer):
+                del module.token_dispatcher
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

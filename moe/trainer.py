@@ -9,6 +9,7 @@ Axes: _T tokens (of one sequence, or packed), _E experts.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -268,11 +269,16 @@ class Trainer:
         return chosen
 
     def close(self) -> None:
-        """Finish writing what is being written, and leave the group of ranks."""
+        """Finish writing what is being written, leave the group of ranks, and give the model's memory back."""
         try:
             self.finish_saving()
         finally:
             parallel.leave()
+            if "optimizer" in self.__dict__:
+                self.optimizer.release()
+            for held in ("model", "optimizer"):
+                self.__dict__.pop(held, None)
+            gc.collect()  # the model's cycles hold the groups, and each of those three threads
 
     @property
     def _device(self) -> torch.device:

@@ -1,6 +1,8 @@
 """Training on Megatron equals plain torch on transformers' model, whatever the packing; faults are named."""
 
+import gc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,12 +80,12 @@ def test_metrics_are_put_together_as_their_names_say(make):
     one = make(MOE)
     sequences = batch(0)
     metrics = one.train_step(sequences, weighted).metrics
+    with pytest.raises(MoeError, match="'loss' must end in _sum, _max or _min"):
+        one.train_step(sequences, lambda lp, ent, ex: (lp.sum(), {"loss": lp.sum()}))
     every = np.concatenate(make(MOE).logprobs(sequences))
     assert metrics["logprob_min"] == pytest.approx(every.min(), abs=1e-5)
     assert metrics["weight_sum"] == pytest.approx(sum(s.extras["weight"].sum() for s in sequences), abs=1e-6)
     assert 1 <= metrics["moe_imbalance"] <= metrics["moe_imbalance_max"] <= MOE.num_local_experts
-    with pytest.raises(MoeError, match="'loss' must end in _sum, _max or _min"):
-        one.train_step(sequences, lambda lp, ent, ex: (lp.sum(), {"loss": lp.sum()}))
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted(make):
@@ -214,3 +216,19 @@ def test_frozen_routers_stay_as_they_are_while_all_else_learns(make):
     one.train_step(batch(0), weighted)
     still = {name for name, tensor in one.export_weights() if torch.equal(tensor, before[name])}
     assert still == {name for name in before if "router" in name}
+
+
+def test_a_closed_trainer_leaves_neither_threads_nor_modules_behind(make):
+    def held() -> tuple[int, int]:
+        gc.collect()
+        threads = len(list(Path("/proc/self/task").iterdir()))
+        return threads, sum(isinstance(thing, torch.nn.Module) for thing in gc.get_objects())
+
+    def live() -> tuple[int, int]:
+        ours = trainer(MOE)
+        ours.train_step(batch(0), weighted)
+        ours.close()
+        return held()
+
+    first = live()
+    assert [live() for _ in range(3)] == [first] * 3

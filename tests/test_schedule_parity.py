@@ -81,6 +81,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("parity")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SCALELAB_CACHE", str(folder / "cache"))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))  # Ray's workers import Coin from here
         start_ray(base_run.cluster)
         try:
             base = base_model(base_run, print)
@@ -118,13 +119,6 @@ def train(run: Run, base: Path, folder: Path) -> Trained:
     return Trained(folder, weights, read_lines(folder / "metrics.jsonl"), read_lines(folder / "evals.jsonl"))
 
 
-BROKEN = pytest.mark.xfail(
-    reason="its verifier actors cannot import this test module (Ray: No module named test_schedule_parity)",
-    strict=False,
-)
-
-
-@BROKEN
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_pipelinerl_0_ppo_off_policy_1_and_synchronous_give_identical_parameters(runs: Any) -> None:
@@ -141,7 +135,6 @@ def test_pipelinerl_0_ppo_off_policy_1_and_synchronous_give_identical_parameters
             np.testing.assert_array_equal(other.weights[weight], values, err_msg=weight)
 
 
-@BROKEN
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_run_that_goes_on_from_an_earlier_checkpoint_ends_with_identical_parameters(runs: Any) -> None:
