@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,24 @@ from scalelab.run.base_model import cross_entropy
 # Each engine claims torch.distributed of its process, so each has one of its own, which remembers it here.
 _HELD: dict[str, Any] = {}
 
+Ask = Callable[..., Any]
+"""Calls a function on one of the two sides, and waits for what it returns."""
+
+
+@pytest.fixture(scope="module")
+def sides() -> Iterator[tuple[Ask, Ask]]:
+    """The trainer's and the generator's process, for all models: to import their libraries takes long."""
+    context = get_context("spawn")
+    with ProcessPoolExecutor(1, context) as trainer, ProcessPoolExecutor(1, context) as generator:
+        yield tuple(lambda f, *args, at=at, **kw: at.submit(f, *args, **kw).result(100) for at in (trainer, generator))
+
+
+def hold(name: str, make: Callable[[], Any]) -> None:
+    """Remember an engine in place of the one before."""
+    if name in _HELD:
+        _HELD.pop(name).close()
+    _HELD[name] = make()
+
 
 def build_trainer(model: Model, folder: Path, dtype: str = "float32") -> None:
     """Make the trainer with weights far from their small initial values, and save them for the generator."""
@@ -31,12 +49,10 @@ def build_trainer(model: Model, folder: Path, dtype: str = "float32") -> None:
     from moe.trainer import Trainer
 
     torch.set_num_threads(1)
-    trainer = Trainer(
-        model.to_hf(), TrainerConfig(optimizer=OptimizerConfig(lr=5e-3), dtype=dtype), rendezvous=f"file://{folder}.at"
-    )
-    _HELD["trainer"] = trainer
+    config = TrainerConfig(optimizer=OptimizerConfig(lr=5e-3), dtype=dtype)
+    hold("trainer", lambda: Trainer(model.to_hf(), config, rendezvous=f"file://{folder}.at"))
     train(6)
-    trainer.save_hf(folder)
+    _HELD["trainer"].save_hf(folder)
 
 
 def train(steps: int) -> list[Bucket]:
@@ -58,9 +74,8 @@ def trainer_logprobs(sequences: list[Sequence]) -> list[np.ndarray]:
 def build_generator(folder: Path, **options: Any) -> None:
     from scalelab.rollout.generator import Generator
 
-    _HELD["generator"] = Generator(
-        folder, GeneratorConfig(max_model_len=128, max_sequences=16, kv_cache_gib=0.25, block_size=32, **options)
-    )
+    config = GeneratorConfig(max_model_len=128, max_sequences=16, kv_cache_gib=0.25, block_size=32, **options)
+    hold("generator", lambda: Generator(folder, config))
 
 
 def update(version: int, buckets: list[Bucket]) -> None:
@@ -77,49 +92,45 @@ def complete(count: int) -> list[Completion]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("model", [MOE, DENSE, QWEN3, QWEN3_MOE, MIXTRAL], ids=lambda model: model.model_type)
-def test_log_probs_agree_on_saved_and_on_published_weights(model: Model, tmp_path: Path) -> None:
-    context = get_context("spawn")
-    with (
-        ProcessPoolExecutor(1, context) as trainer,
-        ProcessPoolExecutor(1, context) as generator,
-    ):
-        folder = tmp_path / "model"
-        trainer.submit(build_trainer, model, folder).result(100)
-        generator.submit(build_generator, folder).result(100)
-        for version in (0, 1):
-            if version:
-                generator.submit(update, version, trainer.submit(train, 3).result(60)).result(60)
-            completions = generator.submit(complete, 8 + version).result(60)
-            sequences = [Sequence(np.array([*c.request.prompt_ids, *c.token_ids], dtype=np.int32)) for c in completions]
-            for completion, logprobs_T in zip(completions, trainer.submit(trainer_logprobs, sequences).result(60)):
-                assert {span[0] for span in completion.spans} == {version}
-                np.testing.assert_allclose(
-                    logprobs_T[len(completion.request.prompt_ids) :], completion.logprobs_T, atol=1e-4
-                )
+def test_log_probs_agree_on_saved_and_on_published_weights(
+    model: Model, sides: tuple[Ask, Ask], tmp_path: Path
+) -> None:
+    trainer, generator = sides
+    trainer(build_trainer, model, tmp_path / "model")
+    generator(build_generator, tmp_path / "model")
+    for version in (0, 1):
+        if version:
+            generator(update, version, trainer(train, 3))
+        completions = generator(complete, 8 + version)
+        sequences = [Sequence(np.array([*c.request.prompt_ids, *c.token_ids], dtype=np.int32)) for c in completions]
+        for completion, logprobs_T in zip(completions, trainer(trainer_logprobs, sequences), strict=True):
+            assert {span[0] for span in completion.spans} == {version}
+            np.testing.assert_allclose(
+                logprobs_T[len(completion.request.prompt_ids) :], completion.logprobs_T, atol=1e-4
+            )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_replayed_experts_bring_the_engines_closer(tmp_path: Path) -> None:
+def test_replayed_experts_bring_the_engines_closer(sides: tuple[Ask, Ask], tmp_path: Path) -> None:
     """In bf16 the engines' router logits differ, and now and then so does the choice among nearly tied experts."""
-    context = get_context("spawn")
-    with ProcessPoolExecutor(1, context) as trainer, ProcessPoolExecutor(1, context) as generator:
-        folder = tmp_path / "model"
-        trainer.submit(build_trainer, MOE, folder, "bfloat16").result(100)
-        options = {"dtype": "bfloat16", "record_routing": True, "prefix_caching": False}
-        generator.submit(partial(build_generator, folder, **options)).result(100)
-        completions = generator.submit(complete, 64).result(100)
-        gaps = {}
-        for replayed in (False, True):
-            sequences = [
-                Sequence(
-                    np.array([*c.request.prompt_ids, *c.token_ids], dtype=np.int32),
-                    routed_TLK=c.routed_TLK if replayed else None,
-                )
-                for c in completions
-            ]
-            logprobs = trainer.submit(trainer_logprobs, sequences).result(100)
-            gaps[replayed] = np.concatenate(
-                [np.abs(ours_T[-len(c.token_ids) :] - c.logprobs_T) for c, ours_T in zip(completions, logprobs)]
+    trainer, generator = sides
+    folder = tmp_path / "model"
+    trainer(build_trainer, MOE, folder, "bfloat16")
+    options = {"dtype": "bfloat16", "record_routing": True, "prefix_caching": False}
+    generator(build_generator, folder, **options)
+    completions = generator(complete, 64)
+    gaps = {}
+    for replayed in (False, True):
+        sequences = [
+            Sequence(
+                np.array([*c.request.prompt_ids, *c.token_ids], dtype=np.int32),
+                routed_TLK=c.routed_TLK if replayed else None,
             )
+            for c in completions
+        ]
+        logprobs = trainer(trainer_logprobs, sequences)
+        gaps[replayed] = np.concatenate(
+            [np.abs(ours_T[-len(c.token_ids) :] - c.logprobs_T) for c, ours_T in zip(completions, logprobs)]
+        )
     assert gaps[True].mean() < 0.8 * gaps[False].mean()
