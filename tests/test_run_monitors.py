@@ -73,6 +73,11 @@ def test_idle_generators_are_starved_and_a_restarted_one_is_not_counted_backward
     ]
 
 
+def test_steps_with_nothing_to_learn_make_no_gradient_an_explosion() -> None:
+    rare = [record(step, grad_norm=1.0 if step % 10 == 0 else 0.0) for step in range(200)]
+    assert not alarms(Watch(Monitors()), rare)
+
+
 def test_a_warning_comes_before_the_alarm() -> None:
     watch = Watch(Monitors(window=1))
     found = alarms(watch, [record(step, truncated=0.01 * step) for step in range(20)])

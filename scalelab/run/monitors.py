@@ -228,7 +228,8 @@ class Watch:
         if norm is not None and math.isfinite(norm):
             if limits.grad_norm is not None and len(self._gradients) >= GRADIENTS_BEFORE:
                 yield Reading("grad_norm", norm, limits.grad_norm * median(self._gradients))
-            self._gradients.append(norm)
+            if norm:  # nothing is to be learnt from groups that agree: such steps are no measure of others
+                self._gradients.append(norm)
         for name, key, limit, low in (
             ("gap", "same_version_gap_mean", limits.gap, False),
             ("entropy", "entropy", limits.entropy, True),
