@@ -148,3 +148,16 @@ def test_a_run_broken_off_says_why_and_leaves_readable_files_and_no_process(
     while processes_with(f"{name}={value}") and time.monotonic() < end:
         time.sleep(0.2)
     assert processes_with(f"{name}={value}") == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_weights_that_are_broken_end_the_run_with_the_cause(finished: Path, cache: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments = [sys.executable, "-m", "scalelab", "run", str(finished / "config.gin"), "--out", str(out)]
+    arguments += ["--set", "OptimizerConfig.lr=1e30", "--set", "Budget.steps=100"]
+    done = subprocess.run(arguments, env=environment(cache), capture_output=True, text=True, timeout=280)
+    assert done.returncode == 1
+    assert "resume from an earlier checkpoint" in done.stderr.strip().splitlines()[-1]
+    assert json.loads((out / "manifest.json").read_text())["status"] == "failed"
+    assert len(read_lines(out / "metrics.jsonl")) >= 1
