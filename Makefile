@@ -16,9 +16,6 @@ lint: install
 types: install
 	.venv/bin/mypy
 
-# Slow tests run in a process per file: every trainer leaves threads of its gloo groups behind, and hundreds slow a machine.
+# Two workers, for two cores; whole files to each, for what their tests share takes long to make.
 test: lint types
-	@$(PY) -m pytest -m "not slow"; status=$$?; \
-	for file in $$(grep -l "mark.slow" tests/test_*.py); do \
-		echo "$$file"; $(PY) -m pytest -m slow $$file || status=1; \
-	done; exit $$status
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile

@@ -77,8 +77,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
 @pytest.mark.timeout(300)
 def test_three_steps_leave_evaluations_metrics_checkpoints_and_a_report(finished: Path) -> None:
     evals = read_lines(finished / "evals.jsonl")
+    measured = [line["step"] for line in evals[::2]]
+    assert measured in ([0, 2, 3], [0, 3]), "what falls due while an evaluation still runs is taken with the next"
     assert [(line["step"], line["task"]) for line in evals] == [
-        (step, task) for step in (0, 2, 3) for task in ("math", "code")
+        (s, task) for s in measured for task in ("math", "code")
     ]
     assert [line["compute"] for line in evals[::2]] == sorted(line["compute"] for line in evals[::2])
     assert evals[0]["compute"] == 0

@@ -91,13 +91,3 @@ def test_a_failure_goes_to_its_own_callback_and_the_others_are_waited_for_still(
     assert len(lost) == 2
     assert all("the dog" in message for message in lost)
     assert ["a long nap" in str(error) for error in failures if isinstance(error, LateError)] == [True]
-
-
-def test_what_is_cleared_is_never_called_back(worker: ray.actor.ActorHandle) -> None:
-    waits, seen = Waits(60), []
-    waits.add(worker.sleep.remote(0.0), "a nap", seen.append, seen.append)
-    waits.clear()
-    waits.add(worker.sleep.remote(0.0), "another", lambda _: seen.append("another"))
-    while not waits.run_ready(1.0):
-        pass
-    assert seen == ["another"]

@@ -162,8 +162,12 @@ class Driver:
             del self.groups[name]
 
     def step(self) -> None:
-        """Start an optimiser step when the trainer is free and the schedule has a batch for it."""
-        idle = not (self.training or self.returning or self.stopping or self.budget_spent())
+        """Start an optimiser step when the trainer is free and the schedule has a batch for it.
+
+        Weights on their way to an evaluation are not overtaken, so that runs are measured at the same steps.
+        """
+        awaited = self.measure_from is not None and self.updating
+        idle = not (self.training or awaited or self.returning or self.stopping or self.budget_spent())
         names = self.schedule.batch() if idle else None
         if names is None:
             return

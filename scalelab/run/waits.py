@@ -128,10 +128,6 @@ class Waits:
                 )
         return len(ready)
 
-    def clear(self) -> None:
-        """Forget everything: neither `then` nor `failed` will be called."""
-        self._waits.clear()
-
 
 def _fail(wait: _Wait, error: LabError) -> None:
     if wait.failed is None:
