@@ -12,7 +12,7 @@ from tasks.errors import TaskError
 from tasks.formats import Item
 from tasks.hub import Source, source
 from tasks.loading import load, provenance
-from tasks.stream import epoch_position, stable_number
+from tasks.stream import epoch_position, problem_key, stable_number
 from tasks.task import Verifier
 from tasks.thinking import THINK_OPEN
 from tasks.types import Message, Prompt
@@ -149,9 +149,11 @@ class DatasetTask(ABC):
         items: dict[str, Item] = {}
         for item in load(self.dataset, self.folder, self.revision):
             if self._wanted(item):
-                items.setdefault(_key(item.problem), item)
+                items.setdefault(problem_key(item.problem), item)
         others = [
-            (f"{name}/{_key(item.problem)}", item.problem) for name in self.against for item in load(name, self.folder)
+            (f"{name}/{problem_key(item.problem)}", item.problem)
+            for name in self.against
+            for item in load(name, self.folder)
         ]
         dropped = decontaminate([(key, item.problem) for key, item in items.items()], others)
         for one in dropped:
@@ -242,8 +244,3 @@ def dataset_task(dataset: str, **settings: Any) -> MathDataset | CodeDataset:
         TaskError: there is no such data set, or a setting contradicts it.
     """
     return (MathDataset if source(dataset).kind == "math" else CodeDataset)(dataset, **settings)
-
-
-def _key(problem: str) -> str:
-    """A short name for a problem that its text decides, so that a copy has the same; layout does not count."""
-    return f"{stable_number(' '.join(problem.split())):016x}"

@@ -28,3 +28,8 @@ def _permutation(size: int, seed: int, epoch: int) -> tuple[int, ...]:
     order = list(range(size))
     random.Random(f"{seed}/{epoch}").shuffle(order)
     return tuple(order)
+
+
+def problem_key(problem: str) -> str:
+    """A short name for a problem that its text decides, so that a copy has the same; layout does not count."""
+    return f"{stable_number(' '.join(problem.split())):016x}"

@@ -17,6 +17,7 @@ from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from tasks.code_miniature import CodeMiniature
 from tasks.datasets import CodeDataset, MathDataset
 from tasks.math_miniature import MathMiniature
+from tasks.symbolic_gsm import SymbolicGSM
 
 LAB = Registry(
     Run,
@@ -26,7 +27,7 @@ LAB = Registry(
         GeneratorConfig,
         *(Recipe, CISPO, DAPO, GRPO, GSPO, ForcedInterruption, LengthPenalty),
         *(PipelineRL, PPOOffPolicy, Synchronous),
-        *(MathMiniature, CodeMiniature, MathDataset, CodeDataset),
+        *(MathMiniature, CodeMiniature, SymbolicGSM, MathDataset, CodeDataset),
         *(SFT, Evaluation, Budget, Cluster, Monitors),
     ),
 )

@@ -19,6 +19,7 @@ from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from tasks.code_miniature import CodeMiniature
 from tasks.datasets import CodeDataset, DatasetTask, MathDataset
 from tasks.math_miniature import MathMiniature
+from tasks.symbolic_gsm import SymbolicGSM
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Run:
     schedule: PipelineRL | PPOOffPolicy | Synchronous
     """Who waits for whom."""
 
-    tasks: tuple[MathMiniature | CodeMiniature | MathDataset | CodeDataset, ...]
+    tasks: tuple[MathMiniature | CodeMiniature | SymbolicGSM | MathDataset | CodeDataset, ...]
     """What is trained and evaluated, mixed in one run."""
 
     sft: SFT
