@@ -6,7 +6,9 @@ import torch
 from moe_models import batch, trainer, weighted, weights
 from moe_ranks import FOUR, MODELS, TRAVELS, largest_difference, probe, spawn, vocabulary_problem
 
+from moe.convert import export_checkpoint
 from moe.head import token_logprobs
+from moe.hf_folder import FolderWeights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1100)]
 
@@ -67,6 +69,14 @@ def test_a_checkpoint_goes_on_at_any_layout_as_if_never_moved(told):
         assert all(torch.equal(tensor, last["loaded"][name]) for name, tensor in back.export_weights())
     finally:
         back.close()
+
+
+def test_what_ranks_saved_is_exported_whole_without_them(told, tmp_path):
+    for station, name in ((1, "loaded"), (2, "weights")):
+        export_checkpoint(told["folder"] / f"station{station}", tmp_path / f"{station}")
+        exported, live = FolderWeights(tmp_path / f"{station}"), told["all"][0]["travels"][-1][name]
+        assert set(exported) == set(live)
+        assert all(torch.equal(exported[name], tensor) for name, tensor in live.items())
 
 
 def test_a_vocabulary_cut_over_ranks_gives_the_same_logprobs(told):
