@@ -45,8 +45,9 @@ def start_ray(cluster: Cluster, devices: int = 2) -> None:
     except Exception as error:  # Ray raises bare Exceptions of many kinds here
         where = f"join the cluster at {cluster.address}" if cluster.address else "start on this machine"
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        token = "" if cluster.address is None or "RAY_AUTH_MODE" in os.environ else ", or RAY_AUTH_MODE=token missing"
         raise LabError(
-            f"Ray could not {where}: {reason}; is the machine overloaded, or Cluster.address wrong?"
+            f"Ray could not {where}: {reason}; is the machine overloaded, or Cluster.address wrong{token}?"
         ) from error
 
 

@@ -18,6 +18,9 @@ mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes[0]}
 address=$(srun --nodes=1 --ntasks=1 --nodelist="$head" hostname --ip-address | awk '{print $1}')
 export RAY_worker_niceness=0
+# Nobody else's job may run code here: Ray's token lies in the home directory, which the nodes share.
+export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token}
+[ "$RAY_AUTH_MODE" != token ] || .venv/bin/ray get-auth-token --generate >/dev/null
 
 # One `ray start --block` a node; they end with the job.
 srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" \
