@@ -622,7 +622,7 @@ time.sleep(600)
 
 REMOTE = """
 import os, sys, psutil, ray
-ray.init(num_cpus=1, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
+ray.init("local", num_cpus=1, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
 
 @ray.remote(num_cpus=1, max_concurrency=2)
 class Grader:

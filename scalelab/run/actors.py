@@ -23,32 +23,46 @@ _ENVIRONMENT = {
 HEAD_PROCESSES = ("gcs_server", "raylet")
 
 
+def join_cluster(address: str) -> None:
+    """Join a Ray cluster.
+
+    Raises:
+        LabError: there is none at the address, or it wants a token that was not sent.
+    """
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:  # Ray raises bare Exceptions of many kinds here
+        token = "" if "RAY_AUTH_MODE" in os.environ else "; if it asks for a token, export RAY_AUTH_MODE=token"
+        raise LabError(
+            f"no Ray cluster at {address}: {_cause(error)}; start one, or mend Cluster.address{token}"
+        ) from error
+
+
 def start_ray(cluster: Cluster, devices: int = 2) -> None:
     """Join the cluster at `cluster.address`, or start Ray on this machine with room for `devices`.
 
     Raises:
         LabError: there is no cluster at the address, or Ray did not start.
     """
+    if cluster.address is not None:
+        join_cluster(cluster.address)
+        return
     try:
-        if cluster.address is not None:
-            ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-        else:
-            ray.init(
-                address="local",  # else Ray joins whatever cluster was last started on this machine
-                num_cpus=max(devices, os.cpu_count() or 1),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="ERROR",
-                object_store_memory=512 * 2**20,
-                _system_config={"metrics_report_interval_ms": 600_000},
-            )
+        ray.init(
+            address="local",  # else Ray joins whatever cluster was last started on this machine
+            num_cpus=max(devices, os.cpu_count() or 1),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=512 * 2**20,
+            _system_config={"metrics_report_interval_ms": 600_000},
+        )
     except Exception as error:  # Ray raises bare Exceptions of many kinds here
-        where = f"join the cluster at {cluster.address}" if cluster.address else "start on this machine"
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        token = "" if cluster.address is None or "RAY_AUTH_MODE" in os.environ else ", or RAY_AUTH_MODE=token missing"
-        raise LabError(
-            f"Ray could not {where}: {reason}; is the machine overloaded, or Cluster.address wrong{token}?"
-        ) from error
+        raise LabError(f"Ray could not start on this machine: {_cause(error)}; is the machine overloaded?") from error
+
+
+def _cause(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 class Head:

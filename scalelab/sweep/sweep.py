@@ -247,12 +247,9 @@ def cluster_devices(address: str, device: str) -> int:
     """
     import ray
 
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except Exception as error:  # Ray raises bare Exceptions of many kinds here
-        raise LabError(
-            f"no Ray cluster at {address}: {str(error).splitlines()[0]}; start one, or mend Cluster.address"
-        ) from None
+    from scalelab.run.actors import join_cluster
+
+    join_cluster(address)
     try:
         return int(ray.cluster_resources().get("GPU" if device == "gpu" else "CPU", 0))
     finally:
