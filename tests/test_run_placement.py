@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError
+from scalelab.run.actors import join_cluster
 from scalelab.run.config import Cluster
 from scalelab.run.placement import Reservation, packed
 
@@ -24,6 +26,15 @@ def test_packing_keeps_every_device_and_fills_nodes_first(devices: int, per_node
     assert sum(bundles) == devices
     assert all(count == per_node for count in bundles[:-1])
     assert 1 <= bundles[-1] <= per_node
+
+
+@pytest.mark.timeout(60)
+def test_an_address_where_nobody_listens_is_named_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening: nobody else can take it meanwhile
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(LabError, match=f"no Ray cluster at {address}: .*; start one, or mend Cluster.address"):
+            join_cluster(address)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import Any
 
 import psutil
@@ -22,6 +23,9 @@ _ENVIRONMENT = {
 
 HEAD_PROCESSES = ("gcs_server", "raylet")
 
+ANSWERS_WITHIN = 20.0
+"""Seconds in which a cluster's head takes a connection."""
+
 
 def join_cluster(address: str) -> None:
     """Join a Ray cluster.
@@ -29,6 +33,12 @@ def join_cluster(address: str) -> None:
     Raises:
         LabError: there is none at the address, or it wants a token that was not sent.
     """
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "://" not in address:  # where nobody listens, Ray itself tries for minutes
+        try:
+            socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN).close()
+        except OSError as error:
+            raise LabError(f"no Ray cluster at {address}: {error}; start one, or mend Cluster.address") from error
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # Ray raises bare Exceptions of many kinds here
