@@ -12,33 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from smallest_run import SMALLEST
 
 from scalelab.run.folder import read_lines
 
-SMALLEST = {
-    "Llama4Text.num_hidden_layers": 4,
-    "Llama4Text.hidden_size": 64,
-    "Llama4Text.intermediate_size": 32,
-    "Llama4Text.num_attention_heads": 2,
-    "Llama4Text.num_key_value_heads": 1,
-    "SFT.steps": 20,
-    "SFT.trainers": 1,
-    "SFT.traces_per_step": 16,
-    "Recipe.prompts_per_step": 4,
-    "Recipe.generations_per_prompt": 4,
+SETTINGS = {
+    **SMALLEST,
     "Recipe.zero_variance": '"keep"',
     "Recipe.router_replay": "True",
     "Budget.steps": 3,
     "Evaluation.every": 2,
     "Evaluation.prompts": 4,
     "Evaluation.samples": 2,
-    "Run.checkpoint_every": 2,
-    "GeneratorConfig.max_sequences": 32,
 }
 
 
 def command(out: Path, *more: str) -> list[str]:
-    sets = [part for name, value in SMALLEST.items() for part in ("--set", f"{name}={value}")]
+    sets = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
     return [sys.executable, "-m", "scalelab", "run", "quickstart", "--out", str(out), *sets, *more]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from smallest_run import SMALLEST
 
 from scalelab.experiment import resolve
 from scalelab.run.config import Run
@@ -20,28 +21,17 @@ from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from tasks.math_miniature import MathMiniature
 from tasks.types import Prompt, Verdict, verdict
 
-SMALLEST = {
+SETTINGS = {
+    **SMALLEST,
     "Run.schedule": "@Synchronous()",
     "Run.reproducible": True,
-    "Llama4Text.num_hidden_layers": 4,
-    "Llama4Text.hidden_size": 64,
-    "Llama4Text.intermediate_size": 32,
-    "Llama4Text.num_attention_heads": 2,
-    "Llama4Text.num_key_value_heads": 1,
-    "SFT.steps": 20,
-    "SFT.trainers": 1,
-    "SFT.traces_per_step": 16,
-    "Recipe.prompts_per_step": 4,
-    "Recipe.generations_per_prompt": 4,
     "Run.tasks": "(@MathMiniature(),)",
     "Run.task_weights": None,
     "Budget.steps": 5,
     "Evaluation.every": 1000,
     "Evaluation.prompts": 2,
     "Evaluation.samples": 1,
-    "Run.checkpoint_every": 2,
     "CheckpointPolicy.keep_last": 9,
-    "GeneratorConfig.max_sequences": 32,
 }
 
 
@@ -76,7 +66,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from scalelab.run.actors import start_ray
     from scalelab.run.base_model import base_model
 
-    base_run = resolve("quickstart", [f"{name}={value}" for name, value in SMALLEST.items()]).run
+    base_run = resolve("quickstart", [f"{name}={value}" for name, value in SETTINGS.items()]).run
     base_run = replace(base_run, tasks=(CoinMath(),))
     folder = tmp_path_factory.mktemp("parity")
     with pytest.MonkeyPatch.context() as patch:
