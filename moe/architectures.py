@@ -205,6 +205,19 @@ def architecture(hf_config: dict[str, Any]) -> Architecture:
         raise MoeError(f"the config of this {kind} lacks or has an unknown {missing}; check its config.json") from None
 
 
+def check_expert_bias(hf_config: dict[str, Any]) -> None:
+    """Refuse biases of experts where there are no experts, or where they would say something else than in a generator.
+
+    Raises:
+        MoeError: saying which.
+    """
+    fields = architecture(hf_config).fields
+    if "num_moe_experts" not in fields:
+        raise MoeError("expert_bias needs a mixture of experts: this model is dense")
+    if fields.get("moe_router_pre_softmax"):
+        raise MoeError("expert_bias needs weights of experts that are normalised (norm_topk_prob), or sigmoids")
+
+
 def inverse_frequencies(rope: dict[str, Any], head_dim: int) -> tuple[float, ...]:
     """Inverse frequencies for the ``rope_parameters`` of a Hugging Face config (default and llama3).
 

@@ -38,6 +38,7 @@ from moe.checkpoint_folder import (
 )
 from moe.config import Layout
 from moe.errors import MoeError
+from moe.layers import BIAS
 from moe.models import LogProbModel
 from moe.optimizer import Optimizer
 from moe.saver import Saver, Staged, one_line, together
@@ -190,8 +191,10 @@ def load(path: Path, model: LogProbModel, optimizer: Optimizer, layout: Layout) 
             cannot be read, when the model may be half read.
     """
     manifest = read_manifest(path)
-    _check_shapes(path, model)
+    absent = _check_shapes(path, model)
     content: dict[str, Any] = {"model": _model_shards(model)}
+    for name in absent:
+        del content["model"][name]
     whole = "optimizer" in manifest.parts
     same_ranks = (manifest.layout, manifest.world) == (dataclasses.asdict(layout), dist.get_world_size())
     if whole:
@@ -205,6 +208,8 @@ def load(path: Path, model: LogProbModel, optimizer: Optimizer, layout: Layout) 
     except (Exception, CheckpointException) as error:  # every reader under Megatron's has exceptions of its own
         raise MoeError(f"the checkpoint {path} cannot be read ({one_line(error)}); use the one before it") from error
     model.load_state_dict(state["model"], strict=False)
+    for name in absent:
+        model.get_buffer(name).zero_()
     if whole:
         optimizer.load_state_dict(state["optimizer"])
     else:
@@ -220,12 +225,19 @@ def _model_shards(model: LogProbModel) -> dict[str, Any]:
     return {name: shard for name, shard in shards.items() if not name.endswith("_extra_state")}
 
 
-def _check_shapes(path: Path, model: LogProbModel) -> None:
+def _check_shapes(path: Path, model: LogProbModel) -> list[str]:
+    """Refuse a checkpoint of other tensors; returns the biases of experts that it lacks, which may begin with 0."""
     try:
         stored = dist_checkpointing.load_tensors_metadata(str(path))
     except Exception as error:
         raise MoeError(f"the checkpoint {path} cannot be read ({one_line(error)}); use the one before it") from error
     wanted = model.sharded_state_dict(metadata=metadata())
+    biases = {name: shard.key for name, shard in wanted.items() if name.endswith(BIAS)}
+    if not biases and any(key.endswith(BIAS) for key in stored):
+        raise MoeError(f"the checkpoint {path} has biases of experts; set TrainerConfig.expert_bias")
+    absent = [name for name, key in biases.items() if key not in stored]
+    for name in absent:
+        del wanted[name]
     apply_factories(wanted)
     for tensor in nested_values(wanted):
         if not isinstance(tensor, ShardedTensor):
@@ -238,6 +250,7 @@ def _check_shapes(path: Path, model: LogProbModel) -> None:
                 f"{tensor.key} is {there} in the checkpoint {path}, but {here} in this model; "
                 "use the model it was made with"
             )
+    return absent
 
 
 def _random_shard(state: dict[str, Any] | None) -> ShardedObject:

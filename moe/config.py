@@ -87,6 +87,10 @@ class TrainerConfig:
     caller's loss. Training a mixture from scratch needs about 0.01, else a few experts take all tokens."""
     z_loss: float = 0.0
     """Weight of the loss that keeps the routers' logits small (ST-MoE, Eq. 5), as a mean over the step's tokens."""
+    expert_bias: float = 0.0
+    """How far a step moves the bias of every expert, up if it got fewer tokens than the mean and down if it got more:
+    balancing without a loss (Wang et al., arXiv 2408.15664, Alg. 1). A bias is added to the logit and decides which
+    experts are chosen, not what they weigh. 0 for routers without biases. A run's generators follow."""
     freeze_router: bool = False
     """Leave the routers' weights as they are, so that a token's experts change with its hidden state only."""
     recompute: str = "none"
@@ -112,7 +116,11 @@ class TrainerConfig:
         require(self.kernels in CHOICES, f"kernels must be one of {', '.join(CHOICES)}, got {self.kernels!r}")
         for name in ("tokens_per_micro_batch", "head_chunk"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("balance", "z_loss"):
+        for name in ("balance", "z_loss", "expert_bias"):
             require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
+        require(
+            not (self.balance and self.expert_bias),
+            "balance and expert_bias are two ways to spread tokens over experts: bind one of them",
+        )
         for name in ("deadline", "save_deadline"):
             require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")

@@ -31,8 +31,9 @@ from moe import checkpoint, cpu_host, models, parallel
 from moe.checkpoint_folder import check
 from moe.config import Layout, TrainerConfig
 from moe.errors import MoeError
-from moe.hf_folder import FolderWeights, copy_tokenizer, read_config, save_folder
-from moe.links import Link, check_names, check_shape, links, shapes
+from moe.hf_folder import FolderWeights, copy_tokenizer, read_biases, read_config, save_folder
+from moe.layers import BIAS
+from moe.links import Link, check_names, check_shape, expert_bias_names, links, shapes
 from moe.saver import Saver, one_line
 from moe.size import parameters
 
@@ -76,6 +77,8 @@ def import_folder(folder: Path, path: Path, deadline: float = 3600.0) -> Convert
     """
     _refuse_to_replace(path)
     hf_config = read_config(folder)
+    if read_biases(folder):
+        raise MoeError(f"{folder} has biases of experts; start a run from it as it is, with SFT.pretrained")
     wanted = shapes(hf_config)
     weights = FolderWeights(folder)
     dtype = _check_weights(wanted, weights)
@@ -92,13 +95,15 @@ def import_folder(folder: Path, path: Path, deadline: float = 3600.0) -> Convert
 _COUNTERS = ("version", "skipped", "in_a_row")
 
 
-def export_checkpoint(path: Path, folder: Path, shard_bytes: int = 5 * 2**30) -> Converted:
+def export_checkpoint(path: Path, folder: Path, shard_bytes: int = 5 * 2**30, expert_bias: bool = False) -> Converted:
     """Make a Hugging Face folder of a checkpoint's model.
 
     Args:
         path: the checkpoint, of any layout; its tokenizer, or the one beside it, comes along.
         folder: the folder; there must be nothing there.
         shard_bytes: about how large a file may grow.
+        expert_bias: write biases of experts to a file of their own, which only this package reads; without, a
+            checkpoint that has them is refused.
 
     Raises:
         MoeError: naming what is wrong with the checkpoint, or why the folder cannot be written; there is none then.
@@ -110,8 +115,15 @@ def export_checkpoint(path: Path, folder: Path, shard_bytes: int = 5 * 2**30) ->
     place = path if (path / TOKENIZER).is_dir() else path.parent
     try:
         stored = _Stored(path)
-        with _skeleton(hf_config, stored.dtype) as model:
-            save_folder(fresh, hf_config, _tensors(hf_config, model, stored), shapes(hf_config), shard_bytes)
+        if stored.biased and not expert_bias:
+            raise MoeError(
+                f"{path} has biases of experts; transformers and vLLM leave them out and so choose other experts. "
+                "Write them beside the weights, for this package alone, with --expert-bias"
+            )
+        with _skeleton(hf_config, stored.dtype, stored.biased) as model:
+            biases = _biases(hf_config, model, stored)
+            tensors = _tensors(hf_config, model, stored)
+            save_folder(fresh, hf_config, tensors, shapes(hf_config), shard_bytes, biases)
         tokenizer = copy_tokenizer(place / TOKENIZER, fresh)
         fresh.replace(folder)
     except OSError as error:
@@ -154,14 +166,14 @@ def _word(dtype: torch.dtype | str) -> str:
 
 
 @contextlib.contextmanager
-def _skeleton(hf_config: dict[str, Any], dtype: torch.dtype) -> Iterator[models.LogProbModel]:
-    """The model without its weights, in one process."""
+def _skeleton(hf_config: dict[str, Any], dtype: torch.dtype, biased: bool = False) -> Iterator[models.LogProbModel]:
+    """The model without its weights, in one process, with or without biases of experts."""
     with tempfile.TemporaryDirectory(prefix="scalelab-") as meeting:
         parallel.join(Layout(), 0, 1, f"file://{meeting}/one", 60)
         try:
             with cpu_host.megatron():
                 with torch.device("meta"):
-                    model = models.build(hf_config, TrainerConfig(dtype=_TYPES[dtype]))
+                    model = models.build(hf_config, TrainerConfig(dtype=_TYPES[dtype], expert_bias=float(biased)))
                 yield model
         finally:
             parallel.leave()
@@ -185,8 +197,9 @@ class _Piece:
 
 
 def _pieces(model: models.LogProbModel) -> dict[str, list[_Piece]]:
-    """The pieces of every parameter."""
-    params = dict(model.named_parameters())
+    """The pieces of every parameter and bias of experts."""
+    params: dict[str, Tensor] = dict(model.named_parameters())
+    params.update((name, buffer) for name, buffer in model.named_buffers() if name.endswith(BIAS))
     entries: dict[str, Any] = model.sharded_state_dict(metadata=checkpoint.metadata())
     found: dict[str, list[_Piece]] = {name: [] for name in params}
     for name in params:
@@ -217,6 +230,7 @@ class _Reader:
         self._places: dict[tuple[str, tuple[int, ...]], tuple[Link, _Piece]] = {
             (piece.key, piece.offset): (by_name[name], piece)
             for name, pieces in _pieces(model).items()
+            if name in by_name
             for piece in pieces
         }
         self._last: tuple[str, Tensor] | None = None
@@ -234,6 +248,7 @@ class _Stored:
 
     Attributes:
         dtype: the type of the weights.
+        biased: whether there are biases of experts.
     """
 
     def __init__(self, path: Path) -> None:
@@ -242,6 +257,7 @@ class _Stored:
         self._metadata: Metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
         self.dtype = self._of("embedding.word_embeddings.weight").properties.dtype
+        self.biased = any(key.endswith(BIAS) for key in self._metadata.state_dict_metadata)
 
     def _of(self, key: str) -> TensorStorageMetadata:
         found = self._metadata.state_dict_metadata.get(key)
@@ -277,6 +293,18 @@ class _Into(DefaultLoadPlanner):
         for axis, (start, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths)):
             part = part.narrow(axis, start, length)
         return part
+
+
+def _biases(hf_config: dict[str, Any], model: models.LogProbModel, stored: _Stored) -> dict[str, Tensor]:
+    """The biases of experts of a checkpoint, by name."""
+    names, pieces = expert_bias_names(hf_config), _pieces(model)
+    found = {}
+    for name, buffer in model.named_buffers():
+        if name.endswith(BIAS):
+            bias_E = found[names[int(name.split(".")[2])]] = torch.empty(buffer.shape)
+            for piece in pieces[name]:
+                stored.read(piece, bias_E[piece.rows].view(piece.size))
+    return found
 
 
 def _tensors(hf_config: dict[str, Any], model: models.LogProbModel, stored: _Stored) -> Iterator[tuple[str, Tensor]]:

@@ -25,6 +25,7 @@ _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 # older versions of transformers saved.
 _NOT_WEIGHTS = re.compile(r"^(vision_model|multi_modal_projector)\.|\.rotary_emb\.inv_freq$")
 _TEXT_PREFIX = "language_model."
+_BIASES = "expert_bias.json"
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json"),
@@ -46,6 +47,22 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise MoeError(f"{path} does not exist; give a folder that save_pretrained wrote") from None
     except (ValueError, TypeError) as error:
         raise MoeError(f"{path} cannot be read ({error}); fetch or write it again") from None
+
+
+def read_biases(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The biases of experts that `save_folder` put beside the weights, fp32 [E] by name; empty if there are none.
+
+    Raises:
+        MoeError: if the file cannot be read.
+    """
+    path = Path(folder) / _BIASES
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return {name: torch.tensor(values, dtype=torch.float32) for name, values in stored.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise MoeError(f"{path} cannot be read ({error}); write the folder again") from None
 
 
 def copy_tokenizer(source: Path, target: Path) -> bool:
@@ -207,6 +224,7 @@ def save_folder(
     weights: Iterable[tuple[str, Tensor]],
     shapes: Mapping[str, Iterable[int]],
     shard_bytes: int = 5 * 2**30,
+    biases: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write a folder that transformers and vLLM load; what was there stays until all is written.
 
@@ -218,6 +236,7 @@ def save_folder(
         weights: all of its tensors, of one type.
         shapes: their names and shapes, in the order in which they come.
         shard_bytes: about how large a file may grow.
+        biases: of experts, by name, for a file of their own.
 
     Raises:
         OSError: if the disk refuses; the folder is then as it was.
@@ -231,7 +250,9 @@ def save_folder(
         dtype = _save_shards(fresh, iter(weights), {name: tuple(shape) for name, shape in shapes.items()}, shard_bytes)
         config = {**hf_config, "dtype": str(dtype).removeprefix("torch.")}
         (fresh / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        for old in (*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")):
+        if biases:
+            (fresh / _BIASES).write_text(json.dumps({name: bias_E.tolist() for name, bias_E in biases.items()}) + "\n")
+        for old in (*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json"), *folder.glob(_BIASES)):
             old.unlink()
         for file in fresh.iterdir():
             file.replace(folder / file.name)

@@ -18,7 +18,7 @@ from megatron.core.transformer.transformer_layer import get_transformer_layer_of
 from torch import Tensor
 
 from moe.errors import MoeError
-from moe.links import Link, check_names, check_shape, links, shapes
+from moe.links import Link, check_names, check_shape, expert_bias_names, links, shapes
 from moe.models import LogProbModel
 
 
@@ -148,20 +148,53 @@ def _tables(model: LogProbModel, hf_config: dict[str, Any]) -> list[list[tuple[s
     return tables
 
 
+def expert_biases(model: LogProbModel, hf_config: dict[str, Any]) -> dict[str, Tensor]:
+    """The biases of every layer's experts, fp32 [E] by name; empty where there are none.
+
+    Collective over the pipeline stages.
+    """
+    names = expert_bias_names(hf_config)
+    own = {names[r.layer_number - 1]: r.bias_E.cpu().clone() for r in model.routers if r.bias_E is not None}
+    group = parallel_state.get_pipeline_model_parallel_group()
+    stages = [own] * group.size()
+    if group.size() > 1:
+        dist.all_gather_object(stages, own, group=group)
+    return {name: bias_E for stage in stages for name, bias_E in stage.items()}
+
+
+def _load_expert_biases(model: LogProbModel, hf_config: dict[str, Any], biases: Mapping[str, Tensor]) -> None:
+    names = expert_bias_names(hf_config)
+    if biases:
+        check_names(names.values(), biases)
+    for router in model.routers:
+        name = names[router.layer_number - 1]
+        if router.bias_E is not None and not biases:
+            router.bias_E.zero_()
+        elif router.bias_E is not None:
+            check_shape(name, biases[name].shape, router.bias_E.shape)
+            router.bias_E.copy_(biases[name])
+        elif biases:
+            raise MoeError(f"the weights come with {name}, without which experts differ; set TrainerConfig.expert_bias")
+
+
 @torch.no_grad()
-def load(model: LogProbModel, hf_config: dict[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Set every weight of this rank's part of the model; not collective.
+def load(
+    model: LogProbModel, hf_config: dict[str, Any], weights: Mapping[str, Tensor], biases: Mapping[str, Tensor]
+) -> None:
+    """Set every weight and bias of experts of this rank's part of the model; not collective.
 
     Args:
         model: the model.
         hf_config: its config.
         weights: whole tensors by Hugging Face name; each is read once (see `moe.hf_folder.FolderWeights`).
+        biases: of experts, by name, perhaps among the weights, too; without any, those of the model become 0.
 
     Raises:
         MoeError: naming the first missing, extra or misshapen tensor; the model may be half set then.
     """
     wanted = shapes(hf_config)
-    check_names(wanted, weights)
+    check_names(wanted, (name for name in weights if name not in biases))
+    _load_expert_biases(model, hf_config, biases)
 
     def read(name: str) -> Tensor:
         tensor = weights[name]

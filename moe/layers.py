@@ -33,8 +33,8 @@ from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispa
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from moe.choice import Choice
 from moe.exchange import gather_rows, sum_rows
-from moe.replay import Replay
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -120,6 +120,10 @@ class SwiGlu(MegatronModule):
         return swiglu(gate_up_TF)
 
 
+BIAS = "router.bias_E"
+"""How the name of a router's bias ends, in a model and in a checkpoint."""
+
+
 class Router(TopKRouter):
     """Megatron's router in fp32, which also counts the tokens each expert gets while training.
 
@@ -128,14 +132,32 @@ class Router(TopKRouter):
     Attributes:
         load_E: tokens each expert got since it was last set to zero.
         step_tokens: tokens of all ranks in this step, over which the balancing loss is a mean.
-        router_replay: experts prescribed for the micro-batch at hand, if any.
+        bias_E: fp32, added to the logits for the choice of experts alone; None until `add_bias`.
+        router_replay: how to choose for the micro-batch at hand.
     """
 
     def __init__(self, config: TransformerConfig, pg_collection: ProcessGroupCollection | None = None) -> None:
         super().__init__(config, pg_collection)
         self.load_E = torch.zeros(config.num_moe_experts, device=self.weight.device)
         self.step_tokens = 1
-        self.router_replay = Replay()
+        self.bias_E: Tensor | None
+        self.register_buffer("bias_E", None)
+        self.router_replay = Choice()
+
+    def add_bias(self) -> None:
+        """Choose by logit and a bias for each expert, of 0 at first, which checkpoints hold from now on."""
+        self.bias_E = torch.zeros_like(self.load_E)
+
+    @torch.no_grad()
+    def move_bias(self, load_E: Tensor, by: float) -> None:
+        """Raise the bias of experts with fewer tokens than the mean, and lower the others' (arXiv 2408.15664, Alg. 1).
+
+        Args:
+            load_E: tokens each expert got on all ranks.
+            by: how far.
+        """
+        if self.bias_E is not None:
+            self.bias_E += by * (load_E.mean() - load_E).sign()
 
     def gating(self, input: Tensor) -> Tensor:
         """Logits [..., E] in fp32."""
@@ -143,10 +165,11 @@ class Router(TopKRouter):
 
     def routing(self, logits: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Choose by logit. Megatron chooses by sigmoid, where in fp32 logits of 12.00 and 12.01 are a tie."""
+        self.router_replay.bias_E = self.bias_E
         if self.score_function != "sigmoid":
             return super().routing(logits, padding_mask)
         logits_TE = self.apply_z_loss(logits.flatten(0, -2), padding_mask)
-        top_TK, experts_TK = self.router_replay.choose(logits_TE, *logits_TE.topk(self.topk, dim=1))
+        top_TK, experts_TK = self.router_replay.choose(logits_TE, self.topk)
         probs_TE = torch.zeros_like(logits_TE).scatter(1, experts_TK, top_TK.sigmoid())
         chosen_TE = torch.zeros_like(logits_TE, dtype=torch.bool).scatter(1, experts_TK, True)
         if self.is_aux_loss_enabled() and torch.is_grad_enabled():

@@ -48,6 +48,16 @@ def shapes(hf_config: dict[str, Any]) -> dict[str, torch.Size]:
     return {name: shape for link in links(hf_config) for name, shape in link.parts()}
 
 
+EXPERT_BIAS = ".expert_bias"
+"""What follows the name of a router in the name of its biases, which are no weights of a Hugging Face model."""
+
+
+def expert_bias_names(hf_config: dict[str, Any]) -> dict[int, str]:
+    """Names of the biases of every layer with experts, by its number from 0."""
+    routers = (link for link in links(hf_config) if link.param.endswith(".router.weight"))
+    return {int(link.param.split(".")[2]): link.names[0].removesuffix(".weight") + EXPERT_BIAS for link in routers}
+
+
 def check_names(wanted: Iterable[str], found: Iterable[str]) -> None:
     """Refuse tensors that are not those of a model.
 

@@ -45,23 +45,32 @@ def reduce_metrics(reports: Items[dict[str, Tensor]], group: dist.ProcessGroup) 
     return reduced
 
 
-def load_metrics(routers: Items[Router]) -> dict[str, float]:
-    """How unevenly experts were used since the last call: the busiest expert's tokens over the mean; collective.
+def take_loads(routers: Items[Router]) -> list[Tensor]:
+    """Tokens that the experts of each layer got on all ranks since the last call, fp32 [E] each; collective.
 
     Args:
         routers: those of this rank's pipeline stage.
+    """
+    if not routers:
+        return []
+    load_LE = torch.stack([router.load_E for router in routers])
+    for router in routers:
+        router.load_E.zero_()
+    dist.all_reduce(load_LE, group=parallel_state.get_tensor_and_data_parallel_group(with_context_parallel=True))
+    return list(load_LE)
+
+
+def load_metrics(loads: Items[Tensor]) -> dict[str, float]:
+    """How unevenly experts were used: the busiest expert's tokens over the mean; collective over the pipeline stages.
+
+    Args:
+        loads: what `take_loads` said of this rank's stage.
 
     Returns:
         ``moe_imbalance`` (mean over the layers) and ``moe_imbalance_max`` (worst layer); 1 is even, the
         number of experts is all on one. Empty for a dense model.
     """
-    imbalance_L: list[float] = []
-    if routers:
-        load_LE = torch.stack([router.load_E for router in routers])
-        for router in routers:
-            router.load_E.zero_()
-        dist.all_reduce(load_LE, group=parallel_state.get_tensor_and_data_parallel_group(with_context_parallel=True))
-        imbalance_L = (load_LE.amax(1) / load_LE.mean(1).clamp(min=1e-9)).tolist()
+    imbalance_L = [(load_E.amax() / load_E.mean().clamp(min=1e-9)).item() for load_E in loads]
     stages: list[list[float]] = [imbalance_L]
     if parallel_state.get_pipeline_model_parallel_world_size() > 1:
         stages *= parallel_state.get_pipeline_model_parallel_world_size()

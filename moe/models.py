@@ -27,7 +27,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor
 
-from moe.architectures import Architecture, LayerPlan, architecture
+from moe.architectures import Architecture, LayerPlan, architecture, check_expert_bias
 from moe.attention import PackedAttention
 from moe.config import TrainerConfig
 from moe.errors import MoeError
@@ -175,6 +175,8 @@ def build(hf_config: dict[str, Any], config: TrainerConfig) -> LogProbModel:
         MoeError: if the architecture is unsupported or cannot be cut as the layout says.
     """
     arch = architecture(hf_config)
+    if config.expert_bias:
+        check_expert_bias(hf_config)
     kernels = choose(config.kernels, config.dtype, this_host())
     try:
         megatron = megatron_config(arch, config, kernels)
@@ -205,6 +207,8 @@ def build(hf_config: dict[str, Any], config: TrainerConfig) -> LogProbModel:
     _mark_cuts(model)
     for router in model.routers:
         router.weight.requires_grad_(not config.freeze_router)
+        if config.expert_bias:
+            router.add_bias()
     return model
 
 

@@ -29,16 +29,16 @@ from moe.architectures import architecture
 from moe.batch import Sequence, deal
 from moe.buckets import Bucket, fill
 from moe.checkpoint_folder import CheckpointPolicy, Chosen
+from moe.choice import check_replay, prescribe
 from moe.config import TrainerConfig
 from moe.errors import MoeError
-from moe.hf_folder import FolderWeights, save_folder
+from moe.hf_folder import FolderWeights, read_biases, save_folder
 from moe.init import InitialWeights
 from moe.layout import check_layout
-from moe.links import shapes
-from moe.metrics import load_metrics, reduce_metrics
+from moe.links import EXPERT_BIAS, shapes
+from moe.metrics import load_metrics, reduce_metrics, take_loads
 from moe.optimizer import Optimizer
 from moe.packing import Share, pack
-from moe.replay import check_replay, prescribe
 from moe.result import StepResult
 from moe.saver import Saver
 
@@ -131,8 +131,12 @@ class Trainer:
                 self._my_micro_batches(sequences, plan[self._data_rank]), partial(_loss, loss_fn, entropy_grad)
             )
             metrics = parallel.from_last_stage(reduce_metrics(reports, group) if reports else None)
-            loads = load_metrics(self.model.routers)
+            loads = take_loads(self.model.routers)
             norm, taken = self.optimizer.step(self._learning_rate() if lr is None else lr)
+            if taken:
+                for router, load_E in zip(self.model.routers, loads):
+                    router.move_bias(load_E, self.config.expert_bias)
+            metrics.update(load_metrics(loads))
         loss = metrics.pop(_LOSS)
         self.version += taken
         self.skipped += not taken
@@ -142,7 +146,7 @@ class Trainer:
         return StepResult(
             loss=loss,
             grad_norm=norm,
-            metrics={**metrics, **loads},
+            metrics=metrics,
             tokens=tokens,
             seconds=time.perf_counter() - started,
             skipped=not taken,
@@ -168,12 +172,13 @@ class Trainer:
         return [everyone[i] for i in range(len(sequences))]
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Every weight as (Hugging Face name, whole CPU tensor); collective, so walk it to its end.
+        """Every weight, then every bias of experts, as (name, whole CPU tensor); collective, so walk it to its end.
 
         The tensors may share memory with the model: copy what you keep beyond the next step.
         """
         with self._waiting("export_weights"):
             yield from hf_weights.export(self.model, self.hf_config)
+            yield from hf_weights.expert_biases(self.model, self.hf_config).items()
 
     def weight_buckets(self, bucket_bytes: int = 256 * 2**20) -> Iterator[Bucket]:
         """The same in a few flat buffers that share no memory with the model; collective."""
@@ -184,23 +189,31 @@ class Trainer:
     ) -> None:
         """Set the weights from a Hugging Face folder or from (name, tensor) pairs; the optimiser is kept.
 
+        Biases of experts come from a folder that `save_hf` wrote, or with the pairs; else they are 0.
+
         Raises:
             MoeError: naming a missing, extra or misshapen tensor.
         """
         if isinstance(weights, (str, os.PathLike)):
-            weights = FolderWeights(weights)
-        elif not isinstance(weights, Mapping):
-            weights = dict(weights)
-        hf_weights.load(self.model, self.hf_config, weights)
+            biases, weights = read_biases(weights), FolderWeights(weights)
+        else:
+            weights = weights if isinstance(weights, Mapping) else dict(weights)
+            biases = {name: weights[name] for name in weights if name.endswith(EXPERT_BIAS)}
+        hf_weights.load(self.model, self.hf_config, weights, biases)
         self.optimizer.megatron.reload_model_params()
 
     def save_hf(self, folder: str | os.PathLike[str]) -> None:
-        """Write a folder that transformers and vLLM load; collective, rank 0 writes."""
-        weights = self.export_weights()
+        """Write a folder that transformers and vLLM load; collective, rank 0 writes.
+
+        Biases of experts, if there are any, lie beside the weights in a file that only this package reads.
+        """
+        with self._waiting("save_hf"):
+            biases = hf_weights.expert_biases(self.model, self.hf_config)
+        weights = hf_weights.export(self.model, self.hf_config)
         with self._waiting("save_hf"), parallel.one_does(f"write the model to {folder}") as first:
             try:
                 if first:
-                    save_folder(folder, self.hf_config, weights, shapes(self.hf_config))
+                    save_folder(folder, self.hf_config, weights, shapes(self.hf_config), biases=biases)
             finally:
                 for _ in weights:  # the other ranks, and rank 0 after a failure, see the collective through
                     pass
@@ -312,11 +325,11 @@ class Trainer:
         """Megatron's schedule over the micro-batches; returns what ``report`` made of each output."""
 
         part, parts = parallel_state.get_tensor_model_parallel_rank(), self.config.layout.tensor
-        replays = {router.layer_number - 1: router.router_replay for router in self.model.routers}
+        choices = {router.layer_number - 1: router.router_replay for router in self.model.routers}
 
         def step(batches: Iterator[_MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
             batch = next(batches)
-            prescribe(replays, batch.packed.routed_TLK, part, parts)
+            prescribe(choices, batch.packed.routed_TLK, part, parts)
             return models.forward(model, batch.packed), partial(report, batch)
 
         return get_forward_backward_func()(

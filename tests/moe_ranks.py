@@ -21,6 +21,7 @@ from moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, 
 from moe.config import Layout, OptimizerConfig
 from moe.errors import MoeError
 from moe.head import token_logprobs
+from moe.links import EXPERT_BIAS
 from moe.model_config import Model
 
 LLAMA = replace(DENSE, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4)
@@ -41,13 +42,16 @@ class Case:
     balance: float = 0.0
     replay: bool = False
     """Prescribe the experts of most tokens."""
+    biased: bool = False
+    """Choose experts by biases, too."""
 
     @property
     def name(self) -> str:
         sizes = [f"{axis} {size}" for axis, size in asdict(self.layout).items() if size > 1]
         balanced = ["balanced"] if self.balance else []
         replayed = ["replayed"] if self.replay else []
-        return f"{self.model}: " + " · ".join([*sizes, *balanced, *replayed] or ["data"])
+        biased = ["biased"] if self.biased else []
+        return f"{self.model}: " + " · ".join([*sizes, *balanced, *replayed, *biased] or ["data"])
 
     @property
     def alone(self) -> Case:
@@ -63,8 +67,10 @@ FOUR = (
     Case("Llama-4", Layout(tensor=2, context=2, expert=4), balance=1.0),
     Case("Llama-4", Layout(pipeline=2, context=2, expert=2), replay=True),
     Case("Llama-4", Layout(tensor=2, pipeline=2, expert=2), balance=1.0),
+    Case("Llama-4", Layout(tensor=2, pipeline=2, expert=2), biased=True),
     Case("Qwen3-MoE", Layout(tensor=2, expert=2, expert_tensor=2), replay=True),
     Case("Qwen3-MoE", Layout(tensor=2, pipeline=2, expert_tensor=2), balance=1.0),
+    Case("Qwen3-MoE", Layout(expert=2, context=2), biased=True),
 )
 """Of four processes; what a layout leaves over is data parallel."""
 
@@ -75,18 +81,28 @@ PROBE = OptimizerConfig(lr=SCALE * SCALE, eps=SCALE, weight_decay=0.0, warmup_st
 
 def probe(case: Case, rank: int = 0, world: int = 1, at: str | None = None) -> dict[str, Any]:
     """Everything about one training step, whole gradients included, and whether weights go out and in unchanged."""
-    losses = {"balance": case.balance, "z_loss": case.balance / 10}
+    losses = {"balance": case.balance, "z_loss": case.balance / 10, "expert_bias": 0.25 * case.biased}
     settings = {"layout": case.layout, **losses, "optimizer": PROBE, "tokens_per_micro_batch": 60}
     one = trainer(MODELS[case.model], rank, world, at, **settings)
     start = weights(one)
+    if case.biased:
+        start = {name: uneven(tensor) if name.endswith(EXPERT_BIAS) else tensor for name, tensor in start.items()}
+        one.load_weights(start)
     given = (lambda sequences: routed(sequences, MODELS[case.model])) if case.replay else list
     logprobs = one.logprobs(given(batch(99)))
     result = one.train_step(given(batch(0)), weighted)
-    gradients = {name: (tensor - start[name]) / SCALE for name, tensor in one.export_weights()}
+    moved = {name: (tensor - start[name]) / SCALE for name, tensor in one.export_weights()}
+    biases = {name: moved.pop(name) * SCALE for name in list(moved) if name.endswith(EXPERT_BIAS)}
     one.load_weights(start)
     back = all(torch.equal(tensor, start[name]) for name, tensor in one.export_weights())
     one.close()
-    return {"start": start, "logprobs": logprobs, "result": result, "gradients": gradients, "back": back}
+    told = {"start": start, "logprobs": logprobs, "result": result, "gradients": moved, "biases": biases}
+    return {**told, "back": back}
+
+
+def uneven(bias_E: torch.Tensor) -> torch.Tensor:
+    """Biases that change the choice of many tokens."""
+    return torch.linspace(-2, 2, len(bias_E))
 
 
 def largest_difference(alone: dict[str, Any], together: dict[str, Any]) -> float:
@@ -133,13 +149,15 @@ def vocabulary_share(rank: int, world: int) -> dict[str, torch.Tensor]:
     return {"out": out.detach(), "hidden": hidden.grad, "weight": weight.grad}
 
 
+BIAS_RATE = 0.1
+"""Of the trainers whose checkpoints travel."""
 TRAVELS = (Layout(tensor=2, pipeline=2, expert=2), Layout(context=2, expert=2, expert_tensor=2))
 """Layouts through which a checkpoint goes, a step at each."""
 
 
 def travel(layout: Layout, came: Path, goes: Path, step: int, rank: int, world: int, at: str) -> dict[str, Any]:
     """Load a checkpoint, take one step, save it elsewhere."""
-    one = trainer(MODELS["Llama-4"], rank, world, at, layout=layout, seed=7)
+    one = trainer(MODELS["Llama-4"], rank, world, at, layout=layout, seed=7, expert_bias=BIAS_RATE)
     one.load(came)
     loaded = weights(one)
     result = one.train_step(batch(step), weighted)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from moe_models import batch, trainer, weighted, weights
-from moe_ranks import FOUR, MODELS, TRAVELS, largest_difference, probe, spawn, vocabulary_problem
+from moe_ranks import BIAS_RATE, FOUR, MODELS, TRAVELS, largest_difference, probe, spawn, vocabulary_problem
 
 from moe.convert import export_checkpoint
 from moe.head import token_logprobs
-from moe.hf_folder import FolderWeights
+from moe.hf_folder import FolderWeights, read_biases
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1100)]
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1100)]
 def told(tmp_path_factory):
     """What one process and four, started on the same checkpoint, have to say."""
     folder = tmp_path_factory.mktemp("ranks")
-    straight = trainer(MODELS["Llama-4"])
+    straight = trainer(MODELS["Llama-4"], expert_bias=BIAS_RATE)
     for step in range(2):
         straight.train_step(batch(step), weighted)
     start = weights(straight)
@@ -43,6 +43,8 @@ def test_four_processes_learn_as_one(told, case):
         assert all(torch.equal(tensor, alone["start"][name]) for name, tensor in mine["start"].items())
         assert mine["back"]
         assert largest_difference(alone, mine) < 5e-6
+        assert all(torch.equal(bias_E, alone["biases"][name]) for name, bias_E in mine["biases"].items())
+        assert len(mine["biases"]) == len(alone["biases"]) == 4 * case.biased
         assert mine["result"].loss == pytest.approx(alone["result"].loss, abs=1e-5)
         assert mine["result"].grad_norm == pytest.approx(alone["result"].grad_norm, rel=1e-5)
         assert mine["result"].metrics == pytest.approx(alone["result"].metrics, abs=1e-4)
@@ -61,7 +63,7 @@ def test_a_checkpoint_goes_on_at_any_layout_as_if_never_moved(told):
             assert travel["result"].loss == pytest.approx(result.loss, abs=1e-5)
         for name, tensor in straight["end"].items():
             torch.testing.assert_close(last["weights"][name], tensor, rtol=0, atol=2e-5)
-    back = trainer(MODELS["Llama-4"], seed=3)
+    back = trainer(MODELS["Llama-4"], seed=3, expert_bias=BIAS_RATE)
     try:
         back.load(told["folder"] / "station2")
         assert all(torch.equal(tensor, last["weights"][name]) for name, tensor in back.export_weights())
@@ -73,8 +75,9 @@ def test_a_checkpoint_goes_on_at_any_layout_as_if_never_moved(told):
 
 def test_what_ranks_saved_is_exported_whole_without_them(told, tmp_path):
     for station, name in ((1, "loaded"), (2, "weights")):
-        export_checkpoint(told["folder"] / f"station{station}", tmp_path / f"{station}")
-        exported, live = FolderWeights(tmp_path / f"{station}"), told["all"][0]["travels"][-1][name]
+        export_checkpoint(told["folder"] / f"station{station}", tmp_path / f"{station}", expert_bias=True)
+        exported = {**FolderWeights(tmp_path / f"{station}"), **read_biases(tmp_path / f"{station}")}
+        live = told["all"][0]["travels"][-1][name]
         assert set(exported) == set(live)
         assert all(torch.equal(exported[name], tensor) for name, tensor in live.items())
 

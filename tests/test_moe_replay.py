@@ -13,10 +13,10 @@ from moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, 
 from transformers import AutoModelForCausalLM
 
 from moe.batch import Sequence
+from moe.choice import check_replay
 from moe.config import Layout, TrainerConfig
 from moe.errors import MoeError
 from moe.model_config import Model
-from moe.replay import check_replay
 
 QWEN3_UNNORMED = replace(QWEN3_MOE, norm_topk_prob=False)
 

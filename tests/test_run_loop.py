@@ -20,6 +20,7 @@ SETTINGS = {
     **SMALLEST,
     "Recipe.zero_variance": '"keep"',
     "Recipe.router_replay": "True",
+    "TrainerConfig.expert_bias": "0.01",
     "Budget.steps": 3,
     "Evaluation.every": 2,
     "Evaluation.prompts": 4,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,13 @@ if TYPE_CHECKING:
     from moe.convert import Converted
 
 
-def hide_gpus() -> None:
-    """Convert in host memory: Megatron would put even a model without weights on a GPU. To be called before torch."""
+def stay_on_host() -> None:
+    """Convert in host memory: Megatron would put even a model without weights on a GPU. To be called before torch.
+
+    Its remarks about packages for GPUs that are not installed are left out: nobody needs them here.
+    """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.")
 
 
 def tell(converted: Converted, json: bool) -> None:

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from scalelab.commands.arguments import add_json
-from scalelab.commands.conversion import hide_gpus, tell
+from scalelab.commands.conversion import stay_on_host, tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,12 +16,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a checkpoint's own folder")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where to write it; must not be there yet")
     parser.add_argument("--shard-gb", type=float, default=5.0, metavar="GB", help="about how large a file may grow")
+    parser.add_argument(
+        "--expert-bias",
+        action="store_true",
+        help="write biases of experts (TrainerConfig.expert_bias), which only scalelab reads, beside the weights",
+    )
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Export, and say what."""
-    hide_gpus()
+    stay_on_host()
     from moe.convert import export_checkpoint
 
-    tell(export_checkpoint(args.checkpoint, args.folder, int(args.shard_gb * 1e9)), args.json)
+    shard_bytes = int(args.shard_gb * 1e9)
+    tell(export_checkpoint(args.checkpoint, args.folder, shard_bytes, args.expert_bias), args.json)

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from scalelab.commands.arguments import add_json
-from scalelab.commands.conversion import hide_gpus, tell
+from scalelab.commands.conversion import stay_on_host, tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Import, and say what."""
-    hide_gpus()
+    stay_on_host()
     from moe.convert import import_folder
 
     tell(import_folder(args.folder, args.checkpoint), args.json)

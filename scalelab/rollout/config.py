@@ -30,6 +30,9 @@ class GeneratorConfig:
     """Completions of one group share the KV cache of their prompt; forgotten at every weight update."""
     record_routing: bool = False
     """Record the experts of every token, for router replay in the trainer; bound through Recipe.router_replay."""
+    expert_bias: bool = False
+    """Take biases of experts along with weights, which rules out compilation and CUDA graphs; bound through
+    TrainerConfig.expert_bias."""
     start_timeout: float = 600.0
     """Seconds an engine may take to start."""
     update_timeout: float = 300.0

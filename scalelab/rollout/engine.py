@@ -37,8 +37,10 @@ from vllm.v1.executor import Executor
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.worker_base import WorkerBase
 
-from moe.hf_folder import save_folder
+from moe.hf_folder import read_biases, save_folder
+from moe.links import expert_bias_names
 from scalelab.errors import LabError
+from scalelab.rollout import expert_bias
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.interruption import POSITION, ForcedInterruption, Phrases, processor_config
 from scalelab.rollout.routing import RoutingRecorder
@@ -81,10 +83,17 @@ class Engine:
         _check(hf_config, config, model_dir)
         eos = hf_config["eos_token_id"]
         self._stop_ids = [eos] if isinstance(eos, int) else list(eos)
-        vllm_config = _engine_args(model_dir, hf_config, config, phrases, seed).create_engine_config()
+        self._biases = bias_shapes(model_dir, config)
+        eager = current_platform.is_cpu() or bool(self._biases)
+        vllm_config = _engine_args(model_dir, hf_config, config, phrases, seed, eager).create_engine_config()
         self._engine = LLMEngine(vllm_config, Executor.get_class(vllm_config), log_stats=False)
         if current_platform.is_cpu():
             self._engine.collective_rpc(_rank_no_logprobs)
+        if self._biases:
+            self._engine.collective_rpc(
+                expert_bias.install, args=(list(self._biases), hf_config["num_experts_per_tok"])
+            )
+            self._engine.collective_rpc(expert_bias.set_biases, args=(read_biases(model_dir),))
         self._recorder = None
         if config.record_routing and current_platform.is_cpu():
             sizes = config.max_sequences, config.max_model_len
@@ -135,8 +144,13 @@ class Engine:
 
         Args:
             version: policy version of the new weights.
-            weights: (Hugging Face name, whole tensor) of every weight, in any order.
+            weights: (Hugging Face name, whole tensor) of every weight, in any order, and of the biases of experts.
         """
+        biases: dict[str, torch.Tensor] = {}
+        if self._biases:
+            held = dict(weights)
+            biases = {name: held.pop(name).clone() for name in self._biases}
+            weights = held.items()
         if self._tensor_parallel == 1:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
         else:
@@ -145,6 +159,8 @@ class Engine:
             self._engine.collective_rpc(_tie_head)
         if current_platform.is_cpu():
             self._engine.collective_rpc(_pack_experts)
+        if biases:
+            self._engine.collective_rpc(expert_bias.set_biases, args=(biases,))
         self._set_version(version)
         self._add_waiting_again()
 
@@ -175,7 +191,7 @@ class Engine:
 
 
 def _engine_args(
-    model_dir: Path, hf_config: dict[str, Any], config: GeneratorConfig, phrases: Phrases, seed: int
+    model_dir: Path, hf_config: dict[str, Any], config: GeneratorConfig, phrases: Phrases, seed: int, eager: bool
 ) -> EngineArgs:
     return EngineArgs(
         model=str(model_dir),
@@ -198,7 +214,7 @@ def _engine_args(
         # A batch in flight during an update would be labelled with the wrong version.
         async_scheduling=False,
         # Compilation takes over a minute on a CPU and gains nothing there; on a GPU it captures CUDA graphs.
-        enforce_eager=current_platform.is_cpu(),
+        enforce_eager=eager,
         logprobs_mode="raw_logprobs",
         logits_processors=[ForcedInterruption],
         additional_config=processor_config(phrases),
@@ -278,6 +294,19 @@ def _pack_experts(worker: WorkerBase) -> None:
         kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
         if kernel is not None and hasattr(module, "w13_weight"):
             kernel.fused_experts.process_weights_after_loading(module)
+
+
+def bias_shapes(model_dir: Path, config: GeneratorConfig) -> dict[str, tuple[int, ...]]:
+    """Shape of every layer's biases of experts, by name; empty if the generator is to have none."""
+    biases = read_biases(model_dir)
+    if not (biases or config.expert_bias):
+        return {}
+    hf_config = json.loads((model_dir / "config.json").read_text())
+    experts = hf_config.get("num_local_experts") or hf_config.get("num_experts")
+    names = expert_bias_names(hf_config).values()
+    if biases and set(biases) != set(names):
+        raise LabError(f"the biases of experts in {model_dir} are of another model: write the folder again")
+    return {name: (experts,) for name in names}
 
 
 def weight_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:

@@ -21,7 +21,7 @@ import torch
 from moe.buckets import Bucket
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
-from scalelab.rollout.engine import Engine, Output, weight_shapes
+from scalelab.rollout.engine import Engine, Output, bias_shapes, weight_shapes
 from scalelab.rollout.interruption import Phrases, forced_mask
 from scalelab.rollout.types import Completion, Kind, Outstanding, Request
 
@@ -77,6 +77,7 @@ class Generator:
         if _EMBEDDING not in self._shapes:
             raise LabError(f"{model_dir} holds no weights of a language model: give a folder with *.safetensors files")
         self._vocab_size = self._shapes[_EMBEDDING][0]
+        self._shapes.update(bias_shapes(Path(model_dir), config))
         self._changed = threading.Condition()
         self._live: dict[str, _Live] = {}
         self._backlog: deque[Request] = deque()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 TOKENIZER_TRACES = 4096
 KEY_TRACES = 256
 RL_ONLY = ("lr", "warmup_steps")
+ROUTER_CHOICES = ("balance", "z_loss", "expert_bias", "freeze_router")
 
 
 def traces(run: Run, first: int, count: int) -> list[tuple[Prompt, str]]:
@@ -99,6 +100,7 @@ def cache_key(run: Run, tokenizer: Any) -> str:
         "version": __version__,
         "model": run.model.to_hf(),
         "precision": run.trainer.dtype,
+        "routers": [getattr(run.trainer, name) for name in ROUTER_CHOICES],
         "optimizer": {name: value for name, value in asdict(run.trainer.optimizer).items() if name not in RL_ONLY},
         "tasks": [asdict(task) for task in run.tasks],
         "sft": [run.sft.steps, run.sft.traces_per_step, run.sft.learning_rate],

@@ -119,7 +119,7 @@ def _export(path: Path, folder: Path, answers: Any) -> None:
     from moe.convert import export_checkpoint
 
     try:
-        export_checkpoint(path, folder)
+        export_checkpoint(path, folder, expert_bias=True)
     except MoeError as error:
         answers.put(str(error))
         raise SystemExit(1) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from moe.architectures import check_expert_bias
 from moe.checkpoint_folder import CheckpointPolicy
 from moe.config import TrainerConfig
 from moe.errors import MoeError
@@ -257,6 +258,13 @@ class Run:
             raise ValueError("the head's precision is the recipe's choice: bind Recipe.fp32_head, nothing else")
         if self.generator.record_routing:
             raise ValueError("experts are recorded where they are replayed: bind Recipe.router_replay, nothing else")
+        if self.generator.expert_bias:
+            raise ValueError("generators have biases of experts where the trainer does: bind TrainerConfig.expert_bias")
+        if self.trainer.expert_bias:
+            try:
+                check_expert_bias(self.model.to_hf())
+            except MoeError as error:
+                raise ValueError(f"TrainerConfig.expert_bias = {self.trainer.expert_bias}: {error}") from error
         if self.recipe.router_replay and not routed_experts(self.model):
             raise ValueError("Recipe.router_replay needs a mixture of experts: Run.model is dense")
         if self.recipe.router_replay and self.trainer.recompute != "none" and self.trainer.layout.pipeline > 1:
@@ -298,4 +306,9 @@ class Run:
     def generator_config(self) -> GeneratorConfig:
         """The generators' configuration with what the recipe asks of them."""
         recipe = self.recipe
-        return replace(self.generator, fp32_head=recipe.generator_fp32_head, record_routing=recipe.router_replay)
+        return replace(
+            self.generator,
+            fp32_head=recipe.generator_fp32_head,
+            record_routing=recipe.router_replay,
+            expert_bias=self.trainer.expert_bias > 0,
+        )

@@ -1,7 +1,8 @@
-"""Router replay: tokens go through the experts that the generator sent them through.
+"""Which experts a token goes to: the best by the router's scores, unless biases or a recording say otherwise.
 
-Only the choice is replayed. The weight of a chosen expert is computed from the trainer's own logits and carries its
-gradient: what was recorded are facts about the past, while the weights are what is being learnt.
+Router replay sends tokens through the experts that the generator sent them through; a bias per expert sends them to
+those that get too few. Both change the choice alone. The weight of a chosen expert is computed from the trainer's own
+logits and carries its gradient: what was recorded are facts about the past, while the weights are what is being learnt.
 
 Axes: _T tokens of this rank, _E experts, _K experts per token, _L layers.
 """
@@ -21,15 +22,17 @@ from moe.config import TrainerConfig
 from moe.errors import MoeError
 
 
-class Replay:
-    """One router's prescribed experts, in the place where Megatron asks for a choice (``Router.router_replay``).
+class Choice:
+    """How one router chooses, in the place where Megatron asks for a choice (``Router.router_replay``).
 
     Attributes:
         experts_TK: int64 [T, K] for the micro-batch at hand, −1 where the router is to choose itself; None for all.
+        bias_E: fp32 [E], added to the scores for the choice alone; None for none.
     """
 
     def __init__(self) -> None:
         self.experts_TK: Tensor | None = None
+        self.bias_E: Tensor | None = None
 
     def get_replay_topk(
         self,
@@ -40,29 +43,32 @@ class Replay:
         default_compute_topk: Callable[..., tuple[Tensor, Tensor]],
     ) -> tuple[Tensor, Tensor]:
         """Megatron's (scores, experts) of the chosen experts, both [T, K], from all scores [T, E]."""
-        top_TK, own_TK = default_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
-        return self.choose(scores, top_TK, own_TK)
+        return self.choose(scores, topk)
 
-    def choose(self, scores_TE: Tensor, top_TK: Tensor, own_TK: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(self, scores_TE: Tensor, topk: int) -> tuple[Tensor, Tensor]:
         """(scores, experts) of the prescribed experts, or of the router's own choice where nothing is prescribed."""
+        if self.bias_E is None:
+            top_TK, chosen_TK = scores_TE.topk(topk, dim=1)
+        else:
+            chosen_TK = (scores_TE.detach() + self.bias_E).topk(topk, dim=1).indices
+            top_TK = scores_TE.gather(1, chosen_TK)
         if self.experts_TK is None:
-            return top_TK, own_TK
-        chosen_TK = torch.where(self.experts_TK < 0, own_TK, self.experts_TK)
+            return top_TK, chosen_TK
+        chosen_TK = torch.where(self.experts_TK < 0, chosen_TK, self.experts_TK)
         return scores_TE.gather(1, chosen_TK), chosen_TK
 
 
-def prescribe(replays: dict[int, Replay], routed_TLK: Tensor | None, part: int, parts: int) -> None:
+def prescribe(choices: dict[int, Choice], routed_TLK: Tensor | None, part: int, parts: int) -> None:
     """Give the routers of this rank their experts of one micro-batch.
 
     Args:
-        replays: by the number of the layer in the whole model, from 0.
+        choices: by the number of the layer in the whole model, from 0.
         routed_TLK: what was recorded for the tokens of this rank's stretch; None replays nothing.
         part: which of the stretch's equal parts this rank's routers see (sequence parallelism).
         parts: how many there are.
     """
-    for layer, replay in replays.items():
-        mine = None if routed_TLK is None else routed_TLK[:, layer].chunk(parts)[part]
-        replay.experts_TK = mine
+    for layer, choice in choices.items():
+        choice.experts_TK = None if routed_TLK is None else routed_TLK[:, layer].chunk(parts)[part]
 
 
 def check_replay(sequences: Items[Sequence], hf_config: dict[str, Any], config: TrainerConfig) -> None:
