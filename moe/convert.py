@@ -222,11 +222,14 @@ def _rows(whole: Tensor, part: Tensor) -> tuple[slice, ...]:
 
 
 class _Reader:
-    """Gives the tensors of a checkpoint from a Hugging Face folder; remembers the parameter it had last."""
+    """Gives the tensors of a checkpoint from a Hugging Face folder.
 
-    def __init__(self, hf_config: dict[str, Any], model: models.LogProbModel, weights: Mapping[str, Tensor]) -> None:
+    A piece of all experts is read expert by expert; of other parameters it remembers the one it had last.
+    """
+
+    def __init__(self, hf_config: dict[str, Any], model: models.LogProbModel, weights: FolderWeights) -> None:
         by_name = {link.param: link for link in links(hf_config)}
-        self._weights = weights
+        self._weights, self._dtype = weights, model.config.params_dtype
         self._places: dict[tuple[str, tuple[int, ...]], tuple[Link, _Piece]] = {
             (piece.key, piece.offset): (by_name[name], piece)
             for name, pieces in _pieces(model).items()
@@ -237,10 +240,35 @@ class _Reader:
 
     def __call__(self, index: MetadataIndex) -> Tensor:
         link, piece = self._places[index.fqn, tuple(index.offset or ())]
+        if link.experts:
+            self._last = None
+            return self._of_experts(link, piece)
         if self._last is None or self._last[0] != link.param:
             self._last = None  # frees it before the next is read
             self._last = link.param, link.merge(self._weights[name] for name in link.names)
-        return self._last[1][piece.rows].reshape(piece.size).clone(memory_format=torch.contiguous_format)
+        whole = self._last[1]
+        if math.prod(piece.size) == whole.numel():
+            self._last = None  # the caller's own from here on
+            return whole.contiguous().view(piece.size)
+        return whole[piece.rows].reshape(piece.size).clone(memory_format=torch.contiguous_format)
+
+    def _of_experts(self, link: Link, piece: _Piece) -> Tensor:
+        out = torch.empty(piece.size, dtype=self._dtype)
+        experts, rows, columns = piece.rows
+        scratch = torch.empty(link.shape[1:], dtype=self._dtype)  # one for all: many small ones leave holes in memory
+        for matrix, number in zip(out.view(-1, *out.shape[-2:]), range(link.shape[0])[experts], strict=True):
+            matrix.copy_(self._expert(link, number, scratch)[rows, columns])
+        return out
+
+    def _expert(self, link: Link, number: int, scratch: Tensor) -> Tensor:
+        """One expert's matrix in Megatron's form, in memory of the caller's."""
+        each = len(link.names) // link.shape[0]
+        if each == 0:  # all experts in one tensor, [in, out]
+            self._weights.read_into(scratch, link.names[0], number * scratch.numel())
+            return scratch.view(scratch.shape[::-1]).T
+        for part, name in zip(scratch.chunk(each), link.names[number * each : (number + 1) * each], strict=True):
+            self._weights.read_into(part, name)
+        return scratch
 
 
 class _Stored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
@@ -133,16 +134,28 @@ class FolderWeights(Mapping[str, Tensor]):
         return {name: _DTYPES.get(place.dtype, place.dtype) for name, place in self._places.items()}
 
     def __getitem__(self, name: str) -> Tensor:
-        # read rather than mapped: of a mapped file, as much as there is room for stays in memory
         place = self._places[name]
         if place.dtype not in _DTYPES:
             raise MoeError(f"{name} in {place.file} is {place.dtype}; convert the weights to bfloat16 or float32")
         tensor = torch.empty(place.shape, dtype=_DTYPES[place.dtype])
-        with open(place.file, "rb") as file:
-            file.seek(place.offset)
-            if file.readinto(memoryview(tensor.view(-1).view(torch.uint8).numpy())) != tensor.nbytes:
-                raise MoeError(f"{place.file} is truncated; fetch or write it again")
+        self.read_into(tensor, name)
         return tensor
+
+    def read_into(self, out: Tensor, name: str, first: int = 0) -> None:
+        """Fill memory of the caller's with a tensor, or with a stretch of it.
+
+        Args:
+            out: contiguous, of the tensor's type.
+            name: the tensor.
+            first: where in the tensor to begin, counted in entries.
+        """
+        place = self._places[name]
+        # read rather than mapped: of a mapped file, as much as there is room for stays in memory
+        with open(place.file, "rb") as file:
+            file.seek(place.offset + first * out.itemsize)
+            # not through numpy, after which nobody could free the memory while a reference to the tensor is left
+            if file.readinto((ctypes.c_char * out.nbytes).from_address(out.data_ptr())) != out.nbytes:
+                raise MoeError(f"{place.file} is truncated; fetch or write it again")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -265,6 +278,7 @@ def _save_shards(
 ) -> torch.dtype:
     """Write the files and their index; returns the weights' type."""
     following = next(weights)
+    nothing = "", torch.empty(0)
     dtype = following[1].dtype
     shards: list[dict[str, tuple[int, ...]]] = [{}]
     held = 0
@@ -283,7 +297,8 @@ def _save_shards(
             _write_header(out, shard, dtype)
             for name in shard:
                 _write_tensor(out, name, shard[name], dtype, *following)
-                following = next(weights, ("", torch.empty(0)))
+                following = nothing  # frees the tensor before the next is made
+                following = next(weights, nothing)
             out.flush()
             os.fsync(out.fileno())
     if following[0]:

@@ -165,6 +165,8 @@ def test_the_miniatures_share_one_base_model() -> None:
         ("scalerl_8b", ["Recipe.loss=@GSPO()", "GSPO.eps_low=0.0"], "GSPO clips at"),
         ("scalerl_8b", ["Evaluation.fit_since=9000.0"], "leave no window"),
         ("scalerl_8b", ["TrainerConfig.fp32_head=False"], "bind Recipe.fp32_head"),
+        ("scalerl_8b", ["TrainerConfig.expert_bias=0.01"], "this model is dense"),
+        ("scalerl_17bx16", ["GeneratorConfig.expert_bias=True"], r"bind TrainerConfig\.expert_bias"),
     ],
 )
 def test_choices_that_contradict_each_other_are_refused_in_one_line(name: str, sets: list[str], says: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import warnings
 from dataclasses import asdict
@@ -13,12 +15,19 @@ if TYPE_CHECKING:
     from moe.convert import Converted
 
 
+_M_MMAP_THRESHOLD = -3
+"""glibc's name for the size, in bytes, from which every allocation is a mapping of its own."""
+
+
 def stay_on_host() -> None:
     """Convert in host memory: Megatron would put even a model without weights on a GPU. To be called before torch.
 
-    Its remarks about packages for GPUs that are not installed are left out: nobody needs them here.
+    Its remarks about packages for GPUs that are not installed are left out: nobody needs them here. And memory that is
+    freed goes back to the system: glibc would keep it for later, in pieces that soon are too small.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**20)
     warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.")
 
 
