@@ -231,7 +231,7 @@ def _log_sum_exp_and_entropy(logits_CV: Tensor, group: dist.ProcessGroup | None)
     for below_CB in logits_CV.split(_BLOCK, dim=1):
         exp_CB = below_CB.exp()
         sums_2C[0] += exp_CB.sum(1)
-        sums_2C[1] += torch.linalg.vecdot(exp_CB, below_CB)
+        sums_2C[1] += below_CB.mul_(exp_CB).sum(1)
     total_C, weighted_C = _sum(sums_2C, group)
     log_total_C = total_C.log()
     return log_total_C + top_C, log_total_C - weighted_C / total_C

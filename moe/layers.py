@@ -32,31 +32,41 @@ from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from moe.choice import Choice
 from moe.exchange import gather_rows, sum_rows
 
 
 class _RmsNorm(torch.autograd.Function):
-    """x · w / rms(x) over the last axis in fp32, with as few passes over memory as torch's operators allow."""
+    """x · w / rms(x) over the last axis in fp32, with as little fresh memory as torch's operators allow.
+
+    On a CPU most of the time of such an operator goes into the pages of a new result, not into its arithmetic.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         wide = x.float()
-        scale = torch.linalg.vecdot(wide, wide).div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
+        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, scale)
         normed = (wide * scale).to(x.dtype)
-        return normed if weight is None else normed * weight
+        return normed if weight is None else normed.mul_(weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight, scale = ctx.saved_tensors
         normed = x * scale
+        product = grad * normed  # fp32, as normed is
         grad_weight = None
-        if weight is not None:
-            grad_weight = (grad * normed).flatten(0, -2).sum(0).to(weight.dtype)
-            grad = grad * weight
-        inner = torch.linalg.vecdot(grad.to(normed.dtype), normed).div_(-x.shape[-1]).unsqueeze(-1)
+        if weight is None:
+            inner = product.sum(-1)
+        else:
+            wide_weight = weight.to(product.dtype)
+            grad_weight = product.flatten(0, -2).sum(0).to(weight.dtype)
+            inner = product @ wide_weight
+            grad = torch.mul(grad, wide_weight, out=product)
+        inner = inner.div_(-x.shape[-1]).unsqueeze(-1)
         return normed.mul_(inner).add_(grad).mul_(scale).to(x.dtype), grad_weight, None
 
 
@@ -87,28 +97,36 @@ class L2Norm(torch.nn.Module):
 
 
 class _SwiGlu(torch.autograd.Function):
-    """silu(gate) · up of both side by side; their gradients are written side by side again, without a copy."""
+    """silu(gate) · up of both side by side; their gradients take the place of the inputs, which nobody reads again.
+
+    silu is computed twice, which costs less than memory for it.
+    """
 
     @staticmethod
     def forward(ctx: Any, gate_up_TF: Tensor) -> Tensor:
         gate_TI, up_TI = gate_up_TF.chunk(2, dim=-1)
-        open_TI = F.silu(gate_TI)
-        ctx.save_for_backward(gate_up_TF, open_TI)
-        return open_TI * up_TI
+        ctx.save_for_backward(gate_up_TF)
+        return F.silu(gate_TI).mul_(up_TI)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_TI: Tensor) -> Tensor:
-        gate_up_TF, open_TI = ctx.saved_tensors
+        gate_up_TF = ctx.saved_tensors[0].detach()
         gate_TI, up_TI = gate_up_TF.chunk(2, dim=-1)
-        grad_TF = torch.empty_like(gate_up_TF)
-        to_gate_TI, to_up_TI = grad_TF.chunk(2, dim=-1)
-        torch.mul(grad_TI, open_TI, out=to_up_TI)
-        torch.ops.aten.silu_backward(grad_TI * up_TI, gate_TI, grad_input=to_gate_TI)
-        return grad_TF
+        to_open_TI = grad_TI * up_TI
+        torch.ops.aten.silu(gate_TI, out=up_TI).mul_(grad_TI)
+        torch.ops.aten.silu_backward(to_open_TI, gate_TI, grad_input=gate_TI)
+        return gate_up_TF
 
 
 def swiglu(gate_up_TF: Tensor) -> Tensor:
-    """Gated activation of a feed-forward, silu(gate) · up, [..., 2·I] to [..., I]."""
+    """Gated activation of a feed-forward, silu(gate) · up, [..., 2·I] to [..., I].
+
+    Raises:
+        ValueError: for a leaf that requires a gradient, such as a parameter: the backward pass writes over its input.
+    """
+    if gate_up_TF.requires_grad and gate_up_TF.is_leaf:
+        raise ValueError("swiglu writes its gradients over its input; give it an intermediate result")
     return _SwiGlu.apply(gate_up_TF)
 
 

@@ -34,7 +34,16 @@ def assert_same(fast, slow, x):
 
 def test_gated_activation_equals_torch():
     x = torch.randn(7, 3, 10, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    assert_same(swiglu(x), slow_swiglu(x), x)
+    assert_same(swiglu(x.clone()), slow_swiglu(x), x)
+
+
+def test_gated_activation_refuses_what_its_backward_pass_would_destroy():
+    with pytest.raises(ValueError, match="writes its gradients over its input"):
+        swiglu(torch.randn(3, 10, requires_grad=True))
+    inner = torch.randn(3, 10, requires_grad=True) * 1
+    both = inner.square().sum() + swiglu(inner).sum()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        both.backward()
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
