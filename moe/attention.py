@@ -65,8 +65,8 @@ class PackedAttention(MegatronModule):
         plan, batch = self.plan, packed_seq_params
         q_ThD, k_TkD, v_TkD = query.squeeze(1), key.squeeze(1), value.squeeze(1)
         if plan.inv_freq is not None:
-            turn = batch.turn(plan.inv_freq)
-            q_ThD, k_TkD = (rotate(x, turn, plan.interleaved) for x in (q_ThD, k_TkD))
+            turn = batch.turn(plan.inv_freq, plan.interleaved)
+            q_ThD, k_TkD = (rotate(x, *turn, plan.interleaved) for x in (q_ThD, k_TkD))
         if plan.temperature is not None:
             q_ThD = q_ThD * temperature(batch.positions_T, *plan.temperature).to(q_ThD.dtype)[:, None, None]
         layout = batch.layouts[plan.chunk]
@@ -77,35 +77,34 @@ class PackedAttention(MegatronModule):
         return context.flatten(1).unsqueeze(1)
 
 
-def rotate(x_ThD: Tensor, turn_2T1F: Tensor, interleaved: bool) -> Tensor:
-    """Rotary embedding in fp32; ``turn_2T1F`` holds cosine and sine for each token and pair of features."""
-    return _Rotate.apply(x_ThD, turn_2T1F, interleaved)
+def rotate(x_ThD: Tensor, cos_T1D: Tensor, sin_T1F: Tensor, interleaved: bool) -> Tensor:
+    """Rotary embedding in fp32, from the cosine of every feature and the sine of every pair (F = D/2)."""
+    return _Rotate.apply(x_ThD, cos_T1D, sin_T1F, interleaved)
 
 
 class _Rotate(torch.autograd.Function):
     """Pairs (a, b) to (a·cos − b·sin, b·cos + a·sin), written where they belong; going back turns the other way."""
 
     @staticmethod
-    def forward(ctx: Any, x_ThD: Tensor, turn_2T1F: Tensor, interleaved: bool) -> Tensor:
-        ctx.turn, ctx.interleaved = turn_2T1F, interleaved
-        cos_T1F, sin_T1F = turn_2T1F
-        return _rotated(x_ThD, cos_T1F, sin_T1F, interleaved)
+    def forward(ctx: Any, x_ThD: Tensor, cos_T1D: Tensor, sin_T1F: Tensor, interleaved: bool) -> Tensor:
+        ctx.cos, ctx.sin, ctx.interleaved = cos_T1D, sin_T1F, interleaved
+        return _rotated(x_ThD, cos_T1D, sin_T1F, 1, interleaved)
 
     @staticmethod
-    def backward(ctx: Any, grad_ThD: Tensor) -> tuple[Tensor, None, None]:
-        cos_T1F, sin_T1F = ctx.turn
-        return _rotated(grad_ThD, cos_T1F, -sin_T1F, ctx.interleaved), None, None
+    def backward(ctx: Any, grad_ThD: Tensor) -> tuple[Tensor, None, None, None]:
+        return _rotated(grad_ThD, ctx.cos, ctx.sin, -1, ctx.interleaved), None, None, None
 
 
-def _rotated(x_ThD: Tensor, cos_T1F: Tensor, sin_T1F: Tensor, interleaved: bool) -> Tensor:
+def _rotated(x_ThD: Tensor, cos_T1D: Tensor, sin_T1F: Tensor, way: int, interleaved: bool) -> Tensor:
     def pair(x: Tensor) -> tuple[Tensor, ...]:
         return x.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else x.chunk(2, dim=-1)
 
     wide = x_ThD.float()
     turned = torch.empty_like(wide, memory_format=torch.contiguous_format)
     (a, b), (to_a, to_b) = pair(wide), pair(turned)
-    torch.mul(a, cos_T1F, out=to_a).addcmul_(b, sin_T1F, value=-1)
-    torch.mul(b, cos_T1F, out=to_b).addcmul_(a, sin_T1F)
+    torch.mul(wide, cos_T1D, out=turned)
+    to_a.addcmul_(b, sin_T1F, value=-way)
+    to_b.addcmul_(a, sin_T1F, value=way)
     return turned.to(x_ThD.dtype)
 
 

@@ -161,15 +161,15 @@ class Packed(PackedSeqParams):
     routed_TLK: Tensor | None = None
     lengths: tuple[int, ...] = ()
     layouts: dict[int | None, Segments] = field(default_factory=dict)
-    turns: dict[tuple[float, ...], Tensor] = field(default_factory=dict)
+    turns: dict[tuple[tuple[float, ...], bool], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def turn(self, inv_freq: tuple[float, ...]) -> Tensor:
-        """Rotary embedding of every token, cosines and sines [2, T, 1, len(inv_freq)], computed once."""
-        if inv_freq not in self.turns:
+    def turn(self, inv_freq: tuple[float, ...], interleaved: bool) -> tuple[Tensor, Tensor]:
+        """Rotary embedding of every token, as `moe.attention.rotate` takes it, computed once."""
+        if (inv_freq, interleaved) not in self.turns:
             frequencies = torch.tensor(inv_freq, device=self.positions_T.device)
-            angles_TF = self.positions_T.unsqueeze(1) * frequencies
-            self.turns[inv_freq] = torch.stack([angles_TF.cos(), angles_TF.sin()]).unsqueeze(2)
-        return self.turns[inv_freq]
+            angles_T1F = (self.positions_T.unsqueeze(1) * frequencies).unsqueeze(1)
+            self.turns[inv_freq, interleaved] = turn_of(angles_T1F, interleaved)
+        return self.turns[inv_freq, interleaved]
 
     def align(self, values: Tensor) -> Tensor:
         """Move values of each token's successor to the successor itself; 0 on the first of a sequence.
@@ -180,6 +180,13 @@ class Packed(PackedSeqParams):
         real = values[..., : len(self.first)]
         moved = torch.cat([torch.zeros_like(real[..., :1]), real[..., :-1]], dim=-1)
         return moved.masked_fill(self.first, 0)
+
+
+def turn_of(angles_T1F: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
+    """The cosine of every feature, [T, 1, D], and the sine of every pair, [T, 1, D/2], of angles of the pairs."""
+    cos_T1F = angles_T1F.cos()
+    both = cos_T1F.repeat_interleave(2, dim=-1) if interleaved else torch.cat([cos_T1F, cos_T1F], dim=-1)
+    return both, angles_T1F.sin()
 
 
 def pack(

@@ -1,11 +1,14 @@
 """The trainer's own elementwise layers against torch's, values and gradients."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from moe.attention import rotate
-from moe.layers import swiglu
+from moe.layers import L2Norm, RmsNorm, swiglu
+from moe.packing import turn_of
 
 
 def slow_swiglu(gate_up):
@@ -46,9 +49,32 @@ def test_gated_activation_refuses_what_its_backward_pass_would_destroy():
         both.backward()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", [RmsNorm, L2Norm])
+def test_norms_equal_their_formula_in_fp64(kind, dtype):
+    """x · w / √(mean(x²) + ε)."""
+    stream = torch.Generator().manual_seed(0)
+    norm = kind(SimpleNamespace(params_dtype=dtype, sequence_parallel=False), 10, eps=1e-3)
+    x, grad = (torch.randn(7, 3, 10, generator=stream).to(dtype) for _ in range(2))
+    exact_x = x.double().requires_grad_()
+    inputs, exact_inputs = [x.requires_grad_()], [exact_x]
+    exact = exact_x / (exact_x.square().mean(-1, keepdim=True) + 1e-3).sqrt()
+    if kind is RmsNorm:
+        with torch.no_grad():
+            norm.weight.copy_(torch.randn(10, generator=stream))
+        weight = norm.weight.detach().double().requires_grad_()
+        exact = exact * weight
+        inputs, exact_inputs = [x, norm.weight], [exact_x, weight]
+    close = {"rtol": 2e-2, "atol": 4e-2} if dtype is torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(norm(x).double(), exact, **close)
+    for fast, slow in zip(
+        torch.autograd.grad(norm(x), inputs, grad), torch.autograd.grad(exact, exact_inputs, grad.double())
+    ):
+        torch.testing.assert_close(fast.double(), slow, **close)
+
+
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_rotation_equals_complex_multiplication(interleaved):
     stream = torch.Generator().manual_seed(1)
     x, angles = torch.randn(5, 2, 8, generator=stream).requires_grad_(), torch.randn(5, 1, 4, generator=stream)
-    turn = torch.stack([angles.cos(), angles.sin()])
-    assert_same(rotate(x, turn, interleaved), slow_rotation(interleaved)(x, angles), x)
+    assert_same(rotate(x, *turn_of(angles, interleaved), interleaved), slow_rotation(interleaved)(x, angles), x)
