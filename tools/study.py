@@ -5,6 +5,9 @@
 
 The x-axis is completions trained on, not time: the runs shared their machine with other work, so a core-hour of one is
 not a core-hour of another. CPU time and wall time of every run are in the table of runs.
+
+Every seed has its own base model, and those differ more than recipes do. So the members of a part are compared by the
+seeds that all of them have, and seed by seed.
 """
 
 from __future__ import annotations
@@ -20,9 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from scalelab.curves import Curve, analyse_all, compare, read_sources
-from scalelab.curves.analysis import Analysis
 from scalelab.curves.compare import Comparison
-from scalelab.report.plots import plot_efficiency, plot_fits
+from scalelab.report.plots import colors, plot_efficiency, plot_fits
 from scalelab.report.tables import with_interval
 
 STUDY = Path(__file__).resolve().parents[1] / "docs" / "study"
@@ -83,6 +85,16 @@ def members_of(part: Part, runs: Path) -> list[Path]:
     return [baseline, *(path for path in found if path != baseline)] if baseline.is_dir() else found
 
 
+def shared_seeds(curves: Sequence[Curve]) -> list[str]:
+    """The seeds that all curves have."""
+    return sorted(set.intersection(*(set(item.seeds) for item in curves)))
+
+
+def of_seeds(item: Curve, seeds: Sequence[str]) -> Curve:
+    """A curve with the points of some seeds."""
+    return item.select(np.isin(np.array(item.seeds)[item.seed_N], seeds))
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
@@ -92,6 +104,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def comparison_table(one: Comparison) -> str:
     """One task: by A, then by B at the common A; and what was seen, without any fit."""
     baseline = BASELINE.rpartition("/")[2]
+    seen = {entry.run: seen_before(entry.analysis.fit.curve, one.at) for entry in one.entries}
     rows = []
     for entry in one.entries:
         item = entry.analysis
@@ -100,9 +113,9 @@ def comparison_table(one: Comparison) -> str:
             [
                 str(entry.rank),
                 entry.run,
-                str(len(curve.seeds)),
                 f"{curve.pass_rate_N[curve.compute_N == 0].mean():.3f}",
-                f"{last(item):.3f}",
+                " / ".join(f"{rate:.3f}" for rate in seen[entry.run]),
+                "–" if entry.run == baseline else difference(seen[entry.run] - seen[baseline]),
                 with_interval(parameters["A"], item.intervals["A"]),
                 with_interval(entry.B_at_common_A, entry.B_interval) if entry.tied_with else "–",
                 with_interval(parameters["C_mid"], item.intervals["C_mid"]),
@@ -114,9 +127,9 @@ def comparison_table(one: Comparison) -> str:
     header = [
         "rank",
         "run",
-        "seeds",
         "step 0",
-        "last three",
+        f"seen before {at}, by seed",
+        f"less {baseline}'s",
         "A",
         "B at common A",
         "C_mid",
@@ -126,11 +139,18 @@ def comparison_table(one: Comparison) -> str:
     return table(header, rows)
 
 
-def last(item: Analysis) -> float:
-    """Mean pass rate of the last three evaluations of each seed."""
-    curve = item.fit.curve
-    ends = [curve.pass_rate_N[curve.seed_N == seed][-3:].mean() for seed in range(len(curve.seeds))]
-    return float(np.mean(ends))
+def seen_before(item: Curve, at: float) -> np.ndarray:
+    """Mean pass rate of the evaluations in the last quarter before some compute, for each seed."""
+    late_N = (item.compute_N > 0.75 * at) & (item.compute_N <= at)
+    order = np.argsort(item.seeds)
+    return np.array([item.pass_rate_N[late_N & (item.seed_N == seed)].mean() for seed in order])
+
+
+def difference(by_seed: np.ndarray) -> str:
+    """The mean of differences between runs of the same seed, with its standard error where there are several."""
+    if len(by_seed) == 1:
+        return f"{by_seed[0]:+.3f}"
+    return f"{by_seed.mean():+.3f} ± {by_seed.std(ddof=1) / np.sqrt(len(by_seed)):.3f}"
 
 
 def write_part(part: Part, study: Path) -> str:
@@ -140,10 +160,14 @@ def write_part(part: Part, study: Path) -> str:
     if len(members) < 2:
         return "\n".join([*text, "No runs yet.", ""])
     curves = [curve for member in members for curve in member_curves(member)]
+    seeds = shared_seeds(curves)
+    curves = [of_seeds(curve, seeds) for curve in curves]
     analyses, refused = analyse_all(curves)
     comparisons = compare(analyses)
     plot_fits(curves, analyses, study / f"{part.name}.png")
-    plot_efficiency(comparisons, study / f"{part.name}_efficiency.png")
+    palette = colors([curve.run for curve in curves])
+    plot_efficiency(comparisons, study / f"{part.name}_efficiency.png", palette)
+    text += [f"Compared: seed {', '.join(seed.split()[-1] for seed in seeds)}.", ""]
     for one in comparisons:
         text += [f"**{one.task}**, {UNIT}; intervals 80 %.", "", comparison_table(one), ""]
         text += [f"{note}." for note in one.notes]

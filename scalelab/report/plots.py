@@ -151,9 +151,9 @@ def plot_fits(curves: Sequence[Curve], analyses: Sequence[Analysis], path: Path,
     save(fit_charts(curves, analyses, until), path)
 
 
-def plot_efficiency(comparisons: Sequence[Comparison], path: Path) -> None:
+def plot_efficiency(comparisons: Sequence[Comparison], path: Path, palette: Mapping[str, str] | None = None) -> None:
     """Draw the efficiency plot to a `.png`, `.svg` or `.html` file."""
-    save(efficiency_charts(comparisons), path)
+    save(efficiency_charts(comparisons, palette), path)
 
 
 def save(charts: Sequence[Titled], path: Path) -> None:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-PALETTE = ("#2457d6", "#d9480f", "#0b7a5b", "#7b2cbf", "#b5179e", "#0e7490", "#a16207", "#475569")
+PALETTE = (
+    *("#2457d6", "#d9480f", "#0b7a5b", "#7b2cbf", "#b5179e"),
+    *("#0e7490", "#a16207", "#475569", "#7f1d1d", "#4d7c0f", "#111827"),
+)
 """Colours of tasks and runs, in order; dark enough to read on white and apart for most colour-blind eyes."""
 
 INK, MUTED, RULE = "#1f2733", "#6b7684", "#e6e9ee"
