@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+from scalelab.curves import curve
 from scalelab.experiment import resolve
 
-STUDY = Path(__file__).parents[1] / "docs" / "study"
+ROOT = Path(__file__).parents[1]
+STUDY = ROOT / "docs" / "study"
 
 
 def runs() -> list[Path]:
@@ -38,3 +44,18 @@ def test_the_study_ran_the_recipes_that_the_lab_has_today() -> None:
         assert {"Recipe.loss", "Recipe.prompts_per_step"} <= shared
         for key in (*shared, "Run.schedule", "Run.model", "Run.tasks", "Run.seed"):
             assert recorded[key] == today[key], (run, key)
+
+
+def test_runs_are_compared_seed_by_seed_and_only_by_seeds_that_all_have() -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "study.py"))
+    compute = [0, 1, 2, 3, 4]
+    one = curve(compute * 2, [0.2, 0.5, 0.6, 0.7, 0.8] + [0.3, 0.4, 0.5, 0.6, 0.9], seed=["0"] * 5 + ["1"] * 5)
+    other = curve(compute, [0.2, 0.5, 0.7, 0.8, 0.8], seed=["1"] * 5)
+    assert tool["shared_seeds"]([one, other]) == ["1"]
+    assert tool["of_seeds"](one, ["1"]).pass_rate_N.max() == 0.9
+    np.testing.assert_allclose(tool["seen_before"](one, 4.0), [0.8, 0.9])
+    np.testing.assert_allclose(tool["seen_before"](one, 3.9), [0.7, 0.6])
+    assert tool["difference"](np.array([0.125])) == "+0.125"
+    mean, error = (float(part) for part in tool["difference"](np.array([0.1, 0.2, 0.6])).split(" ± "))
+    assert mean == pytest.approx(0.3)
+    assert error == pytest.approx(np.std([0.1, 0.2, 0.6], ddof=1) / 3**0.5, abs=1e-3)
