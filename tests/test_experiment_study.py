@@ -49,7 +49,7 @@ def test_the_study_ran_the_recipes_that_the_lab_has_today() -> None:
 def test_runs_are_compared_seed_by_seed_and_only_by_seeds_that_all_have() -> None:
     tool = runpy.run_path(str(ROOT / "tools" / "study.py"))
     compute = [0, 1, 2, 3, 4]
-    one = curve(compute * 2, [0.2, 0.5, 0.6, 0.7, 0.8] + [0.3, 0.4, 0.5, 0.6, 0.9], seed=["0"] * 5 + ["1"] * 5)
+    one = curve(compute * 2, [0.2, 0.5, 0.6, 0.7, 0.8, 0.3, 0.4, 0.5, 0.6, 0.9], seed=["0"] * 5 + ["1"] * 5)
     other = curve(compute, [0.2, 0.5, 0.7, 0.8, 0.8], seed=["1"] * 5)
     assert tool["shared_seeds"]([one, other]) == ["1"]
     assert tool["of_seeds"](one, ["1"]).pass_rate_N.max() == 0.9
