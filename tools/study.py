@@ -167,7 +167,7 @@ def write_part(part: Part, study: Path) -> str:
     plot_fits(curves, analyses, study / f"{part.name}.png")
     palette = colors([curve.run for curve in curves])
     plot_efficiency(comparisons, study / f"{part.name}_efficiency.png", palette)
-    text += [f"Compared: seed {', '.join(seed.split()[-1] for seed in seeds)}.", ""]
+    text += [f"Seeds compared: {', '.join(seed.split()[-1] for seed in seeds)}.", ""]
     for one in comparisons:
         text += [f"**{one.task}**, {UNIT}; intervals 80 %.", "", comparison_table(one), ""]
         text += [f"{note}." for note in one.notes]
