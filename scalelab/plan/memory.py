@@ -129,14 +129,14 @@ def layer_elements(fields: dict[str, Any], plan: LayerPlan, config: TrainerConfi
     kept += turned if rope or normed else queries  # rotated or normed; or, without either, queries sharpened
     kept += heads / cut * 4 / BYTES[config.dtype]  # log Σ exp, fp32
     if not plan.experts:
-        return kept + 4 * fields["ffn_hidden_size"] / cut  # gate, up, silu of the gate, and the product
-    return kept + _experts(fields, config) + 4 * fields.get("moe_shared_expert_intermediate_size", 0) / cut
+        return kept + 3 * fields["ffn_hidden_size"] / cut  # gate, up, and the product
+    return kept + _experts(fields, config) + 3 * fields.get("moe_shared_expert_intermediate_size", 0) / cut
 
 
 def _experts(fields: dict[str, Any], config: TrainerConfig) -> float:
-    """Router and routed experts: rows sorted by expert, gate, up, silu, product; weighted before or behind."""
+    """Router and routed experts: rows sorted by expert, gate, up, product; weighted before or behind."""
     hidden, inner = fields["hidden_size"], fields["moe_ffn_hidden_size"] / config.layout.expert_tensor
-    row = 2 * hidden + 4 * inner if fields.get("moe_apply_probs_on_input") else hidden + 5 * inner
+    row = 2 * hidden + 3 * inner if fields.get("moe_apply_probs_on_input") else hidden + 4 * inner
     # tokens of a tensor-parallel group are shared out to the experts; expert-tensor ranks all get the same
     share = config.layout.expert_tensor / config.layout.tensor
     scores = fields["num_moe_experts"] * 5 / BYTES[config.dtype] / config.layout.tensor  # and the map, a byte each
