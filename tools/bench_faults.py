@@ -28,7 +28,7 @@ from pathlib import Path
 
 import psutil
 
-from moe.checkpoint_folder import newest, read_state
+from moe.checkpoint.folder import newest, read_state
 from scalelab.run.folder import read_lines
 
 BEGIN, END = "<!-- fault table: tools/bench_faults.py -->", "<!-- end of the fault table -->"

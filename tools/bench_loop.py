@@ -22,7 +22,7 @@ from typing import Any
 
 import ray
 
-from moe.model_config import Llama
+from moe.model.config import Llama
 from scalelab.experiment import resolve
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer
 from scalelab.rollout.types import Completion
@@ -37,7 +37,7 @@ from scalelab.run.session import phrase_ids
 from scalelab.run.trainers import Trainers
 from scalelab.run.verifiers import Verifiers
 from scalelab.run.waits import wait_for
-from tasks.math_miniature import MathMiniature
+from tasks.math.miniature import MathMiniature
 from tasks.types import Prompt, Verdict, verdict
 
 # Steps before the measurement begins: the pipeline fills, allocators and caches warm up.

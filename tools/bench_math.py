@@ -18,10 +18,10 @@ from bench_code import write_section
 from math_verify import parse, verify
 from sympy import latex
 
+from tasks.data.loading import load
 from tasks.errors import TaskError
-from tasks.loading import load
-from tasks.math_literal import normalise, number
-from tasks.math_verifier import MathVerifier
+from tasks.math.literal import normalise, number
+from tasks.math.verifier import MathVerifier
 from tasks.types import Prompt
 
 Pair = tuple[str, str]

@@ -20,7 +20,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from moe.batch import Sequence
+from moe.train.batch import Sequence
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO, Loss
 from scalelab.recipe.recipe import Recipe

@@ -2,7 +2,7 @@
 
     python tools/bench_tasks.py [math] [code] [--data FOLDER] [--write docs/tasks.md]
 
-FOLDER (or SCALELAB_DATA) holds the files that the table in tasks/hub.py names (gsm8k/train.jsonl, math/train.json, …).
+FOLDER (or SCALELAB_DATA) holds the files named in tasks/data/hub.py (gsm8k/train.jsonl, math/train.json, …).
 """
 
 from __future__ import annotations

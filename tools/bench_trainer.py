@@ -24,7 +24,10 @@ def main() -> None:
     parser.add_argument("--only", choices=TABLES, help="one table instead of all")
     only = parser.parse_args().only
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]  # the tables measure the models that the tests hold
+    sys.path[:0] = [
+        str(HERE),
+        str(HERE.parent / "tests" / "helpers"),
+    ]  # the tables measure the models that the tests hold
     for name in [only] if only else TABLES:
         print(f"## {name}\n", flush=True)
         for line in importlib.import_module(f"trainer_tables.{name}").lines():

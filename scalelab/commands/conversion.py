@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scalelab.commands.output import print_json
 
 if TYPE_CHECKING:
-    from moe.convert import Converted
+    from moe.weights.convert import Converted
 
 
 _M_MMAP_THRESHOLD = -3

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Export, and say what."""
     stay_on_host()
-    from moe.convert import export_checkpoint
+    from moe.weights.convert import export_checkpoint
 
     shard_bytes = int(args.shard_gb * 1e9)
     tell(export_checkpoint(args.checkpoint, args.folder, shard_bytes, args.expert_bias), args.json)

@@ -92,10 +92,10 @@ def _refuse(constant: str) -> None:
 
 def _verifier(task: str, workers: int) -> Verifier:
     if task == "math":
-        from tasks.math_verifier import MathVerifier
+        from tasks.math.verifier import MathVerifier
 
         return MathVerifier(workers=workers, whole_if_unclosed=True)
-    from tasks.code_verifier import CodeVerifier
+    from tasks.code.verifier import CodeVerifier
 
     return CodeVerifier(workers=workers, whole_if_unclosed=True)
 

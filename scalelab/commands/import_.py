@@ -21,6 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Import, and say what."""
     stay_on_host()
-    from moe.convert import import_folder
+    from moe.weights.convert import import_folder
 
     tell(import_folder(args.folder, args.checkpoint), args.json)

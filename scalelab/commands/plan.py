@@ -87,7 +87,7 @@ def _assumptions(args: argparse.Namespace) -> Assumptions:
 def _json(
     name: str, run: Run, plan: Plan, proposal: Plan | None, hardware: Device, assumed: Assumptions
 ) -> dict[str, Any]:
-    from moe.size import parameters
+    from moe.model.size import parameters
     from scalelab.plan.planner import hours
 
     place, sizes = plan.placement, parameters(run.model.to_hf())
@@ -125,7 +125,7 @@ def _data(place: Placement) -> int:
 
 
 def _print(name: str, run: Run, plan: Plan, proposal: Plan | None, hardware: Device, assumed: Assumptions) -> None:
-    from moe.size import parameters
+    from moe.model.size import parameters
     from scalelab.commands.output import print_table
     from scalelab.plan.planner import hours
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from moe.checkpoint_folder import CheckpointPolicy
-from moe.config import Layout, OptimizerConfig, TrainerConfig
-from moe.model_config import Llama, Llama3Rope, Llama4Text, Mixtral, Qwen3, Qwen3Moe
+from moe.checkpoint.folder import CheckpointPolicy
+from moe.model.config import Llama, Llama3Rope, Llama4Text, Mixtral, Qwen3, Qwen3Moe
+from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from scalelab.experiment.registry import Registry
 from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
@@ -14,10 +14,10 @@ from scalelab.run.config import SFT, Budget, Cluster, Evaluation, Run
 from scalelab.run.monitors import Monitors
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
-from tasks.code_miniature import CodeMiniature
-from tasks.datasets import CodeDataset, MathDataset
-from tasks.math_miniature import MathMiniature
-from tasks.symbolic_gsm import SymbolicGSM
+from tasks.code.miniature import CodeMiniature
+from tasks.data.datasets import CodeDataset, MathDataset
+from tasks.math.miniature import MathMiniature
+from tasks.math.symbolic_gsm import SymbolicGSM
 
 LAB = Registry(
     Run,

@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from moe.architectures import LayerPlan
-from moe.config import TrainerConfig
+from moe.model.architectures import LayerPlan
+from moe.train.config import TrainerConfig
 from scalelab.plan.shape import shape
 from scalelab.plan.sizes import BYTES, held
 from scalelab.rollout.config import GeneratorConfig
@@ -22,7 +22,7 @@ RESERVE = 5.0
 """GiB assumed for CUDA context, NCCL buffers, workspaces and fragmentation on a GPU."""
 ENGINE_RESERVE = 6.0
 """GiB assumed for the same, CUDA graphs and vLLM's activations."""
-_LOGITS = 2**26  # elements of a chunk of logits at most, as moe.head has it
+_LOGITS = 2**26  # elements of a chunk of logits at most, as moe.model.head has it
 _BUCKET = 0.25  # GiB of weights that are on their way at a time
 
 
@@ -144,7 +144,7 @@ def _experts(fields: dict[str, Any], config: TrainerConfig) -> float:
 
 
 def head_bytes(hf_config: dict[str, Any], config: TrainerConfig) -> float:
-    """The output product of one chunk of tokens and its backward pass (`moe.head`).
+    """The output product of one chunk of tokens and its backward pass (`moe.model.head`).
 
     Logits in fp32 and their gradient in the type of the product, for at most 2²⁶ logits; the gradient of the output
     matrix is summed over the chunks in fp32. Independent of the tokens of a micro-batch.

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from moe.config import RECOMPUTE, Layout, TrainerConfig
 from moe.errors import MoeError
-from moe.layout import check_layout
+from moe.train.config import RECOMPUTE, Layout, TrainerConfig
+from moe.train.layout import check_layout
 from scalelab.errors import LabError
 from scalelab.plan.hardware import Device
 from scalelab.plan.memory import GeneratorMemory, TrainerMemory, generator_memory, kv_bytes_per_token, trainer_memory

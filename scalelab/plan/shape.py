@@ -6,17 +6,17 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from moe.architectures import Architecture, architecture
-from moe.size import Parameters, parameters
+from moe.model.architectures import Architecture, architecture
+from moe.model.size import Parameters, parameters
 
 
 def shape(hf_config: dict[str, Any]) -> Architecture:
-    """See `moe.architectures.architecture`."""
+    """See `moe.model.architectures.architecture`."""
     return _shape(json.dumps(hf_config, sort_keys=True))
 
 
 def sizes(hf_config: dict[str, Any]) -> Parameters:
-    """See `moe.size.parameters`."""
+    """See `moe.model.size.parameters`."""
     return _sizes(json.dumps(hf_config, sort_keys=True))
 
 

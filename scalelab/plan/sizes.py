@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from moe.architectures import Architecture, LayerPlan
-from moe.config import Layout
+from moe.model.architectures import Architecture, LayerPlan
+from moe.train.config import Layout
 from scalelab.plan.shape import shape
 
 _PARAM, _BUCKET = 64, 128

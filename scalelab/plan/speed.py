@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from moe.config import TrainerConfig
-from moe.size import Parameters
+from moe.model.size import Parameters
+from moe.train.config import TrainerConfig
 from scalelab.plan.hardware import Device
 from scalelab.plan.memory import kv_bytes_per_token
 from scalelab.plan.shape import shape, sizes
@@ -90,8 +90,8 @@ def training_flops(hf_config: dict[str, Any], recompute: str, tokens: float, squ
 
     6·N a token for the N active parameters of the layers (Kaplan et al., arXiv 2001.08361 §2.1), 8·N where whole layers
     are computed twice, and what is between where only attention and feed-forwards are. The head's products are four
-    instead of three, as its logits are computed again (`moe.head`): 8·V·H. Attention's backward pass takes 2.5 forward
-    passes (FlashAttention-2 §4.1).
+    instead of three, as its logits are computed again (`moe.model.head`): 8·V·H. Attention's backward pass takes 2.5
+    forward passes (FlashAttention-2 §4.1).
     """
     counts, arch = sizes(hf_config), shape(hf_config)
     layers = sum(layer.active - layer.norms for layer in counts.layers)

@@ -37,8 +37,8 @@ from vllm.v1.executor import Executor
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.worker_base import WorkerBase
 
-from moe.hf_folder import read_biases, save_folder
-from moe.links import expert_bias_names
+from moe.weights.hf_folder import read_biases, save_folder
+from moe.weights.links import expert_bias_names
 from scalelab.errors import LabError
 from scalelab.rollout import expert_bias
 from scalelab.rollout.config import GeneratorConfig

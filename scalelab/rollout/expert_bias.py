@@ -2,7 +2,7 @@
 
 vLLM 0.32.0 has no place for them in the models that are trained here. So a hook behind every gate leaves the logits of
 the chosen experts as they are and puts all others at −∞: what vLLM then chooses and weighs (the sigmoid of the best
-logit, or the softmax among the best) is what the trainer does (`moe.choice`). Hooks are not seen by compiled models;
+logit, or the softmax among the best) is what the trainer does (`moe.model.choice`). Compiled models skip hooks;
 `scalelab.rollout.engine` does not compile where there are biases.
 
 Axes: `_N` tokens of a step, `_E` experts, `_K` experts of a token.
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from vllm.v1.worker.worker_base import WorkerBase
 
-from moe.links import EXPERT_BIAS
+from moe.weights.links import EXPERT_BIAS
 
 
 def install(worker: WorkerBase, names: Sequence[str], experts_per_token: int) -> None:
@@ -25,7 +25,7 @@ def install(worker: WorkerBase, names: Sequence[str], experts_per_token: int) ->
 
     Args:
         worker: vLLM's.
-        names: of all biases (`moe.links.expert_bias_names`).
+        names: of all biases (`moe.weights.links.expert_bias_names`).
         experts_per_token: how many a gate chooses.
     """
     for name in names:

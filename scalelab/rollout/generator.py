@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from moe.buckets import Bucket
+from moe.weights.buckets import Bucket
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.engine import Engine, Output, bias_shapes, weight_shapes
@@ -140,7 +140,7 @@ class Generator:
 
         Args:
             version: policy version of the new weights.
-            weights: (Hugging Face name, whole tensor) of every weight, or `moe.buckets.Bucket`s of them; they
+            weights: (Hugging Face name, whole tensor) of every weight, or `moe.weights.buckets.Bucket`s of them; they
                 must not change until this returns.
 
         Returns:

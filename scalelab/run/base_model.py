@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moe.architectures import architecture
-from moe.batch import Sequence
+from moe.model.architectures import architecture
+from moe.train.batch import Sequence
 from scalelab import __version__
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tokenizer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moe.checkpoint_folder import MANIFEST, finished, read_manifest
+from moe.checkpoint.folder import MANIFEST, finished, read_manifest
 from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.run.config import Run
@@ -116,7 +116,7 @@ def _run_of(path: Path) -> Run:
 
 
 def _export(path: Path, folder: Path, answers: Any) -> None:
-    from moe.convert import export_checkpoint
+    from moe.weights.convert import export_checkpoint
 
     try:
         export_checkpoint(path, folder, expert_bias=True)

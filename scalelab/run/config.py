@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from moe.architectures import check_expert_bias
-from moe.checkpoint_folder import CheckpointPolicy
-from moe.config import TrainerConfig
+from moe.checkpoint.folder import CheckpointPolicy
 from moe.errors import MoeError
-from moe.layout import check_layout
-from moe.model_config import Llama4Text, Model, routed_experts
+from moe.model.architectures import check_expert_bias
+from moe.model.config import Llama4Text, Model, routed_experts
+from moe.train.config import TrainerConfig
+from moe.train.layout import check_layout
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.monitors import Monitors
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
-from tasks.code_miniature import CodeMiniature
-from tasks.datasets import CodeDataset, DatasetTask, MathDataset
-from tasks.math_miniature import MathMiniature
-from tasks.symbolic_gsm import SymbolicGSM
+from tasks.code.miniature import CodeMiniature
+from tasks.data.datasets import CodeDataset, DatasetTask, MathDataset
+from tasks.math.miniature import MathMiniature
+from tasks.math.symbolic_gsm import SymbolicGSM
 
 
 @dataclass(frozen=True)

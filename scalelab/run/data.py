@@ -7,7 +7,7 @@ from typing import Any
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.run.config import Run
-from tasks.datasets import CodeDataset, MathDataset
+from tasks.data.datasets import CodeDataset, MathDataset
 
 
 def describe_tasks(run: Run) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from moe.checkpoint_folder import finished, newest, read_state, step_folder
-from moe.model_config import routed_experts
+from moe.checkpoint.folder import finished, newest, read_state, step_folder
+from moe.model.config import routed_experts
 from scalelab.errors import LabError
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.step import StepLoss, build_step, drop_reason, pass_rate

@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 
-from moe.buckets import Bucket
+from moe.weights.buckets import Bucket
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.types import Completion, Request

@@ -23,8 +23,8 @@ from scalelab.rollout.evaluation import TaskEvaluation
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.checkpoint_model import CheckpointModel
 from scalelab.run.records import Graded, evaluations, rollout_row
-from tasks.datasets import CodeDataset, MathDataset, dataset_task
-from tasks.hub import SOURCES
+from tasks.data.datasets import CodeDataset, MathDataset, dataset_task
+from tasks.data.hub import SOURCES
 from tasks.stream import stable_number
 from tasks.task import Task, Verifier
 from tasks.types import Prompt

@@ -34,7 +34,7 @@ def packaged_model(package: str, cache: Path) -> Path:
     if folder.exists():
         return folder
     # torch and the readers take seconds to import, and most runs have their folder
-    from moe.gguf_folder import convert_gguf, read_metadata
+    from moe.weights.gguf_folder import convert_gguf, read_metadata
     from scalelab.rollout.gguf_tokenizer import gguf_tokenizer
     from scalelab.rollout.tokenizer import save_tokenizer
 

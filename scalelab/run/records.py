@@ -18,7 +18,7 @@ from scalelab.rollout.types import Completion
 from tasks.types import Prompt, Verdict
 
 if TYPE_CHECKING:
-    from moe.result import StepResult
+    from moe.train.result import StepResult
     from scalelab.run.driver import Driver, Measurement
 
 

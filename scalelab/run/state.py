@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moe.checkpoint_folder import finished, read_state
+from moe.checkpoint.folder import finished, read_state
 from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout

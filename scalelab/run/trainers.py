@@ -10,8 +10,8 @@ from typing import Any
 
 import ray
 
-from moe.batch import Sequence as TrainSequence
-from moe.config import TrainerConfig
+from moe.train.batch import Sequence as TrainSequence
+from moe.train.config import TrainerConfig
 from scalelab.errors import LabError
 from scalelab.run.actors import actor_class
 from scalelab.run.config import Run
@@ -32,7 +32,7 @@ class TrainerRank:
         import torch
 
         # Imported before an address is chosen, so that it is soon taken.
-        from moe.trainer import Trainer
+        from moe.train.trainer import Trainer
 
         torch.set_num_threads(1)
         self._class = Trainer

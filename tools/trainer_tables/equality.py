@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import numpy as np
 import torch
 from moe_ranks import FOUR, MODELS, Case, largest_difference, probe, spawn
 
-from moe.config import Layout
+from moe.train.config import Layout
 
 _DENSE = [Layout(), Layout(tensor=2), Layout(pipeline=2), Layout(context=2)]
 _MOE = [

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from moe.config import TrainerConfig
-from moe.head import product, token_logprobs
+from moe.model.head import product, token_logprobs
+from moe.train.config import TrainerConfig
 
 VOCABULARY, HIDDEN, TOKENS = 202_048, 512, 8_192
 _COPIES = 4  # [tokens, vocabulary] tensors of the straightforward version, generously

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from moe_models import rendezvous
 
-from moe.config import OptimizerConfig, TrainerConfig
-from moe.model_config import Llama, Llama4Text, Model
-from moe.trainer import Trainer
+from moe.model.config import Llama, Llama4Text, Model
+from moe.train.config import OptimizerConfig, TrainerConfig
+from moe.train.trainer import Trainer
 
 SMOL = Llama(
     vocab_size=49152,

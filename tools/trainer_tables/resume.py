@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import torch
 from moe_models import batch, trainer, weighted, weights
 from moe_ranks import MODELS, Case, spawn
 
-from moe.config import Layout
-from moe.trainer import Trainer
+from moe.train.config import Layout
+from moe.train.trainer import Trainer
 
 N = 3
 CASES = (

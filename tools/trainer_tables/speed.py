@@ -16,10 +16,10 @@ import torch
 import transformers
 from moe_models import rendezvous, weighted
 
-from moe.batch import Sequence
-from moe.config import OptimizerConfig, TrainerConfig
-from moe.model_config import Llama, Llama4Text, Model, Qwen3Moe
-from moe.trainer import Trainer
+from moe.model.config import Llama, Llama4Text, Model, Qwen3Moe
+from moe.train.batch import Sequence
+from moe.train.config import OptimizerConfig, TrainerConfig
+from moe.train.trainer import Trainer
 
 MODELS: dict[str, Model] = {"Llama": Llama(), "Qwen3-MoE": Qwen3Moe(), "Llama-4": Llama4Text()}
 LENGTHS = {"all 128 tokens": (128, 128), "16 to 128 tokens": (16, 128)}

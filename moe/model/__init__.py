@@ -1,0 +1,1 @@
+"""Megatron models from a Hugging Face configuration: layers, attention, experts, output head."""

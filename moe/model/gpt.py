@@ -1,0 +1,253 @@
+"""Megatron GPT models that end in log-probabilities, from an `Architecture`.
+
+Weights come and go under Hugging Face names (`moe.weights.hf_weights`).
+
+Axes: _T packed tokens, _H hidden size.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.extensions.transformer_engine import TEColumnParallelLinear, TENorm
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.moe.moe_layer import MoELayer
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+from torch import Tensor
+
+from moe.errors import MoeError
+from moe.model.architectures import Architecture, LayerPlan, architecture, check_expert_bias
+from moe.model.attention import PackedAttention
+from moe.model.exchange import whole_row
+from moe.model.head import token_logprobs
+from moe.model.kernels import Kernels, choose, this_host
+from moe.model.layers import L2Norm, RmsNorm, Router, StackedExperts, SwiGlu, dispatch_on_host
+from moe.train.config import TrainerConfig
+from moe.train.packing import Packed
+
+
+def megatron_config(arch: Architecture, config: TrainerConfig, kernels: Kernels) -> TransformerConfig:
+    """Megatron's config for an architecture under a layout."""
+    layout, dtype = config.layout, getattr(torch, config.dtype)
+    moe: dict[str, Any] = {}
+    if "num_moe_experts" in arch.fields:
+        moe = {
+            "moe_layer_freq": [int(layer.experts) for layer in arch.layers],
+            "moe_router_load_balancing_type": "aux_loss" if config.balance else "none",
+            "moe_aux_loss_coeff": config.balance,
+            "moe_z_loss_coeff": config.z_loss,
+            "moe_router_dtype": "fp32",
+            "moe_grouped_gemm": False,
+        }
+    return TransformerConfig(
+        **arch.fields,
+        **moe,
+        qk_layernorm=any(layer.qk_norm == "rms" for layer in arch.layers),  # its gradients are summed over tensor ranks
+        normalization="RMSNorm",
+        gated_linear_unit=True,
+        activation_func=F.silu,
+        add_bias_linear=False,
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        bf16=dtype is torch.bfloat16,
+        tensor_model_parallel_size=layout.tensor,
+        sequence_parallel=layout.tensor > 1,
+        pipeline_model_parallel_size=layout.pipeline,
+        context_parallel_size=layout.context,
+        expert_model_parallel_size=layout.expert,
+        expert_tensor_parallel_size=layout.expert_tensor,
+        variable_seq_lengths=True,
+        moe_token_dispatcher_type="alltoall",
+        calculate_per_token_loss=True,  # DDP then sums gradients over the ranks instead of averaging them
+        perform_initialization=False,  # weights are always loaded, see moe.model.init
+        use_cpu_initialization=not torch.cuda.is_available(),
+        # which is to say the module in the spec, here `SwiGlu`; Megatron's own takes more passes over memory
+        use_te_activation_func=kernels.layers == "local" and "bias_activation_fusion" not in kernels.fusions,
+        **_recompute(config.recompute),
+        **dict.fromkeys(kernels.fusions, True),
+    )
+
+
+_QK_NORMS = {"none": IdentityOp, "l2": L2Norm, "rms": RmsNorm}
+
+
+def _recompute(how: str) -> dict[str, Any]:
+    """Megatron's fields for what is computed again in the backward pass."""
+    if how == "full":
+        return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    if how == "selective":
+        return {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "mlp", "moe"]}
+    return {}
+
+
+def _layer_spec(plan: LayerPlan, config: TransformerConfig, kernels: Kernels) -> ModuleSpec:
+    """Megatron's own layer with the parts of `moe.model.layers` and `moe.model.attention` in it."""
+    experts = config.num_moe_experts if plan.experts else None
+    if kernels.layers == "transformer_engine":
+        spec = get_gpt_layer_with_transformer_engine_spec(num_experts=experts)
+        # norm and linear layer apart, so that parameters have the same names whatever the kernels
+        spec.submodules.self_attention.submodules.linear_qkv = TEColumnParallelLinear
+        if not plan.experts:
+            spec.submodules.mlp.submodules.linear_fc1 = TEColumnParallelLinear
+    else:
+        spec = get_gpt_layer_local_spec(num_experts=experts, normalization="RMSNorm")
+    parts = spec.submodules
+    parts.input_layernorm = parts.pre_mlp_layernorm = _norm(kernels)
+    attention = parts.self_attention.submodules
+    attention.core_attention = partial(PackedAttention, plan=plan.attention, kernel=kernels.attention)
+    attention.q_layernorm = attention.k_layernorm = _QK_NORMS[plan.qk_norm]
+    if plan.experts:
+        parts.mlp.submodules.router = Router
+        parts.mlp.submodules.experts = StackedExperts
+    if config.use_te_activation_func:
+        feed_forward = parts.mlp.submodules.shared_experts if plan.experts else parts.mlp
+        feed_forward.submodules.activation_func = SwiGlu
+    return spec
+
+
+def _norm(kernels: Kernels) -> type:
+    return TENorm if kernels.layers == "transformer_engine" else RmsNorm
+
+
+class LogProbModel(GPTModel):
+    """A GPT model that ends in log-probabilities and entropies instead of logits.
+
+    See `forward`. Entropy carries a gradient while ``entropy_grad`` is set.
+    """
+
+    def __init__(self, *args: Any, fp32_head: bool, head_chunk: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fp32_head, self.head_chunk, self.entropy_grad = fp32_head, head_chunk, False
+
+    def _postprocess(self, hidden_states: Tensor, *, labels: Tensor | None, **kwargs: Any) -> Tensor:
+        if not self.post_process or labels is None:
+            return super()._postprocess(hidden_states, labels=labels, **kwargs)
+        if self.config.sequence_parallel:
+            hidden_states = tensor_parallel.gather_from_sequence_parallel_region(
+                hidden_states, tensor_parallel_output_grad=False
+            )
+        tied = self.share_embeddings_and_output_weights
+        weight = self.shared_embedding_or_output_weight() if tied else self.output_layer.weight
+        here_2T = torch.stack(
+            token_logprobs(
+                hidden_states.squeeze(1),
+                weight,
+                labels.squeeze(0),
+                chunk=self.head_chunk,
+                fp32=self.fp32_head,
+                entropy_grad=self.entropy_grad,
+                group=self.pg_collection.tp,
+            )
+        )
+        return whole_row(here_2T, self.pg_collection.cp)
+
+    def forward(self, *args: Any, padding_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """As Megatron's, which cuts the mask over sequence-parallel ranks on the first pipeline stage only."""
+        if padding_mask is not None and self.config.sequence_parallel and not self.pre_process:
+            ranks = self.pg_collection.tp
+            padding_mask = padding_mask.chunk(ranks.size(), dim=1)[ranks.rank()]
+        return super().forward(*args, padding_mask=padding_mask, **kwargs)
+
+    @property
+    def routers(self) -> list[Router]:
+        """The routers of this stage, in the order of its layers."""
+        return [module for module in self.modules() if isinstance(module, Router)]
+
+
+def build(hf_config: dict[str, Any], config: TrainerConfig) -> LogProbModel:
+    """Build this rank's part of a model, its weights not yet set; model-parallel groups must exist.
+
+    Raises:
+        MoeError: if the architecture is unsupported or cannot be cut as the layout says.
+    """
+    arch = architecture(hf_config)
+    if config.expert_bias:
+        check_expert_bias(hf_config)
+    kernels = choose(config.kernels, config.dtype, this_host())
+    try:
+        megatron = megatron_config(arch, config, kernels)
+    except (ValueError, AssertionError) as error:
+        raise MoeError(f"this model cannot be laid out as {config.layout}: {error}") from error
+    first = get_transformer_layer_offset(megatron)
+    count = len(arch.layers) // config.layout.pipeline
+    spec = TransformerBlockSubmodules(
+        layer_specs=[_layer_spec(plan, megatron, kernels) for plan in arch.layers[first : first + count]],
+        layer_norm=_norm(kernels),
+    )
+    model = LogProbModel(
+        megatron,
+        spec,
+        vocab_size=hf_config["vocab_size"],
+        max_sequence_length=hf_config["max_position_embeddings"],
+        position_embedding_type="none",  # PackedAttention rotates by the positions of the packed tokens
+        share_embeddings_and_output_weights=arch.tied,
+        pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
+        fp32_head=config.fp32_head,
+        head_chunk=config.head_chunk,
+    )
+    if kernels.dispatcher == "host":
+        for module in model.modules():
+            if isinstance(module, MoELayer):
+                dispatch_on_host(module)
+    _mark_cuts(model)
+    for router in model.routers:
+        router.weight.requires_grad_(not config.freeze_router)
+        if config.expert_bias:
+            router.add_bias()
+    return model
+
+
+_CUTS = {
+    "word_embeddings.weight": (0, 1),
+    "output_layer.weight": (0, 1),
+    "linear_qkv.weight": (0, 1),
+    "linear_proj.weight": (1, 1),
+    "linear_fc1.weight": (0, 2),
+    "linear_fc2.weight": (1, 1),
+}
+"""Which axis tensor parallelism cuts, and how many stacked matrices (gate and up) are cut each for itself."""
+
+
+def _mark_cuts(model: LogProbModel) -> None:
+    """Say so on the parameters: Megatron does while it draws weights, which it does not do here.
+
+    The gradient norm counts a parameter without this mark on one tensor-parallel rank only.
+    """
+    for name, param in model.named_parameters():
+        cut = next((cut for end, cut in _CUTS.items() if name.endswith(end)), None)
+        if cut is not None:
+            param.tensor_model_parallel, param.partition_dim, param.partition_stride = True, *cut
+
+
+def forward(model: torch.nn.Module, batch: Packed, labels: bool = True) -> Tensor:
+    """Run a micro-batch through a `LogProbModel`, or through Megatron's wrapper of one.
+
+    Returns:
+        With labels [2, T] fp32 for all tokens of the row, whoever holds them: log-probability and entropy, both of the
+        token *after* each token (`Packed.align` moves them to that token); without, logits [1, T, vocabulary].
+        Before the last pipeline stage, hidden states.
+    """
+    targets_1T = batch.targets_T.unsqueeze(0) if labels else None
+    return model(
+        batch.tokens_1T,
+        batch.positions_T,
+        None,
+        labels=targets_1T,
+        packed_seq_params=batch,
+        padding_mask=batch.padding_1T,
+    )

@@ -1,0 +1,359 @@
+"""Norms, router, dispatcher and experts that Megatron's layer specs take instead of its CUDA ones.
+
+Axes: _T tokens, _E experts (of this rank where weights are meant), _K experts per token, _H hidden size,
+_F gate and up rows of an expert (2·I), _I its inner size.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from megatron.core.dist_checkpointing.mapping import (
+    ReplicaId,
+    ShardedStateDict,
+    ShardedTensor,
+    ShardedTensorFactory,
+)
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import set_tensor_model_parallel_attributes
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.moe.moe_layer import MoELayer
+from megatron.core.transformer.moe.moe_utils import (
+    MoEAuxLossAutoScaler,
+    compute_routing_scores_for_aux_loss,
+    get_default_pg_collection,
+    sort_chunks_by_idxs,
+)
+from megatron.core.transformer.moe.router import TopKRouter
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from moe.model.choice import Choice
+from moe.model.exchange import gather_rows, sum_rows
+
+
+class _RmsNorm(torch.autograd.Function):
+    """x · w / rms(x) over the last axis in fp32, with as little fresh memory as torch's operators allow.
+
+    On a CPU most of the time of such an operator goes into the pages of a new result, not into its arithmetic.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        wide = x.float()
+        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, weight, scale)
+        normed = (wide * scale).to(x.dtype)
+        return normed if weight is None else normed.mul_(weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        x, weight, scale = ctx.saved_tensors
+        normed = x * scale
+        product = grad * normed  # fp32, as normed is
+        grad_weight = None
+        if weight is None:
+            inner = product.sum(-1)
+        else:
+            wide_weight = weight.to(product.dtype)
+            grad_weight = product.flatten(0, -2).sum(0).to(weight.dtype)
+            inner = product @ wide_weight
+            grad = torch.mul(grad, wide_weight, out=product)
+        inner = inner.div_(-x.shape[-1]).unsqueeze(-1)
+        return normed.mul_(inner).add_(grad).mul_(scale).to(x.dtype), grad_weight, None
+
+
+class RmsNorm(torch.nn.Module):
+    """RMS norm with a weight; unlike Megatron's torch norm it works under sequence parallelism."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
+        self.weight.sequence_parallel = config.sequence_parallel  # Megatron sums such gradients over the ranks
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis."""
+        return _RmsNorm.apply(x, self.weight, self.eps)
+
+
+class L2Norm(torch.nn.Module):
+    """RMS norm without a weight (Llama-4's norm of queries and keys)."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis."""
+        return _RmsNorm.apply(x, None, self.eps)
+
+
+class _SwiGlu(torch.autograd.Function):
+    """silu(gate) · up of both side by side; their gradients take the place of the inputs, which nobody reads again.
+
+    silu is computed twice, which costs less than memory for it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gate_up_TF: Tensor) -> Tensor:
+        gate_TI, up_TI = gate_up_TF.chunk(2, dim=-1)
+        ctx.save_for_backward(gate_up_TF)
+        return F.silu(gate_TI).mul_(up_TI)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_TI: Tensor) -> Tensor:
+        gate_up_TF = ctx.saved_tensors[0].detach()
+        gate_TI, up_TI = gate_up_TF.chunk(2, dim=-1)
+        to_open_TI = grad_TI * up_TI
+        torch.ops.aten.silu(gate_TI, out=up_TI).mul_(grad_TI)
+        torch.ops.aten.silu_backward(to_open_TI, gate_TI, grad_input=gate_TI)
+        return gate_up_TF
+
+
+def swiglu(gate_up_TF: Tensor) -> Tensor:
+    """Gated activation of a feed-forward, silu(gate) · up, [..., 2·I] to [..., I].
+
+    Raises:
+        ValueError: for a leaf that requires a gradient, such as a parameter: the backward pass writes over its input.
+    """
+    if gate_up_TF.requires_grad and gate_up_TF.is_leaf:
+        raise ValueError("swiglu writes its gradients over its input; give it an intermediate result")
+    return _SwiGlu.apply(gate_up_TF)
+
+
+class SwiGlu(MegatronModule):
+    """The same as a module, in the place that Megatron has for Transformer Engine's."""
+
+    def forward(self, gate_up_TF: Tensor) -> Tensor:
+        """See `swiglu`."""
+        return swiglu(gate_up_TF)
+
+
+BIAS = "router.bias_E"
+"""How the name of a router's bias ends, in a model and in a checkpoint."""
+
+
+class Router(TopKRouter):
+    """Megatron's router in fp32, which also counts the tokens each expert gets while training.
+
+    Its own `gating` needs Transformer Engine and moves the weight to a GPU.
+
+    Attributes:
+        load_E: tokens each expert got since it was last set to zero.
+        step_tokens: tokens of all ranks in this step, over which the balancing loss is a mean.
+        bias_E: fp32, added to the logits for the choice of experts alone; None until `add_bias`.
+        router_replay: how to choose for the micro-batch at hand.
+    """
+
+    def __init__(self, config: TransformerConfig, pg_collection: ProcessGroupCollection | None = None) -> None:
+        super().__init__(config, pg_collection)
+        self.load_E = torch.zeros(config.num_moe_experts, device=self.weight.device)
+        self.step_tokens = 1
+        self.bias_E: Tensor | None
+        self.register_buffer("bias_E", None)
+        self.router_replay = Choice()
+
+    def add_bias(self) -> None:
+        """Choose by logit and a bias for each expert, of 0 at first, which checkpoints hold from now on."""
+        self.bias_E = torch.zeros_like(self.load_E)
+
+    @torch.no_grad()
+    def move_bias(self, load_E: Tensor, by: float) -> None:
+        """Raise the bias of experts with fewer tokens than the mean, and lower the others' (arXiv 2408.15664, Alg. 1).
+
+        Args:
+            load_E: tokens each expert got on all ranks.
+            by: how far.
+        """
+        if self.bias_E is not None:
+            self.bias_E += by * (load_E.mean() - load_E).sign()
+
+    def gating(self, input: Tensor) -> Tensor:
+        """Logits [..., E] in fp32."""
+        return F.linear(input.float(), self.weight.float())
+
+    def routing(self, logits: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Choose by logit. Megatron chooses by sigmoid, where in fp32 logits of 12.00 and 12.01 are a tie."""
+        self.router_replay.bias_E = self.bias_E
+        if self.score_function != "sigmoid":
+            return super().routing(logits, padding_mask)
+        logits_TE = self.apply_z_loss(logits.flatten(0, -2), padding_mask)
+        top_TK, experts_TK = self.router_replay.choose(logits_TE, self.topk)
+        probs_TE = torch.zeros_like(logits_TE).scatter(1, experts_TK, top_TK.sigmoid())
+        chosen_TE = torch.zeros_like(logits_TE, dtype=torch.bool).scatter(1, experts_TK, True)
+        if self.is_aux_loss_enabled() and torch.is_grad_enabled():
+            padding_T = None if padding_mask is None else padding_mask.flatten()
+            aux_map_TE, scores_TE = compute_routing_scores_for_aux_loss(
+                logits_TE, self.topk, self.score_function, padding_mask=padding_T
+            )
+            probs_TE = self._apply_aux_loss(probs_TE, scores_TE, aux_map_TE)
+        return probs_TE, chosen_TE
+
+    def forward(self, input: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Megatron's (probabilities, map), both [T, E]; ``padding_mask`` [T, 1] is True where nothing counts."""
+        probs_TE, chosen_TE = super().forward(input, padding_mask)
+        if torch.is_grad_enabled():
+            counted_TE = chosen_TE if padding_mask is None else chosen_TE & ~padding_mask
+            self.load_E += counted_TE.sum(0)
+        return probs_TE, chosen_TE
+
+    def apply_z_loss(self, logits: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Attach weight · Σ_t (log Σ_e exp logit)² / tokens of the step: it keeps logits small (ST-MoE, Eq. 5)."""
+        weight = self.config.moe_z_loss_coeff
+        if not weight or not torch.is_grad_enabled():
+            return logits
+        z_T = logits.logsumexp(-1).square()
+        if padding_mask is not None:
+            z_T = z_T.masked_fill(padding_mask.flatten(), 0.0)
+        return MoEAuxLossAutoScaler.apply(logits, z_T.sum() * (weight / self.step_tokens))
+
+    def _apply_aux_loss(
+        self,
+        probs: Tensor,
+        scores_for_aux_loss: Tensor,
+        routing_map: Tensor,
+        with_padding_mask: bool = False,
+    ) -> Tensor:
+        """Attach the balancing loss of a micro-batch by its share of the step's tokens, as the caller's loss is a sum.
+
+        The micro-batch's choices are counted over all ranks that share it. Each rank adds the loss's part that its
+        own tokens' probabilities have in it, so that the gradients' sum over the ranks is that of one process.
+        """
+        chosen_E = routing_map.sum(0).float()
+        if self.tp_cp_group.size() > 1:
+            dist.all_reduce(chosen_E, group=self.tp_cp_group)
+        weight = self.config.moe_aux_loss_coeff * self.num_experts / self.step_tokens
+        loss = torch.dot(scores_for_aux_loss.sum(0), chosen_E / chosen_E.sum().clamp(min=1)) * weight
+        return MoEAuxLossAutoScaler.apply(probs, loss)
+
+
+class HostDispatcher(MoEAlltoAllTokenDispatcher):
+    """All-to-all dispatch whose counts are on the host already: gloo wants plain numbers, not tensors."""
+
+    def _maybe_dtoh_and_synchronize(self, point: str, tokens_per_expert: Tensor | None = None) -> Tensor | None:
+        if point == self.cuda_dtoh_point:
+            for name in ("input_splits", "output_splits", "output_splits_tp"):
+                splits = getattr(self, name)
+                setattr(self, name, splits.numpy() if torch.is_tensor(splits) else splits)
+        return tokens_per_expert
+
+    def dispatch_postprocess(self, tokens: Tensor, probs: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Sort what came from several ranks by expert; from one rank it is sorted already."""
+        if self.tp_size > 1:
+            sizes = self.output_splits_tp.tolist()
+            tokens, probs = (gather_rows(x, sizes, self.tp_group) for x in (tokens, probs))
+        if self._from_several and self.num_local_experts > 1:
+            counts = self.num_global_tokens_per_local_expert.ravel()
+            tokens, probs = sort_chunks_by_idxs(tokens, counts, self.sort_input_by_local_experts, probs=probs)
+        return tokens, self.tokens_per_expert, probs
+
+    def combine_preprocess(self, tokens: Tensor) -> Tensor:
+        """Undo that."""
+        if self._from_several and self.num_local_experts > 1:
+            counts = self.num_global_tokens_per_local_expert.T.ravel()
+            tokens, _ = sort_chunks_by_idxs(tokens, counts, self.restore_output_by_local_experts)
+        if self.tp_size > 1:
+            tokens = sum_rows(tokens, self.output_splits_tp.tolist(), self.tp_group)
+        return tokens
+
+    @property
+    def _from_several(self) -> bool:
+        return self.ep_size * self.tp_size > 1
+
+
+def dispatch_on_host(layer: MoELayer) -> None:
+    """Give Megatron's MoE layer the dispatcher above in place of the one it has just built."""
+    built = layer.token_dispatcher
+    layer.token_dispatcher = HostDispatcher(
+        built.num_local_experts,
+        built.local_expert_indices,
+        config=layer.config,
+        pg_collection=get_default_pg_collection(),
+    )
+
+
+class StackedExperts(MegatronModule):
+    """The routed experts of one rank as two stacked matrices, one grouped product each.
+
+    Megatron's `SequentialMLP` runs the experts one by one; its checkpoints are the same as these.
+
+    Under expert-tensor parallelism a rank holds a stretch of I of every expert, and what it returns is a part of a sum.
+
+    Attributes:
+        fc1_EFH: gate and up projections, [E, 2·I, H].
+        fc2_EHI: down projections, [E, H, I].
+    """
+
+    def __init__(
+        self, num_local_experts: int, config: TransformerConfig, pg_collection: ProcessGroupCollection
+    ) -> None:
+        super().__init__(config)
+        self.pg_collection = pg_collection
+        inner, hidden = config.moe_ffn_hidden_size // pg_collection.expt_tp.size(), config.hidden_size
+        self.fc1_EFH = self._parameter(num_local_experts, 2 * inner, hidden, cut=1, stride=2)
+        self.fc2_EHI = self._parameter(num_local_experts, hidden, inner, cut=2)
+
+    def _parameter(self, *shape: int, cut: int, stride: int = 1) -> torch.nn.Parameter:
+        weight = torch.nn.Parameter(torch.empty(shape, dtype=self.config.params_dtype))
+        # said without expert-tensor parallelism, too: tensor-parallel ranks then hold other experts or, in the
+        # optimiser, other parts of the same, and all of them belong to the gradient's norm
+        set_tensor_model_parallel_attributes(weight, True, cut, stride)
+        # reduced over the ranks that hold the same experts, not over all data-parallel ranks; said at
+        # EP=1, too, so that the optimiser keeps the same two parts whatever the layout
+        weight.allreduce = False
+        return weight
+
+    def forward(self, tokens_TH: Tensor, tokens_per_expert: Tensor, probs_T: Tensor) -> tuple[Tensor, None]:
+        """Run each expert on its stretch of the tokens.
+
+        Args:
+            tokens_TH: tokens sorted by expert.
+            tokens_per_expert: lengths of the stretches, [E].
+            probs_T: router weight of each token for its expert.
+
+        Returns:
+            ([T, H], no bias).
+        """
+        ends_E = tokens_per_expert.cumsum(0).int()
+        on_input = self.config.moe_apply_probs_on_input
+        if on_input:
+            tokens_TH = (tokens_TH * probs_T.unsqueeze(1)).to(tokens_TH.dtype)
+        gate_up = F.grouped_mm(tokens_TH, self.fc1_EFH.transpose(1, 2), offs=ends_E)
+        inner_TI = swiglu(gate_up)
+        if not on_input:
+            inner_TI = (inner_TI * probs_T.unsqueeze(1)).to(inner_TI.dtype)
+        return F.grouped_mm(inner_TI, self.fc2_EHI.transpose(1, 2), offs=ends_E), None
+
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
+    ) -> ShardedStateDict:
+        """The stacked weights under the keys and global shapes of Megatron's `SequentialMLP`."""
+        groups, axis = self.pg_collection, len(sharded_offsets)
+        experts, tensor = (axis, groups.ep.rank(), groups.ep.size()), groups.expt_tp
+        replica = (0, 0, groups.expt_dp.rank())
+
+        def shard(key: str, data: Tensor, cut: int, part: int, parts: int, replica_id: ReplicaId) -> ShardedTensor:
+            offsets = (*sharded_offsets, experts, (axis + cut, part, parts))
+            return ShardedTensor.from_rank_offsets(key, data, *offsets, replica_id=replica_id, prepend_axis_num=axis)
+
+        def gate_and_up(key: str, data: Tensor, replica_id: ReplicaId, _: slice | None) -> list[ShardedTensor]:
+            """The whole tensor has all gates before all ups, so a rank's two halves lie apart."""
+            places = enumerate(data.chunk(2, dim=1))
+            n = tensor.size()
+            return [shard(key, half, 1, i * n + tensor.rank(), 2 * n, replica_id) for i, half in places]
+
+        fc1, fc2 = (f"{prefix}experts.linear_{name}.weight" for name in ("fc1", "fc2"))
+        together = partial(torch.cat, dim=1)
+        return {
+            f"{prefix}fc1_EFH": ShardedTensorFactory(fc1, self.fc1_EFH, gate_and_up, together, replica),
+            f"{prefix}fc2_EHI": shard(fc2, self.fc2_EHI, 2, tensor.rank(), tensor.size(), replica),
+        }

@@ -1,0 +1,102 @@
+"""How many parameters a model has, from its config alone; importable without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from moe.model.architectures import LayerPlan, architecture
+
+
+@dataclass(frozen=True)
+class LayerParameters:
+    """Parameters of one layer.
+
+    Attributes:
+        attention: its four projections.
+        dense: a feed-forward without experts, or the shared expert.
+        router: the router.
+        experts: all routed experts together.
+        chosen: those of the routed experts that one token passes through.
+        norms: all norm weights.
+    """
+
+    attention: int
+    dense: int
+    router: int
+    experts: int
+    chosen: int
+    norms: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.attention + self.dense + self.router + self.experts + self.norms
+
+    @property
+    def active(self) -> int:
+        """Those that one token meets."""
+        return self.total - self.experts + self.chosen
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters of a model.
+
+    Attributes:
+        embedding: the embedding.
+        head: the output matrix; 0 where it is the embedding.
+        layers: layer by layer.
+        norm: the last norm.
+    """
+
+    embedding: int
+    head: int
+    layers: tuple[LayerParameters, ...]
+    norm: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.embedding + self.head + self.norm + sum(layer.total for layer in self.layers)
+
+    @property
+    def active(self) -> int:
+        """Those that one token meets, embedding and head counted whole (Scout's 17B, ScaleRL §3)."""
+        return self.embedding + self.head + self.norm + sum(layer.active for layer in self.layers)
+
+
+def parameters(hf_config: dict[str, Any]) -> Parameters:
+    """Count the parameters of a model.
+
+    Args:
+        hf_config: the content of a Hugging Face ``config.json``.
+
+    Raises:
+        MoeError: if the trainer does not have this architecture.
+    """
+    arch = architecture(hf_config)
+    hidden = arch.fields["hidden_size"]
+    embedding = hf_config["vocab_size"] * hidden
+    layers = tuple(_layer(arch.fields, plan) for plan in arch.layers)
+    return Parameters(embedding, 0 if arch.tied else embedding, layers, hidden)
+
+
+def _layer(fields: dict[str, Any], plan: LayerPlan) -> LayerParameters:
+    hidden, head = fields["hidden_size"], fields["kv_channels"]
+    heads, groups = fields["num_attention_heads"], fields["num_query_groups"]
+    expert = router = experts = 0
+    inner = fields["ffn_hidden_size"]
+    if plan.experts:
+        experts = fields["num_moe_experts"]
+        expert = 3 * hidden * fields["moe_ffn_hidden_size"]
+        router = experts * hidden
+        inner = fields.get("moe_shared_expert_intermediate_size", 0)
+    return LayerParameters(
+        attention=2 * hidden * head * (heads + groups),
+        dense=3 * hidden * inner,
+        router=router,
+        experts=experts * expert,
+        chosen=fields.get("moe_router_topk", 0) * expert,
+        norms=2 * hidden + (2 * head if plan.qk_norm == "rms" else 0),
+    )

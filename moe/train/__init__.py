@@ -1,0 +1,1 @@
+"""Training steps: batches, packing, the optimiser, ranks and their layout."""

@@ -1,0 +1,104 @@
+"""The ranks of one trainer: process group and Megatron's model-parallel groups, with a deadline on every wait."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state, tensor_parallel
+
+from moe.cpu import host as cpu_host
+from moe.errors import MoeError
+from moe.train.config import Layout
+from moe.train.packing import Share
+
+
+def join(layout: Layout, rank: int, world: int, rendezvous: str, deadline: float) -> None:
+    """Meet the other ranks and form Megatron's groups; one trainer per process at a time.
+
+    Args:
+        layout: how the model is cut, see `moe.train.layout.check_layout`.
+        rank: this process, 0 … world − 1.
+        world: number of trainer processes.
+        rendezvous: ``tcp://host:port`` (rank 0 listens) or ``file:///path`` on a shared disk; another one
+            for every meeting, for a rank that comes early to the next would meet the last one's remains.
+        deadline: seconds to wait for the other ranks, here and in every collective operation.
+
+    Raises:
+        MoeError: if the others do not come in time.
+    """
+    if dist.is_initialized():
+        raise MoeError("this process already holds a trainer; close() it before making another")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    try:
+        dist.init_process_group(
+            "nccl" if torch.cuda.is_available() else "gloo",
+            init_method=rendezvous,
+            rank=rank,
+            world_size=world,
+            timeout=datetime.timedelta(seconds=deadline),
+        )
+    except (RuntimeError, dist.DistError) as error:
+        raise MoeError(
+            f"rank {rank} of {world} did not meet the others at {rendezvous} within {deadline:.0f} s: {error}"
+        ) from error
+    with cpu_host.megatron():
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=layout.tensor,
+            pipeline_model_parallel_size=layout.pipeline,
+            context_parallel_size=layout.context,
+            expert_model_parallel_size=layout.expert,
+            expert_tensor_parallel_size=layout.expert_tensor,
+            distributed_timeout_minutes=max(1, round(deadline / 60)),
+        )
+        # no dropout anywhere, so that no per-rank random streams are needed
+        tensor_parallel.random.initialize_rng_tracker(inference_rng_tracker=True)
+
+
+def share_of_row() -> Share:
+    """The stretch of every packed row that this rank holds."""
+    return Share(
+        parallel_state.get_context_parallel_rank(),
+        parallel_state.get_context_parallel_world_size(),
+        parallel_state.get_tensor_model_parallel_world_size(),
+    )
+
+
+def from_last_stage(value: Any) -> Any:
+    """A picklable value of the last pipeline stage, on every stage; collective."""
+    if parallel_state.get_pipeline_model_parallel_world_size() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(
+        box, parallel_state.get_pipeline_model_parallel_last_rank(), parallel_state.get_pipeline_model_parallel_group()
+    )
+    return box[0]
+
+
+@contextlib.contextmanager
+def one_does(what: str) -> Iterator[bool]:
+    """A block in which rank 0 alone does something; yields whether this is rank 0.
+
+    Raises:
+        MoeError: on every rank, after the block, if rank 0 met an `OSError` in it.
+    """
+    message: list[str | None] = [None]
+    try:
+        yield dist.get_rank() == 0
+    except OSError as error:
+        message = [f"cannot {what}: {error}"]
+    dist.broadcast_object_list(message, src=0)
+    if message[0] is not None:
+        raise MoeError(message[0])
+
+
+def leave() -> None:
+    """Dissolve the groups."""
+    parallel_state.destroy_model_parallel()
+    if dist.is_initialized():
+        dist.destroy_process_group()

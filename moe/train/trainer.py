@@ -1,0 +1,413 @@
+"""One rank of the trainer: steps on packed sequences with any loss, weights out, checkpoints.
+
+Every method that takes part in training is collective: all ranks call it in the same order with the same
+arguments. The loss is a plain sum over tokens, so splitting over micro-batches and ranks never changes it.
+
+Axes: _T tokens (of one sequence, or packed), _E experts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Sequence as Items
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
+from torch import Tensor
+
+from moe.checkpoint import distributed as checkpoint
+from moe.checkpoint.folder import CheckpointPolicy, Chosen
+from moe.checkpoint.saver import Saver
+from moe.cpu import host as cpu_host
+from moe.errors import MoeError
+from moe.model import gpt as models
+from moe.model.architectures import architecture
+from moe.model.choice import check_replay, prescribe
+from moe.model.init import InitialWeights
+from moe.train import parallel
+from moe.train.batch import Sequence, deal
+from moe.train.config import TrainerConfig
+from moe.train.layout import check_layout
+from moe.train.metrics import load_metrics, reduce_metrics, take_loads
+from moe.train.optimizer import Optimizer
+from moe.train.packing import Share, pack
+from moe.train.result import StepResult
+from moe.weights import hf_weights
+from moe.weights.buckets import Bucket, fill
+from moe.weights.hf_folder import FolderWeights, read_biases, save_folder
+from moe.weights.links import EXPERT_BIAS, shapes
+
+LossFunction = Callable[[Tensor, Tensor, dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
+"""(logprobs_T, entropy_T, extras) → (sum of the loss over the tokens, metrics); see `Trainer.train_step`."""
+
+_LOSS = "_loss_sum"
+
+
+class Trainer:
+    """A model on this rank, with optimiser and everything that crosses its border.
+
+    Args:
+        hf_config: the content of a Hugging Face ``config.json``.
+        config: layout, optimiser, precision.
+        rank: this process among the trainer ranks.
+        world: number of trainer processes.
+        rendezvous: where they meet, see `moe.train.parallel.join`.
+
+    Attributes:
+        version: optimiser steps taken.
+        skipped: steps skipped for a gradient that was not finite.
+
+    Raises:
+        MoeError: if the model is unsupported, the layout does not fit, or the ranks do not meet in time.
+    """
+
+    def __init__(
+        self,
+        hf_config: dict[str, Any],
+        config: TrainerConfig,
+        rank: int = 0,
+        world: int = 1,
+        rendezvous: str = "tcp://127.0.0.1:29600",
+    ) -> None:
+        arch = architecture(hf_config)
+        check_layout(hf_config, config.layout, world)
+        parallel.join(config.layout, rank, world, rendezvous, config.deadline)
+        self.hf_config, self.config, self.rank, self.world = hf_config, config, rank, world
+        self.version = self.skipped = self._skipped_in_a_row = 0
+        self._saver = Saver(config.save_deadline)
+        self._chunks = arch.chunks
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self) -> None:
+        with cpu_host.megatron():
+            self.model = models.build(self.hf_config, self.config)
+            self.optimizer = Optimizer(self.model, self.config.optimizer)
+        self.load_weights(
+            InitialWeights(shapes(self.hf_config).items(), self.hf_config["num_hidden_layers"], self.config.seed)
+        )
+
+    def train_step(
+        self,
+        sequences: Items[Sequence],
+        loss_fn: LossFunction,
+        lr: float | None = None,
+        entropy_grad: bool = False,
+    ) -> StepResult:
+        """Take one optimiser step on all sequences.
+
+        Args:
+            sequences: all of them, the same list on every rank; each rank takes its share.
+            loss_fn: called once per micro-batch with packed logprobs_T, entropy_T (fp32, nats) and the
+                sequences' extras, packed; returns the loss summed over the tokens, and scalar metrics whose
+                names end in ``_sum``, ``_max`` or ``_min`` for how they are put together over micro-batches
+                and ranks. Where there is nothing to predict (the first token of a sequence) log-probability
+                and entropy are 0, and must weigh nothing.
+            lr: learning rate of this step as it is; None takes the config's with its warm-up.
+            entropy_grad: let gradients flow through the entropy, too.
+
+        Raises:
+            MoeError: if a gradient was not finite for the config's ``max_skipped``-th time in a row.
+        """
+        started = time.perf_counter()
+        plan = self._plan(sequences)
+        group = parallel_state.get_data_parallel_group()
+        self.model.train()
+        self.model.entropy_grad = entropy_grad
+        tokens = sum(len(s) for s in sequences)
+        for router in self.model.routers:
+            router.step_tokens = tokens
+        with cpu_host.megatron(), self._waiting("train_step"):
+            self.optimizer.zero_grad()
+            reports = self._run(
+                self._my_micro_batches(sequences, plan[self._data_rank]), partial(_loss, loss_fn, entropy_grad)
+            )
+            metrics = parallel.from_last_stage(reduce_metrics(reports, group) if reports else None)
+            loads = take_loads(self.model.routers)
+            norm, taken = self.optimizer.step(self._learning_rate() if lr is None else lr)
+            if taken:
+                for router, load_E in zip(self.model.routers, loads):
+                    router.move_bias(load_E, self.config.expert_bias)
+            metrics.update(load_metrics(loads))
+        loss = metrics.pop(_LOSS)
+        self.version += taken
+        self.skipped += not taken
+        self._skipped_in_a_row = 0 if taken else self._skipped_in_a_row + 1
+        if 0 < self.config.optimizer.max_skipped <= self._skipped_in_a_row:
+            raise MoeError(self._why_skipped(loss, norm))
+        return StepResult(
+            loss=loss,
+            grad_norm=norm,
+            metrics=metrics,
+            tokens=tokens,
+            seconds=time.perf_counter() - started,
+            skipped=not taken,
+        )
+
+    @torch.no_grad()
+    def logprobs(self, sequences: Items[Sequence]) -> list[np.ndarray]:
+        """Log-probability of every token given those before it.
+
+        Returns:
+            For each sequence float32 [T], 0 for its first token; the same on every rank.
+        """
+        self.model.eval()
+        plan = self._plan(sequences)[self._data_rank]
+        group = parallel_state.get_data_parallel_group()
+        with cpu_host.megatron(), self._waiting("logprobs"):
+            outputs = self._run(self._my_micro_batches(sequences, plan), _collect, forward_only=True)
+            shares: list[dict[int, np.ndarray]] = [{} for _ in range(group.size())]
+            mine = {i: v for indices, values in zip(plan, outputs) for i, v in zip(indices, values)}
+            dist.all_gather_object(shares, mine, group=group)
+            shares = parallel.from_last_stage(shares)
+        everyone = {index: logprobs_T for share in shares for index, logprobs_T in share.items()}
+        return [everyone[i] for i in range(len(sequences))]
+
+    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight, then every bias of experts, as (name, whole CPU tensor); collective, so walk it to its end.
+
+        The tensors may share memory with the model: copy what you keep beyond the next step.
+        """
+        with self._waiting("export_weights"):
+            yield from hf_weights.export(self.model, self.hf_config)
+            yield from hf_weights.expert_biases(self.model, self.hf_config).items()
+
+    def weight_buckets(self, bucket_bytes: int = 256 * 2**20) -> Iterator[Bucket]:
+        """The same in a few flat buffers that share no memory with the model; collective."""
+        yield from fill(self.export_weights(), bucket_bytes)
+
+    def load_weights(
+        self, weights: str | os.PathLike[str] | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+    ) -> None:
+        """Set the weights from a Hugging Face folder or from (name, tensor) pairs; the optimiser is kept.
+
+        Biases of experts come from a folder that `save_hf` wrote, or with the pairs; else they are 0.
+
+        Raises:
+            MoeError: naming a missing, extra or misshapen tensor.
+        """
+        if isinstance(weights, (str, os.PathLike)):
+            biases, weights = read_biases(weights), FolderWeights(weights)
+        else:
+            weights = weights if isinstance(weights, Mapping) else dict(weights)
+            biases = {name: weights[name] for name in weights if name.endswith(EXPERT_BIAS)}
+        hf_weights.load(self.model, self.hf_config, weights, biases)
+        self.optimizer.megatron.reload_model_params()
+
+    def save_hf(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder that transformers and vLLM load; collective, rank 0 writes.
+
+        Biases of experts, if there are any, lie beside the weights in a file that only this package reads.
+        """
+        with self._waiting("save_hf"):
+            biases = hf_weights.expert_biases(self.model, self.hf_config)
+        weights = hf_weights.export(self.model, self.hf_config)
+        with self._waiting("save_hf"), parallel.one_does(f"write the model to {folder}") as first:
+            try:
+                if first:
+                    save_folder(folder, self.hf_config, weights, shapes(self.hf_config), biases=biases)
+            finally:
+                for _ in weights:  # the other ranks, and rank 0 after a failure, see the collective through
+                    pass
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        state: dict[str, Any] | None = None,
+        background: bool = False,
+        keep: CheckpointPolicy | None = None,
+    ) -> None:
+        """Write a checkpoint of model, optimiser, counters and random state; collective.
+
+        Args:
+            path: its folder; one already there is replaced when the new one is complete.
+            state: the caller's own, as JSON has it; `moe.checkpoint.folder.read_state` reads it.
+            background: return when all is copied to host memory and write while training goes on. A checkpoint
+                still being written is waited for first; its failure is raised here, or by `saving`.
+            keep: which checkpoints in the same folder stay once this one is whole; None keeps all.
+
+        Raises:
+            MoeError: if this one, or the one before it, cannot be written; what was at its path is still there.
+        """
+        self.finish_saving()
+        counters = {"version": self.version, "skipped": self.skipped, "in_a_row": self._skipped_in_a_row}
+        with cpu_host.megatron(), self._waiting("save"):
+            staged = checkpoint.stage(
+                path, self.model, self.optimizer, self.hf_config, self.config.layout, counters, state, keep
+            )
+        self._saver.start(staged, background)
+
+    def saving(self) -> str | None:
+        """The checkpoint being written in the background now; not collective.
+
+        Raises:
+            MoeError: if the last one could not be written; the next collective `save` or `finish_saving` says so, too.
+        """
+        path = self._saver.running()
+        return None if path is None else str(path)
+
+    def finish_saving(self) -> None:
+        """Wait until no checkpoint is being written.
+
+        Raises:
+            MoeError: if the last one could not be written, or takes longer than ``save_deadline``.
+        """
+        self._saver.finish()
+
+    def load(self, path: str | os.PathLike[str], fallback: bool = False) -> Chosen:
+        """Go on from a checkpoint written at any layout; collective.
+
+        Args:
+            path: its folder.
+            fallback: if it is damaged or of another model, take the one before it in the same folder.
+
+        Returns:
+            The checkpoint loaded, and what was wrong with those passed over.
+
+        Raises:
+            MoeError: naming what is missing, truncated, changed, or of another model.
+        """
+        with cpu_host.megatron(), self._waiting("load"):
+            chosen = checkpoint.choose(path, self.hf_config, fallback)
+            counters = checkpoint.load(chosen.path, self.model, self.optimizer, self.config.layout)
+        self.version, self.skipped, self._skipped_in_a_row = (counters[n] for n in ("version", "skipped", "in_a_row"))
+        return chosen
+
+    def close(self) -> None:
+        """Finish writing what is being written, leave the group of ranks, and give the model's memory back."""
+        try:
+            self.finish_saving()
+        finally:
+            parallel.leave()
+            if "optimizer" in self.__dict__:
+                self.optimizer.release()
+            for held in ("model", "optimizer"):
+                self.__dict__.pop(held, None)
+            gc.collect()  # the model's cycles hold the groups, and each of those three threads
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def _data_rank(self) -> int:
+        return parallel_state.get_data_parallel_rank()
+
+    def _plan(self, sequences: Items[Sequence]) -> list[list[list[int]]]:
+        if not sequences:
+            raise MoeError("there are no sequences; give at least one")
+        lengths = [len(s) for s in sequences]
+        limit = self.hf_config["max_position_embeddings"]
+        if max(lengths) > limit:
+            raise MoeError(f"a sequence of {max(lengths)} tokens exceeds max_position_embeddings = {limit}")
+        check_replay(sequences, self.hf_config, self.config)
+        ranks = parallel_state.get_data_parallel_world_size()
+        return deal(lengths, ranks, self.config.tokens_per_micro_batch)
+
+    def _my_micro_batches(self, sequences: Items[Sequence], plan: list[list[int]]) -> list[_MicroBatch]:
+        share = parallel.share_of_row()
+        return [
+            _MicroBatch([sequences[i] for i in indices], sequences[0], self._chunks, self._device, share)
+            for indices in plan
+        ]
+
+    def _run(
+        self, micro_batches: list[_MicroBatch], report: Callable[..., Any], forward_only: bool = False
+    ) -> list[Any]:
+        """Megatron's schedule over the micro-batches; returns what ``report`` made of each output."""
+
+        part, parts = parallel_state.get_tensor_model_parallel_rank(), self.config.layout.tensor
+        choices = {router.layer_number - 1: router.router_replay for router in self.model.routers}
+
+        def step(batches: Iterator[_MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
+            batch = next(batches)
+            prescribe(choices, batch.packed.routed_TLK, part, parts)
+            return models.forward(model, batch.packed), partial(report, batch)
+
+        return get_forward_backward_func()(
+            forward_step_func=step,
+            data_iterator=iter(micro_batches),
+            model=[self.optimizer.ddp],
+            num_microbatches=len(micro_batches),
+            seq_length=self.config.tokens_per_micro_batch,
+            micro_batch_size=1,
+            forward_only=forward_only,
+            collect_non_loss_data=forward_only,
+        )
+
+    def _why_skipped(self, loss: float, norm: float) -> str:
+        """What to say when too many steps in a row were skipped."""
+        where = self.optimizer.not_finite() or "no gradient of this rank, but one of another"
+        return (
+            f"{self._skipped_in_a_row} steps in a row were skipped: the gradient norm is {norm}, with a loss of "
+            f"{loss:g}; not finite: {where}. Look at the advantages and the learning rate, and go on from an earlier "
+            "checkpoint"
+        )
+
+    def _learning_rate(self) -> float:
+        config = self.config.optimizer
+        return config.lr * min(1.0, (self.version + 1) / max(1, config.warmup_steps))
+
+    @contextlib.contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Say who waited for what when a collective operation breaks or runs out of time."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not any(word in str(error) for word in ("Timed out", "timed out", "Connection", "gloo")):
+                raise
+            raise MoeError(
+                f"trainer rank {self.rank} of {self.world} lost the others in {what} "
+                f"(deadline {self.config.deadline:.0f} s); look for the first error of another rank: {error}"
+            ) from error
+
+
+class _MicroBatch:
+    """Packed sequences, of which this rank has its share, and the extras of all their tokens.
+
+    A rank without sequences keeps step with the others by one token, like those of another sequence, without weight.
+    """
+
+    def __init__(
+        self, sequences: list[Sequence], like: Sequence, chunks: set[int | None], device: torch.device, share: Share
+    ) -> None:
+        idle = not sequences
+        if idle:
+            extras = {name: np.zeros_like(v[:1]) for name, v in like.extras.items()}
+            routed_TLK = None if like.routed_TLK is None else like.routed_TLK[:1]
+            sequences = [Sequence(like.tokens_T[:1], extras, routed_TLK)]
+        self.packed = pack(sequences, chunks, device, share, idle)
+        self.extras = {
+            name: torch.from_numpy(np.concatenate([s.extras[name] for s in sequences])).to(device)
+            for name in sequences[0].extras
+        }
+
+
+def _loss(
+    loss_fn: LossFunction, entropy_grad: bool, batch: _MicroBatch, output_2T: Tensor
+) -> tuple[Tensor, int, dict[str, Tensor]]:
+    """What Megatron's schedule wants of a micro-batch: loss, a token count it is to ignore, a report."""
+    logprobs_T, entropy_T = batch.packed.align(output_2T)
+    loss, metrics = loss_fn(logprobs_T, entropy_T if entropy_grad else entropy_T.detach(), batch.extras)
+    if not loss.requires_grad:
+        # without a backward pass this rank would leave the others waiting for its experts
+        raise MoeError("the loss carries no gradient; make it a sum over logprobs_T (or set entropy_grad)")
+    return loss, 0, {**metrics, _LOSS: loss}
+
+
+def _collect(batch: _MicroBatch, output_2T: Tensor, non_loss_data: bool = True) -> list[np.ndarray]:
+    """The log-probabilities of each sequence of a micro-batch."""
+    logprobs_T = batch.packed.align(output_2T)[0]
+    return [part.cpu().numpy() for part in logprobs_T.split(batch.packed.lengths)]

@@ -1,0 +1,1 @@
+"""Weights under Hugging Face names: folders, conversion, publication to generators."""

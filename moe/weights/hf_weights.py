@@ -1,0 +1,205 @@
+"""Weights under Hugging Face names, in and out of a Megatron model, one tensor at a time.
+
+Export and import walk the same links (`moe.weights.links`) in the same order on every rank, so that nothing beyond one
+parameter is ever gathered. A rank holds the layers of its pipeline stage, of these a slice of every matrix that
+tensor parallelism cuts, and of the experts some, each perhaps cut, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+from torch import Tensor
+
+from moe.errors import MoeError
+from moe.model.gpt import LogProbModel
+from moe.weights.links import Link, check_names, check_shape, expert_bias_names, links, shapes
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How a parameter is cut along one axis.
+
+    Attributes:
+        axis: of the parameter.
+        stretches: stacked matrices along this axis (gate and up: 2), each of them cut for itself.
+        group: the ranks that hold the slices, in order.
+    """
+
+    axis: int
+    stretches: int
+    group: dist.ProcessGroup
+
+    def join(self, slices: list[Tensor]) -> Tensor:
+        """The whole of the ranks' slices."""
+        apart = [part.unflatten(self.axis, (self.stretches, -1)) for part in slices]
+        return torch.cat(apart, dim=self.axis + 1).flatten(self.axis, self.axis + 1)
+
+    def mine(self, whole: Tensor) -> Tensor:
+        """This rank's slice of the whole."""
+        apart = whole.unflatten(self.axis, (self.stretches, -1)).chunk(self.group.size(), dim=self.axis + 1)
+        return apart[self.group.rank()].flatten(self.axis, self.axis + 1)
+
+
+def _cuts(param: Tensor, link: Link) -> list[_Cut]:
+    cuts = []
+    if link.experts:
+        cuts.append(_Cut(0, 1, parallel_state.get_expert_model_parallel_group()))
+    if getattr(param, "tensor_model_parallel", False):
+        group = (
+            parallel_state.get_expert_tensor_parallel_group()
+            if link.experts
+            else parallel_state.get_tensor_model_parallel_group()
+        )
+        cuts.append(_Cut(param.partition_dim, param.partition_stride, group))
+    return [cut for cut in cuts if cut.group.size() > 1]
+
+
+def _linked(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[Link, Tensor]]:
+    """Every parameter of this rank's pipeline stage beside its link, in the order of the layers."""
+    offset = get_transformer_layer_offset(model.config)
+    params = {_counted_from_the_first(name, offset): param for name, param in model.named_parameters()}
+    everything = links(hf_config)
+    mine = [link for link in everything if _is_here(link.param, model, offset)]
+    if absent := [link.names[0] for link in mine if link.param not in params]:
+        raise MoeError(f"this {hf_config['model_type']} has no parameter for {absent[0]}")
+    found = [(link, params.pop(link.param)) for link in mine]
+    if copy := [name for name, param in params.items() if _is_copy(param)]:
+        found.append((replace(everything[0], param=copy[0]), params.pop(copy[0])))  # the first link is the embedding's
+    if params:
+        raise MoeError(f"parameter {min(params)} of this {hf_config['model_type']} has no Hugging Face name")
+    return found
+
+
+def _is_here(name: str, model: LogProbModel, offset: int) -> bool:
+    """Whether a parameter of the whole model belongs to this rank's pipeline stage."""
+    if name.startswith("decoder.layers."):
+        return 0 <= int(name.split(".")[2]) - offset < len(model.decoder.layers)
+    return model.pre_process if name.startswith("embedding.") else model.post_process
+
+
+def _is_copy(param: Tensor) -> bool:
+    """Whether this is the last stage's copy of an embedding that doubles as output matrix; Megatron marks it."""
+    return getattr(param, "shared", False)
+
+
+def _counted_from_the_first(name: str, offset: int) -> str:
+    """Megatron counts layers from the first of the stage, links from the first of the model."""
+    if not name.startswith("decoder.layers."):
+        return name
+    decoder, layers, number, rest = name.split(".", 3)
+    return f"{decoder}.{layers}.{int(number) + offset}.{rest}"
+
+
+def _whole(param: Tensor, link: Link) -> Tensor:
+    """The parameter as one process would hold it; a collective operation over the ranks that share it."""
+    whole = param.detach()
+    for cut in _cuts(param, link):
+        slices = [torch.empty_like(whole, memory_format=torch.contiguous_format) for _ in range(cut.group.size())]
+        dist.all_gather(slices, whole.contiguous(), group=cut.group)
+        whole = cut.join(slices)
+    return whole
+
+
+def _mine(whole: Tensor, param: Tensor, link: Link) -> Tensor:
+    """This rank's slice."""
+    for cut in _cuts(param, link):
+        whole = cut.mine(whole)
+    return whole
+
+
+def _own(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """What `export` yields of this rank's pipeline stage."""
+    for link, param in _linked(model, hf_config):
+        if not _is_copy(param):
+            for name, tensor in zip(link.names, link.split(_whole(param, link))):
+                yield name, tensor.contiguous()
+
+
+def export(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Every weight as (Hugging Face name, whole contiguous CPU tensor); all ranks must walk it to its end.
+
+    The tensors may share memory with the model: copy those you keep beyond the next step.
+    """
+    group = parallel_state.get_pipeline_model_parallel_group()
+    some = next(model.parameters())
+    for stage, table in enumerate(_tables(model, hf_config)):
+        own = _own(model, hf_config) if stage == group.rank() else None
+        for name, shape in table:
+            tensor = torch.empty(shape, dtype=some.dtype, device=some.device) if own is None else next(own)[1]
+            if group.size() > 1:
+                dist.broadcast(tensor, dist.get_global_rank(group, stage), group=group)
+            yield name, tensor.cpu()
+
+
+def _tables(model: LogProbModel, hf_config: dict[str, Any]) -> list[list[tuple[str, torch.Size]]]:
+    """Names and shapes of what every stage exports; collective over the pipeline stages."""
+    own = [part for link, param in _linked(model, hf_config) if not _is_copy(param) for part in link.parts()]
+    group = parallel_state.get_pipeline_model_parallel_group()
+    tables = [own] * group.size()
+    if group.size() > 1:
+        dist.all_gather_object(tables, own, group=group)
+    return tables
+
+
+def expert_biases(model: LogProbModel, hf_config: dict[str, Any]) -> dict[str, Tensor]:
+    """The biases of every layer's experts, fp32 [E] by name; empty where there are none.
+
+    Collective over the pipeline stages.
+    """
+    names = expert_bias_names(hf_config)
+    own = {names[r.layer_number - 1]: r.bias_E.cpu().clone() for r in model.routers if r.bias_E is not None}
+    group = parallel_state.get_pipeline_model_parallel_group()
+    stages = [own] * group.size()
+    if group.size() > 1:
+        dist.all_gather_object(stages, own, group=group)
+    return {name: bias_E for stage in stages for name, bias_E in stage.items()}
+
+
+def _load_expert_biases(model: LogProbModel, hf_config: dict[str, Any], biases: Mapping[str, Tensor]) -> None:
+    names = expert_bias_names(hf_config)
+    if biases:
+        check_names(names.values(), biases)
+    for router in model.routers:
+        name = names[router.layer_number - 1]
+        if router.bias_E is not None and not biases:
+            router.bias_E.zero_()
+        elif router.bias_E is not None:
+            check_shape(name, biases[name].shape, router.bias_E.shape)
+            router.bias_E.copy_(biases[name])
+        elif biases:
+            raise MoeError(f"the weights come with {name}, without which experts differ; set TrainerConfig.expert_bias")
+
+
+@torch.no_grad()
+def load(
+    model: LogProbModel, hf_config: dict[str, Any], weights: Mapping[str, Tensor], biases: Mapping[str, Tensor]
+) -> None:
+    """Set every weight and bias of experts of this rank's part of the model; not collective.
+
+    Args:
+        model: the model.
+        hf_config: its config.
+        weights: whole tensors by Hugging Face name; each is read once (see `moe.weights.hf_folder.FolderWeights`).
+        biases: of experts, by name, perhaps among the weights, too; without any, those of the model become 0.
+
+    Raises:
+        MoeError: naming the first missing, extra or misshapen tensor; the model may be half set then.
+    """
+    wanted = shapes(hf_config)
+    check_names(wanted, (name for name in weights if name not in biases))
+    _load_expert_biases(model, hf_config, biases)
+
+    def read(name: str) -> Tensor:
+        tensor = weights[name]
+        check_shape(name, tensor.shape, wanted[name])
+        return tensor
+
+    for link, param in _linked(model, hf_config):
+        param.copy_(_mine(link.merge(map(read, link.names)), param, link))

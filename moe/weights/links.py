@@ -1,0 +1,238 @@
+"""Which Hugging Face tensors every Megatron parameter is made of.
+
+Axes: _E experts, _F gate and up rows of a feed-forward (2·I), _I its inner size, _H hidden size.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moe.errors import MoeError
+from moe.model.architectures import LayerPlan, architecture
+
+
+@dataclass(frozen=True)
+class Link:
+    """One Megatron parameter and its Hugging Face tensors.
+
+    Attributes:
+        param: Megatron's name.
+        shape: of the whole Megatron tensor.
+        names: Hugging Face's names.
+        split: the whole Megatron tensor to the Hugging Face tensors, in the order of ``names``.
+        merge: and back; takes the tensors one by one, so that they need not all exist at the same time.
+        experts: the parameter holds this rank's slice of the experts along axis 0.
+    """
+
+    param: str
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    split: Callable[[Tensor], tuple[Tensor, ...]] = lambda whole: (whole,)
+    merge: Callable[[Iterable[Tensor]], Tensor] = lambda parts: _only(parts)
+    experts: bool = False
+
+    def parts(self) -> Iterator[tuple[str, torch.Size]]:
+        """(Hugging Face name, shape) of each of its tensors."""
+        for name, part in zip(self.names, self.split(torch.empty(self.shape, device="meta")), strict=True):
+            yield name, part.shape
+
+
+def shapes(hf_config: dict[str, Any]) -> dict[str, torch.Size]:
+    """Every Hugging Face name and the shape of its tensor, in the order of the layers."""
+    return {name: shape for link in links(hf_config) for name, shape in link.parts()}
+
+
+EXPERT_BIAS = ".expert_bias"
+"""What follows the name of a router in the name of its biases, which are no weights of a Hugging Face model."""
+
+
+def expert_bias_names(hf_config: dict[str, Any]) -> dict[int, str]:
+    """Names of the biases of every layer with experts, by its number from 0."""
+    routers = (link for link in links(hf_config) if link.param.endswith(".router.weight"))
+    return {int(link.param.split(".")[2]): link.names[0].removesuffix(".weight") + EXPERT_BIAS for link in routers}
+
+
+def check_names(wanted: Iterable[str], found: Iterable[str]) -> None:
+    """Refuse tensors that are not those of a model.
+
+    Raises:
+        MoeError: naming the first missing or extra one.
+    """
+    wanted, found = set(wanted), set(found)
+    missing, extra = sorted(wanted - found), sorted(found - wanted)
+    if missing:
+        raise MoeError(f"the weights lack {missing[0]} and {len(missing) - 1} more; is the config theirs?")
+    if extra:
+        raise MoeError(f"the weights hold {extra[0]} and {len(extra) - 1} more that this model has no place for")
+
+
+def check_shape(name: str, found: Iterable[int], wanted: Iterable[int]) -> None:
+    """Refuse a tensor of another shape.
+
+    Raises:
+        MoeError: naming it.
+    """
+    if tuple(found) != tuple(wanted):
+        raise MoeError(f"{name} has shape {tuple(found)}, but this model needs {tuple(wanted)}; is the config theirs?")
+
+
+def links(hf_config: dict[str, Any]) -> list[Link]:
+    """The links of the whole model, in the order of the layers; Megatron's names count them from the model's first."""
+    arch = architecture(hf_config)
+    hidden = arch.fields["hidden_size"]
+    words = (hf_config["vocab_size"], hidden)
+    found = [Link("embedding.word_embeddings.weight", words, ("model.embed_tokens.weight",))]
+    for number, plan in enumerate(arch.layers):
+        here, there = f"decoder.layers.{number}.", f"model.layers.{number}."
+        found += _attention_links(here, there, plan, arch.fields)
+        found += _feed_forward_links(f"{here}mlp.", there, hf_config["model_type"], plan, arch.fields)
+    found.append(Link("decoder.final_layernorm.weight", (hidden,), ("model.norm.weight",)))
+    if not arch.tied:
+        found.append(Link("output_layer.weight", words, ("lm_head.weight",)))
+    return found
+
+
+def _attention_links(here: str, there: str, plan: LayerPlan, fields: dict[str, Any]) -> list[Link]:
+    groups, size, hidden = fields["num_query_groups"], fields["kv_channels"], fields["hidden_size"]
+    heads = fields["num_attention_heads"]
+    queries = heads // groups * size
+
+    def split(whole: Tensor) -> tuple[Tensor, ...]:
+        """Megatron keeps the queries, key and value of each group together."""
+        parts = whole.unflatten(0, (groups, -1)).split([queries, size, size], dim=1)
+        return tuple(part.flatten(0, 1) for part in parts)
+
+    def merge(qkv: Iterable[Tensor]) -> Tensor:
+        return torch.cat([part.unflatten(0, (groups, -1)) for part in qkv], dim=1).flatten(0, 1)
+
+    projections = tuple(f"{there}self_attn.{x}_proj.weight" for x in "qkv")
+    norms = [
+        Link(f"{here}self_attention.{x}_layernorm.weight", (size,), (f"{there}self_attn.{x}_norm.weight",))
+        for x in "qk"
+    ]
+    return [
+        Link(f"{here}input_layernorm.weight", (hidden,), (f"{there}input_layernorm.weight",)),
+        Link(
+            f"{here}self_attention.linear_qkv.weight", ((heads + 2 * groups) * size, hidden), projections, split, merge
+        ),
+        Link(f"{here}self_attention.linear_proj.weight", (hidden, heads * size), (f"{there}self_attn.o_proj.weight",)),
+        *(norms if plan.qk_norm == "rms" else []),
+        Link(f"{here}pre_mlp_layernorm.weight", (hidden,), (f"{there}post_attention_layernorm.weight",)),
+    ]
+
+
+def _gated_links(here: str, there: str, inner: int, hidden: int) -> list[Link]:
+    """A gated feed-forward: Megatron stacks gate over up."""
+    gate_up = (f"{there}.gate_proj.weight", f"{there}.up_proj.weight")
+    return [
+        Link(
+            f"{here}linear_fc1.weight",
+            (2 * inner, hidden),
+            gate_up,
+            lambda fc1: fc1.chunk(2),
+            lambda parts: _stack(parts, 2).flatten(0, 1),
+        ),
+        Link(f"{here}linear_fc2.weight", (hidden, inner), (f"{there}.down_proj.weight",)),
+    ]
+
+
+@dataclass(frozen=True)
+class _Names:
+    """How a family names its mixtures of experts.
+
+    Attributes:
+        block: the feed-forward of a layer.
+        router: the router, in the block.
+        expert: gate, up and down projection of one expert; None where all experts are stacked.
+    """
+
+    block: str = "mlp"
+    router: str = "gate"
+    expert: tuple[str, str, str] | None = ("gate_proj", "up_proj", "down_proj")
+
+
+_NAMES = {
+    "llama4_text": _Names("feed_forward", "router", None),
+    "mixtral": _Names("block_sparse_moe", expert=("w1", "w3", "w2")),
+}
+
+
+def _feed_forward_links(here: str, there: str, kind: str, plan: LayerPlan, fields: dict[str, Any]) -> list[Link]:
+    names = _NAMES.get(kind, _Names())
+    block, hidden = f"{there}{names.block}", fields["hidden_size"]
+    if not plan.experts:
+        return _gated_links(here, block, fields["ffn_hidden_size"], hidden)
+    experts, inner = fields["num_moe_experts"], fields["moe_ffn_hidden_size"]
+    router = Link(f"{here}router.weight", (experts, hidden), (f"{block}.{names.router}.weight",))
+    if names.expert is None:
+        stacks = _stacked_expert_links(f"{here}experts.", f"{block}.experts.", experts, inner, hidden)
+    else:
+        stacks = _single_expert_links(f"{here}experts.", f"{block}.experts.", names.expert, experts, inner, hidden)
+    shared = fields.get("moe_shared_expert_intermediate_size")
+    beside = _gated_links(f"{here}shared_experts.", f"{block}.shared_expert", shared, hidden) if shared else []
+    return [router, *stacks, *beside]
+
+
+def _stacked_expert_links(here: str, there: str, experts: int, inner: int, hidden: int) -> list[Link]:
+    """All experts in one tensor, [E, in, out]."""
+
+    def swapped(stack: Tensor) -> tuple[Tensor]:
+        return (stack.transpose(1, 2),)
+
+    def back(parts: Iterable[Tensor]) -> Tensor:
+        return _only(parts).transpose(1, 2)
+
+    return [
+        Link(f"{here}fc1_EFH", (experts, 2 * inner, hidden), (f"{there}gate_up_proj",), swapped, back, experts=True),
+        Link(f"{here}fc2_EHI", (experts, hidden, inner), (f"{there}down_proj",), swapped, back, experts=True),
+    ]
+
+
+def _single_expert_links(
+    here: str, there: str, names: tuple[str, str, str], experts: int, inner: int, hidden: int
+) -> list[Link]:
+    """Three matrices for every expert, each [out, in]."""
+    gate, up, down = names
+
+    def halves(fc1_EFH: Tensor) -> tuple[Tensor, ...]:
+        return tuple(half for expert in fc1_EFH for half in expert.chunk(2))
+
+    return [
+        Link(
+            f"{here}fc1_EFH",
+            (experts, 2 * inner, hidden),
+            tuple(f"{there}{expert}.{name}.weight" for expert in range(experts) for name in (gate, up)),
+            halves,
+            lambda parts: _stack(parts, 2 * experts).view(experts, 2 * inner, hidden),
+            experts=True,
+        ),
+        Link(
+            f"{here}fc2_EHI",
+            (experts, hidden, inner),
+            tuple(f"{there}{expert}.{down}.weight" for expert in range(experts)),
+            lambda fc2_EHI: fc2_EHI.unbind(),
+            lambda parts: _stack(parts, experts),
+            experts=True,
+        ),
+    ]
+
+
+def _only(parts: Iterable[Tensor]) -> Tensor:
+    (part,) = parts
+    return part
+
+
+def _stack(parts: Iterable[Tensor], count: int) -> Tensor:
+    """`torch.stack`, which holds one part at a time."""
+    parts = iter(parts)
+    first = next(parts)
+    whole = first.new_empty((count, *first.shape))
+    for number, part in enumerate(itertools.chain((first,), parts)):
+        whole[number] = part
+    return whole

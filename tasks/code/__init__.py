@@ -1,0 +1,1 @@
+"""Code tasks and their verifier."""

@@ -1,0 +1,157 @@
+"""Tests of a program as data: what `Prompt.gold` holds for code, checked and decoded."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.code.compare import THROUGH, Comparison
+from tasks.code.convert import convert_asserts
+from tasks.errors import TaskError
+from tasks.sandbox.values import decode
+
+
+@dataclass(frozen=True)
+class CallCase:
+    """One call and its result.
+
+    Attributes:
+        args: positional arguments, as in `tasks.sandbox.values`; `{"$expr": source}` is evaluated beside the program.
+        kwargs: keyword arguments, likewise.
+        expected: the right result, likewise.
+        through: what is applied to the result before comparing, outside the sandbox (a name in
+            `tasks.code.compare.THROUGH`).
+        tolerance: of floats in this case; None leaves it to the tests.
+    """
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    expected: Any
+    through: str = ""
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True)
+class CallTests:
+    """Calls of one function, compared outside: the most trustworthy kind."""
+
+    entry_point: str
+    cases: tuple[CallCase, ...]
+    prelude: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class StdinTests:
+    """A whole program, run once per (standard input, expected output)."""
+
+    cases: tuple[tuple[str, str], ...]
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class AssertTests:
+    """Asserts that run beside the program: of lower trust, since a program can tamper with them."""
+
+    code: str
+    entry_point: str
+    prelude: str
+
+
+Tests = CallTests | StdinTests | AssertTests
+
+
+def parse_tests(gold: Any) -> Tests:
+    """Read the tests of a prompt.
+
+    `{"kind": "call", "entry_point", "cases": [{"args", "kwargs"?, "expected", "through"?, "tolerance"?}]}`,
+    `{"kind": "stdin", "cases": [{"stdin", "stdout"}]}` or `{"kind": "asserts", "code", "entry_point"?}`; all may have
+    `prelude` (source that runs first), `tolerance` (of floats) and `from_asserts` (compare as Python's `==` does, see
+    `tasks.code.compare`).
+
+    Asserts that say no more than what calls return are read as calls.
+
+    Raises:
+        TaskError: not tests; the message names what is wrong.
+    """
+    if not isinstance(gold, Mapping):
+        raise TaskError(f"tests must be an object with a kind, not {_short(gold)}")
+    kind = gold.get("kind")
+    try:
+        if kind == "call":
+            return _call_tests(gold)
+        if kind == "stdin":
+            cases = tuple((_text(case["stdin"], "stdin"), _text(case["stdout"], "stdout")) for case in _cases(gold))
+            return StdinTests(cases, _comparison(gold))
+        if kind == "asserts":
+            return _assert_tests(gold)
+    except KeyError as error:
+        raise TaskError(f"tests of kind {kind} lack {error}") from error
+    raise TaskError(f"unknown kind of tests {_short(kind)}: use call, stdin or asserts")
+
+
+def _assert_tests(gold: Mapping[str, Any]) -> Tests:
+    tests = AssertTests(_python(gold["code"], "code"), *_optional(gold, "entry_point", "prelude"))
+    converted = convert_asserts(tests.code, tests.entry_point, tests.prelude)
+    return tests if converted is None else _call_tests(converted)
+
+
+def _call_tests(gold: Mapping[str, Any]) -> CallTests:
+    (prelude,) = _optional(gold, "prelude")
+    cases = tuple(_call_case(case) for case in _cases(gold))
+    return CallTests(_python(gold["entry_point"], "entry_point"), cases, prelude, _comparison(gold))
+
+
+def _call_case(case: Mapping[str, Any]) -> CallCase:
+    args, kwargs = case.get("args", []), case.get("kwargs") or {}
+    if not isinstance(args, list) or not isinstance(kwargs, Mapping):
+        raise TaskError(f"args must be a list and kwargs an object, not {_short(args)} and {_short(kwargs)}")
+    through = case.get("through", "")
+    if through and through not in THROUGH:
+        raise TaskError(f"unknown through {_short(through)}: use one of {', '.join(THROUGH)}")
+    try:
+        decode(case["expected"])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TaskError(f"the expected value {_short(case['expected'])} cannot be read: {error}") from error
+    return CallCase(args, dict(kwargs), case["expected"], through, case.get("tolerance"))
+
+
+def _cases(gold: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    cases = gold["cases"]
+    if not isinstance(cases, list) or not cases or not all(isinstance(case, Mapping) for case in cases):
+        raise TaskError(f"cases must be a list of at least one object, not {_short(cases)}")
+    return cases
+
+
+def _comparison(gold: Mapping[str, Any]) -> Comparison:
+    tolerance = gold.get("tolerance", Comparison.tolerance)
+    if not isinstance(tolerance, (int, float)):
+        raise TaskError(f"tolerance must be a number, not {_short(tolerance)}")
+    from_asserts = bool(gold.get("from_asserts", False))
+    return Comparison(tolerance, tuples_are_lists=not from_asserts, floats_are_ints=from_asserts)
+
+
+def _optional(gold: Mapping[str, Any], *names: str) -> tuple[str, ...]:
+    return tuple(_python(gold.get(name) or "", name) for name in names)
+
+
+def _python(value: Any, name: str) -> str:
+    """Source that compiles, so that a program is not blamed for it."""
+    try:
+        ast.parse(_text(value, name))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise TaskError(f"{name} {_short(value)} is no Python: {error}") from error
+    return str(value)
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise TaskError(f"{name} must be text, not {_short(value)}")
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,246 @@
+"""Public data sets as tasks: prompts in a template or a chat, a fixed held-out split, the right verifier."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+from tasks.data.decontaminate import Dropped, decontaminate
+from tasks.data.formats import Item
+from tasks.data.hub import Source, source
+from tasks.data.loading import load, provenance
+from tasks.errors import TaskError
+from tasks.stream import epoch_position, problem_key, stable_number
+from tasks.task import Verifier
+from tasks.thinking import THINK_OPEN
+from tasks.types import Message, Prompt
+
+MATH_TEMPLATE = "{problem}\n\nPut your final answer within \\boxed{}.\n"
+CODE_TEMPLATE = "{problem}\n\nAnswer with one Python code block.\n"
+
+
+@dataclass(frozen=True)
+class DatasetTask(ABC):
+    """A data set of the table in `tasks.data.hub` as a task; use `MathDataset` or `CodeDataset`."""
+
+    dataset: str
+    """Its name in the table."""
+
+    name: str = ""
+    """Task name, in prompt ids, weights and curves; empty is the data set's."""
+
+    folder: str | None = None
+    """Local folder with files named as in the table; None downloads from the hub."""
+
+    revision: str | None = None
+    """Commit on the hub; None is the table's, or else the commit of the first use (`tasks.data.loading`)."""
+
+    template: str | None = None
+    """What is asked, around `{problem}`, markers of a chat and all; None is the plain request for the kind."""
+
+    chat: bool = False
+    """Ask as a user's message in the model's own chat template instead of as plain text."""
+
+    system: str = ""
+    """System message of the chat; empty is none."""
+
+    thinking: bool = True
+    """Completions begin inside `<think>`, and only what follows `</think>` is graded (ScaleRL A.3). False is for models
+    that answer at once: the whole completion is graded where nothing closes a thinking."""
+
+    held_out_size: int = 1000
+    """Problems that are never trained on (ScaleRL §2: 1,000); of a set for evaluation it is all of them."""
+
+    seed: int = 0
+    """Decides the held-out split and the order."""
+
+    against: tuple[str, ...] = ()
+    """Data sets whose problems are dropped from this one, such as ("aime_24", "aime_25", "math_500")."""
+
+    longest: int | None = None
+    """Most characters of a problem; longer ones are left out. None keeps all."""
+
+    workers: int = 2
+    """Completions graded at the same time, by each verifier."""
+
+    kind: ClassVar[Literal["math", "code"]]
+
+    def __post_init__(self) -> None:
+        for name in (self.dataset, *self.against):
+            source(name)
+        if self._source.kind != self.kind:
+            other = "CodeDataset" if self.kind == "math" else "MathDataset"
+            raise TaskError(f"dataset {self.dataset} is {self._source.kind}: use {other}")
+        if not self.name:
+            object.__setattr__(self, "name", self.dataset)
+        if "/" in self.name:
+            raise TaskError(f"name {self.name!r} holds a slash, which ends the name in prompt ids: choose another")
+        if min(self.held_out_size, self.workers) < 1:
+            raise TaskError(
+                f"held_out_size and workers of {self.name} are {self.held_out_size} and {self.workers}: "
+                "both must be at least 1"
+            )
+        if self.template is not None and "{problem}" not in self.template:
+            raise TaskError(f"template of {self.name} has no {{problem}}: say where the problem goes")
+        if self.system and not self.chat:
+            raise TaskError(f"{self.name} has a system message but is no chat: set chat = True, or leave system out")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The configuration without the loaded problems: a verifier on another machine does not need them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def size(self) -> int:
+        """Number of different training prompts; 0 of a set for evaluation."""
+        return len(self._split[1])
+
+    @property
+    def held_out_count(self) -> int:
+        """Number of held-out prompts."""
+        return len(self._split[0])
+
+    def prompt(self, index: int) -> Prompt:
+        """Training prompt number `index` of an endless stream that permutes the set anew every epoch.
+
+        Raises:
+            TaskError: the set is for evaluation only, or all of it is held out.
+        """
+        if not self._split[1]:
+            raise TaskError(f"{self.name} has nothing to train on: it is for evaluation, or all of it is held out")
+        return self._split[1][epoch_position(index, self.size, self.seed)]
+
+    def held_out(self, n: int) -> list[Prompt]:
+        """The first `n` held-out prompts.
+
+        Raises:
+            TaskError: fewer are held out.
+        """
+        if n > self.held_out_count:
+            raise TaskError(f"{self.name} holds out {self.held_out_count} prompts, {n} are asked for")
+        return self._split[0][:n]
+
+    @abstractmethod
+    def verifier(self) -> Verifier:
+        """A new verifier for this kind of problem."""
+
+    def dropped(self) -> list[Dropped]:
+        """Problems that were left out because a set in `against` has them."""
+        return self._items[1]
+
+    def describe(self) -> dict[str, Any]:
+        """Where the problems come from and how they were split, for a run's manifest."""
+        return {
+            **provenance(self.dataset, self.folder, self.revision),
+            "against": [provenance(name, self.folder) for name in self.against],
+            "dropped": [asdict(one) for one in self.dropped()],
+            "held_out": self.held_out_count,
+            "train": self.size,
+        }
+
+    @property
+    def _source(self) -> Source:
+        return source(self.dataset)
+
+    @cached_property
+    def _items(self) -> tuple[dict[str, Item], list[Dropped]]:
+        """The problems by key, copies as one, and those that a set in `against` has."""
+        items: dict[str, Item] = {}
+        for item in load(self.dataset, self.folder, self.revision):
+            if self._wanted(item):
+                items.setdefault(problem_key(item.problem), item)
+        others = [
+            (f"{name}/{problem_key(item.problem)}", item.problem)
+            for name in self.against
+            for item in load(name, self.folder)
+        ]
+        dropped = decontaminate([(key, item.problem) for key, item in items.items()], others)
+        for one in dropped:
+            del items[one.id]
+        return items, dropped
+
+    def _wanted(self, item: Item) -> bool:
+        return self.longest is None or len(item.problem) <= self.longest
+
+    @cached_property
+    def _split(self) -> tuple[list[Prompt], list[Prompt]]:
+        items, _ = self._items
+        order = sorted(items, key=lambda key: stable_number(self.seed, key))
+        prompts = [self._prompt(key, items[key]) for key in order]
+        held_out = len(prompts) if self._source.use == "eval" else self.held_out_size
+        return prompts[:held_out], prompts[held_out:]
+
+    def _prompt(self, key: str, item: Item) -> Prompt:
+        template = self.template or (MATH_TEMPLATE if self.kind == "math" else CODE_TEMPLATE)
+        asked = template.replace("{problem}", item.problem)
+        opening = f"{THINK_OPEN}\n" if self.thinking else ""
+        chat: tuple[Message, ...] = ()
+        if self.chat:
+            system = ({"role": "system", "content": self.system},) if self.system else ()
+            answer = ({"role": "assistant", "content": opening},) if opening else ()
+            chat = (*system, {"role": "user", "content": asked.strip()}, *answer)
+        return Prompt(f"{self.name}/{key}", self.name, asked + opening, item.gold, item.meta, chat)
+
+
+@dataclass(frozen=True)
+class MathDataset(DatasetTask):
+    """Problems with an answer, such as `polaris_53k`, graded by `tasks.math.verifier`."""
+
+    kind: ClassVar[Literal["math", "code"]] = "math"
+
+    def verifier(self) -> Verifier:
+        """Strings and numbers at once, the rest by Math-Verify and SymPy."""
+        from tasks.math.verifier import MathVerifier
+
+        return MathVerifier(workers=self.workers, whole_if_unclosed=not self.thinking)
+
+
+@dataclass(frozen=True)
+class CodeDataset(DatasetTask):
+    """Problems with tests, such as `deepcoder`, graded by `tasks.code.verifier` in the sandbox."""
+
+    since: str = ""
+    """Of a dated set (LiveCodeBench), the first day `YYYY-MM-DD` that counts."""
+
+    until: str = "9999-12-31"
+    """And the last."""
+
+    seconds: float = 10.0
+    """Wall time of one program run."""
+
+    memory_mb: int = 1024
+    """Address space of one program, in MiB."""
+
+    packages: tuple[str, ...] | None = None
+    """Modules beyond the standard library that programs may import; None is what the table says."""
+
+    kind: ClassVar[Literal["math", "code"]] = "code"
+
+    def verifier(self) -> Verifier:
+        """Programs run in the sandbox, what they say is compared outside."""
+        from tasks.code.verifier import CodeVerifier
+        from tasks.sandbox.job import Limits
+
+        return CodeVerifier(
+            workers=self.workers,
+            limits=Limits(seconds=self.seconds, memory_mb=self.memory_mb),
+            packages=self._source.packages if self.packages is None else self.packages,
+            whole_if_unclosed=not self.thinking,
+        )
+
+    def _wanted(self, item: Item) -> bool:
+        return super()._wanted(item) and self.since <= str(item.meta.get("date", self.since)) <= self.until
+
+
+def dataset_task(dataset: str, **settings: Any) -> MathDataset | CodeDataset:
+    """The task of a data set, of the class for its kind.
+
+    Args:
+        dataset: a name in the table of `tasks.data.hub`.
+        settings: fields of that class.
+
+    Raises:
+        TaskError: there is no such data set, or a setting contradicts it.
+    """
+    return (MathDataset if source(dataset).kind == "math" else CodeDataset)(dataset, **settings)

@@ -1,0 +1,146 @@
+"""Reads the problems of a data set, from the hub at a fixed revision or from a local file.
+
+A set that the table does not pin is pinned where it is first used: the commit that it was read at is written to
+`revisions.json` in the cache folder, and later runs on the machine read the same one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tasks.data.formats import Item, Row
+from tasks.data.hub import REVISIONS, Source, source
+from tasks.errors import TaskError
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def load(dataset: str, folder: str | None = None, revision: str | None = None) -> list[Item]:
+    """All usable problems of a data set, in its order.
+
+    Args:
+        dataset: a name in the table of `tasks.data.hub`.
+        folder: local folder with files named as in the table; None downloads from the hub.
+        revision: commit on the hub; None is the pinned one.
+
+    Raises:
+        TaskError: the data are not there, or no row is usable.
+    """
+    origin = source(dataset)
+    rows = _hub_rows(dataset, origin, revision) if folder is None else _file_rows(Path(folder) / origin.local)
+    try:
+        items = [item for row in rows if (item := origin.read(row)) is not None]
+    except (AttributeError, IndexError, KeyError, TypeError) as problem:
+        raise TaskError(
+            f"data set {dataset} has a row that is not of its format ({type(problem).__name__}: {problem}): "
+            f"does {origin.local if folder else origin.hub} hold {dataset}?"
+        ) from problem
+    if not items:
+        raise TaskError(
+            f"data set {dataset} has no usable row: is this the format that tasks/data/hub.py names for it?"
+        )
+    return items
+
+
+def provenance(dataset: str, folder: str | None = None, revision: str | None = None) -> dict[str, str]:
+    """Where a data set comes from, exactly enough to get the same rows again: hub and commit, or file and SHA-256.
+
+    Raises:
+        TaskError: the file is not there, or the hub does not answer for a set that is not pinned.
+    """
+    origin = source(dataset)
+    if folder is None:
+        return {"dataset": dataset, "hub": origin.hub, "revision": pinned(dataset, revision)}
+    path = Path(folder) / origin.local
+    return {"dataset": dataset, "file": str(path), "sha256": hashlib.sha256(_content(path)).hexdigest()}
+
+
+def pinned(dataset: str, revision: str | None = None) -> str:
+    """The commit to read a data set at: the one given, else the table's, else the one of its first use.
+
+    Raises:
+        TaskError: `revision` is no full commit hash, or the hub does not answer.
+    """
+    origin = source(dataset)
+    chosen = revision or REVISIONS.get(origin.hub)
+    if chosen is not None:
+        if not _COMMIT.fullmatch(chosen):
+            raise TaskError(f"revision of {dataset} is {chosen!r}: give the 40 hexadecimal digits of a commit")
+        return chosen
+    book = _cache_folder() / "revisions.json"
+    known: dict[str, str] = json.loads(book.read_text()) if book.is_file() else {}
+    if origin.hub not in known:
+        known[origin.hub] = _newest(dataset, origin)
+        book.parent.mkdir(parents=True, exist_ok=True)
+        partial = book.with_name(f"{book.name}.{os.getpid()}.partial")
+        partial.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+        os.replace(partial, book)
+    return known[origin.hub]
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab"))
+
+
+def _newest(dataset: str, origin: Source) -> str:
+    from huggingface_hub import HfApi
+
+    try:
+        return str(HfApi().dataset_info(origin.hub).sha)
+    except Exception as problem:  # the hub client raises dozens of kinds
+        raise _unreachable(dataset, origin, problem) from problem
+
+
+def _hub_rows(dataset: str, origin: Source, revision: str | None) -> Iterator[Row]:
+    from datasets import load_dataset
+
+    commit = pinned(dataset, revision)
+    try:
+        if origin.files:
+            paths = [f"hf://datasets/{origin.hub}@{commit}/{file}" for file in origin.files]
+            yield from load_dataset("json", data_files=paths, split="train")
+        else:
+            for config in origin.configs:
+                yield from load_dataset(origin.hub, config, split=origin.split, revision=commit)
+    except Exception as problem:  # the hub client raises dozens of kinds
+        raise _unreachable(dataset, origin, problem) from problem
+
+
+def _unreachable(dataset: str, origin: Source, problem: Exception) -> TaskError:
+    cause = (str(problem).splitlines() or [type(problem).__name__])[0]
+    return TaskError(
+        f"cannot load data set {dataset} ({origin.hub}) from the hub: {cause}; "
+        f"check the network, or give a folder that holds {origin.local}"
+    )
+
+
+def _content(path: Path) -> bytes:
+    if not path.is_file():
+        raise TaskError(f"no file {path}: put the data there, or leave the folder out to download them")
+    return path.read_bytes()
+
+
+def _file_rows(path: Path) -> Iterable[Row]:
+    """Rows of a JSON, JSON lines (gzipped or not) or Parquet file."""
+    data = _content(path)
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow
+            from pyarrow import parquet
+
+            return parquet.read_table(pyarrow.BufferReader(data)).to_pylist()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+        whole = text.lstrip().startswith("[")
+        rows = json.loads(text) if whole else [json.loads(line) for line in text.split("\n") if line.strip()]
+    except (ValueError, OSError, EOFError) as problem:  # pyarrow's and json's are ValueErrors, gzip's OSErrors
+        kind = path.suffix.lstrip(".")
+        raise TaskError(f"{path} is not {kind} ({str(problem).splitlines()[0]}): fetch it again") from None
+    if not all(isinstance(row, dict) for row in rows):
+        raise TaskError(f"{path} holds something other than objects: a data set is one object per problem")
+    return rows

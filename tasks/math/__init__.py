@@ -1,0 +1,1 @@
+"""Math tasks and their verifier."""

@@ -1,0 +1,106 @@
+"""Grades mathematics: takes the one answer a completion commits to and compares it with the gold answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from tasks.errors import TaskError
+from tasks.math.extract import MAX_ANSWER, extract_answer
+from tasks.math.literal import decide, normalise
+from tasks.math.pool import Comparison, ComparisonPool
+from tasks.thinking import answer_part
+from tasks.types import Outcome, Prompt, Verdict, verdict
+
+_OUTCOMES: dict[str, tuple[Outcome, str]] = {
+    "timeout": ("timeout", "comparing took longer than its deadline"),
+    "memory": ("memory", "comparing took more memory than it may"),
+    "died": ("error", "two workers died comparing"),
+}
+
+
+class MathVerifier:
+    """Compares strings and numbers at once, and the rest in killable processes; see `tasks.task.Verifier`.
+
+    A prompt's `gold` is its answer as a string: a number, words, or LaTeX.
+    """
+
+    def __init__(
+        self,
+        workers: int = 2,
+        deadline: float = 3.0,
+        memory_mb: int = 1024,
+        whole_if_unclosed: bool = False,
+    ) -> None:
+        """Nothing starts before the first completion that needs it.
+
+        Args:
+            workers: processes for answers that neither string nor number comparison decides.
+            deadline: seconds of processor time that one comparison may take (by the clock, ten times that).
+            memory_mb: address space of one process, in MiB.
+            whole_if_unclosed: grade completions without `</think>` as a whole instead of failing them.
+
+        Raises:
+            TaskError: no workers, no time, or less memory than SymPy itself needs.
+        """
+        if workers < 1 or deadline <= 0 or memory_mb < 256:
+            raise TaskError(
+                f"math verifier with {workers} workers, {deadline} s and {memory_mb} MiB: "
+                "give at least 1 worker, more than 0 s and 256 MiB"
+            )
+        self._limits = (workers, deadline, memory_mb)
+        self._whole_if_unclosed = whole_if_unclosed
+        self._lock = threading.Lock()
+        self._pool: ComparisonPool | None = None
+
+    def verify(self, items: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
+        """One verdict per (prompt, completion), in order.
+
+        Raises:
+            TaskError: workers cannot be started.
+        """
+        verdicts: list[Verdict | None] = []
+        undecided: list[tuple[str, str]] = []
+        for prompt, completion in items:
+            start = time.monotonic()
+            answer = self._answer(completion)
+            gold = str(prompt.gold)
+            equal = False if answer is None else decide(gold, answer)
+            if answer is not None and equal is None:
+                verdicts.append(None)
+                undecided.append((normalise(gold), normalise(answer)))
+            else:
+                verdicts.append(_decided(bool(equal), answer, time.monotonic() - start))
+        compared = iter(self._workers().compare(undecided) if undecided else ())
+        answers = iter(undecided)
+        return [known or _compared(next(compared), next(answers)[1]) for known in verdicts]
+
+    def close(self) -> None:
+        """End the worker processes."""
+        with self._lock:
+            if self._pool:
+                self._pool.close()
+
+    def _answer(self, completion: str) -> str | None:
+        part = answer_part(completion, whole_if_unclosed=self._whole_if_unclosed)
+        return None if part is None else extract_answer(part)
+
+    def _workers(self) -> ComparisonPool:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ComparisonPool(*self._limits)
+            return self._pool
+
+
+def _decided(equal: bool, answer: str | None, seconds: float) -> Verdict:
+    if answer is None:
+        return verdict("failed", seconds, f"no answer of at most {MAX_ANSWER} characters")
+    return verdict("passed" if equal else "failed", seconds, answer[:80])
+
+
+def _compared(comparison: Comparison, answer: str) -> Verdict:
+    if comparison.status == "done":
+        return _decided(comparison.equal, answer, comparison.seconds)
+    outcome, detail = _OUTCOMES[comparison.status]
+    return verdict(outcome, comparison.seconds, f"{detail}: {answer[:80]}")

@@ -1,0 +1,249 @@
+"""Intervals and forecasts: against brute force, and the invariants that any honest interval has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from curve_points import rate, run_points
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalelab.curves import Options, analyse, curve, extend_or_stop, fit_curve, forecast, reach, read_sources
+from scalelab.curves.analysis import back_test
+from scalelab.curves.bootstrap import bootstrap
+from scalelab.curves.intervals import METHODS, around, draw, intervals, profile_intervals
+from scalelab.curves.models import SIGMOID, jacobian, log_compute, value
+from scalelab.curves.noise import covariance, hypotheses
+from scalelab.curves.posterior import LOG_SCALES_K, mean_covariance, posterior
+from scalelab.curves.prior import DEFAULT
+from scalelab.errors import LabError
+
+
+def brute_force_posterior(fit, size=80_000):
+    """Draws of A and weights: parameters drawn from a wide box, every noise hypothesis and scale summed over."""
+    rng = np.random.default_rng(1)
+    u_N = np.log(np.maximum(fit.curve.compute_N, 1e-300)) - fit.log_reference
+    u_N[0] = -1e3
+    low, high = np.array([0.0, 0.45, np.log(0.5), -2.5]), np.array([0.45, 1.0, np.log(6), 2.5])
+    theta_MP = low + (high - low) * rng.random((size, 4))
+    residual_MN = fit.curve.pass_rate_N - value(SIGMOID, theta_MP, u_N)
+    total_M = np.full(size, -np.inf)
+    for noise in hypotheses(several_seeds=False):
+        whole = covariance(noise, fit.curve.compute_N, fit.sigma_N, fit.curve.seed_N, np.ones(len(u_N)))
+        squares_M = np.einsum("mn,nk,mk->m", residual_MN, np.linalg.inv(whole), residual_MN, optimize=True)
+        for log_scale in LOG_SCALES_K:
+            log_M = -0.5 * squares_M * np.exp(-2 * log_scale) - 0.5 * np.linalg.slogdet(whole)[1] - len(u_N) * log_scale
+            log_M += noise.log_weight + DEFAULT.log_scale(log_scale + np.log(fit.scale), fit.relative, known=True)
+            total_M = np.logaddexp(total_M, log_M)
+    mean_S, deviation_S = DEFAULT.shape(SIGMOID, float(u_N.max()))
+    total_M -= 0.5 * (((theta_MP[:, 2:] - mean_S) / deviation_S) ** 2).sum(1)
+    weight_M = np.exp(total_M - total_M.max())
+    return theta_MP, weight_M / weight_M.sum()
+
+
+def weighted_quantiles(values, weights, at):
+    order = np.argsort(values)
+    return np.interp(at, np.cumsum(weights[order]), values[order])
+
+
+def test_posterior_agrees_with_brute_force() -> None:
+    compute, points = run_points(9, noise=0.03, seed=3)
+    fit = fit_curve(curve(compute, points, np.full(10, 0.03)))
+    natural = posterior(fit, DEFAULT, size=8000).natural()
+    theta_MP, weight_M = brute_force_posterior(fit)
+    assert 1 / (weight_M**2).sum() > 300, "the brute force is too thin to compare with"
+    at = [0.1, 0.5, 0.9]
+    slow_A = weighted_quantiles(theta_MP[:, 1], weight_M, at)
+    slow_B = weighted_quantiles(np.exp(theta_MP[:, 2]), weight_M, at)
+    np.testing.assert_allclose(np.quantile(natural["A"], at), slow_A, atol=0.08 * (slow_A[2] - slow_A[0]) + 0.005)
+    np.testing.assert_allclose(np.quantile(natural["B"], at), slow_B, atol=0.10 * (slow_B[2] - slow_B[0]))
+
+
+def test_bootstrap_spreads_as_the_linearised_errors_where_those_hold() -> None:
+    compute, points = run_points(40, noise=0.005, seed=2, C_mid=0.12)
+    fit = fit_curve(curve(compute, points, np.full(41, 0.005)), prior=None)
+    for kind in ("block", "parametric"):
+        natural = bootstrap(fit, kind, size=1000).natural()
+        for name in ("A", "B", "C_mid"):
+            assert 0.6 < natural[name].std() / fit.stderr[name] < 1.8, (kind, name)
+
+
+def test_profile_is_the_linearised_interval_where_the_problem_is_nearly_linear() -> None:
+    compute, points = run_points(40, noise=0.002, seed=5, C_mid=0.12)
+    fit = fit_curve(curve(compute, points, np.full(41, 0.002)), prior=None)
+    low, high = profile_intervals(fit, 0.8)["A"]
+    slopes_NP = jacobian(SIGMOID, fit.theta_P[None], log_compute(compute, np.exp(fit.log_reference)))[0]
+    information_PP = slopes_NP.T @ np.linalg.inv(mean_covariance(fit, fit.sigma_N)) @ slopes_NP
+    deviation = np.sqrt(np.linalg.inv(information_PP)[1, 1])
+    assert low < fit.parameters["A"] < high
+    assert (high - low) / (2 * 1.306 * deviation) == pytest.approx(1, abs=0.1)  # 1.306: Student's t of 37
+
+
+def test_noise_is_judged_by_every_curve_and_not_by_the_one_that_followed_it() -> None:
+    compute, points = run_points(25, noise=0.004, seed=4)
+    fit = fit_curve(curve(compute, points + 0.008 * np.sin(compute * 9), np.full(26, 0.004)))
+    drawn = (posterior(fit, DEFAULT).noise_M ** 2).mean()
+    assert np.trace(mean_covariance(fit, fit.sigma_N)) / 26 == pytest.approx(drawn, rel=0.05)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_kind_of_interval_holds_the_estimate_and_grows_with_its_level(method) -> None:
+    compute, points = run_points(25, noise=0.01, seed=1)
+    fit = fit_curve(curve(compute, points, np.full(26, 0.01)))
+    draws = draw(fit, method)
+    found = [intervals(fit, draws, level, method) for level in (0.5, 0.8, 0.95)]
+    for name in ("A", "B", "C_mid"):
+        ends = np.array([each[name] for each in found])
+        assert (np.diff(ends[:, 0]) <= 1e-9).all()
+        assert (np.diff(ends[:, 1]) >= -1e-9).all()
+        assert ends[0, 0] <= fit.parameters[name] * (1 + 1e-9)
+        assert ends[0, 1] >= fit.parameters[name] * (1 - 1e-9)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.1, 1.0))
+def test_forecasts_rise_with_compute_and_stay_rates(seed: int, C_mid: float) -> None:
+    compute, points = run_points(15, noise=0.01, seed=seed, C_mid=C_mid)
+    analysis = analyse(curve(compute, points, np.full(16, 0.01)))
+    found = forecast(analysis, [0.5, 1, 2, 5, 50])
+    values = [one.value for one in found]
+    assert values == sorted(values)
+    for one in found:
+        low, high = one.interval
+        assert 0 <= low <= one.curve_interval[0] + 0.02
+        assert one.curve_interval[0] <= one.value <= one.curve_interval[1]
+        assert high <= 1
+    lows = [one.curve_interval[0] for one in found]
+    assert lows == sorted(lows)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.floats(0.08, 0.6), st.floats(0.9, 2.5))
+def test_intervals_shrink_with_more_evaluations_and_with_more_samples(C_mid: float, B: float) -> None:
+    def width(n: int, stderr: float) -> float:
+        item = curve(*run_points(n, C_mid=C_mid, B=B), np.full(n + 1, stderr))
+        low, high = np.quantile(posterior(fit_curve(item), DEFAULT).natural()["A"], [0.1, 0.9])
+        return float(high - low)
+
+    assert width(60, 0.01) < width(15, 0.01)
+    assert width(20, 0.004) < width(20, 0.016)
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.floats(1e-4, 1e6))
+def test_intervals_do_not_depend_on_the_unit_of_compute(scale: float) -> None:
+    compute, points = run_points(15, noise=0.01)
+    here, there = (analyse(curve(c, points, np.full(16, 0.01))) for c in (compute, compute * scale))
+    assert there.intervals["A"] == pytest.approx(here.intervals["A"], abs=0.01)
+    assert there.intervals["C_mid"] == pytest.approx(np.array(here.intervals["C_mid"]) * scale, rel=0.05)
+    assert reach(there, 0.6).compute == pytest.approx(scale * reach(here, 0.6).compute, rel=0.02)
+
+
+def test_the_same_points_give_the_same_answer() -> None:
+    item = curve(*run_points(15, noise=0.01))
+    assert analyse(item).summary() == analyse(item).summary()
+
+
+def test_an_estimate_on_a_bound_lies_in_its_interval_of_the_same_probability() -> None:
+    draws = np.random.default_rng(0).beta(20, 1, 10_000)
+    low, high = around(draws, 1.0, 0.8)
+    assert high == 1.0
+    assert (draws >= low).mean() == pytest.approx(0.8, abs=0.01)
+
+
+def test_seeds_that_differ_widen_the_interval_of_their_mean() -> None:
+    compute = np.arange(21) / 20
+    rng = np.random.default_rng(0)
+
+    def pooled(spread: float):
+        rows = [rate(compute, A=0.7 + spread * step) + rng.normal(0, 0.003, 21) for step in (-1, 0, 1)]
+        item = curve(np.tile(compute, 3), np.concatenate(rows), np.full(63, 0.003), seed=np.repeat([0, 1, 2], 21))
+        return analyse(item)
+
+    alike, apart = pooled(0.0), pooled(0.02)
+    widths = [np.ptp(each.intervals["A"]) for each in (alike, apart)]
+    assert widths[1] > 1.5 * widths[0]
+    assert np.median(apart.draws.spread_M) > np.median(alike.draws.spread_M)
+    assert apart.intervals["A"][0] < 0.7 < apart.intervals["A"][1]
+
+
+def test_a_seed_without_points_in_the_window_is_no_seed_of_the_fit() -> None:
+    compute, points = run_points(12, noise=0.004)
+    seeds = np.where(compute < 0.2, "stopped", "went on")
+    fit = fit_curve(curve(compute, points, seed=seeds), since=0.3, r0=0.2)
+    assert fit.curve.seeds == ("went on",)
+    assert len(bootstrap(fit, size=20)) == 20
+
+
+def test_the_prior_is_shown_when_it_drives_the_answer_and_can_be_switched_off() -> None:
+    (published,) = read_sources([Path(__file__).parents[2] / "tools/data/scalerl_dense.csv"])
+    early = analyse(published, Options(since=1500, until=16_000))
+    assert any("prior drives" in warning for warning in early.warnings)
+    assert set(early.without_prior) == {"R0", "A", "B", "C_mid"}
+    alone = analyse(published, Options(since=1500, until=16_000, prior=None))
+    assert alone.without_prior == {}
+    assert not any("prior" in warning for warning in alone.warnings)
+    late = analyse(curve(*run_points(40, noise=0.004, C_mid=0.1), np.full(41, 0.004)))
+    assert not any("prior" in warning for warning in late.warnings)
+    exact = analyse(curve(*run_points(20)))
+    assert not any("prior" in warning for warning in exact.warnings)
+
+
+def test_targets_within_beyond_and_behind() -> None:
+    analysis = analyse(curve(*run_points(40, noise=0.003, C_mid=0.1), np.full(41, 0.003)))
+    within = reach(analysis, 0.65)
+    expected = 0.1 * ((0.7 - 0.2) / (0.65 - 0.2) - 1) ** (-1 / 1.6)
+    assert within.compute == pytest.approx(expected, rel=0.1)
+    assert within.interval[0] < within.compute < within.interval[1]
+    beyond = reach(analysis, 0.9)
+    assert beyond.compute is None
+    assert beyond.reading.startswith("not reachable: A is below it with")
+    assert reach(analysis, 0.3).reading == "reached already"
+
+
+def test_extend_while_it_rises_and_stop_when_it_does_not() -> None:
+    early = extend_or_stop(analyse(curve(*run_points(20, noise=0.003, C_mid=0.8), np.full(21, 0.003))))
+    late = extend_or_stop(analyse(curve(*run_points(40, noise=0.003, C_mid=0.03), np.full(41, 0.003))))
+    assert early.reading.startswith("extend")
+    assert late.reading.startswith("stop")
+    assert early.gain_per_hour > late.gain_per_hour > 0
+
+
+def test_back_test_scores_the_second_half_with_a_fit_of_the_first() -> None:
+    item = curve(*run_points(40, noise=0.004, C_mid=0.15), np.full(41, 0.004))
+    test = back_test(item, Options())
+    assert test is not None
+    assert (test.until, test.n_scored) == (0.5, 20)
+    assert test.mean_abs_error < 0.02
+    assert back_test(curve(*run_points(5)), Options()) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda a: forecast(a, [-1.0]), "give positive numbers"),
+        (lambda a: reach(a, 1.2), "no pass rate"),
+        (lambda a: Options(level=1.5), "no probability"),
+        (lambda a: Options(since=5, until=1), "empty"),
+        (lambda a: Options(method="guess"), "unknown method"),
+    ],
+)
+def test_questions_without_sense_are_refused(call, message: str) -> None:
+    analysis = analyse(curve(*run_points(12, noise=0.01)))
+    with pytest.raises(LabError, match=message):
+        call(analysis)
+
+
+@pytest.mark.slow
+def test_intervals_cover_about_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(11)
+    covered = []
+    for seed in range(40):
+        truth = {"R0": rng.uniform(0.05, 0.4), "A": rng.uniform(0.55, 0.9), "C_mid": rng.uniform(0.08, 0.6)}
+        compute, points = run_points(int(rng.integers(15, 60)), noise=0.008, seed=seed, **truth)
+        fit = fit_curve(curve(compute, points, np.full(len(compute), 0.008)))
+        low, high = intervals(fit, draw(fit), 0.8)["A"]
+        covered.append(low <= truth["A"] <= high)
+    assert 0.65 <= np.mean(covered) <= 0.98

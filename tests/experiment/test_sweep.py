@@ -1,0 +1,215 @@
+"""Sweeps: what runs, beside what, what is skipped or stopped, and that one run's failure is its own."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalelab.cli import main
+from scalelab.errors import LabError
+from scalelab.experiment import load
+from scalelab.sweep.losers import cannot_win
+from scalelab.sweep.members import Member, members
+from scalelab.sweep.sweep import Options, Sweep
+
+RECORDED = Path(__file__).parents[2] / "docs" / "quickstart"
+
+
+def child_script(folder: Path) -> Path:
+    script = folder / "child.py"
+    script.write_text(
+        """import json, pathlib, sys, time
+folder, code, seconds, hours = pathlib.Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+times = pathlib.Path(__file__).with_name("times")
+def note(change):
+    with open(times, "a") as file:
+        file.write(f"{time.monotonic()} {change}\\n")
+def status(word):
+    (folder / "manifest.json").write_text(json.dumps({"status": word}))
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "config.gin").write_text(pathlib.Path(sys.argv[5]).read_text())
+status("running")
+note(1)
+line = {"step": 0, "task": "math", "pass_rate": 0.5, "compute": hours, "compute_unit": "core-hours"}
+line["compute_by_role"] = {"generator": hours / 2, "trainer": hours / 2, "evaluation": 0.0}
+(folder / "evals.jsonl").write_text(json.dumps(line) + "\\n")
+try:
+    time.sleep(seconds)
+    status("finished" if code == 0 else "failed")
+except KeyboardInterrupt:
+    status("interrupted")
+    code = 130
+note(-1)
+print("scalelab: it broke; mend it", file=sys.stderr)
+sys.exit(code)
+"""
+    )
+    return script
+
+
+def sweep(
+    folder: Path,
+    family: list[Member],
+    options: dict[str, Any],
+    children: dict[str, tuple[int, float, float]] | None = None,
+) -> Sweep:
+    """A sweep whose runs are small scripts: name → exit code, seconds, device-hours."""
+    script = child_script(folder)
+
+    def command(member: Member) -> list[str]:
+        config = folder / "config"
+        config.write_text(member.resolved.config_gin())
+        code, seconds, hours = (children or {}).get(member.name, (0, 0.0, 1.0))
+        return [sys.executable, str(script), str(member.path), *map(str, (code, seconds, hours)), str(config)]
+
+    return Sweep(family, Options(poll_seconds=0.02, **options), lambda line: None, command)
+
+
+def family(folder: Path, *names: str, seeds: list[int] | None = None) -> list[Member]:
+    experiments = {f"leave_one_out_miniature/{name}": load(f"leave_one_out_miniature/{name}") for name in names}
+    return members(
+        "leave_one_out_miniature", {name: e[name] for name, e in experiments.items()}, (), seeds, folder / "family"
+    )
+
+
+def most_at_once(folder: Path) -> int:
+    now = most = 0
+    for line in sorted((folder / "times").read_text().splitlines()):
+        now += int(line.split()[1])
+        most = max(most, now)
+    return most
+
+
+def test_members_have_a_folder_for_every_seed_and_a_spec_that_runs_them_alone(tmp_path: Path) -> None:
+    runs = family(tmp_path, "loss", "schedule", seeds=[0, 2])
+    assert [(m.name, str(m.path.relative_to(tmp_path))) for m in runs] == [
+        ("loss seed 0", "family/loss/seed_0"),
+        ("schedule seed 0", "family/schedule/seed_0"),
+        ("loss seed 2", "family/loss/seed_2"),
+        ("schedule seed 2", "family/schedule/seed_2"),
+    ]
+    assert (runs[2].spec, runs[2].sets, runs[2].resolved.run.seed) == (
+        "leave_one_out_miniature/loss",
+        ("Run.seed=2",),
+        2,
+    )
+    [alone] = members("quickstart", load("quickstart"), ("Run.seed=5",), None, tmp_path)
+    assert (alone.spec, alone.path) == ("quickstart", tmp_path / "seed_5")
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(LabError, match="is a run itself"):
+        members("quickstart", load("quickstart"), (), [0, 1], tmp_path)
+
+
+@pytest.mark.timeout(120)
+def test_one_that_fails_stops_no_other_and_what_is_finished_is_skipped_the_next_time(tmp_path: Path) -> None:
+    runs = family(tmp_path, "loss", "schedule", "curriculum")
+    first = sweep(tmp_path, runs, {}, {"schedule": (3, 0.0, 1.0)}).run()
+    assert [outcome.ending for outcome in first] == ["finished", "failed", "finished"]
+    assert most_at_once(tmp_path) == 1
+    again = sweep(tmp_path, runs, {}).run()
+    assert [outcome.ending for outcome in again] == ["finished before", "finished", "finished before"]
+
+
+@pytest.mark.timeout(120)
+def test_runs_stand_side_by_side_as_far_as_the_devices_go(tmp_path: Path) -> None:
+    runs = family(tmp_path, "loss", "schedule", "curriculum", "fp32_head")
+    assert {run.devices for run in runs} == {2}
+    slow = dict.fromkeys([run.name for run in runs], (0, 1.5, 1.0)) | {"schedule": (7, 0.0, 1.0)}
+    outcomes = sweep(tmp_path, runs, {"devices": 5}, slow).run()
+    assert [outcome.ending for outcome in outcomes] == ["finished", "failed", "finished", "finished"]
+    assert outcomes[1].reason == "it broke; mend it"
+    assert most_at_once(tmp_path) == 2
+    with pytest.raises(LabError, match="needs 2 devices, the cluster has 1"):
+        sweep(tmp_path, family(tmp_path / "other", "loss"), {"devices": 1}).run()
+
+
+@pytest.mark.timeout(120)
+def test_the_budget_ends_what_runs_and_starts_nothing_more(tmp_path: Path) -> None:
+    runs = family(tmp_path, "loss", "schedule", "curriculum")
+    children = {"loss": (0, 0.0, 4.0), "schedule": (0, 100.0, 7.0)}
+    outcomes = sweep(tmp_path, runs, {"hours": 10.0}, children).run()
+    assert [outcome.ending for outcome in outcomes] == ["finished", "stopped", "not started"]
+    assert "10 device-hours" in outcomes[1].reason
+    assert json.loads((runs[1].path / "manifest.json").read_text())["status"] == "interrupted"
+    assert runs[1].state() == "unfinished"
+    assert runs[1].command()[-2:] == [str(runs[1].path), "--resume"]
+    assert runs[2].command()[-3:] == ["leave_one_out_miniature/curriculum", "--out", str(runs[2].path)]
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_ends_the_runs_in_order(tmp_path: Path) -> None:
+    runs = family(tmp_path, "loss", "schedule")
+    running = sweep(tmp_path, runs, {}, {"loss": (0, 100.0, 1.0)})
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while not (runs[0].path / "evals.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.2)
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert [outcome.ending for outcome in running.run()] == ["interrupted", "not started"]
+    assert json.loads((runs[0].path / "manifest.json").read_text())["status"] == "interrupted"
+
+
+def test_a_folder_with_something_else_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    runs = family(tmp_path, "loss", "schedule")
+    [other] = family(tmp_path, "curriculum")
+    runs[1].path.mkdir(parents=True)
+    (runs[1].path / "config.gin").write_text(other.resolved.config_gin())
+    (runs[1].path / "manifest.json").write_text('{"status": "finished"}')
+    with pytest.raises(LabError, match=r"another configuration .* --diff"):
+        sweep(tmp_path, runs, {}).run()
+    (runs[1].path / "config.gin").unlink()
+    with pytest.raises(LabError, match="no run"):
+        sweep(tmp_path, runs, {}).run()
+    assert not runs[0].path.exists()
+
+
+def recorded(folder: Path, source: Path, share: float = 1.0, gain: float = 1.0) -> Path:
+    """A recorded run, its first part only, with what it gained since step 0 scaled."""
+    folder.mkdir(parents=True)
+    lines = [json.loads(line) for line in (source / "evals.jsonl").read_text().splitlines()]
+    start = {line["task"]: line["pass_rate"] for line in reversed(lines)}
+    keep = lines[: 2 * round(share * len(lines) / 2)]
+    for line in keep:
+        line["pass_rate"] = start[line["task"]] + gain * (line["pass_rate"] - start[line["task"]])
+    (folder / "evals.jsonl").write_text("".join(json.dumps(line) + "\n" for line in keep))
+    return folder
+
+
+def test_only_what_cannot_win_is_stopped_on_recorded_curves(tmp_path: Path) -> None:
+    leader = RECORDED / "seed0"
+    equal = recorded(tmp_path / "equal", RECORDED / "seed1", share=0.5)
+    assert cannot_win(equal, [leader]) is None
+    lame = recorded(tmp_path / "lame", RECORDED / "seed1", share=0.6, gain=0.5)
+    reason = cannot_win(lame, [leader, tmp_path / "not_begun"])
+    assert reason is not None
+    assert "math" in reason
+    assert "code" in reason
+    early = recorded(tmp_path / "early", RECORDED / "seed1", share=0.2, gain=0.5)
+    assert cannot_win(early, [leader]) is None
+    flat = recorded(tmp_path / "flat", RECORDED / "seed1", share=0.6, gain=0.0)
+    assert cannot_win(flat, [leader]) is None
+    assert cannot_win(leader, []) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["leave_one_out", "--only", "nothing"], "no member of leave_one_out matches"),
+        (["quickstart", "--hours", "3"], "for families"),
+        (["recipes_miniature", "--set", "Recipe.promts_per_step=3"], "did you mean 'prompts_per_step'"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *arguments]) == 1
+    assert says in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""Small models and batches for the tests of the trainer.
+
+Axes: `_T` tokens of one sequence.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from moe.model.config import Llama, Llama3Rope, Llama4Text, Mixtral, Model, Qwen3, Qwen3Moe
+from moe.train.batch import Sequence
+from moe.train.config import OptimizerConfig, TrainerConfig
+from moe.train.trainer import Trainer
+
+MOE = Llama4Text(
+    vocab_size=96, hidden_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+    intermediate_size=32, attention_chunk_size=16, floor_scale=8,
+)  # fmt: skip
+"""Every feature of Scout: 16 experts, shared expert, a layer without RoPE, chunks, QK norm, temperature."""
+DENSE = Llama(
+    vocab_size=96, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=16, intermediate_size=80,
+)  # fmt: skip
+QWEN3 = Qwen3(
+    vocab_size=96, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=16, intermediate_size=80, tie_word_embeddings=True,
+)  # fmt: skip
+QWEN3_MOE = Qwen3Moe(
+    vocab_size=96, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=16, intermediate_size=80, moe_intermediate_size=24, num_experts=8, num_experts_per_tok=3,
+)  # fmt: skip
+MIXTRAL = Mixtral(
+    vocab_size=96, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1,
+    head_dim=16, intermediate_size=40, num_local_experts=4,
+    rope_scaling=Llama3Rope(factor=4.0, original_max_position_embeddings=64),
+)  # fmt: skip
+OPTIMIZER = OptimizerConfig(lr=2e-3, warmup_steps=3, clip_grad=0.5)
+
+
+def rendezvous() -> str:
+    """An address nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+
+
+def trainer(model: Model, rank: int = 0, world: int = 1, at: str | None = None, **kwargs) -> Trainer:
+    """A trainer with small micro-batches, so that every step has several."""
+    settings = {"optimizer": OPTIMIZER, "tokens_per_micro_batch": 150, "head_chunk": 64, "deadline": 60, **kwargs}
+    return Trainer(model.to_hf(), TrainerConfig(**settings), rank, world, at or rendezvous())
+
+
+def batch(seed: int, count: int = 12, longest: int = 60) -> list[Sequence]:
+    """Random sequences with random weights, some of a single token."""
+    rng = np.random.default_rng(seed)
+    sequences = []
+    for length in [1, longest, *rng.integers(1, longest, count - 2)]:
+        weight_T = rng.normal(size=length).astype(np.float32) / 100
+        weight_T[0] = 0
+        sequences.append(Sequence(rng.integers(0, 96, length, dtype=np.int32), {"weight": weight_T}))
+    return sequences
+
+
+def routed(sequences: list[Sequence], model: Model) -> list[Sequence]:
+    """The same with random experts prescribed for most tokens, different ones for each token."""
+    hf, rng = model.to_hf(), np.random.default_rng(len(sequences))
+    experts, chosen = hf.get("num_local_experts") or hf["num_experts"], hf["num_experts_per_tok"]
+    given = []
+    for sequence in sequences:
+        shape = (len(sequence), hf["num_hidden_layers"])
+        routed_TLK = rng.random((*shape, experts)).argsort(-1)[..., :chosen].astype(np.int16)
+        routed_TLK[rng.random(shape) < 0.2] = -1
+        given.append(replace(sequence, routed_TLK=routed_TLK))
+    return given
+
+
+def weighted(logprobs_T, entropy_T, extras):
+    """−Σ weight · log-probability."""
+    return -(logprobs_T * extras["weight"]).sum(), {
+        "weight_sum": extras["weight"].sum(),
+        "entropy_max": entropy_T.max(),
+        "logprob_min": logprobs_T.min(),
+    }
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """A copy of all weights."""
+    return {name: tensor.clone() for name, tensor in trainer.export_weights()}

@@ -1,0 +1,198 @@
+"""Several processes as one trainer: the layouts to compare with one process, and what each rank does.
+
+Run as a script, this file is one rank: ``python moe_ranks.py RANK WORLD FOLDER``; `spawn` starts all of them.
+
+Axes: `_T` tokens of one sequence.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, weights
+
+from moe.errors import MoeError
+from moe.model.config import Model
+from moe.model.head import token_logprobs
+from moe.train.config import Layout, OptimizerConfig
+from moe.weights.links import EXPERT_BIAS
+
+LLAMA = replace(DENSE, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4)
+MODELS: dict[str, Model] = {
+    "Llama": LLAMA,
+    "Llama, tied": replace(LLAMA, tie_word_embeddings=True),
+    "Llama-4": replace(MOE, num_attention_heads=4, num_key_value_heads=2),
+    "Qwen3-MoE": replace(QWEN3_MOE, num_hidden_layers=4),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model under a layout; with a balancing loss, the layout must deal sequences as one process does."""
+
+    model: str
+    layout: Layout = field(default_factory=Layout)
+    balance: float = 0.0
+    replay: bool = False
+    """Prescribe the experts of most tokens."""
+    biased: bool = False
+    """Choose experts by biases, too."""
+
+    @property
+    def name(self) -> str:
+        sizes = [f"{axis} {size}" for axis, size in asdict(self.layout).items() if size > 1]
+        balanced = ["balanced"] if self.balance else []
+        replayed = ["replayed"] if self.replay else []
+        biased = ["biased"] if self.biased else []
+        return f"{self.model}: " + " · ".join([*sizes, *balanced, *replayed, *biased] or ["data"])
+
+    @property
+    def alone(self) -> Case:
+        """The same in one process."""
+        return replace(self, layout=Layout())
+
+
+FOUR = (
+    Case("Llama", Layout(pipeline=4)),
+    Case("Llama", Layout(tensor=2, context=2)),
+    Case("Llama, tied", Layout(tensor=2, pipeline=2)),
+    Case("Llama-4", Layout(expert=4)),
+    Case("Llama-4", Layout(tensor=2, context=2, expert=4), balance=1.0),
+    Case("Llama-4", Layout(pipeline=2, context=2, expert=2), replay=True),
+    Case("Llama-4", Layout(tensor=2, pipeline=2, expert=2), balance=1.0),
+    Case("Llama-4", Layout(tensor=2, pipeline=2, expert=2), biased=True),
+    Case("Qwen3-MoE", Layout(tensor=2, expert=2, expert_tensor=2), replay=True),
+    Case("Qwen3-MoE", Layout(tensor=2, pipeline=2, expert_tensor=2), balance=1.0),
+    Case("Qwen3-MoE", Layout(expert=2, context=2), biased=True),
+)
+"""Of four processes; what a layout leaves over is data parallel."""
+
+SCALE = 1e4
+PROBE = OptimizerConfig(lr=SCALE * SCALE, eps=SCALE, weight_decay=0.0, warmup_steps=0, clip_grad=0.0)
+"""AdamW whose first step is SCALE · gradient, as its ε is far above every gradient."""
+
+
+def probe(case: Case, rank: int = 0, world: int = 1, at: str | None = None) -> dict[str, Any]:
+    """Everything about one training step, whole gradients included, and whether weights go out and in unchanged."""
+    losses = {"balance": case.balance, "z_loss": case.balance / 10, "expert_bias": 0.25 * case.biased}
+    settings = {"layout": case.layout, **losses, "optimizer": PROBE, "tokens_per_micro_batch": 60}
+    one = trainer(MODELS[case.model], rank, world, at, **settings)
+    start = weights(one)
+    if case.biased:
+        start = {name: uneven(tensor) if name.endswith(EXPERT_BIAS) else tensor for name, tensor in start.items()}
+        one.load_weights(start)
+    given = (lambda sequences: routed(sequences, MODELS[case.model])) if case.replay else list
+    logprobs = one.logprobs(given(batch(99)))
+    result = one.train_step(given(batch(0)), weighted)
+    moved = {name: (tensor - start[name]) / SCALE for name, tensor in one.export_weights()}
+    biases = {name: moved.pop(name) * SCALE for name in list(moved) if name.endswith(EXPERT_BIAS)}
+    one.load_weights(start)
+    back = all(torch.equal(tensor, start[name]) for name, tensor in one.export_weights())
+    one.close()
+    told = {"start": start, "logprobs": logprobs, "result": result, "gradients": moved, "biases": biases}
+    return {**told, "back": back}
+
+
+def uneven(bias_E: torch.Tensor) -> torch.Tensor:
+    """Biases that change the choice of many tokens."""
+    return torch.linspace(-2, 2, len(bias_E))
+
+
+def largest_difference(alone: dict[str, Any], together: dict[str, Any]) -> float:
+    """Of all tensors, the largest norm of the gradients' difference over that of the gradient."""
+    pairs = [(together["gradients"][name], gradient) for name, gradient in alone["gradients"].items()]
+    return max(((a - b).norm() / b.norm()).item() for a, b in pairs)
+
+
+def spawn(world: int, folder: Path, script: Path = Path(__file__), deadline: float = 900) -> list[Any]:
+    """Run a script as every rank, and load what each has written to ``rankN.pt``."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen([sys.executable, "-W", "ignore", script, str(rank), str(world), folder], env=environment)
+        for rank in range(world)
+    ]
+    try:
+        codes = [rank.wait(deadline) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert codes == [0] * world
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
+
+
+def vocabulary_problem() -> dict[str, torch.Tensor]:
+    """Inputs of `moe.model.head.token_logprobs` and gradients of its outputs."""
+    stream = torch.Generator().manual_seed(0)
+    return {
+        "hidden": torch.randn(13, 8, generator=stream),
+        "weight": torch.randn(24, 8, generator=stream),
+        "targets": torch.randint(24, (13,), generator=stream),
+        "grads": torch.randn(2, 13, generator=stream),
+    }
+
+
+def vocabulary_share(rank: int, world: int) -> dict[str, torch.Tensor]:
+    """Outputs and gradients of the head with this rank's slice of the vocabulary."""
+    problem = vocabulary_problem()
+    hidden = problem["hidden"].requires_grad_()
+    weight = problem["weight"].chunk(world)[rank].clone().requires_grad_()
+    group = torch.distributed.group.WORLD
+    out = torch.stack(token_logprobs(hidden, weight, problem["targets"], chunk=4, entropy_grad=True, group=group))
+    out.backward(problem["grads"])
+    return {"out": out.detach(), "hidden": hidden.grad, "weight": weight.grad}
+
+
+BIAS_RATE = 0.1
+"""Of the trainers whose checkpoints travel."""
+TRAVELS = (Layout(tensor=2, pipeline=2, expert=2), Layout(context=2, expert=2, expert_tensor=2))
+"""Layouts through which a checkpoint goes, a step at each."""
+
+
+def travel(layout: Layout, came: Path, goes: Path, step: int, rank: int, world: int, at: str) -> dict[str, Any]:
+    """Load a checkpoint, take one step, save it elsewhere."""
+    one = trainer(MODELS["Llama-4"], rank, world, at, layout=layout, seed=7, expert_bias=BIAS_RATE)
+    one.load(came)
+    loaded = weights(one)
+    result = one.train_step(batch(step), weighted)
+    one.save(goes)
+    one.save_hf(goes.with_suffix(".hf"))
+    told = {"loaded": loaded, "result": result, "weights": weights(one)}
+    one.close()
+    return told
+
+
+def main(rank: int, world: int, folder: Path) -> None:
+    """What each of several ranks does; results go to the folder."""
+    meetings = (f"file://{folder}/meeting{number}" for number in itertools.count())
+    told: dict[str, Any] = {case.name: probe(case, rank, world, next(meetings)) for case in FOUR}
+    stations = [folder / "station0", folder / "station1", folder / "station2"]
+    told["travels"] = [
+        travel(layout, stations[i], stations[i + 1], 2 + i, rank, world, next(meetings))
+        for i, layout in enumerate(TRAVELS)
+    ]
+    last = trainer(MOE, rank, world, next(meetings))
+    told["vocabulary"] = vocabulary_share(rank, world)
+    told["lost"] = bereaved(last, rank)
+    torch.save(told, folder / f"rank{rank}.pt")
+
+
+def bereaved(ranks: Any, rank: int) -> str:
+    """What rank 0 says when the others have gone."""
+    if rank == 0:
+        try:
+            ranks.train_step(batch(0), weighted)
+        except MoeError as error:
+            return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

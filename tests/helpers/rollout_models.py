@@ -1,0 +1,107 @@
+"""Tiny models for the tests of the rollout room, and transformers as the reference for their log-probs.
+
+Axes: `_T` tokens of one completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
+
+from moe.model.config import Llama, Llama4Text, Mixtral, Qwen3, Qwen3Moe
+from scalelab.rollout.generator import Generator
+from scalelab.rollout.types import Completion, Request
+
+CHUNK = 32
+"""Short enough that sequences cross several chunks of the attention."""
+MOE = Llama4Text(
+    vocab_size=96,
+    hidden_size=64,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    attention_chunk_size=CHUNK,
+    floor_scale=16,
+)
+"""Every feature of Llama-4: 16 experts, a layer without RoPE, chunks, QK norm, temperature tuning."""
+_SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+DENSE = Llama(**_SMALL)
+QWEN3 = Qwen3(**_SMALL, tie_word_embeddings=True)
+QWEN3_MOE = Qwen3Moe(**_SMALL, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2)
+MIXTRAL = Mixtral(**_SMALL, intermediate_size=64, num_local_experts=4)
+
+
+def write_model(folder: Path, shape: Llama | Llama4Text, seed: int) -> Path:
+    """A model with random weights, far enough from uniform that every layer matters."""
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(**shape.to_hf(), initializer_range=0.15)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(folder)
+    return folder
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def reference(folder: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+@torch.no_grad()
+def reference_logprobs(
+    models: Mapping[int, PreTrainedModel], completion: Completion, prompt_version: int | None = None
+) -> np.ndarray:
+    """Log-probs of the tokens, each span by its own model on the KV cache that the earlier ones left behind.
+
+    Args:
+        models: the model of each version.
+        completion: its spans name the versions.
+        prompt_version: version whose KV cache the prompt (but for its last token) has; None for the first span's.
+
+    Returns:
+        float32[T].
+    """
+    ids = torch.tensor([[*completion.request.prompt_ids, *completion.token_ids.tolist()]])
+    cache = DynamicCache(config=next(iter(models.values())).config)
+    width, done, parts = len(completion.request.prompt_ids), 0, []
+    if prompt_version is not None:
+        done = width - 1
+        models[prompt_version](ids[:, :done], past_key_values=cache)
+    for version, start, end in completion.spans:
+        logits = models[version](ids[:, done : width + end - 1], past_key_values=cache).logits[0, start - end :]
+        targets = ids[0, width + start : width + end]
+        parts.append(logits.log_softmax(-1).gather(1, targets[:, None])[:, 0])
+        done = width + end - 1
+    return torch.cat(parts).numpy()
+
+
+def generate(generator: Generator, requests: Sequence[Request], timeout: float = 60.0) -> list[Completion]:
+    """Completions in the order of the requests."""
+    generator.submit(requests)
+    done = {completion.request.id: completion for completion in take(generator, len(requests), timeout)}
+    return [done[request.id] for request in requests]
+
+
+def take(generator: Generator, count: int, timeout: float = 60.0) -> list[Completion]:
+    completions: list[Completion] = []
+    while len(completions) < count:
+        batch = generator.collect(count, timeout)
+        assert batch, f"no completion within {timeout} s"
+        completions += batch
+    return completions
+
+
+def prompts(count: int, length: int, vocab_size: int, seed: int) -> list[tuple[int, ...]]:
+    rng = np.random.default_rng(seed)
+    return [tuple(rng.integers(5, vocab_size, length).tolist()) for _ in range(count)]

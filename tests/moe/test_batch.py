@@ -1,0 +1,105 @@
+"""Sequences are dealt out completely and evenly, and packed so that attention sees what it should."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moe.errors import MoeError
+from moe.train.batch import Sequence, deal
+from moe.train.packing import Share, pack, segments
+
+lengths = st.lists(st.integers(1, 50), min_size=1, max_size=30)
+
+
+@given(lengths, st.integers(1, 4), st.integers(1, 100))
+def test_every_sequence_is_dealt_once_and_ranks_keep_step(lengths, ranks, budget):
+    plan = deal(lengths, ranks, budget)
+    assert len(plan) == ranks
+    assert len({len(micro_batches) for micro_batches in plan}) == 1
+    assert sorted(i for rank in plan for micro in rank for i in micro) == list(range(len(lengths)))
+    assert deal(lengths, ranks, budget) == plan
+
+
+@given(lengths, st.integers(1, 4), st.integers(50, 200))
+def test_micro_batches_differ_by_less_than_the_longest_sequence(lengths, ranks, budget):
+    loads = [sum(lengths[i] for i in micro) for rank in deal(lengths, ranks, budget) for micro in rank]
+    assert max(loads) - min(loads) <= max(lengths)
+    assert max(loads) <= budget + max(lengths)
+
+
+@given(lengths, st.sampled_from([None, 1, 4, 16]))
+def test_segments_hold_each_token_once_in_its_chunk(lengths, chunk):
+    layout = segments(lengths, chunk)
+    total = sum(lengths)
+    gather, places = layout.packed_to_padded_P, layout.padded_to_packed_T
+    assert torch.equal(gather[places], torch.arange(total))  # there and back
+    assert len(gather) == sum(count * length for count, length in layout.shapes)
+    owner = np.concatenate([[(n, t // (chunk or length)) for t in range(length)] for n, length in enumerate(lengths)])
+    row_of_place = np.concatenate(
+        [1000 * b + np.repeat(np.arange(count), length) for b, (count, length) in enumerate(layout.shapes)]
+    )
+    rows = row_of_place[places.numpy()]
+    together = {tuple(o) for o in owner}
+    assert len({(tuple(o), r) for o, r in zip(owner, rows)}) == len(together) == len(set(rows))
+
+
+@given(lengths)
+def test_packed_targets_are_the_next_tokens_and_align_undoes_the_shift(lengths):
+    sequences = [Sequence(np.arange(n, dtype=np.int32) + 10 * i) for i, n in enumerate(lengths)]
+    packed = pack(sequences, {None})
+    moved = packed.align(packed.targets_T.float())
+    expected = np.concatenate([np.concatenate([[0], s.tokens_T[1:]]) for s in sequences])
+    assert np.array_equal(moved.numpy(), expected)
+    assert packed.targets_T[np.cumsum(lengths) - 1].eq(0).all()
+
+
+@given(lengths, st.sampled_from([None, 1, 4, 16]), st.integers(1, 4), st.integers(1, 3))
+def test_ranks_that_share_a_row_see_together_what_one_sees(lengths, chunk, ranks, multiple):
+    """By the definition: a token sees those before it in its own chunk of its own sequence."""
+    sequences = [Sequence(np.arange(1, n + 1, dtype=np.int32)) for n in lengths]
+    shares = [pack(sequences, {chunk}, share=Share(rank, ranks, multiple)) for rank in range(ranks)]
+    total = sum(lengths)
+    size = shares[0].tokens_1T.shape[1]
+    assert size % multiple == 0
+    assert 0 <= size * ranks - total < ranks * multiple
+    tokens = torch.cat([share.tokens_1T[0] for share in shares])
+    assert tokens[:total].tolist() == [token for s in sequences for token in s.tokens_T]
+    wanted = [t % chunk if chunk else t for n in lengths for t in range(n)]
+    for rank, share in enumerate(shares):
+        layout = share.layouts[chunk]
+        seen = list(range(layout.before, layout.before + layout.entering))
+        places, place = {}, 0
+        for count, length in layout.shapes:
+            places.update((place + i, i % length) for i in range(count * length))
+            place += count * length
+        seen += [places[p] for p in layout.padded_to_packed_T.tolist()]
+        mine = slice(rank * size, min((rank + 1) * size, total))
+        assert seen[: max(0, mine.stop - mine.start)] == wanted[mine]
+        assert layout.exchanged == any(other.layouts[chunk].entering for other in shares)
+        padding = torch.zeros(size, dtype=torch.bool) if share.padding_1T is None else share.padding_1T[0]
+        assert padding.tolist() == [rank * size + t >= total for t in range(size)]
+
+
+def test_a_token_that_keeps_a_rank_in_step_counts_as_padding():
+    packed = pack([Sequence(np.ones(1, np.int32))], {None}, share=Share(0, 1, 2), idle=True)
+    assert packed.padding_1T.tolist() == [[True, True]]
+
+
+def test_a_sequence_and_its_extras_must_fit():
+    with pytest.raises(MoeError, match="at least one token"):
+        Sequence(np.zeros(0, np.int32))
+    with pytest.raises(MoeError, match="'weight' has shape"):
+        Sequence(np.zeros(3, np.int32), {"weight": np.zeros(2, np.float32)})
+
+
+def test_config_batch_and_results_load_without_torch():
+    modules = (
+        "moe.model.architectures, moe.train.batch, moe.train.config, moe.errors, moe.model.config, moe.train.result"
+    )
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

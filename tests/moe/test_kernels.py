@@ -1,0 +1,74 @@
+"""One function says which kernels a model gets and why; what cannot run is refused, and nothing but speed changes."""
+
+import inspect
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from megatron.core.extensions import transformer_engine as megatron_te
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from moe.errors import MoeError
+from moe.model.attention import attend
+from moe.model.kernels import CHOICES, Host, choose, this_host
+from moe.train.packing import segments
+
+H200 = Host("H200", (9, 0), (("transformer_engine", "2.9.0"), ("flash_attn", "2.8.3")))
+BARE = Host("H200", (9, 0))
+
+
+def test_a_gpu_with_the_packages_gets_them_all():
+    kernels = choose("auto", "bfloat16", H200)
+    assert (kernels.layers, kernels.attention, kernels.experts) == ("transformer_engine", "flash_attn", "cuda")
+    assert kernels.dispatcher == "megatron"
+    assert "moe_permute_fusion" in kernels.fusions
+    assert "gradient_accumulation_fusion" not in kernels.fusions
+    assert any("fused_weight_gradient_mlp_cuda" in line for line in kernels.lines())
+
+
+def test_a_gpu_without_packages_gets_torchs_own():
+    kernels = choose("auto", "bfloat16", BARE)
+    assert (kernels.layers, kernels.attention, kernels.experts) == ("local", "torch_varlen", "cuda")
+    assert "Transformer Engine is not installed" in kernels.reasons["layers"]
+    assert choose("auto", "float32", BARE).attention == "torch_sdpa"
+    assert choose("auto", "bfloat16", Host("V100", (7, 0))).attention == "torch_sdpa"
+    assert choose("local", "bfloat16", H200).layers == "local"
+
+
+def test_what_cannot_run_is_refused():
+    for host in (BARE, Host()):
+        with pytest.raises(MoeError, match=r"kernels='transformer_engine' cannot run here: .*; use 'auto'"):
+            choose("transformer_engine", "bfloat16", host)
+
+
+def test_this_machine_has_an_answer():
+    for line in choose("auto", "float32", this_host()).lines():
+        assert line.count("(") >= 1
+    assert set(CHOICES) == {"auto", "local", "transformer_engine"}
+
+
+def test_megatron_has_what_the_choices_name():
+    """Transformer Engine itself cannot be imported here; the names and arguments that Megatron gives it can be seen."""
+    fields = TransformerConfig.__dataclass_fields__
+    assert all(name in fields for name in (*choose("auto", "bfloat16", H200).fusions, "gradient_accumulation_fusion"))
+    wanted = {"config", "hidden_size", "eps"}
+    assert wanted <= set(inspect.signature(megatron_te.TENorm.__new__).parameters)
+    assert {"num_experts", "moe_grouped_gemm"} <= set(
+        inspect.signature(get_gpt_layer_with_transformer_engine_spec).parameters
+    )
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_segment_borders_cut_the_packed_row_where_attention_ends(chunk):
+    """Flash attention on a GPU is told these borders: attending between them one by one is the same."""
+    layout = segments([5, 1, 20, 9], chunk)
+    q, k, v = (torch.randn(35, heads, 8, generator=torch.Generator().manual_seed(heads)) for heads in (4, 2, 2))
+    pairs = list(itertools.pairwise(layout.borders.tolist()))
+    slow = []
+    for start, end in pairs:
+        qkv = (x[start:end].transpose(0, 1) for x in (q, k, v))
+        slow.append(F.scaled_dot_product_attention(*qkv, is_causal=True, enable_gqa=True).transpose(0, 1))
+    torch.testing.assert_close(attend(q, k, v, layout), torch.cat(slow))
+    assert layout.longest == max(end - start for start, end in pairs) == (chunk or 20)

@@ -1,0 +1,86 @@
+"""The optimiser equals AdamW written out, also with bf16 weights over fp32 masters, and gives up on endless NaNs.
+
+The reference keeps every number in fp64. It is checked on gradients set by hand, of sizes from 1 to 1e-12, so that an ε
+of 1e-8 in place of the paper's 1e-15 (ScaleRL A.3) would show.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from moe_models import DENSE, batch, weighted, weights
+
+from moe.cpu import host as cpu_host
+from moe.errors import MoeError
+from moe.train.config import OptimizerConfig
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+class SlowAdamW:
+    """AdamW (Loshchilov & Hutter, Algorithm 2) with clipping by the global norm, one tensor after the other."""
+
+    def __init__(self, weights, config):
+        self.w = {name: weight.double().numpy().copy() for name, weight in weights.items()}
+        self.m = {name: np.zeros_like(w) for name, w in self.w.items()}
+        self.v = {name: np.zeros_like(w) for name, w in self.w.items()}
+        self.c, self.t = config, 0
+
+    def step(self, gradients, lr):
+        self.t += 1
+        norm = math.sqrt(sum((g**2).sum() for g in gradients.values()))
+        scale = min(1.0, self.c.clip_grad / (norm + 1e-6)) if self.c.clip_grad else 1.0
+        (b1, b2), t = self.c.betas, self.t
+        for name, g in gradients.items():
+            decay = self.c.weight_decay if self.w[name].ndim > 1 else 0.0
+            self.m[name] = b1 * self.m[name] + (1 - b1) * scale * g
+            self.v[name] = b2 * self.v[name] + (1 - b2) * (scale * g) ** 2
+            m, v = self.m[name] / (1 - b1**t), self.v[name] / (1 - b2**t)
+            self.w[name] -= lr * (m / (np.sqrt(v) + self.c.eps) + decay * self.w[name])
+        return norm
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_steps_equal_adamw_written_out(make, dtype, clip):
+    """Steps of 1e-4 of a weight are lost in bf16: only fp32 masters add them up."""
+    config = OptimizerConfig(lr=1e-4, weight_decay=0.1, clip_grad=clip)
+    one = make(DENSE, dtype=dtype, optimizer=config)
+    params = dict(one.model.named_parameters())
+    slow = SlowAdamW({name: p.detach().clone() for name, p in params.items()}, config)
+    rng = np.random.default_rng(0)
+    with cpu_host.megatron():
+        for _ in range(25):
+            size = {name: 10.0 ** -(3 * (k % 5)) for k, name in enumerate(params)}
+            gradients = {name: size[name] * (rng.normal(size=p.shape) + 1) for name, p in params.items()}
+            one.optimizer.zero_grad()
+            for name, p in params.items():
+                p.main_grad.copy_(torch.from_numpy(gradients[name]))
+            norm, taken = one.optimizer.step(config.lr)
+            assert taken
+            assert norm == pytest.approx(slow.step(gradients, config.lr), rel=1e-5)
+    for name, p in params.items():
+        expected = torch.from_numpy(slow.w[name])
+        rounding = 2e-6 if dtype == "float32" else 2**-8  # half a unit in the last place of a bf16 number
+        torch.testing.assert_close(p.detach().double(), expected, rtol=1.01 * rounding, atol=1e-6)
+
+
+def test_endless_nans_stop_training_with_their_cause(make):
+    one = make(DENSE, optimizer=OptimizerConfig(lr=1e-3, warmup_steps=0, max_skipped=3))
+
+    def spoilt(logprobs_T, entropy_T, extras):
+        return (logprobs_T * float("nan")).sum(), {}
+
+    assert one.train_step(batch(0), spoilt).skipped
+    assert one.train_step(batch(0), spoilt).skipped
+    assert not one.train_step(batch(0), weighted).skipped
+    before = weights(one)
+    for _ in range(2):
+        one.train_step(batch(0), spoilt)
+    with pytest.raises(
+        MoeError, match=r"3 steps in a row were skipped: .* loss of nan; not finite: \d+ of \d+ entries"
+    ):
+        one.train_step(batch(0), spoilt)
+    assert (one.version, one.skipped) == (1, 5)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in one.export_weights())

@@ -1,0 +1,98 @@
+"""Four processes train as one, however the model is cut, and hand checkpoints from one layout to the other."""
+
+import numpy as np
+import pytest
+import torch
+from moe_models import batch, trainer, weighted, weights
+from moe_ranks import BIAS_RATE, FOUR, MODELS, TRAVELS, largest_difference, probe, spawn, vocabulary_problem
+
+from moe.model.head import token_logprobs
+from moe.weights.convert import export_checkpoint
+from moe.weights.hf_folder import FolderWeights, read_biases
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1100)]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What one process and four, started on the same checkpoint, have to say."""
+    folder = tmp_path_factory.mktemp("ranks")
+    straight = trainer(MODELS["Llama-4"], expert_bias=BIAS_RATE)
+    for step in range(2):
+        straight.train_step(batch(step), weighted)
+    start = weights(straight)
+    straight.save(folder / "station0")
+    results = [straight.train_step(batch(step), weighted) for step in range(2, 2 + len(TRAVELS))]
+    end = weights(straight)
+    straight.close()
+    alone = {case: probe(case) for case in {case.alone for case in FOUR}}
+    return {
+        "folder": folder,
+        "alone": alone,
+        "all": spawn(4, folder),
+        "straight": {"start": start, "results": results, "end": end},
+    }
+
+
+@pytest.mark.parametrize("case", FOUR, ids=lambda case: case.name)
+def test_four_processes_learn_as_one(told, case):
+    alone = told["alone"][case.alone]
+    for rank in told["all"]:
+        mine = rank[case.name]
+        assert list(mine["start"]) == list(alone["start"])
+        assert all(torch.equal(tensor, alone["start"][name]) for name, tensor in mine["start"].items())
+        assert mine["back"]
+        assert largest_difference(alone, mine) < 5e-6
+        assert all(torch.equal(bias_E, alone["biases"][name]) for name, bias_E in mine["biases"].items())
+        assert len(mine["biases"]) == len(alone["biases"]) == 4 * case.biased
+        assert mine["result"].loss == pytest.approx(alone["result"].loss, abs=1e-5)
+        assert mine["result"].grad_norm == pytest.approx(alone["result"].grad_norm, rel=1e-5)
+        assert mine["result"].metrics == pytest.approx(alone["result"].metrics, abs=1e-4)
+        assert mine["result"].tokens == alone["result"].tokens
+        for a, b in zip(alone["logprobs"], mine["logprobs"]):
+            np.testing.assert_allclose(b, a, rtol=0, atol=2e-5)
+
+
+def test_a_checkpoint_goes_on_at_any_layout_as_if_never_moved(told):
+    straight = told["straight"]
+    for rank in told["all"]:
+        first, last = rank["travels"]
+        assert all(torch.equal(tensor, straight["start"][name]) for name, tensor in first["loaded"].items())
+        assert all(torch.equal(tensor, first["weights"][name]) for name, tensor in last["loaded"].items())
+        for travel, result in zip(rank["travels"], straight["results"]):
+            assert travel["result"].loss == pytest.approx(result.loss, abs=1e-5)
+        for name, tensor in straight["end"].items():
+            torch.testing.assert_close(last["weights"][name], tensor, rtol=0, atol=2e-5)
+    back = trainer(MODELS["Llama-4"], seed=3, expert_bias=BIAS_RATE)
+    try:
+        back.load(told["folder"] / "station2")
+        assert all(torch.equal(tensor, last["weights"][name]) for name, tensor in back.export_weights())
+        back.load_weights(told["folder"] / "station1.hf")
+        assert all(torch.equal(tensor, last["loaded"][name]) for name, tensor in back.export_weights())
+    finally:
+        back.close()
+
+
+def test_what_ranks_saved_is_exported_whole_without_them(told, tmp_path):
+    for station, name in ((1, "loaded"), (2, "weights")):
+        export_checkpoint(told["folder"] / f"station{station}", tmp_path / f"{station}", expert_bias=True)
+        exported = {**FolderWeights(tmp_path / f"{station}"), **read_biases(tmp_path / f"{station}")}
+        live = told["all"][0]["travels"][-1][name]
+        assert set(exported) == set(live)
+        assert all(torch.equal(exported[name], tensor) for name, tensor in live.items())
+
+
+def test_a_vocabulary_cut_over_ranks_gives_the_same_logprobs(told):
+    problem = vocabulary_problem()
+    hidden, weight = problem["hidden"].requires_grad_(), problem["weight"].requires_grad_()
+    whole = torch.stack(token_logprobs(hidden, weight, problem["targets"], chunk=13, entropy_grad=True))
+    whole.backward(problem["grads"])
+    parts = [rank["vocabulary"] for rank in told["all"]]
+    for part in parts:
+        torch.testing.assert_close(part["out"], whole.detach())
+        torch.testing.assert_close(part["hidden"], hidden.grad)
+    torch.testing.assert_close(torch.cat([part["weight"] for part in parts]), weight.grad)
+
+
+def test_a_rank_left_alone_says_what_it_was_waiting_for(told):
+    assert "rank 0 of 4 lost the others in train_step (deadline 60 s)" in told["all"][0]["lost"]

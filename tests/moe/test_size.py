@@ -1,0 +1,66 @@
+"""Parameter counts of the real models: by formula, on the meta device, and transformers' own."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from real_models import LLAMA_8B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, SCOUT
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from moe.cpu import host as cpu_host
+from moe.model import gpt as models
+from moe.model.architectures import architecture
+from moe.model.size import parameters
+from moe.train import parallel
+from moe.train.config import Layout, TrainerConfig
+from moe.weights.links import links
+
+REAL = {"llama": LLAMA_8B, "scout": SCOUT, "qwen3": QWEN3_8B, "qwen3_moe": QWEN3_30B, "mixtral": MIXTRAL_8X7B}
+BILLIONS = {"llama": (8.03, 8.03), "scout": (107.8, 17.2), "qwen3": (8.19, 8.19), "qwen3_moe": (30.5, 3.35),
+            "mixtral": (46.7, 12.9)}  # fmt: skip
+
+
+def theirs(hf):
+    """Transformers' model without memory."""
+    with torch.device("meta"):
+        return getattr(transformers, hf["architectures"][0])(transformers.AutoConfig.for_model(**hf))
+
+
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory):
+    parallel.join(Layout(), 0, 1, f"file://{tmp_path_factory.mktemp('meet')}/at", 60)
+    yield
+    parallel.leave()
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_formula_the_model_and_transformers_count_alike(name, one_rank):
+    hf = REAL[name]
+    counted = parameters(hf)
+    with cpu_host.megatron(), torch.device("meta"):
+        ours = models.build(hf, TrainerConfig(dtype="bfloat16"))
+    assert counted.total == sum(p.numel() for p in ours.parameters())
+    assert counted.total == sum(p.numel() for p in theirs(hf).parameters())
+    assert {link.param for link in links(hf)} == {name for name, _ in ours.named_parameters()}
+    billions = counted.total / 1e9, counted.active / 1e9
+    assert billions == pytest.approx(BILLIONS[name], rel=0.005)
+
+
+def test_active_parameters_leave_out_the_experts_a_token_does_not_meet():
+    """Qwen3-30B-A3B counted by hand: 8 of 128 experts of three 2048 x 768 matrices in each of 48 layers."""
+    counted = parameters(QWEN3_30B)
+    assert counted.total - counted.active == 48 * 120 * 3 * 2048 * 768
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_rotary_frequencies_equal_transformers(name):
+    """Scout's lower and upper bound of the blend are one and the same."""
+    config = transformers.AutoConfig.for_model(**REAL[name])
+    rope = config.rope_parameters
+    plans = architecture(REAL[name]).layers
+    ours = np.array(plans[0].attention.inv_freq)
+    if rope["rope_type"] == "default":
+        wanted = rope["rope_theta"] ** -(np.arange(0, 128, 2) / 128)
+    else:
+        wanted = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)[0].numpy()
+    np.testing.assert_allclose(ours, wanted, rtol=1e-6)

@@ -1,0 +1,115 @@
+"""Planned bytes are the trainer's: buffers and optimiser state exactly, at any layout; activations within 3 %."""
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from moe_models import DENSE, MOE, QWEN3, QWEN3_MOE, trainer
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from moe.cpu import host as cpu_host
+from moe.model import gpt as models
+from moe.model.architectures import architecture
+from moe.train.batch import Sequence
+from moe.train.config import Layout
+from moe.train.packing import pack
+from scalelab.plan.memory import activation_bytes, layer_elements
+from scalelab.plan.sizes import BYTES, held
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def one_of_many(monkeypatch):
+    """A trainer that is one rank of many: its groups have their sizes, but the others are not there to talk to."""
+    start, group, made = dist.init_process_group, dist.new_group, []
+
+    def alone(backend, init_method, rank, world_size, timeout):
+        start("fake", store=FakeStore(), rank=rank, world_size=world_size)
+
+    monkeypatch.setattr(dist, "init_process_group", alone)
+    monkeypatch.setattr(dist, "new_group", lambda *args, **kwargs: group(*args, **{**kwargs, "backend": "fake"}))
+
+    def one(*args, **kwargs):
+        made.append(trainer(*args, at="nowhere", **kwargs))
+        return made[-1]
+
+    yield one
+    for each in made:
+        each.close()
+
+
+def allocated(one):
+    """Bytes of (weights, gradients, optimiser) that a trainer holds, from the tensors themselves."""
+    ddp = one.optimizer.ddp
+    buffers = ddp.buffers + ddp.expert_parallel_buffers
+    weights = {buffer.param_data.untyped_storage().data_ptr() for buffer in buffers}
+    optimizer = 0
+    for part in one.optimizer.megatron.chained_optimizers:
+        for main, state in part.optimizer.state.items():
+            optimizer += sum(tensor.nbytes for tensor in state.values())
+            optimizer += main.nbytes if main.untyped_storage().data_ptr() not in weights else 0
+    return sum(b.param_data.nbytes for b in buffers), sum(b.grad_data.nbytes for b in buffers), optimizer
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("model", "layout", "rank", "world"),
+    [
+        (DENSE, Layout(), 0, 1),
+        (DENSE, Layout(), 3, 4),
+        (DENSE, Layout(tensor=2), 3, 4),
+        (QWEN3, Layout(pipeline=2), 3, 4),
+        (MOE, Layout(expert=4), 1, 8),
+        (QWEN3_MOE, Layout(tensor=2, expert=2), 6, 8),
+        (MOE, Layout(expert=2, context=2, pipeline=2), 7, 8),
+    ],
+    ids=str,
+)
+def test_planned_bytes_are_those_allocated(one_of_many, model, layout, rank, world, dtype):
+    one = one_of_many(model, rank, world, layout=layout, dtype=dtype)
+    places = (
+        parallel_state.get_data_parallel_rank(with_context_parallel=True),
+        parallel_state.get_expert_data_parallel_rank(),
+    )
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    planned = held(model.to_hf(), layout, world, dtype, stage, places)
+    assert allocated(one) == (planned.weights, planned.gradients, planned.optimizer)
+
+
+def kept(one, tokens):
+    """Bytes that the forward pass of so many tokens keeps for the backward pass."""
+    held_by: dict[int, torch.Tensor] = {}
+    own = {p.untyped_storage().data_ptr() for p in one.model.parameters()}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            held_by[storage.data_ptr()] = tensor  # alive, so that no other gets its address
+        return tensor
+
+    rng = np.random.default_rng(0)
+    sequences = [Sequence(rng.integers(0, 96, tokens // 4, dtype=np.int32), {}) for _ in range(4)]
+    packed = pack(
+        sequences, {layer.attention.chunk for layer in architecture(one.hf_config).layers}, torch.device("cpu")
+    )
+    with cpu_host.megatron(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        one.model.train()
+        models.forward(one.model, packed)
+    return sum(tensor.untyped_storage().size() for tensor in held_by.values())
+
+
+@pytest.mark.parametrize("model", [DENSE, MOE, QWEN3_MOE], ids=["llama", "llama4", "qwen3_moe"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_planned_activations_are_those_kept(make, model, recompute):
+    """Sequences are equally long, so that a CPU's attention needs no padding."""
+    one, tokens = make(model, recompute=recompute), 512
+    hf = model.to_hf()
+    planned = activation_bytes(hf, one.config, tokens)
+    if recompute != "none":  # the layer being computed again exists in the backward pass only
+        arch = architecture(hf)
+        working = max(layer_elements(arch.fields, layer, one.config, "none") for layer in arch.layers)
+        planned -= tokens * BYTES["float32"] * working
+    small = 12 * tokens * (one.hf_config["num_hidden_layers"] + 4)  # scales of norms, targets, sums of the softmax
+    assert planned <= kept(one, tokens) <= 1.03 * planned + small

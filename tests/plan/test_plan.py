@@ -1,0 +1,165 @@
+"""Plans need neither GPU nor torch, say what does not fit and what does, and count as an independent count does."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from moe.model.architectures import architecture
+from moe.model.size import parameters
+from moe.train.config import Layout, TrainerConfig
+from moe.train.layout import check_layout
+from scalelab import cli
+from scalelab.errors import LabError
+from scalelab.experiment import resolve
+from scalelab.plan.hardware import device
+from scalelab.plan.memory import head_bytes, kv_bytes_per_token, trainer_memory
+from scalelab.plan.planner import evaluate, placement, propose, resize
+from scalelab.plan.sizes import held
+from scalelab.plan.speed import Assumptions, attention_flops, decoding, lengths, training_flops
+
+ASSUMED = Assumptions()
+
+
+@pytest.fixture(scope="module")
+def dense():
+    return resolve("scalerl_8b").run
+
+
+@pytest.fixture(scope="module")
+def scout():
+    return resolve("scalerl_17bx16").run
+
+
+def test_the_papers_runs_fit_on_its_80_gpus(dense, scout):
+    for run in (dense, scout):
+        plan = evaluate(run, placement(run), device("gb200"), ASSUMED)
+        assert plan.problems == ()
+        assert plan.placement.trainers + plan.placement.generators == 80
+
+
+def test_what_does_not_fit_is_refused_and_what_fits_is_proposed(scout):
+    h100 = device("h100")
+    plan = evaluate(scout, placement(scout), h100, ASSUMED)
+    assert any("a trainer rank does not fit: " in problem and "of 75 on h100" in problem for problem in plan.problems)
+    assert propose(scout, 80, h100, ASSUMED, trainers=16) is None
+    found = propose(scout, 80, h100, ASSUMED, trainers=32)
+    assert found is not None
+    assert found.problems == ()
+    assert found.trainer.total <= h100.memory_gib
+    assert found.placement.trainers + found.placement.generators <= 80
+    check_layout(scout.model.to_hf(), found.placement.trainer.layout, found.placement.trainers)
+    again = evaluate(scout, found.placement, h100, ASSUMED)
+    assert again.problems == ()
+    assert propose(scout, 8, h100, ASSUMED) is None
+
+
+def test_roles_keep_their_proportion_on_another_number_of_devices(dense, scout):
+    assert (resize(dense, 160).trainers, resize(dense, 160).engines) == (32, 128)
+    assert resize(scout, 40).generators == 32
+    with pytest.raises(LabError, match="too few"):
+        resize(scout, 5)
+
+
+def test_bytes_of_an_8b_on_one_rank_are_those_of_the_textbook():
+    """18 bytes a parameter: bf16 weights, fp32 gradients, fp32 weights and moments (ZeRO, arXiv 1910.02054 §3.1)."""
+    hf = resolve("scalerl_8b").run.model.to_hf()
+    total = parameters(hf).total
+    whole = held(hf, Layout(), 1, "bfloat16")
+    assert whole.total == pytest.approx(18 * total, rel=1e-5)
+    shared = held(hf, Layout(), 16, "bfloat16")
+    assert (shared.weights, shared.gradients) == pytest.approx((2 * total, 4 * total), rel=1e-5)
+    assert shared.optimizer == pytest.approx(12 * total / 16, rel=1e-4)
+
+
+def test_training_flops_are_those_of_every_product(dense, scout):
+    """Counted product by product, 2·m·n·k each, in place of 6·N."""
+    for run in (dense, scout):
+        hf = run.model.to_hf()
+        arch = architecture(hf)
+        fields, tokens = arch.fields, 1000
+        hidden, head = fields["hidden_size"], fields["kv_channels"]
+        qkv = head * (fields["num_attention_heads"] + 2 * fields["num_query_groups"])
+        forward = 0
+        for layer in arch.layers:
+            forward += 2 * hidden * qkv + 2 * head * fields["num_attention_heads"] * hidden
+            if layer.experts:
+                inner = fields["moe_ffn_hidden_size"] + fields["moe_shared_expert_intermediate_size"]
+                forward += 2 * hidden * fields["num_moe_experts"] + 3 * 2 * hidden * inner
+            else:
+                forward += 3 * 2 * hidden * fields["ffn_hidden_size"]
+        vocabulary = 4 * 2 * hidden * hf["vocab_size"]
+        attention = 3.5 * attention_flops(hf, tokens, tokens**2)
+        expected = tokens * (3 * forward + vocabulary) + attention
+        assert training_flops(hf, "none", tokens, tokens**2) == pytest.approx(expected, rel=1e-9)
+        again = training_flops(hf, "full", tokens, tokens**2) - expected
+        assert again == pytest.approx(tokens * forward + attention / 3.5, rel=1e-9)
+
+
+def test_attention_counts_every_pair_that_is_not_masked(scout):
+    hf, tokens = scout.model.to_hf(), 20_000
+    fields = architecture(hf).fields
+    width = fields["num_attention_heads"] * fields["kv_channels"]
+    chunk = hf["attention_chunk_size"]
+    pairs = sum(
+        4 * width * (np.arange(tokens) % c if (c := layer.attention.chunk) else np.arange(tokens)).sum()
+        for layer in architecture(hf).layers
+    )
+    assert tokens > chunk
+    assert pairs <= attention_flops(hf, tokens, tokens**2) <= 2 * pairs
+    assert attention_flops(hf, 100, 100**2) == pytest.approx(48 * 2 * width * 100**2)
+
+
+def test_lengths_are_the_moments_of_a_cut_log_normal():
+    found = lengths(14336, ASSUMED)
+    draws = 14336 * ASSUMED.median * np.exp(ASSUMED.sigma * np.random.default_rng(0).normal(size=10**6))
+    draws = np.minimum(draws, 14336)
+    assert (found.mean, found.square) == pytest.approx((draws.mean(), (draws**2).mean()), rel=5e-3)
+
+
+def test_decoding_reads_weights_and_caches_and_nothing_comes_for_free(dense, scout):
+    gb200, length = device("gb200"), lengths(14336, ASSUMED)
+    one = decoding(dense.model.to_hf(), dense.generator, 1, length, gb200, ASSUMED)
+    weights = 2 * (parameters(dense.model.to_hf()).total - parameters(dense.model.to_hf()).embedding)
+    assert one.seconds > weights / (8e12 * ASSUMED.bandwidth)
+    many = decoding(dense.model.to_hf(), dense.generator, 100, length, gb200, ASSUMED)
+    assert one.tokens_per_second < many.tokens_per_second < 100 * one.tokens_per_second
+    experts = [decoding(scout.model.to_hf(), scout.generator, n, length, gb200, ASSUMED).seconds for n in (1, 64)]
+    assert experts[1] > 2 * experts[0]
+    assert kv_bytes_per_token(dense.model.to_hf(), "bfloat16") == 2 * 32 * 8 * 128 * 2
+
+
+def test_the_heads_memory_does_not_grow_with_the_micro_batch(dense):
+    hf = dense.model.to_hf()
+    small, large = (TrainerConfig(dtype="bfloat16", tokens_per_micro_batch=n) for n in (1024, 65536))
+    assert head_bytes(hf, small) == head_bytes(hf, large)
+    assert trainer_memory(hf, small, 16, 1, True).total < trainer_memory(hf, large, 16, 1, True).total
+
+
+def test_the_command_prints_what_is_promised_and_says_by_its_exit_code_whether_it_fits(capsys):
+    assert cli.main(["plan", "scalerl_8b", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    promised = {"experiment", "parameters", "gpus", "roles", "layout", "memory_per_rank_gib", "seconds_per_step"}
+    assert promised | {"gpu_hours", "fits", "problems"} <= told.keys()
+    assert (told["fits"], told["problems"], told["gpus"]) == (True, [], 80)
+    assert told["parameters"]["total"] == pytest.approx(8.03e9, rel=1e-3)
+    assert cli.main(["plan", "scalerl_8b", "--hardware", "h100"]) == 1
+    assert "does not run: a generator device does not fit: " in (out := capsys.readouterr().out)
+    assert "fits, with " in out
+    assert cli.main(["plan", "scalerl_8b", "--hardware", "tpu"]) == 1
+    assert "no hardware 'tpu' in the table" in capsys.readouterr().err
+    assert cli.main(["plan", "scalerl_8b", "--mfu", "40"]) == 1
+    assert "--mfu 40.0 is no share" in capsys.readouterr().err
+
+
+def test_a_plan_imports_no_torch():
+    code = "import sys; from scalelab.cli import main; main(['plan', 'scalerl_8b']); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, stdout=subprocess.DEVNULL)
+
+
+def test_json_of_a_plan_is_reproducible(dense):
+    first, second = (evaluate(dense, placement(dense), device("gb200"), ASSUMED) for _ in range(2))
+    assert dataclasses.asdict(first) == dataclasses.asdict(second)

@@ -1,0 +1,106 @@
+"""A run on public data sets looks at problems, model and tokenizer before anything expensive starts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalelab.errors import LabError
+from scalelab.experiment import resolve
+from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
+from scalelab.run.base_model import base_model
+from scalelab.run.config import Run
+from scalelab.run.data import check_prompts, describe_tasks
+from tasks.data.hub import SOURCES
+from tasks.errors import TaskError
+
+TOKENIZER = build_tokenizer(["What is 1 + 1?"], 320)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for name, kept in (("gsm8k", 40), ("gsm8k_test", 5)):
+        file = tmp_path / SOURCES[name].local
+        file.parent.mkdir(exist_ok=True)
+        rows = [{"question": f"What is {n} + {kept}?", "answer": f"#### {n + kept}"} for n in range(kept)]
+        file.write_text("\n".join(map(json.dumps, rows)))
+    return tmp_path
+
+
+def run_on(data: Path, dataset: str = "gsm8k", sets: tuple[str, ...] = (), **fields: Any) -> Run:
+    texts = {"dataset": dataset, "folder": str(data), "name": "words"}
+    bound = [f"MathDataset.{name}={value!r}" for name, value in ({"held_out_size": 8} | texts | fields).items()]
+    alone = ("Run.tasks=(@MathDataset(),)", "Run.task_weights=None", "Evaluation.prompts=8")
+    return resolve("quickstart", [*alone, *bound, *sets]).run
+
+
+def test_a_data_set_is_a_task_by_a_few_bindings_and_travels_through_the_saved_configuration(
+    data: Path, tmp_path: Path
+) -> None:
+    run = run_on(data)
+    assert [task.name for task in run.tasks] == ["words"]
+    saved = tmp_path / "config.gin"
+    file = resolve("quickstart", ["Run.tasks=(@MathDataset(),)", "Run.task_weights=None", "MathDataset.dataset='math'"])
+    saved.write_text(file.config_gin())
+    assert resolve(str(saved)).run == file.run
+
+
+def test_the_manifest_says_where_the_problems_came_from(data: Path) -> None:
+    facts = describe_tasks(run_on(data))["words"]
+    assert (facts["dataset"], facts["train"], facts["held_out"]) == ("gsm8k", 32, 8)
+    assert len(facts["sha256"]) == 64
+    assert describe_tasks(resolve("quickstart").run) == {}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "fields", "says"),
+    [
+        ("gsm8k_test", {}, "holds out 5 prompts, 8 are asked for"),
+        ("gsm8k", {"held_out_size": 40}, "nothing to train on: gsm8k is for evaluation only, or all of it is held out"),
+        ("math", {}, "put the data there"),
+    ],
+)
+def test_data_that_will_not_do_are_said_so_first(data: Path, dataset: str, fields: dict[str, Any], says: str) -> None:
+    with pytest.raises((LabError, TaskError), match=says) as caught:
+        describe_tasks(run_on(data, dataset, **fields))
+    assert "\n" not in str(caught.value)
+
+
+def test_prompts_that_leave_no_room_are_counted_whatever_way_they_are_asked(data: Path) -> None:
+    run = run_on(data)
+    longest = max(len(TOKENIZER.encode(run.tasks[0].prompt(n).text)) + 1 for n in range(32))
+    for room, problem in ((longest, False), (longest - 1, True)):
+        lengths = ("Recipe.max_tokens=80", f"GeneratorConfig.max_model_len={80 + room}")
+        tight = run_on(data, sets=lengths)
+        if problem:
+            with pytest.raises(LabError, match=rf"of 40 prompts .*\(the longest {longest}\).*MathDataset.longest"):
+                check_prompts(tight, TOKENIZER)
+        else:
+            check_prompts(tight, TOKENIZER)
+    with pytest.raises(LabError, match="no chat template"):
+        check_prompts(run_on(data, chat=True), TOKENIZER)
+
+
+def test_a_pretrained_model_is_taken_if_it_is_the_runs_and_refused_by_what_differs(data: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(LabError, match=r"words: no worked examples to fine-tune a model on; bind SFT.pretrained"):
+        base_model(run_on(data), said.append, tmp_path / "cache")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    run = run_on(data, sets=(f"SFT.pretrained={str(folder)!r}",))
+    with pytest.raises(LabError, match="holds no model"):
+        base_model(run, said.append)
+    (folder / "model.safetensors").touch()
+    (folder / "config.json").write_text(json.dumps(run.model.to_hf()))
+    with pytest.raises(LabError, match="no readable tokenizer"):
+        base_model(run, said.append)
+    save_tokenizer(TOKENIZER, folder)
+    assert base_model(run, said.append) == folder
+    other = replace(run.model, hidden_size=256, vocab_size=999, attention_chunk_size=32).to_hf()
+    (folder / "config.json").write_text(json.dumps(other))
+    with pytest.raises(LabError, match=r"is not the run's model: .*hidden_size.*kinds of layers.*vocab_size"):
+        base_model(run, said.append)

