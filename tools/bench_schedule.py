@@ -28,6 +28,8 @@ import psutil
 import ray
 
 from scalelab.experiment import resolve
+from scalelab.plan.lengths import LogNormal, Recorded
+from scalelab.plan.rates import Rates, decoding_line
 from scalelab.rollout.tokenizer import load_tokenizer
 from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.actors import start_ray
@@ -44,8 +46,6 @@ from scalelab.run.waits import wait_for
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.simulate.build import build
-from scalelab.simulate.lengths import LogNormal, Recorded
-from scalelab.simulate.rates import Rates, decoding_line
 from scalelab.simulate.run import Shape
 from scalelab.simulate.study import Figures, Setting, best_split, simulate
 from tasks.stream import stable_number

@@ -77,13 +77,21 @@ def _cuts(arch: Architecture, hf_config: dict[str, Any]) -> dict[str, list[tuple
     }
 
 
+def ranks_per_copy(layout: Layout) -> int:
+    """Ranks that together hold the model once; trainers come in multiples of it.
+
+    Experts are spread over ranks of a stage that the other layers use for tensors, sequences and data.
+    """
+    return layout.pipeline * math.lcm(layout.tensor * layout.context, layout.expert * layout.expert_tensor)
+
+
 def _fits(layout: Layout, world: int) -> bool:
     body = layout.tensor * layout.pipeline * layout.context
     return world % body == 0 and world % (layout.pipeline * layout.expert * layout.expert_tensor) == 0
 
 
 def _misfit(hf_config: dict[str, Any], layout: Layout, world: int, product: str) -> str:
-    step = layout.pipeline * math.lcm(layout.tensor * layout.context, layout.expert * layout.expert_tensor)
+    step = ranks_per_copy(layout)
     ranks = " or ".join(str(n) for n in (world // step * step, world // step * step + step) if n)
     sizes = ", ".join(f"{axis}={n}" for axis, n in asdict(nearest_layout(hf_config, layout, world)).items())
     return f"{world} trainer ranks are not a multiple of {product}; nearest valid {ranks} ranks, or Layout({sizes})"

@@ -22,8 +22,8 @@ from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.plan.hardware import DEVICES
+from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.simulate.build import build, override
-from scalelab.simulate.lengths import LogNormal, Recorded
 from scalelab.simulate.study import Figures, Setting, best_split, simulate
 
 # Periods of the schedule that a run of the search lasts.

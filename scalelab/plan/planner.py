@@ -12,13 +12,13 @@ from moe.train.config import RECOMPUTE, Layout, TrainerConfig
 from moe.train.layout import check_layout
 from scalelab.errors import LabError
 from scalelab.plan.hardware import Device
+from scalelab.plan.lengths import LogNormal, Moments
 from scalelab.plan.memory import GeneratorMemory, TrainerMemory, generator_memory, kv_bytes_per_token, trainer_memory
 from scalelab.plan.shape import sizes
 from scalelab.plan.speed import (
     Assumptions,
     Decoding,
     decoding,
-    lengths,
     publication_seconds,
     training_flops,
     training_seconds,
@@ -93,7 +93,7 @@ def placement(run: Run) -> Placement:
 
 def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -> Plan:
     """Work a placement out."""
-    hf, length = run.model.to_hf(), lengths(run.recipe.max_tokens, assumed)
+    hf, length = run.model.to_hf(), _moments(run, assumed)
     longest = run.generator.max_model_len
     trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu)
     generator = generator_memory(sizes(hf).total, place.generator, device.gpu)
@@ -116,6 +116,11 @@ def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -
     )
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
     return Plan(place, trainer, generator, seconds, engine, flops, problems)
+
+
+def _moments(run: Run, assumed: Assumptions) -> Moments:
+    """Moments of the lengths of a run's completions, as a simulation draws them."""
+    return LogNormal.of_recipe(run.recipe, assumed.median * run.recipe.max_tokens, assumed.sigma).moments()
 
 
 def _problems(
@@ -172,7 +177,7 @@ def propose(run: Run, gpus: int, device: Device, assumed: Assumptions, trainers:
 
 def _fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> TrainerConfig | None:
     """The trainer that fits and steps fastest; every further cut of the model is taken to cost 3 % of its time."""
-    hf, length = run.model.to_hf(), lengths(run.recipe.max_tokens, assumed)
+    hf, length = run.model.to_hf(), _moments(run, assumed)
     completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
 
     def cost(config: TrainerConfig) -> float:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from moe.model.size import Parameters
 from moe.train.config import TrainerConfig
 from scalelab.plan.hardware import Device
+from scalelab.plan.lengths import Moments
 from scalelab.plan.memory import kv_bytes_per_token
 from scalelab.plan.shape import shape, sizes
 from scalelab.plan.sizes import BYTES
@@ -31,7 +30,7 @@ class Assumptions:
         decode_mfu: share of the peak that the generators' products reach.
         iteration: seconds that an engine takes between two tokens beside the kernels.
         link: seconds of one all-reduce of a decoding step among devices that share an engine, twice per layer.
-        median: median length of a completion as a share of the most tokens; lengths are log-normal, cut at the most.
+        median: median length of a completion as a share of the most tokens (`scalelab.plan.lengths.LogNormal`).
         sigma: standard deviation of the logarithm of a length.
         prompt: tokens of a prompt.
         dropped: share of completions without a gradient, because all of their group have the same reward.
@@ -43,34 +42,10 @@ class Assumptions:
     decode_mfu: float = 0.4
     iteration: float = 0.004
     link: float = 15e-6
-    median: float = 0.4
+    median: float = 0.5
     sigma: float = 0.6
     prompt: int = 256
     dropped: float = 0.0
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Moments of a completion's length in tokens.
-
-    Attributes:
-        mean: E[L].
-        square: E[L²].
-        most: the longest there is.
-    """
-
-    mean: float
-    square: float
-    most: int
-
-
-def lengths(most: int, assumed: Assumptions) -> Lengths:
-    """Moments of min(X, most) for log-normal X, by its quantiles at 4,096 evenly spaced levels."""
-    from scipy.special import ndtri
-
-    levels = (np.arange(4096) + 0.5) / 4096
-    values = np.minimum(most * assumed.median * np.exp(assumed.sigma * ndtri(levels)), most)
-    return Lengths(float(values.mean()), float((values**2).mean()), most)
 
 
 def attention_flops(hf_config: dict[str, Any], tokens: float, square: float) -> float:
@@ -107,7 +82,7 @@ def training_seconds(
     config: TrainerConfig,
     ranks: int,
     completions: float,
-    length: Lengths,
+    length: Moments,
     device: Device,
     assumed: Assumptions,
 ) -> float:
@@ -150,7 +125,7 @@ def decoding(
     hf_config: dict[str, Any],
     config: GeneratorConfig,
     available: float,
-    length: Lengths,
+    length: Moments,
     device: Device,
     assumed: Assumptions,
 ) -> Decoding:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from math import lcm
 from typing import Any
 
 from scalelab.errors import LabError
 from scalelab.plan.hardware import device as plan_device
+from scalelab.plan.lengths import Lengths
+from scalelab.plan.rates import Rates, rates, slots, trainer_unit
 from scalelab.run.config import Run
-from scalelab.simulate.hardware import estimate
-from scalelab.simulate.lengths import Lengths
-from scalelab.simulate.rates import Rates
 from scalelab.simulate.run import Shape
 from scalelab.simulate.study import Setting
 
@@ -35,21 +33,19 @@ def build(
         prompt_tokens: mean length of a prompt.
         kept: share of the groups that is left in the loss.
     """
-    layout = run.trainer.layout
-    # Experts are spread over ranks of a stage that the other layers use for tensors, sequences and data.
-    trainer_devices = layout.pipeline * lcm(layout.tensor * layout.context, layout.expert * layout.expert_tensor)
-    estimated = estimate(run, lengths, plan_device(device), trainer_devices, prompt_tokens, kept)
+    hardware, trainer_devices = plan_device(device), trainer_unit(run)
     shape = Shape(
         generators=run.cluster.generators,
         trainers=run.cluster.trainers // trainer_devices,
         groups_per_step=run.recipe.prompts_per_step,
         generations=run.recipe.generations_per_prompt,
-        slots=estimated.slots,
+        slots=slots(run, hardware, lengths, prompt_tokens=prompt_tokens),
         prompt_tokens=prompt_tokens,
         kept=kept,
     )
-    rates = replace(estimated.rates, **overrides)
-    return Setting(run.schedule, rates, lengths, shape, run.generator.tensor_parallel, trainer_devices, seed=run.seed)
+    estimated = rates(run, hardware, lengths, prompt_tokens=prompt_tokens, kept=kept)
+    speeds = replace(estimated, **overrides)
+    return Setting(run.schedule, speeds, lengths, shape, run.generator.tensor_parallel, trainer_devices, seed=run.seed)
 
 
 def override(text: str) -> tuple[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
-from scalelab.simulate.rates import Rates
+from scalelab.plan.rates import Rates
 
 
 class SimulatedEngine:

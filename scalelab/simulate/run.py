@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from scalelab.plan.lengths import Lengths
+from scalelab.plan.rates import Rates
 from scalelab.run.generators import WAITING
 from scalelab.schedule.books import Schedule
 from scalelab.simulate.engine import LeastLoaded, SimulatedEngine
-from scalelab.simulate.lengths import Lengths
-from scalelab.simulate.rates import Rates
 
 DRAW = 256  # groups whose lengths are drawn at once
 

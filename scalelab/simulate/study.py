@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scalelab.errors import LabError
-from scalelab.simulate.lengths import Lengths
-from scalelab.simulate.rates import Rates
+from scalelab.plan.lengths import Lengths
+from scalelab.plan.rates import Rates
 from scalelab.simulate.run import Shape, Simulation, Totals
 
 # A search ends when it knows the number of trainer units to one part in this many.

@@ -16,10 +16,11 @@ from scalelab import cli
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.plan.hardware import device
+from scalelab.plan.lengths import LogNormal
 from scalelab.plan.memory import head_bytes, kv_bytes_per_token, trainer_memory
 from scalelab.plan.planner import evaluate, placement, propose, resize
 from scalelab.plan.sizes import held
-from scalelab.plan.speed import Assumptions, attention_flops, decoding, lengths, training_flops
+from scalelab.plan.speed import Assumptions, attention_flops, decoding, training_flops
 
 ASSUMED = Assumptions()
 
@@ -113,15 +114,8 @@ def test_attention_counts_every_pair_that_is_not_masked(scout):
     assert attention_flops(hf, 100, 100**2) == pytest.approx(48 * 2 * width * 100**2)
 
 
-def test_lengths_are_the_moments_of_a_cut_log_normal():
-    found = lengths(14336, ASSUMED)
-    draws = 14336 * ASSUMED.median * np.exp(ASSUMED.sigma * np.random.default_rng(0).normal(size=10**6))
-    draws = np.minimum(draws, 14336)
-    assert (found.mean, found.square) == pytest.approx((draws.mean(), (draws**2).mean()), rel=5e-3)
-
-
 def test_decoding_reads_weights_and_caches_and_nothing_comes_for_free(dense, scout):
-    gb200, length = device("gb200"), lengths(14336, ASSUMED)
+    gb200, length = device("gb200"), LogNormal(6000, 0.6, 14336).moments()
     one = decoding(dense.model.to_hf(), dense.generator, 1, length, gb200, ASSUMED)
     weights = 2 * (parameters(dense.model.to_hf()).total - parameters(dense.model.to_hf()).embedding)
     assert one.seconds > weights / (8e12 * ASSUMED.bandwidth)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from scalelab.cli import main
 from scalelab.errors import LabError
+from scalelab.plan.lengths import LogNormal, Recorded
+from scalelab.plan.rates import Rates, decoding_line
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.simulate.engine import LeastLoaded, SimulatedEngine
-from scalelab.simulate.lengths import LogNormal, Recorded
-from scalelab.simulate.rates import Rates, decoding_line
 from scalelab.simulate.run import Shape
 from scalelab.simulate.study import Setting, best_split, climb, simulate
 

@@ -1,4 +1,4 @@
-"""How long completions are: a log-normal, or what a run recorded.
+"""Lengths of completions, for plans and simulations: a log-normal, or what a run recorded.
 
 Axes: `_P` prompts, `_G` the generations of one prompt.
 """
@@ -18,6 +18,24 @@ from scalelab.recipe.recipe import Recipe
 # The share of an answer in the room that the limit leaves after the last place for an interruption.
 ANSWER_SHARE = 0.5
 
+# Quantiles of the length, and of the place of an interruption, that moments are computed from.
+LEVELS, PLACES = 4096, 32
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of a completion's length in tokens.
+
+    Attributes:
+        mean: E[L].
+        square: E[L²].
+        most: the longest there is.
+    """
+
+    mean: float
+    square: float
+    most: int
+
 
 class Lengths(Protocol):
     """A distribution of completion lengths."""
@@ -25,8 +43,11 @@ class Lengths(Protocol):
     def draw(self, rng: np.random.Generator, groups: int, generations: int) -> np.ndarray:
         """Draw int[groups, generations]: tokens of each completion, at least 1."""
 
+    def moments(self) -> Moments:
+        """Compute mean, mean square and maximum."""
+
     def describe(self) -> str:
-        """In words."""
+        """Describe the distribution in words."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +89,28 @@ class LogNormal:
         tokens_PG = self.median * np.exp(log_PG)
         if self.interrupt is not None:
             place_PG = rng.integers(*self.interrupt, size=tokens_PG.shape, endpoint=True)
-            answer = ANSWER_SHARE * (self.max_tokens - self.interrupt[1])
-            tokens_PG = np.where(tokens_PG > place_PG, place_PG + answer, tokens_PG)
+            tokens_PG = self._interrupted(tokens_PG, place_PG)
         return np.clip(np.rint(tokens_PG), 1, self.max_tokens).astype(np.int64)
 
+    def moments(self) -> Moments:
+        """Compute the moments from `LEVELS` evenly spaced quantiles of the length and `PLACES` of the interruption."""
+        from scipy.special import ndtri
+
+        tokens = self.median * np.exp(self.sigma * ndtri((np.arange(LEVELS) + 0.5) / LEVELS))
+        if self.interrupt is not None:
+            first, last = self.interrupt
+            places = first + (last - first) * (np.arange(PLACES) + 0.5) / PLACES
+            tokens = self._interrupted(tokens, places[:, None])
+        tokens = np.clip(tokens, 1, self.max_tokens)
+        return Moments(float(tokens.mean()), float((tokens**2).mean()), self.max_tokens)
+
+    def _interrupted(self, tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """End what is longer than its place there, plus the answer."""
+        assert self.interrupt is not None
+        return np.where(tokens > places, places + ANSWER_SHARE * (self.max_tokens - self.interrupt[1]), tokens)
+
     def describe(self) -> str:
-        """In words."""
+        """Describe the distribution in words."""
         return f"log-normal, median {self.median:g}, sigma {self.sigma:g}, at most {self.max_tokens} tokens"
 
 
@@ -108,6 +145,12 @@ class Recorded:
         chosen_P = rng.integers(len(self.by_prompt), size=groups)
         return np.stack([rng.choice(self.by_prompt[prompt], size=generations) for prompt in chosen_P])
 
+    def moments(self) -> Moments:
+        """Compute the moments over what `draw` gives: every prompt alike, and every completion of a prompt."""
+        mean = np.mean([tokens.mean() for tokens in self.by_prompt])
+        square = np.mean([(tokens.astype(float) ** 2).mean() for tokens in self.by_prompt])
+        return Moments(float(mean), float(square), int(max(tokens.max() for tokens in self.by_prompt)))
+
     def describe(self) -> str:
-        """In words."""
+        """Describe the distribution in words."""
         return f"as recorded in {self.source}, {len(self.by_prompt)} groups"

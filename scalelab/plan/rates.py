@@ -1,0 +1,116 @@
+"""Speeds of a run's parts on given hardware: what a simulated clock needs to know of hardware and model.
+
+A decoding step of an engine takes `step_seconds + sequence_seconds · c` for c sequences side by side: reading the
+weights and the fixed costs once, the KV cache and the arithmetic once per sequence. Two points at different concurrency
+determine that line (`decoding_line`): measured ones, or those of the performance model (`rates`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from moe.train.layout import ranks_per_copy
+from scalelab.errors import LabError
+from scalelab.plan.hardware import Device
+from scalelab.plan.lengths import Lengths
+from scalelab.plan.speed import Assumptions, decoding, publication_seconds, training_seconds
+from scalelab.run.config import Run
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds that things take; per generator engine and per trainer unit."""
+
+    step_seconds: float
+    """A decoding step of one engine, however few sequences it has."""
+    sequence_seconds: float
+    """What each sequence adds to a decoding step."""
+    train_token_seconds: float
+    """A token of prompt or completion, in an optimiser step on one trainer unit; n units share the tokens evenly."""
+    train_step_seconds: float = 0.0
+    """What an optimiser step takes besides its tokens."""
+    export_seconds: float = 0.0
+    """The trainer gathers the weights for the generators, before its next step can begin."""
+    transfer_seconds: float = 0.0
+    """The weights are under way while both sides work."""
+    pause_seconds: float = 0.0
+    """Generators stand still to take them."""
+    verify_seconds: float = 0.0
+    """From a group's last token to its last verdict."""
+    host_seconds: float = 0.0
+    """Processor time of driver and verifiers per completion, where they share `cores` with both sides."""
+    cores: int | None = None
+    """Cores that generators, trainer units and host work share, one core each; None: nobody waits for a core."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and value < 0:
+                raise LabError(f"{name} is {value:g}: a rate cannot be negative")
+        if self.step_seconds + self.sequence_seconds <= 0 or self.train_token_seconds + self.train_step_seconds <= 0:
+            raise LabError("a decoding step and an optimiser step must take some time: give rates above 0")
+
+
+def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, kept: float = 1.0) -> Rates:
+    """Estimate the rates of a run on a device, from the performance model of `scalelab plan`.
+
+    They say what the hardware allows at the efficiencies of `Assumptions`, not what a given software reaches; replace
+    what you measured.
+
+    Args:
+        run: the experiment.
+        device: what every engine and trainer rank has; see `scalelab.plan.hardware.device`.
+        lengths: of the completions.
+        prompt_tokens: mean length of a prompt.
+        kept: share of the groups that is left in the loss.
+
+    Returns:
+        Of one engine, and of one trainer unit: one copy of the model, on `trainer_unit(run)` ranks.
+    """
+    hf_config, unit = run.model.to_hf(), trainer_unit(run)
+    assumed, moments = Assumptions(prompt=round(prompt_tokens), dropped=1 - kept), lengths.moments()
+    alone, full = (
+        decoding(hf_config, run.generator_config, most, moments, device, assumed) for most in (1.0, float("inf"))
+    )
+    step, sequence = alone.seconds, 0.0
+    if full.sequences > alone.sequences:
+        step, sequence = decoding_line([(alone.sequences, alone.seconds), (full.sequences, full.seconds)])
+    completions = run.recipe.completions_per_step
+    seconds = training_seconds(hf_config, run.trainer_config, unit, completions, moments, device, assumed)
+    update = publication_seconds(hf_config, run.generator.dtype, run.generator.tensor_parallel, device)
+    return Rates(
+        step_seconds=step,
+        sequence_seconds=sequence,
+        train_token_seconds=seconds / (completions * kept * (moments.mean + assumed.prompt)),
+        export_seconds=update,
+        pause_seconds=update,
+    )
+
+
+def trainer_unit(run: Run) -> int:
+    """Trainer ranks that hold one copy of the model."""
+    return ranks_per_copy(run.trainer.layout)
+
+
+def slots(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float) -> int:
+    """Sequences side by side in an engine: what it is configured for, or what its KV cache has room for."""
+    assumed, most = Assumptions(prompt=round(prompt_tokens)), float("inf")
+    engine = decoding(run.model.to_hf(), run.generator_config, most, lengths.moments(), device, assumed)
+    return max(1, int(engine.sequences))
+
+
+def decoding_line(measured: list[tuple[float, float]]) -> tuple[float, float]:
+    """Fit `step_seconds` and `sequence_seconds` to a generator measured at two or more loads.
+
+    Args:
+        measured: (mean sequences side by side, seconds per decoding step) at each load.
+
+    Raises:
+        LabError: all at one load.
+    """
+    loads = np.array([load for load, _ in measured])
+    if np.ptp(loads) == 0:
+        raise LabError("a line through measurements at one load is not determined: measure at two")
+    slope, intercept = np.polyfit(loads, np.array([seconds for _, seconds in measured]), 1)
+    return max(0.0, float(intercept)), max(0.0, float(slope))

@@ -1,0 +1,42 @@
+"""Rates of a pretended cluster follow the plan's formulas, and moments are those of what is drawn."""
+
+import numpy as np
+import pytest
+
+from scalelab.experiment import resolve
+from scalelab.plan.hardware import device
+from scalelab.plan.lengths import LogNormal, Recorded
+from scalelab.plan.planner import evaluate, placement
+from scalelab.plan.rates import rates, slots, trainer_unit
+from scalelab.plan.speed import Assumptions
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        LogNormal(5000, 0.6, 14336),
+        LogNormal(8000, 0.6, 14336, interrupt=(10240, 12288)),
+        Recorded((np.array([3, 5, 9]), np.array([70, 90])), "here"),
+    ],
+    ids=["plain", "interrupted", "recorded"],
+)
+def test_moments_are_those_of_what_is_drawn(lengths):
+    drawn = lengths.draw(np.random.default_rng(0), 40_000, 8).astype(float)
+    found = lengths.moments()
+    assert (found.mean, found.square) == pytest.approx((drawn.mean(), (drawn**2).mean()), rel=5e-3)
+    assert drawn.max() <= found.most
+
+
+def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
+    run, gb200 = resolve("scalerl_8b").run, device("gb200")
+    assumed = Assumptions()
+    lengths = LogNormal.of_recipe(run.recipe, assumed.median * run.recipe.max_tokens, assumed.sigma)
+    plan = evaluate(run, placement(run), gb200, assumed)
+    found = rates(run, gb200, lengths, prompt_tokens=assumed.prompt)
+    units = run.cluster.trainers // trainer_unit(run)
+    tokens = run.recipe.completions_per_step * (lengths.moments().mean + assumed.prompt)
+    assert found.train_token_seconds * tokens / units == pytest.approx(plan.seconds["train"], rel=1e-6)
+    at_once = slots(run, gb200, lengths, prompt_tokens=assumed.prompt)
+    step = found.step_seconds + found.sequence_seconds * plan.decoding.sequences
+    assert step == pytest.approx(plan.decoding.seconds, rel=0.02)
+    assert plan.decoding.sequences <= at_once + 1
