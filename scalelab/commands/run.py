@@ -81,7 +81,9 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     from scalelab.run.session import execute
 
     _heed_interrupts()
-    _present(args, experiment, execute(experiment, args.out, Progress()))
+    with Progress() as progress:
+        path = execute(experiment, args.out, progress)
+    _present(args, experiment, path)
 
 
 def _resume(args: argparse.Namespace) -> None:
@@ -102,7 +104,9 @@ def _resume(args: argparse.Namespace) -> None:
             )
         asked = resolve_experiment(name, experiment, args.sets)
         path = args.out or (path if (path / MANIFEST).exists() else latest_folder(name))
-    _present(args, resume(path, asked, Progress()), path)
+    with Progress() as progress:
+        resumed = resume(path, asked, progress)
+    _present(args, resumed, path)
 
 
 def _heed_interrupts() -> None:

@@ -24,7 +24,7 @@ from scalelab.run.folder import RunFolder
 from scalelab.run.generators import Generators
 from scalelab.run.ledger import Ledger
 from scalelab.run.monitors import Watch
-from scalelab.run.progress import Progress
+from scalelab.run.progress import Progress, Status
 from scalelab.run.records import Graded, eval_records, rollout_row, step_record
 from scalelab.run.state import Group, capture, prune_rollouts, restore
 from scalelab.run.trainers import TrainerLostError, Trainers
@@ -183,7 +183,6 @@ class Driver:
             metrics["groups"] = names
             record = step_record(self, metrics, result, seconds | {"step": self.step_ended - began})
             self.folder.add_step(record)
-            self.progress.stepped()
             self.heed(record)
             if self.schedule.trainer_version % self.run.evaluation.every == 0 or self.budget_spent():
                 self.measure_from = self.schedule.trainer_version
@@ -270,7 +269,18 @@ class Driver:
         """Wait for something to happen; whatever is waited for has a deadline of its own."""
         self.head.check()
         self.waits.run_ready(1.0)
-        self.progress.show(self)
+        budget, under_way = self.run.budget, self.measurement
+        self.progress.show(
+            Status(
+                step=self.schedule.trainer_version,
+                steps=budget.steps,
+                compute=self.ledger.compute,
+                unit=self.unit,
+                completions=int(self.generators.total("completions")),
+                hours=budget.hours,
+                evaluated=(len(under_way.graded), under_way.expected) if under_way else None,
+            )
+        )
 
     # What the loop asks.
 
