@@ -71,7 +71,7 @@ def read_curves(args: argparse.Namespace) -> list[Curve]:
 def fit_options(args: argparse.Namespace, method: str = "joint") -> Options:
     """The fit that the arguments ask for."""
     from scalelab.curves import Options
-    from scalelab.curves.prior import DEFAULT
+    from scalelab.curves.fitting.prior import DEFAULT
 
     return Options(
         method=method,  # type: ignore[arg-type]  # Options checks it

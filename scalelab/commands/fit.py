@@ -33,7 +33,7 @@ from scalelab.errors import LabError
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis
-    from scalelab.curves.parallel import SharingTest
+    from scalelab.curves.sharing import SharingTest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +123,7 @@ def _print_fits(analyses: list[Analysis]) -> None:
 
 
 def _print_test(test: SharingTest) -> None:
-    from scalelab.curves.parallel import COORDINATES
+    from scalelab.curves.sharing import COORDINATES
     from scalelab.report.tables import with_error
 
     names = ", ".join(test.together.shared)

@@ -48,12 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Forecast and print; 1 if a curve was refused."""
-    from scalelab.curves import analyse_all, extend_or_stop, forecast, reach
+    from scalelab.curves import analyse_all, compute_for, extend_or_stop, forecast
 
     curves = read_curves(args)
     analyses, refused = analyse_all(curves, fit_options(args, args.method))
     forecasts = [(item, value) for item in analyses for value in forecast(item, args.at)] if args.at else []
-    targets = [(item, reach(item, target)) for item in analyses for target in args.target]
+    targets = [(item, compute_for(item, target)) for item in analyses for target in args.target]
     extensions = [(item, extend_or_stop(item, args.worthwhile)) for item in analyses]
     if args.plot:
         from scalelab.report.plots import plot_fits

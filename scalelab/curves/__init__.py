@@ -3,11 +3,11 @@
 from scalelab.curves.analysis import Analysis, Options, analyse, analyse_all
 from scalelab.curves.compare import compare
 from scalelab.curves.data import Curve, curve
-from scalelab.curves.fit import Fit, FitError, fit_curve, fit_run
-from scalelab.curves.forecast import extend_or_stop, forecast, reach
-from scalelab.curves.models import POWER, SIGMOID
-from scalelab.curves.parallel import sharing_test
-from scalelab.curves.sources import pool, read_sources
+from scalelab.curves.fitting.joint import Fit, FitError, fit_curve
+from scalelab.curves.fitting.models import POWER, SIGMOID
+from scalelab.curves.forecast import compute_for, extend_or_stop, forecast
+from scalelab.curves.reading import pool, read_sources
+from scalelab.curves.sharing import sharing_test
 
 __all__ = [
     "POWER",
@@ -20,13 +20,12 @@ __all__ = [
     "analyse",
     "analyse_all",
     "compare",
+    "compute_for",
     "curve",
     "extend_or_stop",
     "fit_curve",
-    "fit_run",
     "forecast",
     "pool",
-    "reach",
     "read_sources",
     "sharing_test",
 ]

@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from scalelab.curves.data import Curve
-from scalelab.curves.fit import Fit, FitError, fit_curve
-from scalelab.curves.intervals import Interval, Method, check_level, draw, intervals
-from scalelab.curves.models import POWER, SIGMOID
-from scalelab.curves.paper import fit_paper
-from scalelab.curves.posterior import Draws, posterior
-from scalelab.curves.prior import DEFAULT, Prior
+from scalelab.curves.fitting.intervals import Interval, Method, check_level, draw, intervals
+from scalelab.curves.fitting.joint import Fit, FitError, fit_curve
+from scalelab.curves.fitting.models import POWER, SIGMOID
+from scalelab.curves.fitting.paper import fit_paper
+from scalelab.curves.fitting.posterior import Draws, posterior
+from scalelab.curves.fitting.prior import DEFAULT, Prior
 from scalelab.errors import LabError
 
 FitMethod = Literal["joint", "paper", "power"]

@@ -16,12 +16,12 @@ import numpy as np
 
 from scalelab.curves.analysis import MARGIN, Analysis
 from scalelab.curves.data import same_unit
-from scalelab.curves.fit import Fit
-from scalelab.curves.intervals import Interval, around, equal_tailed
-from scalelab.curves.models import SIGMOID, Array, value
-from scalelab.curves.posterior import Draws
-from scalelab.curves.problem import pose
-from scalelab.curves.solver import minimise
+from scalelab.curves.fitting.intervals import Interval, around, equal_tailed
+from scalelab.curves.fitting.joint import Fit
+from scalelab.curves.fitting.models import SIGMOID, Array, value
+from scalelab.curves.fitting.posterior import Draws
+from scalelab.curves.fitting.problem import make_problem
+from scalelab.curves.fitting.solver import minimise
 from scalelab.errors import LabError
 
 TieRule = Literal["margin", "overlap"]
@@ -191,7 +191,7 @@ def _ties(best: Analysis, other: Analysis, tie: TieRule, margin: float) -> bool:
 
 def refit_at(fit: Fit, A: float, rate_MN: Array | None = None) -> Array:
     """Parameter vectors `[M, P]` of the curve refitted with A held, to its own points or to other pass rates."""
-    problem, _ = pose(fit.curve, SIGMOID, fit.fixed_r0, fit.prior)
+    problem, _ = make_problem(fit.curve, SIGMOID, fit.fixed_r0, fit.prior)
     lower_P, upper_P = problem.lower_P.copy(), problem.upper_P.copy()
     lower_P[1] = upper_P[1] = A
     rate_MN = fit.curve.pass_rate_N[None] if rate_MN is None else rate_MN
@@ -212,7 +212,7 @@ def _at_common_A(item: Analysis, A: float) -> tuple[float, Interval]:
     B = float(np.exp(refit_at(fit, A)[0, 2]))
     draws = _drawn(item)
     chosen_M = np.linspace(0, len(draws) - 1, min(len(draws), 500)).astype(int)
-    u_N = pose(fit.curve, SIGMOID, fit.fixed_r0, fit.prior)[0].u_N
+    u_N = make_problem(fit.curve, SIGMOID, fit.fixed_r0, fit.prior)[0].u_N
     rate_MN = value(SIGMOID, draws.theta_MP[chosen_M], u_N)
     return B, around(np.exp(refit_at(fit, A, rate_MN)[:, 2]), B, item.level)
 
@@ -291,7 +291,7 @@ def efficiency(fit: Fit, A: float | None = None) -> tuple[Array, Array, Array]:
         Compute and F of the points that lie between R0 and A, and the fitted line C^B at those points.
     """
     theta_P = fit.theta_P if A is None else refit_at(fit, A)[0]
-    R0, asymptote, B, C_mid = SIGMOID.natural(theta_P, fit.log_reference)
+    R0, asymptote, B, C_mid = SIGMOID.readable(theta_P, fit.log_reference)
     rate_N, compute_N = fit.curve.pass_rate_N, fit.curve.compute_N
     inside_N = (rate_N > R0) & (rate_N < asymptote) & (compute_N > 0)
     F_N = C_mid**B / ((asymptote - R0) / (rate_N[inside_N] - R0) - 1)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from scalelab.curves.analysis import Analysis
-from scalelab.curves.intervals import Interval, equal_tailed
-from scalelab.curves.models import LOG_ZERO, Array
-from scalelab.curves.posterior import Draws
+from scalelab.curves.fitting.intervals import Interval, equal_tailed
+from scalelab.curves.fitting.models import LOG_ZERO, Array
+from scalelab.curves.fitting.posterior import Draws
 from scalelab.errors import LabError
 
 UNREACHABLE = 0.95
@@ -102,7 +102,7 @@ def forecast(analysis: Analysis, at: Sequence[float]) -> list[Forecast]:
     ]
 
 
-def reach(analysis: Analysis, target: float) -> Target:
+def compute_for(analysis: Analysis, target: float) -> Target:
     """The compute needed to reach a pass rate.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scalelab.curves.sources import read_json_lines
+from scalelab.curves.reading import read_json_lines
 from scalelab.report.svg import PALETTE, Chart, Line, draw
 
 

@@ -11,8 +11,8 @@ from scalelab.curves.analysis import Analysis, Options, analyse_all
 from scalelab.curves.compare import Comparison, compare
 from scalelab.curves.data import Curve, same_unit
 from scalelab.curves.forecast import extend_or_stop
-from scalelab.curves.parallel import SharingTest, sharing_test
-from scalelab.curves.sources import read_json_lines, read_sources
+from scalelab.curves.reading import read_json_lines, read_sources
+from scalelab.curves.sharing import SharingTest, sharing_test
 from scalelab.report.axes import scaling_axes
 from scalelab.report.metrics import held_out_charts, metric_charts
 from scalelab.report.plots import colors, efficiency_charts, fit_charts

@@ -12,7 +12,7 @@ import numpy as np
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.compare import Comparison, efficiency
 from scalelab.curves.data import Curve, same_unit
-from scalelab.curves.fit import Fit
+from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.forecast import band
 from scalelab.errors import LabError
 from scalelab.report.style import STYLE

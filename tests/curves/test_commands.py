@@ -35,8 +35,8 @@ def test_fit_json_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_fit_by_power_law_and_by_the_paper(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scalelab.curves.paper.ASYMPTOTES", np.array([0.6, 0.7]))
-    monkeypatch.setattr("scalelab.curves.paper.MIDPOINTS", np.array([200.0, 300.0]))
+    monkeypatch.setattr("scalelab.curves.fitting.paper.ASYMPTOTES", np.array([0.6, 0.7]))
+    monkeypatch.setattr("scalelab.curves.fitting.paper.MIDPOINTS", np.array([200.0, 300.0]))
     source = table(tmp_path / "a.csv", tasks=("math",))
     (power,) = run_json(capsys, "fit", source, "--method", "power", "--since", "300")["fits"]
     assert power["model"] == "power"

@@ -10,7 +10,7 @@ from curve_points import rate
 
 from scalelab.curves import analyse, compare, curve, fit_curve, sharing_test
 from scalelab.curves.compare import crossing, efficiency, tie_groups
-from scalelab.curves.parallel import fit_together
+from scalelab.curves.sharing import fit_together
 from scalelab.errors import LabError
 
 COMPUTE = np.arange(31) / 30

@@ -12,9 +12,9 @@ from curve_points import run_points
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from scalelab.curves import POWER, FitError, curve, fit_curve, fit_run
-from scalelab.curves.fit import MOST_POINTS
-from scalelab.curves.paper import fit_paper
+from scalelab.curves import POWER, FitError, curve, fit_curve
+from scalelab.curves.fitting.joint import MOST_POINTS
+from scalelab.curves.fitting.paper import fit_paper
 from scalelab.errors import LabError
 
 parameters = st.fixed_dictionaries(
@@ -135,14 +135,6 @@ def test_a_steep_rise_is_believed_from_five_points_whose_errors_are_known() -> N
         fit_curve(curve([0, 8, 14, 20, 25], [0.243, 0.25, 0.27, 0.26, 0.28], [0.02] * 5))
 
 
-def test_one_refused_curve_does_not_stop_the_others() -> None:
-    good, bad = curve(*run_points(10), task="good"), curve(range(9), [0.5] * 9, task="bad")
-    fits, refused = fit_run([bad, good])
-    assert [fit.curve.task for fit in fits] == ["good"]
-    assert refused[0]["task"] == "bad"
-    assert "constant" in refused[0]["reason"]
-
-
 def test_power_law_recovers_its_parameters() -> None:
     compute = np.geomspace(1000, 50_000, 20)
     fit = fit_curve(curve(compute, 0.8 - 20 / compute**0.6), POWER)
@@ -157,8 +149,8 @@ def test_an_unreadable_r0_or_size_is_refused() -> None:
 
 
 def test_the_papers_fit_is_the_best_of_its_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scalelab.curves.paper.ASYMPTOTES", np.array([0.5, 0.6, 0.7]))
-    monkeypatch.setattr("scalelab.curves.paper.MIDPOINTS", np.array([0.1, 0.25, 0.4]))
+    monkeypatch.setattr("scalelab.curves.fitting.paper.ASYMPTOTES", np.array([0.5, 0.6, 0.7]))
+    monkeypatch.setattr("scalelab.curves.fitting.paper.MIDPOINTS", np.array([0.1, 0.25, 0.4]))
     compute, points = run_points(20, noise=0.002)
     fit = fit_paper(curve(compute, points))
     assert (fit.parameters["A"], fit.parameters["C_mid"]) == (0.7, pytest.approx(0.25))
@@ -171,8 +163,8 @@ def test_the_papers_fit_is_the_best_of_its_grid(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_joint_fit_is_never_worse_than_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scalelab.curves.paper.ASYMPTOTES", np.linspace(0.45, 0.8, 8))
-    monkeypatch.setattr("scalelab.curves.paper.MIDPOINTS", np.linspace(0.05, 0.8, 10))
+    monkeypatch.setattr("scalelab.curves.fitting.paper.ASYMPTOTES", np.linspace(0.45, 0.8, 8))
+    monkeypatch.setattr("scalelab.curves.fitting.paper.MIDPOINTS", np.linspace(0.05, 0.8, 10))
     for seed in range(5):
         item = curve(*run_points(40, noise=0.004, seed=seed))
         r0 = float(item.pass_rate_N[0])

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import least_squares, lsq_linear
 
-from scalelab.curves.models import LOG_ZERO, POWER, SIGMOID, Model, jacobian, log_compute, value
-from scalelab.curves.problem import solve_box
-from scalelab.curves.solver import influence, minimise
+from scalelab.curves.fitting.models import LOG_ZERO, POWER, SIGMOID, Model, jacobian, log_compute, value
+from scalelab.curves.fitting.problem import solve_box
+from scalelab.curves.fitting.solver import influence, minimise
 
 U_N = np.linspace(-2.5, 2.5, 9)
 
@@ -33,10 +33,12 @@ def test_jacobian_is_the_derivative(case: tuple[Model, np.ndarray]) -> None:
 
 
 @given(curves, st.floats(-3, 12))
-def test_natural_slopes_are_the_derivative(case: tuple[Model, np.ndarray], log_reference: float) -> None:
+def test_parameter_slopes_are_the_derivative(case: tuple[Model, np.ndarray], log_reference: float) -> None:
     model, theta = case
-    slow = differences(lambda t: model.natural(t, log_reference), theta)
-    np.testing.assert_allclose(model.natural_slopes(theta, log_reference), slow, rtol=1e-4, atol=1e-4 * abs(slow).max())
+    slow = differences(lambda t: model.readable(t, log_reference), theta)
+    np.testing.assert_allclose(
+        model.parameter_slopes(theta, log_reference), slow, rtol=1e-4, atol=1e-4 * abs(slow).max()
+    )
 
 
 @given(curves, st.floats(0.01, 0.99))

@@ -10,7 +10,7 @@ import pytest
 
 from scalelab.curves import pool, read_sources
 from scalelab.curves.data import binomial_stderr
-from scalelab.curves.fit import select_window
+from scalelab.curves.fitting.joint import select_window
 from scalelab.errors import LabError
 
 ROWS = [(0.0, 0.2), (10.0, 0.3), (20.0, 0.4), (30.0, 0.5)]
@@ -83,10 +83,7 @@ def test_what_a_resumed_run_repeats_replaces_what_was_lost(tmp_path: Path) -> No
     np.testing.assert_array_equal(item.pass_rate_N, [0.2, 0.35])
 
 
-def test_the_first_epoch_is_known_from_the_manifest_or_a_column(tmp_path: Path) -> None:
-    records = [evaluation(s, s / 10, 0.2 + s / 100) for s in (0, 10, 20, 30)]
-    (by_manifest,) = read_sources([write_run(tmp_path / "run", records, {"steps_per_epoch": 15, "seed": 3})])
-    assert (by_manifest.epoch_end, by_manifest.seeds) == (2.0, ("3",))
+def test_the_first_epoch_is_known_from_a_column(tmp_path: Path) -> None:
     table = write(tmp_path / "t.csv", "compute,pass_rate,epoch\n0,0.1,0\n1,0.2,0.5\n2,0.3,1.0\n3,0.4,1.5\n")
     assert read_sources([table])[0].epoch_end == 2.0
 

@@ -10,14 +10,24 @@ from curve_points import rate, run_points
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalelab.curves import Options, analyse, curve, extend_or_stop, fit_curve, forecast, reach, read_sources
+from scalelab.curves import (
+    Options,
+    analyse,
+    analyse_all,
+    compute_for,
+    curve,
+    extend_or_stop,
+    fit_curve,
+    forecast,
+    read_sources,
+)
 from scalelab.curves.analysis import back_test
-from scalelab.curves.bootstrap import bootstrap
-from scalelab.curves.intervals import METHODS, around, draw, intervals, profile_intervals
-from scalelab.curves.models import SIGMOID, jacobian, log_compute, value
-from scalelab.curves.noise import covariance, hypotheses
-from scalelab.curves.posterior import LOG_SCALES_K, mean_covariance, posterior
-from scalelab.curves.prior import DEFAULT
+from scalelab.curves.fitting.bootstrap import bootstrap
+from scalelab.curves.fitting.intervals import METHODS, around, draw, intervals, profile_intervals
+from scalelab.curves.fitting.models import SIGMOID, jacobian, log_compute, value
+from scalelab.curves.fitting.noise import covariance, hypotheses
+from scalelab.curves.fitting.posterior import LOG_SCALES_K, mean_covariance, posterior
+from scalelab.curves.fitting.prior import DEFAULT
 from scalelab.errors import LabError
 
 
@@ -51,23 +61,23 @@ def weighted_quantiles(values, weights, at):
 def test_posterior_agrees_with_brute_force() -> None:
     compute, points = run_points(9, noise=0.03, seed=3)
     fit = fit_curve(curve(compute, points, np.full(10, 0.03)))
-    natural = posterior(fit, DEFAULT, size=8000).natural()
+    drawn = posterior(fit, DEFAULT, size=8000).parameters()
     theta_MP, weight_M = brute_force_posterior(fit)
     assert 1 / (weight_M**2).sum() > 300, "the brute force is too thin to compare with"
     at = [0.1, 0.5, 0.9]
     slow_A = weighted_quantiles(theta_MP[:, 1], weight_M, at)
     slow_B = weighted_quantiles(np.exp(theta_MP[:, 2]), weight_M, at)
-    np.testing.assert_allclose(np.quantile(natural["A"], at), slow_A, atol=0.08 * (slow_A[2] - slow_A[0]) + 0.005)
-    np.testing.assert_allclose(np.quantile(natural["B"], at), slow_B, atol=0.10 * (slow_B[2] - slow_B[0]))
+    np.testing.assert_allclose(np.quantile(drawn["A"], at), slow_A, atol=0.08 * (slow_A[2] - slow_A[0]) + 0.005)
+    np.testing.assert_allclose(np.quantile(drawn["B"], at), slow_B, atol=0.10 * (slow_B[2] - slow_B[0]))
 
 
 def test_bootstrap_spreads_as_the_linearised_errors_where_those_hold() -> None:
     compute, points = run_points(40, noise=0.005, seed=2, C_mid=0.12)
     fit = fit_curve(curve(compute, points, np.full(41, 0.005)), prior=None)
     for kind in ("block", "parametric"):
-        natural = bootstrap(fit, kind, size=1000).natural()
+        drawn = bootstrap(fit, kind, size=1000).parameters()
         for name in ("A", "B", "C_mid"):
-            assert 0.6 < natural[name].std() / fit.stderr[name] < 1.8, (kind, name)
+            assert 0.6 < drawn[name].std() / fit.stderr[name] < 1.8, (kind, name)
 
 
 def test_profile_is_the_linearised_interval_where_the_problem_is_nearly_linear() -> None:
@@ -124,7 +134,7 @@ def test_forecasts_rise_with_compute_and_stay_rates(seed: int, C_mid: float) -> 
 def test_intervals_shrink_with_more_evaluations_and_with_more_samples(C_mid: float, B: float) -> None:
     def width(n: int, stderr: float) -> float:
         item = curve(*run_points(n, C_mid=C_mid, B=B), np.full(n + 1, stderr))
-        low, high = np.quantile(posterior(fit_curve(item), DEFAULT).natural()["A"], [0.1, 0.9])
+        low, high = np.quantile(posterior(fit_curve(item), DEFAULT).parameters()["A"], [0.1, 0.9])
         return float(high - low)
 
     assert width(60, 0.01) < width(15, 0.01)
@@ -138,7 +148,15 @@ def test_intervals_do_not_depend_on_the_unit_of_compute(scale: float) -> None:
     here, there = (analyse(curve(c, points, np.full(16, 0.01))) for c in (compute, compute * scale))
     assert there.intervals["A"] == pytest.approx(here.intervals["A"], abs=0.01)
     assert there.intervals["C_mid"] == pytest.approx(np.array(here.intervals["C_mid"]) * scale, rel=0.05)
-    assert reach(there, 0.6).compute == pytest.approx(scale * reach(here, 0.6).compute, rel=0.02)
+    assert compute_for(there, 0.6).compute == pytest.approx(scale * compute_for(here, 0.6).compute, rel=0.02)
+
+
+def test_one_refused_curve_does_not_stop_the_others() -> None:
+    good, bad = curve(*run_points(10), task="good"), curve(range(9), [0.5] * 9, task="bad")
+    analyses, refused = analyse_all([bad, good])
+    assert [item.fit.curve.task for item in analyses] == ["good"]
+    assert refused[0]["task"] == "bad"
+    assert "constant" in refused[0]["reason"]
 
 
 def test_the_same_points_give_the_same_answer() -> None:
@@ -193,14 +211,14 @@ def test_the_prior_is_shown_when_it_drives_the_answer_and_can_be_switched_off() 
 
 def test_targets_within_beyond_and_behind() -> None:
     analysis = analyse(curve(*run_points(40, noise=0.003, C_mid=0.1), np.full(41, 0.003)))
-    within = reach(analysis, 0.65)
+    within = compute_for(analysis, 0.65)
     expected = 0.1 * ((0.7 - 0.2) / (0.65 - 0.2) - 1) ** (-1 / 1.6)
     assert within.compute == pytest.approx(expected, rel=0.1)
     assert within.interval[0] < within.compute < within.interval[1]
-    beyond = reach(analysis, 0.9)
+    beyond = compute_for(analysis, 0.9)
     assert beyond.compute is None
     assert beyond.reading.startswith("not reachable: A is below it with")
-    assert reach(analysis, 0.3).reading == "reached already"
+    assert compute_for(analysis, 0.3).reading == "reached already"
 
 
 def test_extend_while_it_rises_and_stop_when_it_does_not() -> None:
@@ -224,7 +242,7 @@ def test_back_test_scores_the_second_half_with_a_fit_of_the_first() -> None:
     ("call", "message"),
     [
         (lambda a: forecast(a, [-1.0]), "give positive numbers"),
-        (lambda a: reach(a, 1.2), "no pass rate"),
+        (lambda a: compute_for(a, 1.2), "no pass rate"),
         (lambda a: Options(level=1.5), "no probability"),
         (lambda a: Options(since=5, until=1), "empty"),
         (lambda a: Options(method="guess"), "unknown method"),

@@ -12,9 +12,9 @@ import numpy as np
 from curve_tables.common import markdown, sigmoid
 from scalelab.curves import FitError, curve, fit_curve
 from scalelab.curves.data import Curve, binomial_stderr
-from scalelab.curves.fit import Fit
-from scalelab.curves.intervals import METHODS, Method, draw, equal_tailed, intervals
-from scalelab.curves.posterior import Draws, posterior
+from scalelab.curves.fitting.intervals import METHODS, Method, draw, equal_tailed, intervals
+from scalelab.curves.fitting.joint import Fit
+from scalelab.curves.fitting.posterior import Draws, posterior
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import numpy as np
 from curve_tables.common import DENSE, PAPER_R0, SAMPLES, TABLE_1, markdown, sigmoid
 from scalelab.curves import POWER, SIGMOID, Options, analyse, curve, fit_curve, forecast, read_sources
 from scalelab.curves.data import Curve, binomial_stderr
-from scalelab.curves.intervals import draw, intervals
-from scalelab.curves.paper import fit_paper
+from scalelab.curves.fitting.intervals import draw, intervals
+from scalelab.curves.fitting.paper import fit_paper
 
 
 def dense() -> Curve:

@@ -43,7 +43,7 @@ class Table:
         columns: columns of the file; a row may lack some.
         rows: its records.
         run: name of the run where no column says it.
-        facts: what is known of the whole file: `steps_per_epoch`, `fit_window`, `unit`, `seed`.
+        facts: what is known of the whole file: `fit_window`, `unit`, `seed`.
         notes: remarks for the reader of the fit.
     """
 
@@ -190,13 +190,8 @@ def _unit(table: Table, names: Mapping[str, str], rows: Sequence[Row]) -> str:
 
 
 def _epoch_end(table: Table, names: Mapping[str, str], rows: Sequence[Row], compute: Sequence[float]) -> float | None:
-    """The largest compute inside the first epoch, by an `epoch` column or the manifest's `steps_per_epoch`."""
-    steps_per_epoch = table.facts.get("steps_per_epoch")
-    inside = []
-    for row, spent in zip(rows, compute):
-        if "epoch" in names:
-            inside.append((_number(table, row, names, "epoch") < 1, spent))
-        elif steps_per_epoch and "step" in names:
-            inside.append((_number(table, row, names, "step") < float(steps_per_epoch), spent))
-    outside = [spent for within, spent in inside if not within]
-    return min(outside) if outside else None
+    """Compute of the first evaluation after the first epoch, by an `epoch` column; None where no column says."""
+    if "epoch" not in names:
+        return None
+    outside = [spent for row, spent in zip(rows, compute) if _number(table, row, names, "epoch") >= 1]
+    return min(outside, default=None)

@@ -16,11 +16,11 @@ from typing import Any, Literal
 import numpy as np
 
 from scalelab.curves.data import same_unit
-from scalelab.curves.fit import Fit
-from scalelab.curves.intervals import correlation_factor
-from scalelab.curves.models import SIGMOID, Array
-from scalelab.curves.problem import Problem, pose
-from scalelab.curves.solver import minimise
+from scalelab.curves.fitting.intervals import correlation_factor
+from scalelab.curves.fitting.joint import Fit
+from scalelab.curves.fitting.models import SIGMOID, Array
+from scalelab.curves.fitting.problem import Problem, make_problem
+from scalelab.curves.fitting.solver import minimise
 from scalelab.errors import LabError
 
 COORDINATES = ("R0", "A", "B", "C_mid")
@@ -37,7 +37,7 @@ class JointFit:
         members: the separate fits.
         shared: names of the shared parameters; empty for separate fits without a prior.
         theta_JP: parameter vectors.
-        stderr_JP: standard errors of the natural parameters, by linearisation.
+        stderr_JP: standard errors of R0, A, B, C_mid, by linearisation.
         log_reference: logarithm of the compute that all vectors are relative to.
         deviance: sum of squared standardised residuals, deflated for correlation between neighbours.
         free: number of free parameters.
@@ -65,10 +65,10 @@ class JointFit:
 
     def rows(self) -> list[tuple[str, str, dict[str, float], dict[str, float]]]:
         """Run, task, parameters and standard errors of every curve."""
-        natural_JP = SIGMOID.natural(self.theta_JP, self.log_reference)
+        parameters_JP = SIGMOID.readable(self.theta_JP, self.log_reference)
         return [
             (fit.curve.run, fit.curve.task, dict(zip(COORDINATES, values)), dict(zip(COORDINATES, errors)))
-            for fit, values, errors in zip(self.members, natural_JP.tolist(), self.stderr_JP.tolist())
+            for fit, values, errors in zip(self.members, parameters_JP.tolist(), self.stderr_JP.tolist())
         ]
 
 
@@ -168,7 +168,7 @@ def fit_together(fits: Sequence[Fit], shared: Sequence[str]) -> JointFit:
     information = jacobian_BNF[0][:, movable_F].T @ jacobian_BNF[0][:, movable_F]
     variance_F[movable_F] = np.diag(np.linalg.pinv(information)) * factor
     theta_JP = theta_F[index_JP]
-    slope_JP = SIGMOID.natural(theta_JP, log_reference) ** np.array([0, 0, 1, 1])
+    slope_JP = SIGMOID.readable(theta_JP, log_reference) ** np.array([0, 0, 1, 1])
     return JointFit(
         members=tuple(fits),
         shared=tuple(shared),
@@ -192,7 +192,7 @@ def _pose_all(fits: Sequence[Fit], shared: Sequence[str]) -> tuple[list[Problem]
         raise LabError("joint fits are of sigmoids: use --method joint")
     same_unit([fit.curve for fit in fits])
     log_reference = float(np.mean([fit.log_reference for fit in fits]))
-    problems = [pose(fit.curve, SIGMOID, fit.fixed_r0, None, float(np.exp(log_reference)))[0] for fit in fits]
+    problems = [make_problem(fit.curve, SIGMOID, fit.fixed_r0, None, float(np.exp(log_reference)))[0] for fit in fits]
     return problems, log_reference
 
 

@@ -13,12 +13,12 @@ from typing import Literal
 
 import numpy as np
 
-from scalelab.curves.fit import Fit
-from scalelab.curves.models import Array, jacobian, log_compute
-from scalelab.curves.noise import covariance, typical
-from scalelab.curves.posterior import LOG_SCALES_K, Draws, mean_covariance, noise_of
-from scalelab.curves.problem import pose
-from scalelab.curves.solver import minimise
+from scalelab.curves.fitting.joint import Fit
+from scalelab.curves.fitting.models import Array, jacobian, log_compute
+from scalelab.curves.fitting.noise import covariance, typical
+from scalelab.curves.fitting.posterior import LOG_SCALES_K, Draws, mean_covariance, noise_of
+from scalelab.curves.fitting.problem import make_problem
+from scalelab.curves.fitting.solver import minimise
 
 Kind = Literal["block", "parametric"]
 
@@ -50,7 +50,7 @@ def bootstrap(fit: Fit, kind: Kind = "block", size: int = 1000, seed: int = 0) -
 
 def refit(fit: Fit, rate_MN: Array) -> Array:
     """Parameter vectors `[M, P]` of the fit's problem with other pass rates, started from the fit."""
-    problem, _ = pose(fit.curve, fit.model, fit.fixed_r0, fit.prior)
+    problem, _ = make_problem(fit.curve, fit.model, fit.fixed_r0, fit.prior)
     cutoff = 3 + 12 / max(problem.spare, 1)
     solution = minimise(
         lambda theta_BP, at_B: problem.residuals(theta_BP, rate_MN[at_B], fit.sigma_N),

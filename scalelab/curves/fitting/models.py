@@ -50,12 +50,12 @@ class Model(Protocol):
         """`u` where the curve reaches a pass rate, `[B]`: `LOG_ZERO` if it starts there, infinite if it never does."""
         ...
 
-    def natural(self, theta_BP: Array, log_reference: float) -> Array:
+    def readable(self, theta_BP: Array, log_reference: float) -> Array:
         """Parameters as people read them (`parameters` names them), in the compute unit of the data."""
         ...
 
-    def natural_slopes(self, theta_P: Array, log_reference: float) -> Array:
-        """Derivative of `natural` by the parameter vector, `[P, P]`: carries standard errors over."""
+    def parameter_slopes(self, theta_P: Array, log_reference: float) -> Array:
+        """Derivative of `readable` by the parameter vector, `[P, P]`: carries standard errors over."""
         ...
 
 
@@ -114,15 +114,15 @@ class Sigmoid:
         u_B = theta_BP[..., 3] - np.log(odds_B) / np.exp(theta_BP[..., 2])
         return np.where(gained_B <= 0, LOG_ZERO, np.where(to_go_B <= 0, np.inf, u_B))
 
-    def natural(self, theta_BP: Array, log_reference: float) -> Array:
+    def readable(self, theta_BP: Array, log_reference: float) -> Array:
         """(R0, A, B, C_mid)."""
         shape_BS = np.exp(theta_BP[..., 2:] + np.array([0.0, log_reference]))
         return np.concatenate([theta_BP[..., :2], shape_BS], axis=-1)
 
-    def natural_slopes(self, theta_P: Array, log_reference: float) -> Array:
+    def parameter_slopes(self, theta_P: Array, log_reference: float) -> Array:
         """Diagonal: B and C_mid are exponentials of their coordinates."""
-        natural_P = self.natural(theta_P, log_reference)
-        return np.diag([1.0, 1.0, natural_P[2], natural_P[3]])
+        parameters_P = self.readable(theta_P, log_reference)
+        return np.diag([1.0, 1.0, parameters_P[2], parameters_P[3]])
 
 
 class PowerLaw:
@@ -153,14 +153,14 @@ class PowerLaw:
         ratio_B = np.maximum(theta_BP[..., 1], 1e-300) / np.where(to_go_B > 0, to_go_B, 1.0)
         return np.where(to_go_B > 0, np.log(ratio_B) / np.exp(theta_BP[..., 2]), np.inf)
 
-    def natural(self, theta_BP: Array, log_reference: float) -> Array:
+    def readable(self, theta_BP: Array, log_reference: float) -> Array:
         """(A, B, D), with D in the compute unit of the data."""
         B = np.exp(theta_BP[..., 2])
         return np.stack([theta_BP[..., 0], B, theta_BP[..., 1] * np.exp(B * log_reference)], axis=-1)
 
-    def natural_slopes(self, theta_P: Array, log_reference: float) -> Array:
+    def parameter_slopes(self, theta_P: Array, log_reference: float) -> Array:
         """D depends on both of its coordinate and B, because the reference compute is raised to B."""
-        _, B, D = self.natural(theta_P, log_reference)
+        _, B, D = self.readable(theta_P, log_reference)
         slopes = np.zeros((3, 3))
         slopes[0, 0] = 1.0
         slopes[1, 2] = B

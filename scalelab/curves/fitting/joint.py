@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalelab.curves.data import Curve, merge_neighbours
-from scalelab.curves.models import POWER, SIGMOID, Array, Model, log_compute, value
-from scalelab.curves.noise import typical
-from scalelab.curves.prior import DEFAULT, Prior
-from scalelab.curves.problem import Problem, pose, solve
+from scalelab.curves.fitting.models import POWER, SIGMOID, Array, Model, log_compute, value
+from scalelab.curves.fitting.noise import typical
+from scalelab.curves.fitting.prior import DEFAULT, Prior
+from scalelab.curves.fitting.problem import Problem, make_problem, solve
 from scalelab.errors import LabError
 
 MOST_POINTS = 240
@@ -68,12 +68,12 @@ class Fit:
     @property
     def parameters(self) -> dict[str, float]:
         """Parameters by name, in the compute unit of the data."""
-        return dict(zip(self.model.parameters, self.model.natural(self.theta_P, self.log_reference).tolist()))
+        return dict(zip(self.model.parameters, self.model.readable(self.theta_P, self.log_reference).tolist()))
 
     @property
     def stderr(self) -> dict[str, float]:
         """Standard errors by linearisation (0 for a given R0)."""
-        slopes = self.model.natural_slopes(self.theta_P, self.log_reference)
+        slopes = self.model.parameter_slopes(self.theta_P, self.log_reference)
         variances = np.diag(slopes @ self.covariance_PP @ slopes.T)
         return dict(zip(self.model.parameters, np.sqrt(np.maximum(variances, 0)).tolist()))
 
@@ -171,7 +171,7 @@ def fit_curve(
     if r0 is not None and not 0 <= r0 <= 1:
         raise LabError(f"R0 of {r0:g} lies outside [0, 1]")
     refuse_unfit(points, model, r0)
-    problem, reference = pose(points, model, r0, prior)
+    problem, reference = make_problem(points, model, r0, prior)
     theta_P, scale, weight_N = solve(problem)
     sigma_N = scale * problem.relative_N
     _, jacobian_BNP = problem.residuals(theta_P[None], problem.rate_N, sigma_N / np.sqrt(weight_N))
@@ -233,7 +233,7 @@ def refuse_flat(fit: Fit) -> None:
         return
     constant = fit.fixed_r0 if fit.fixed_r0 is not None else float(np.average(points.pass_rate_N, weights=weight_N))
     explained = float((weight_N * ((points.pass_rate_N - constant) ** 2 - fit.residual_N**2)).sum())
-    known = spare + (fit.prior.worth(points.stderr_N is not None) if fit.prior else 0)
+    known = spare + (fit.prior.equivalent_points(points.stderr_N is not None) if fit.prior else 0)
     more = len(fit.theta_P) - 1
     if explained <= 0 or fdtrc(more, known, explained / more) > 0.05:
         raise FitError(
@@ -269,21 +269,3 @@ def _warnings(fit: Fit, problem: Problem) -> list[str]:
     if outliers:
         warnings.append(f"{outliers} outlying point{'s' * (outliers != 1)} down-weighted")
     return warnings
-
-
-def fit_run(
-    curves: Sequence[Curve],
-    model: Model = SIGMOID,
-    *,
-    since: float | None = None,
-    until: float | None = None,
-    r0: float | None = None,
-) -> tuple[list[Fit], list[dict[str, str]]]:
-    """Fit every curve; those that carry no fit are listed with the reason instead of stopping the rest."""
-    fits, refused = [], []
-    for item in curves:
-        try:
-            fits.append(fit_curve(item, model, since=since, until=until, r0=r0))
-        except FitError as reason:
-            refused.append({"source": item.source, "run": item.run, "task": item.task, "reason": str(reason)})
-    return fits, refused

@@ -6,12 +6,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from scalelab.curves.bootstrap import bootstrap
-from scalelab.curves.fit import Fit
-from scalelab.curves.models import Array
-from scalelab.curves.posterior import Draws, mean_covariance, posterior
-from scalelab.curves.problem import pose
-from scalelab.curves.solver import minimise
+from scalelab.curves.fitting.bootstrap import bootstrap
+from scalelab.curves.fitting.joint import Fit
+from scalelab.curves.fitting.models import Array
+from scalelab.curves.fitting.posterior import Draws, mean_covariance, posterior
+from scalelab.curves.fitting.problem import make_problem
+from scalelab.curves.fitting.solver import minimise
 from scalelab.errors import LabError
 
 Method = Literal["posterior", "profile", "block", "parametric"]
@@ -42,8 +42,8 @@ def intervals(fit: Fit, draws: Draws, level: float = 0.8, method: Method = "post
     names = [name for name in fit.model.parameters if not (name == "R0" and fit.fixed_r0 is not None)]
     if method == "profile":
         return profile_intervals(fit, level)
-    natural = draws.natural()
-    return {name: around(natural[name], fit.parameters[name], level) for name in names}
+    found = draws.parameters()
+    return {name: around(found[name], fit.parameters[name], level) for name in names}
 
 
 def check_level(level: float) -> None:
@@ -95,7 +95,7 @@ def profile_intervals(fit: Fit, level: float = 0.8) -> dict[str, Interval]:
         if index >= 2:
             ends_2P = np.repeat(fit.theta_P[None], 2, axis=0)
             ends_2P[:, index] = low, high
-            low, high = fit.model.natural(ends_2P, fit.log_reference)[:, fit.model.parameters.index(name)]
+            low, high = fit.model.readable(ends_2P, fit.log_reference)[:, fit.model.parameters.index(name)]
         found[name] = (float(low), float(high))
     return found
 
@@ -115,12 +115,12 @@ def _whitening(fit: Fit) -> Array:
 
 def _profile(fit: Fit, index: int, allowed: float, whiten_NN: Array) -> Interval:
     """Where the deviance of one coordinate crosses what is allowed, by interpolation between refits."""
-    problem, _ = pose(fit.curve, fit.model, fit.fixed_r0, fit.prior)
+    problem, _ = make_problem(fit.curve, fit.model, fit.fixed_r0, fit.prior)
     low, high = float(problem.lower_P[index]), float(problem.upper_P[index])
     at = float(fit.theta_P[index])
     deviation = float(np.sqrt(fit.covariance_PP[index, index])) or (min(high, 10.0) - low) / 50
-    reach = np.sinh(np.linspace(0, np.arcsinh(200), 40))[1:] * deviation / 5
-    values_B = np.concatenate([np.clip(at - reach[::-1], low, high), [at], np.clip(at + reach, low, high)])
+    step = np.sinh(np.linspace(0, np.arcsinh(200), 40))[1:] * deviation / 5
+    values_B = np.concatenate([np.clip(at - step[::-1], low, high), [at], np.clip(at + step, low, high)])
     along_P = fit.covariance_PP[:, index] / max(float(fit.covariance_PP[index, index]), 1e-300)
     count = len(fit.curve)
     rate_1N, unit_N = fit.curve.pass_rate_N[None], np.ones(count)

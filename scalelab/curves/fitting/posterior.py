@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalelab.curves.fit import Fit
-from scalelab.curves.models import SIGMOID, Array, Model, log_compute, value
-from scalelab.curves.noise import Noise, covariance, hypotheses, typical
-from scalelab.curves.prior import Prior
+from scalelab.curves.fitting.joint import Fit
+from scalelab.curves.fitting.models import SIGMOID, Array, Model, log_compute, value
+from scalelab.curves.fitting.noise import Noise, covariance, hypotheses, typical
+from scalelab.curves.fitting.prior import Prior
 
 LOG_SCALES_K = np.linspace(-0.9, 1.2, 11)
 """Noise scales considered, relative to the fitted one."""
@@ -50,15 +50,15 @@ class Draws:
     def __len__(self) -> int:
         return len(self.theta_MP)
 
-    def natural(self) -> dict[str, Array]:
+    def parameters(self) -> dict[str, Array]:
         """Draws of every parameter, `[M]` each, in the compute unit of the data."""
-        natural_MP = self.model.natural(self.theta_MP, self.log_reference)
-        return dict(zip(self.model.parameters, natural_MP.T))
+        parameters_MP = self.model.readable(self.theta_MP, self.log_reference)
+        return dict(zip(self.model.parameters, parameters_MP.T))
 
     def covariance(self) -> dict[str, dict[str, float]]:
         """Covariance of the parameters, by their names."""
         names = self.model.parameters
-        covariance_PP = np.cov(self.model.natural(self.theta_MP, self.log_reference), rowvar=False)
+        covariance_PP = np.cov(self.model.readable(self.theta_MP, self.log_reference), rowvar=False)
         return {name: dict(zip(names, row)) for name, row in zip(names, covariance_PP.tolist())}
 
     def value(self, compute: Array | Sequence[float]) -> Array:

@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from scalelab.curves.table import Row, Table, listing
+from scalelab.curves.reading.table import Row, Table, listing
 from scalelab.errors import LabError
 
 COMPUTE_NAMES = ("compute", "gpu_hours", "core_hours")

@@ -22,7 +22,7 @@ from itertools import product
 
 import numpy as np
 
-from scalelab.curves.models import Array
+from scalelab.curves.fitting.models import Array
 
 DRIFTS = (0.5, 1.0, 2.0)
 """Sizes of drift considered, relative to the sampling noise."""

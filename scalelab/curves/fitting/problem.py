@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalelab.curves.data import Curve
-from scalelab.curves.models import SIGMOID, Array, Model, jacobian, log_compute, value
-from scalelab.curves.noise import typical
-from scalelab.curves.prior import Prior
-from scalelab.curves.solver import influence, minimise
+from scalelab.curves.fitting.models import SIGMOID, Array, Model, jacobian, log_compute, value
+from scalelab.curves.fitting.noise import typical
+from scalelab.curves.fitting.prior import Prior
+from scalelab.curves.fitting.solver import influence, minimise
 
 STARTS = 6
 """Grid cells refined; the rest are worse by more than a local optimum can make good."""
@@ -92,7 +92,7 @@ class Problem:
         return float(np.sqrt(max(variance, (1e-7 / typical(self.relative_N)) ** 2)))
 
 
-def pose(
+def make_problem(
     points: Curve, model: Model, r0: float | None, prior: Prior | None, reference: float | None = None
 ) -> tuple[Problem, float]:
     """The points as the solver sees them, and the reference compute (their geometric mean unless given)."""

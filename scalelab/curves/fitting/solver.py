@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalelab.curves.models import Array
+from scalelab.curves.fitting.models import Array
 
 Residuals = Callable[[Array, Array], tuple[Array, Array]]
 """(parameters `[B, P]`, which problems they belong to `[B]`) → (residuals `[B, N]`, Jacobian `[B, N, P]`)."""

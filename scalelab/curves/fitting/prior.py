@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalelab.curves.models import SIGMOID, Array, Model
+from scalelab.curves.fitting.models import SIGMOID, Array, Model
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Prior:
             known: whether standard errors are known.
         """
         median = self.scale[0] if known else self.scatter[0] / relative
-        worth = self.worth(known)
-        return (worth * median**2 + squares) / (worth + spare)
+        count = self.equivalent_points(known)
+        return (count * median**2 + squares) / (count + spare)
 
-    def worth(self, known: bool) -> float:
-        """How many squared residuals what is believed of the noise scale is worth: the logarithm spreads as much."""
+    def equivalent_points(self, known: bool) -> float:
+        """Number of squared residuals that would tell the noise scale as well as the prior does."""
         return float(0.5 / (self.scale if known else self.scatter)[1] ** 2)
 
     def log_scale(self, log_scale: Array, relative: float, known: bool) -> Array:

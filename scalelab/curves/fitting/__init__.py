@@ -1,0 +1,1 @@
+"""Fit one curve: models, solver, prior, posterior, intervals."""
