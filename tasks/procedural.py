@@ -42,6 +42,20 @@ class Procedural(ABC):
         """The configuration without the problems made so far: a verifier on another machine does not need them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
+    @property
+    def held_out_size(self) -> int | None:
+        """None: as many prompts are held out as the settings give different problems."""
+        return None
+
+    @property
+    def has_thinking(self) -> bool:
+        """Whether completions begin inside `<think>`."""
+        return True
+
+    def describe(self) -> dict[str, Any]:
+        """Nothing: the fields, which are in the configuration, say it all."""
+        return {}
+
     @abstractmethod
     def draw(self, number: int) -> Prompt:
         """The problem that belongs to a number in [0, 2^62), of either split."""

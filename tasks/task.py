@@ -1,10 +1,12 @@
-"""What every task offers, and what every verifier does."""
+"""The protocols of tasks and verifiers, and a check that a class follows them."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from tasks.errors import TaskError
 from tasks.types import Prompt, Verdict
 
 
@@ -24,22 +26,31 @@ class Verifier(Protocol):
         ...
 
 
+@runtime_checkable
 class Task(Protocol):
     """A source of prompts with a fixed held-out split and a verifier.
 
-    Attributes:
-        name: appears in prompt ids (`name/…`), weights, ledgers and fits.
-        size: number of different training prompts, or None if the stream never repeats.
+    A class of one's own follows it as a frozen dataclass that can be pickled; `tasks.own` has base classes.
     """
 
     @property
     def name(self) -> str:
-        """The task's name."""
+        """The task's name, in prompt ids (`name/…`), weights, ledgers and fits; without a slash."""
         ...
 
     @property
     def size(self) -> int | None:
-        """Number of different training prompts; None if endless."""
+        """Number of different training prompts: 0 for a task that only evaluates, None if the stream never repeats."""
+        ...
+
+    @property
+    def held_out_size(self) -> int | None:
+        """Largest held-out split that the settings allow, known without loading data; None if nothing bounds it."""
+        ...
+
+    @property
+    def has_thinking(self) -> bool:
+        """Whether completions begin inside `<think>`; if not, the whole completion is graded."""
         ...
 
     def prompt(self, index: int) -> Prompt:
@@ -58,6 +69,10 @@ class Task(Protocol):
         """A new verifier for this task's prompts."""
         ...
 
+    def describe(self) -> dict[str, Any]:
+        """Where the problems come from (JSON-able), for a run's manifest; empty if there is nothing to say."""
+        ...
+
 
 @runtime_checkable
 class TracedTask(Task, Protocol):
@@ -66,3 +81,35 @@ class TracedTask(Task, Protocol):
     def trace(self, index: int) -> tuple[Prompt, str]:
         """SFT example number `index`: a prompt that is never held out, and a completion for it."""
         ...
+
+
+_VALUES = ("name", "size", "held_out_size", "has_thinking")
+_MISSING = object()
+_METHODS = {"prompt": 1, "held_out": 1, "verifier": 0, "describe": 0}
+
+
+def require_task(candidate: Any) -> None:
+    """Check that a class, or an object, follows the `Task` protocol; nothing of it is evaluated.
+
+    Raises:
+        TaskError: a member is missing, or a method does not take the arguments that it is called with.
+    """
+    cls = candidate if isinstance(candidate, type) else type(candidate)
+    fields = getattr(cls, "__dataclass_fields__", {})
+    members = {name: inspect.getattr_static(cls, name, _MISSING) for name in (*_VALUES, *_METHODS)}
+    missing = [name for name, member in members.items() if member is _MISSING and name not in fields]
+    if missing:
+        raise TaskError(
+            f"{cls.__qualname__} is no task, it lacks {', '.join(missing)}: "
+            "extend tasks.own.RewardTask, or add what tasks/task.py describes"
+        )
+    for name, count in _METHODS.items():
+        method = members[name]
+        if not callable(method):
+            raise TaskError(f"{cls.__qualname__}.{name} is a {type(method).__name__}: a task has a method of that name")
+        if not inspect.isfunction(method):
+            continue
+        try:
+            inspect.signature(method).bind(*range(count + 1))
+        except TypeError as problem:
+            raise TaskError(f"{cls.__qualname__}.{name} is called with {count} arguments: {problem}") from None

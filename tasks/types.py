@@ -1,12 +1,14 @@
-"""The three small messages that tasks, verifiers and their callers exchange."""
+"""The messages that tasks, verifiers and their callers exchange."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from tasks.errors import TaskError
+from tasks.text import clean
 
 Outcome = Literal["passed", "failed", "timeout", "memory", "error"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -17,7 +19,7 @@ Message = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Prompt:
-    """One problem as a model is asked it.
+    """One problem as a model is asked it; lone surrogates in what the model reads are replaced.
 
     Attributes:
         id: unique over all tasks and stable over runs; history and splits go by it.
@@ -36,6 +38,12 @@ class Prompt:
     meta: Mapping[str, Any] = field(default_factory=dict)
     chat: tuple[Message, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("id", "text"):
+            object.__setattr__(self, name, clean(getattr(self, name)))
+        chat = tuple({key: clean(part) for key, part in message.items()} for message in self.chat)
+        object.__setattr__(self, "chat", chat)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -45,21 +53,27 @@ class Verdict:
         outcome: `passed` or `failed` judge the completion; `timeout` and `memory` say that running or
             grading it took more than it was given; `error` is the verifier's own trouble and says nothing
             about the completion.
-        reward: 1.0 if passed, else 0.0.
+        reward: from 0 (wrong) to 1 (right); a verifier without partial credit gives 1 if passed, else 0.
         seconds: wall time that grading took.
-        detail: one line for people, never parsed.
+        detail: one line for people, never parsed; lone surrogates are replaced.
+        parts: named parts that the reward is made of, each from 0 to 1; empty if it has none.
     """
 
     outcome: Outcome
     reward: float
     seconds: float = 0.0
     detail: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
             raise TaskError(f"unknown outcome {self.outcome!r}: use one of {', '.join(OUTCOMES)}")
+        for name, value in {"reward": self.reward, **self.parts}.items():
+            if not (math.isfinite(value) and 0 <= value <= 1):
+                raise TaskError(f"{name} of a verdict is {value}: give a number from 0 to 1")
+        object.__setattr__(self, "detail", clean(self.detail))
 
 
 def verdict(outcome: Outcome, seconds: float = 0.0, detail: str = "") -> Verdict:
-    """A verdict with the reward that belongs to its outcome."""
+    """Make a verdict without partial credit: the reward is 1 if the outcome is `passed`, else 0."""
     return Verdict(outcome, float(outcome == "passed"), seconds, detail)

@@ -18,7 +18,7 @@ from scalelab.run.monitors import Monitors
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from tasks.code.miniature import CodeMiniature
-from tasks.data.datasets import CodeDataset, DatasetTask, MathDataset
+from tasks.data.datasets import CodeDataset, MathDataset
 from tasks.math.miniature import MathMiniature
 from tasks.math.symbolic_gsm import SymbolicGSM
 
@@ -222,16 +222,14 @@ class Run:
         if len(weights) != len(names) or not all(0 < weight < float("inf") for weight in weights):
             raise ValueError(f"Run.task_weights is {weights} for {len(names)} tasks: give each a share above 0")
         for task in self.tasks:
-            if not isinstance(task, DatasetTask):
-                continue
-            if self.evaluation.prompts > task.held_out_size:
+            if task.held_out_size is not None and self.evaluation.prompts > task.held_out_size:
                 raise ValueError(
                     f"Evaluation.prompts ({self.evaluation.prompts}) exceeds held_out_size ({task.held_out_size}) of "
                     f"{task.name}: lower the one or raise the other"
                 )
-            if not task.thinking and isinstance(self.recipe.length_control, ForcedInterruption):
+            if not task.has_thinking and isinstance(self.recipe.length_control, ForcedInterruption):
                 raise ValueError(
-                    f"length_control interrupts a thinking that {task.name} does not have (thinking = False): bind "
+                    f"length_control interrupts a thinking that {task.name} does not have: bind "
                     "Recipe.length_control = None or @LengthPenalty()"
                 )
 

@@ -7,11 +7,13 @@ from typing import Any
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.run.config import Run
-from tasks.data.datasets import CodeDataset, MathDataset
+
+LOOKED_AT = 1000
+"""Prompts of an endless task that are looked at."""
 
 
 def describe_tasks(run: Run) -> dict[str, Any]:
-    """Load the data sets of a run and say where their problems came from, for the manifest.
+    """Load the problems of a run and say where they came from, for the manifest.
 
     Raises:
         LabError: a task has nothing to train on.
@@ -19,35 +21,36 @@ def describe_tasks(run: Run) -> dict[str, Any]:
     """
     facts = {}
     for task in run.tasks:
-        if isinstance(task, MathDataset | CodeDataset):
-            task.held_out(run.evaluation.prompts)
-            if not task.size:
-                raise LabError(
-                    f"task {task.name} has nothing to train on: {task.dataset} is for evaluation only, or all of it is "
-                    f"held out (held_out_size = {task.held_out_size})"
-                )
-            facts[task.name] = task.describe()
+        task.held_out(run.evaluation.prompts)
+        if task.size == 0:
+            raise LabError(
+                f"task {task.name} has nothing to train on: its problems are for evaluation only, or all of them are "
+                f"held out (held_out_size = {task.held_out_size})"
+            )
+        if about := task.describe():
+            facts[task.name] = about
     return facts
 
 
 def check_prompts(run: Run, tokenizer: Any) -> None:
-    """See that every prompt of the data sets leaves room for a completion.
+    """See that every prompt leaves room for a completion; of an endless task, the first `LOOKED_AT`.
 
     Raises:
         LabError: some do not, or a chat is asked for and the model has no chat template.
     """
     limit = run.generator.max_model_len - run.recipe.max_tokens
     for task in run.tasks:
-        if not isinstance(task, MathDataset | CodeDataset):
-            continue
-        prompts = [*task.held_out(run.evaluation.prompts), *map(task.prompt, range(task.size))]
+        count = LOOKED_AT if task.size is None else task.size
+        prompts = [*task.held_out(run.evaluation.prompts), *map(task.prompt, range(count))]
         prompt_ids(tokenizer, prompts[0])
         # A token is a byte at least, so that only long texts need to be cut into tokens; a chat's marks come on top.
         doubtful = [prompt for prompt in prompts if prompt.chat or len(prompt.text.encode()) + 1 > limit]
         long = [length for prompt in doubtful if (length := len(prompt_ids(tokenizer, prompt))) > limit]
         if long:
+            shorter = f"leave long problems out with {type(task).__name__}.longest"
+            way = shorter if hasattr(task, "longest") else f"make the problems of {type(task).__name__} shorter"
             raise LabError(
                 f"{len(long)} of {len(prompts)} prompts of {task.name} have more than the {limit} tokens that "
                 f"GeneratorConfig.max_model_len leaves beside Recipe.max_tokens (the longest {max(long)}): "
-                f"leave long problems out with {type(task).__name__}.longest, or raise max_model_len"
+                f"{way}, or raise max_model_len"
             )

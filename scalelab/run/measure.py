@@ -23,7 +23,7 @@ from scalelab.rollout.evaluation import TaskEvaluation
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.checkpoint_model import CheckpointModel
 from scalelab.run.records import Graded, evaluations, rollout_row
-from tasks.data.datasets import CodeDataset, MathDataset, dataset_task
+from tasks.data.datasets import DatasetTask, dataset_task
 from tasks.data.hub import SOURCES
 from tasks.stream import stable_number
 from tasks.task import Task, Verifier
@@ -110,12 +110,12 @@ def _task(name: str, model: CheckpointModel, asked: Asked) -> Task:
     own: dict[str, Any] = {} if model.run is None else {task.name: task for task in model.run.tasks}
     if name in own:
         task = own[name]
-        return replace(task, folder=asked.data) if asked.data and isinstance(task, MathDataset | CodeDataset) else task
+        return replace(task, folder=asked.data) if asked.data and hasattr(task, "folder") else task
     if name not in SOURCES:
         raise LabError(f"unknown task {name!r}: {nearest(name, [*own, *SOURCES])}")
-    alike = [task for task in own.values() if isinstance(task, MathDataset | CodeDataset)]
+    alike = [task for task in own.values() if hasattr(task, "chat")]
     chat = asked.chat if asked.chat is not None else alike[0].chat if alike else model.run is None
-    think = asked.think if asked.think is not None else alike[0].thinking if alike else model.run is not None
+    think = asked.think if asked.think is not None else alike[0].has_thinking if alike else model.run is not None
     return dataset_task(name, folder=asked.data, chat=chat, thinking=think, workers=os.cpu_count() or 1)
 
 
@@ -124,7 +124,7 @@ def _how_many(task: Task, model: CheckpointModel, asked: Asked) -> int:
         return asked.prompts
     if model.run is not None and task.name in {own.name for own in model.run.tasks}:
         return model.run.evaluation.prompts
-    assert isinstance(task, MathDataset | CodeDataset)
+    assert isinstance(task, DatasetTask)  # it is of the table
     return task.held_out_count
 
 

@@ -97,6 +97,11 @@ class DatasetTask(ABC):
         return len(self._split[1])
 
     @property
+    def has_thinking(self) -> bool:
+        """Whether completions begin inside `<think>`."""
+        return self.thinking
+
+    @property
     def held_out_count(self) -> int:
         """Number of held-out prompts."""
         return len(self._split[0])

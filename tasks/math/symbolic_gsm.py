@@ -29,6 +29,11 @@ class SymbolicGSM(Procedural):
     name: str = "gsm_symbolic"
     held_out_share: float = 0.1
 
+    @property
+    def has_thinking(self) -> bool:
+        """False: the whole completion is graded."""
+        return False
+
     def draw(self, number: int) -> Prompt:
         """A template's problem, for names and numbers derived from a number."""
         entry = self._problems[number % _PROBLEMS]
