@@ -7,6 +7,13 @@ class MoeError(ValueError):
     """A problem with a model, a layout, weights or a checkpoint, said in one line: the cause and what to do."""
 
 
+def printable(error: BaseException, longest: int = 300) -> str:
+    """What an error says, as one line of printable characters, whoever wrote the text that it quotes."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = "".join(one if one.isprintable() else "?" for one in text)
+    return text if len(text) <= longest else text[:longest] + " …"
+
+
 def require(ok: bool, message: str) -> None:
     """Refuse a value.
 

@@ -37,6 +37,7 @@ from moe.checkpoint.folder import (
     read_manifest,
 )
 from moe.checkpoint.saver import Saver, Staged, one_line, together
+from moe.checkpoint.trusted import check_trusted
 from moe.errors import MoeError
 from moe.model.gpt import LogProbModel
 from moe.model.layers import BIAS
@@ -171,6 +172,7 @@ def _problem(path: Path, hf_config: dict[str, Any]) -> str | None:
         manifest = read_manifest(path)
         check_model(path, manifest, hf_config)
         check_files(path, manifest, sorted(manifest.files)[dist.get_rank() :: dist.get_world_size()])
+        check_trusted(path)
     except (MoeError, OSError) as error:
         mine = str(error)
     problems: list[str | None] = [None] * dist.get_world_size()

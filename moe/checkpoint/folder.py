@@ -2,7 +2,8 @@
 
 A checkpoint is a folder ``step_000050`` with Megatron's files in it and a manifest, ``checkpoint.json``, that lists
 every other file with its size and SHA-256 and says which model, layout and version it is. The manifest is written
-last, in a hidden folder that then takes the final name: what has no manifest is no checkpoint.
+last, in a hidden folder that then takes the final name: what has no manifest is no checkpoint. A checkpoint that was
+found damaged is set aside under a hidden name, so that it takes no whole one's place.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import hashlib
 import json
 import os
 import re
-import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from moe.errors import MoeError, require
+from moe.durable import put_in_place, remove_tree, write_whole
+from moe.errors import MoeError, printable, require
 
 MANIFEST, STATE = "checkpoint.json", "state.json"
-WRITING, REPLACED = ".writing", ".old"
+WRITING, REPLACED, DAMAGED = ".writing", ".old", ".damaged"
 _FORMAT = 1
+_HASHES_AT_ONCE = 8
 _STEP = re.compile(r"step_(\d{6,})")
 # Entries of a config.json that say nothing about the weights.
 _INCIDENTAL = {
@@ -115,31 +118,75 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     if not path.is_dir():
         raise MoeError(f"there is no readable checkpoint at {path}: the folder does not exist; give another")
     try:
-        stored = json.loads((path / MANIFEST).read_text())
+        stored = json.loads((path / MANIFEST).read_bytes())
         known = stored.pop("format") == _FORMAT
-        files = {name: (int(size), str(digest)) for name, (size, digest) in stored.pop("files").items()}
+        files = {_inside(name): (int(size), str(digest)) for name, (size, digest) in stored.pop("files").items()}
         manifest = Manifest(**{**stored, "parts": tuple(stored["parts"])}, files=files)
+        _check_types(manifest)
     except FileNotFoundError:
         raise MoeError(f"{path} holds no readable checkpoint: it has no {MANIFEST}, so it was never finished") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MoeError(f"the checkpoint {path} is damaged: its {MANIFEST} cannot be read ({error})") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        said = f"{type(error).__name__}: {printable(error)}"
+        raise MoeError(f"the checkpoint {path} is damaged: its {MANIFEST} cannot be read ({said})") from None
     if not known:
         raise MoeError(f"the checkpoint {path} was written by another version of this trainer; use that one")
     return manifest
 
 
+def _inside(name: str) -> str:
+    """The name of a file below a folder, as a manifest gives it; whoever wrote the manifest may be a stranger."""
+    parts = PurePosixPath(name).parts
+    if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name:
+        raise ValueError(f"{name!r} is no file of the checkpoint")
+    return name
+
+
+def _check_types(manifest: Manifest) -> None:
+    """Refuse a manifest whose entries are not of the types that `Manifest` gives them."""
+    whole = {"version": manifest.version, "world": manifest.world, **manifest.layout}
+    for name, value in whole.items():
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{name} is no count")
+    if not isinstance(manifest.model, dict) or not isinstance(manifest.model.get("model_type"), str):
+        raise ValueError("model is no config of a model")
+    if not all(isinstance(part, str) for part in manifest.parts):
+        raise ValueError("parts are no words")
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Declare a folder a checkpoint."""
-    text = json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=1)
-    write_synced(folder / MANIFEST, text)
+    write_whole(folder / MANIFEST, json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=1))
 
 
-def write_synced(path: Path, text: str) -> None:
-    """Write a file that is on the disk when this returns."""
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+def publish(fresh: Path, path: Path) -> None:
+    """Give a finished checkpoint its name, in place of the one that has it now."""
+    old = path.with_name(f".{path.name}{REPLACED}")
+    if path.exists():
+        _remove(old)
+        path.replace(old)
+    put_in_place(fresh, path)
+    _remove(old)
+
+
+def restore_replaced(root: Path) -> None:
+    """Give a checkpoint its name back if a crash came after `publish` took it and before the new one had it."""
+    for old in root.glob(f".step_*{REPLACED}"):
+        path = root / old.name.removeprefix(".").removesuffix(REPLACED)
+        if (old / MANIFEST).exists() and not path.exists():
+            put_in_place(old, path)
+
+
+def set_aside(path: Path) -> None:
+    """Take a damaged checkpoint out of those that count; `prune` deletes it when whole ones have taken its place."""
+    aside = path.with_name(f".{path.name}{DAMAGED}")
+    _remove(aside)
+    put_in_place(path, aside)
+
+
+def _remove(path: Path) -> None:
+    """Delete a checkpoint, whole or not; from the first moment on it is none."""
+    if path.exists():
+        remove_tree(path, MANIFEST)
 
 
 def digest(path: Path) -> tuple[int, str]:
@@ -176,21 +223,26 @@ def check_files(path: Path, manifest: Manifest, names: Iterable[str] | None = No
     Raises:
         MoeError: naming the first file that is missing, truncated or changed.
     """
-    for name in manifest.files if names is None else names:
-        size, known = manifest.files[name]
-        try:
-            found = (path / name).stat().st_size
-        except FileNotFoundError:
-            raise MoeError(f"the checkpoint {path} is damaged: {name} is missing; use the one before it") from None
+    names = list(manifest.files if names is None else names)
+    for name in names:
+        size, file = manifest.files[name][0], path / name
+        if not file.is_file():
+            raise MoeError(f"the checkpoint {path} is damaged: {name} is missing; use the one before it")
+        found = file.stat().st_size
         if found != size:
             kind = "truncated" if found < size else "damaged"
             raise MoeError(
                 f"the checkpoint {path} is {kind}: {name} has {found} of {size} bytes; use the one before it"
             )
-        if contents and digest(path / name)[1] != known:
-            raise MoeError(
-                f"the checkpoint {path} is damaged: {name} has changed since it was written; use the one before it"
-            )
+    if not contents:
+        return
+    with ThreadPoolExecutor(_HASHES_AT_ONCE) as pool:  # hashing leaves Python's lock to others
+        found_digests = pool.map(lambda name: digest(path / name)[1], names)
+        for name, found_digest in zip(names, found_digests):
+            if found_digest != manifest.files[name][1]:
+                raise MoeError(
+                    f"the checkpoint {path} is damaged: {name} has changed since it was written; use the one before it"
+                )
 
 
 def check(path: str | os.PathLike[str], hf_config: dict[str, Any] | None = None, contents: bool = True) -> Manifest:
@@ -247,18 +299,31 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     if STATE not in manifest.files:
         raise MoeError(f"the checkpoint {path} holds a model, but no state of a run; give one that a run has written")
     check_files(path, manifest, [STATE])
-    return json.loads((path / STATE).read_text())
+    try:
+        state = json.loads((path / STATE).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise MoeError(f"the checkpoint {path} is damaged: its {STATE} cannot be read ({printable(error)})") from None
+    if not isinstance(state, dict):
+        raise MoeError(f"the checkpoint {path} is damaged: its {STATE} is no JSON object; use the one before it")
+    return state
 
 
-def prune(root: Path, policy: CheckpointPolicy) -> None:
-    """Delete the finished checkpoints that a policy does not keep, and what unfinished ones have left."""
-    paths: Sequence[Path] = finished(root)
-    steps = {path: int(path.name.removeprefix("step_")) for path in paths}
+def prune(root: Path, policy: CheckpointPolicy, written: Path | None = None) -> None:
+    """Delete the finished checkpoints that a policy does not keep, and what unfinished and damaged ones have left.
+
+    Args:
+        root: the folder of all checkpoints.
+        policy: which stay.
+        written: the checkpoint that was written just now, which stays whatever others there are.
+    """
+    steps = {path: int(path.name.removeprefix("step_")) for path in finished(root)}
     kept = policy.kept(steps.values())
     for path, step in steps.items():
-        if step not in kept:
-            (path / MANIFEST).unlink()  # from here on it is no checkpoint, however far the rest gets
-            shutil.rmtree(path)
+        if step not in kept and path != written:
+            _remove(path)
     for suffix in (WRITING, REPLACED):
         for left in root.glob(f".step_*{suffix}"):
-            shutil.rmtree(left)
+            _remove(left)
+    if len(steps) >= policy.keep_last:
+        for left in root.glob(f".step_*{DAMAGED}"):
+            _remove(left)

@@ -10,8 +10,6 @@ import contextlib
 import dataclasses
 import datetime
 import json
-import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,16 +26,16 @@ from torch.distributed.checkpoint.api import CheckpointException  # a BaseExcept
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
 from moe.checkpoint.folder import (
-    REPLACED,
     STATE,
     WRITING,
     CheckpointPolicy,
     Manifest,
     digest,
     prune,
+    publish,
     write_manifest,
-    write_synced,
 )
+from moe.durable import sync, write_whole
 from moe.errors import MoeError
 
 
@@ -170,7 +168,7 @@ def write(staged: Staged, group: dist.ProcessGroup) -> None:
         if first:
             TorchCommonSaveStrategy("torch", 1).save_common(staged.common, folder)
             if staged.state is not None:
-                write_synced(folder / STATE, json.dumps(staged.state))
+                write_whole(folder / STATE, json.dumps(staged.state))
         torch_checkpoint.save(
             staged.shards,
             # everything is in host memory, or read when it is its turn: nothing to copy ahead of the writing
@@ -184,7 +182,9 @@ def write(staged: Staged, group: dist.ProcessGroup) -> None:
             save_config(CheckpointingConfig("torch_dist", 1), str(folder))
         own = folder.glob(f"__{group.rank()}_*.distcp")
         shared = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".distcp"] if first else []
-        written = {path.relative_to(folder).as_posix(): digest(path) for path in (*own, *shared)}
+        for path in (mine := (*own, *shared)):
+            sync(path)
+        written = {path.relative_to(folder).as_posix(): digest(path) for path in mine}
     everyone: list[Any] = [None] * group.size()
     dist.all_gather_object(everyone, written, group=group)
     with together(group, f"put the checkpoint in its place at {staged.path}"):
@@ -199,25 +199,9 @@ def _publish(staged: Staged, manifest: Manifest) -> None:
         if not (staged.folder / name).exists() or (staged.folder / name).stat().st_size != size:
             raise OSError(f"{name} of another rank is not to be seen here; give a folder that all ranks share")
     write_manifest(staged.folder, manifest)
-    _sync(staged.folder)
-    old = staged.path.with_name(f".{staged.path.name}{REPLACED}")
-    shutil.rmtree(old, ignore_errors=True)
-    if staged.path.exists():
-        staged.path.replace(old)
-    staged.folder.replace(staged.path)
-    _sync(staged.path.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    publish(staged.folder, staged.path)
     if staged.keep is not None:
-        prune(staged.path.parent, staged.keep)
-
-
-def _sync(folder: Path) -> None:
-    """Make sure that names given in a folder are on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        prune(staged.path.parent, staged.keep, staged.path)
 
 
 @contextlib.contextmanager

@@ -21,16 +21,17 @@ import torch
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from moe.checkpoint import distributed as checkpoint
-from moe.checkpoint.folder import check
+from moe.checkpoint.folder import Manifest, check
 from moe.checkpoint.saver import Saver, one_line
+from moe.checkpoint.trusted import TrustedReader
 from moe.cpu import host as cpu_host
+from moe.durable import put_in_place
 from moe.errors import MoeError
 from moe.model import gpt as models
 from moe.model.layers import BIAS
@@ -112,12 +113,13 @@ def export_checkpoint(path: Path, folder: Path, shard_bytes: int = 5 * 2**30, ex
         MoeError: naming what is wrong with the checkpoint, or why the folder cannot be written; there is none then.
     """
     _refuse_to_replace(folder)
-    hf_config = check(path).model
+    manifest = check(path)
+    hf_config = manifest.model
     fresh = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(fresh, ignore_errors=True)
     place = path if (path / TOKENIZER).is_dir() else path.parent
     try:
-        stored = _Stored(path)
+        stored = _Stored(path, manifest)
         if stored.biased and not expert_bias:
             raise MoeError(
                 f"{path} has biases of experts; transformers and vLLM leave them out and so choose other experts. "
@@ -128,7 +130,7 @@ def export_checkpoint(path: Path, folder: Path, shard_bytes: int = 5 * 2**30, ex
             tensors = _tensors(hf_config, model, stored)
             save_folder(fresh, hf_config, tensors, shapes(hf_config), shard_bytes, biases)
         tokenizer = copy_tokenizer(place / TOKENIZER, fresh)
-        fresh.replace(folder)
+        put_in_place(fresh, folder)
     except OSError as error:
         raise MoeError(f"cannot write the model to {folder}: {one_line(error)}") from error
     finally:
@@ -282,9 +284,9 @@ class _Stored:
         biased: whether there are biases of experts.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, manifest: Manifest) -> None:
         self._path = path
-        self._reader = FileSystemReader(path)
+        self._reader = TrustedReader(path, manifest)
         self._metadata: Metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
         self.dtype = self._of("embedding.word_embeddings.weight").properties.dtype

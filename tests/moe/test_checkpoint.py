@@ -17,12 +17,18 @@ import moe.checkpoint.saver
 from moe.checkpoint.folder import (
     MANIFEST,
     CheckpointPolicy,
+    Manifest,
     check,
     finished,
     newest,
+    prune,
+    publish,
     read_manifest,
     read_state,
+    restore_replaced,
+    set_aside,
     step_folder,
+    write_manifest,
 )
 from moe.errors import MoeError
 
@@ -36,6 +42,38 @@ def test_a_policy_keeps_the_newest_and_every_so_many(steps, last, every):
     kept = CheckpointPolicy(last, every).kept(steps)
     newer = {step: sum(other > step for other in steps) for step in steps}
     assert kept == {step for step in steps if newer[step] < last or (every and step % every == 0)}
+
+
+def small(root, step, name=None):
+    """A whole checkpoint of nothing but its manifest."""
+    path = root / (name or step_folder(root, step).name)
+    path.mkdir(parents=True)
+    write_manifest(path, Manifest(step, DENSE.to_hf(), {}, 1, ("model",), {}))
+    return path
+
+
+def test_a_damaged_checkpoint_takes_no_place_and_the_one_just_written_stays(tmp_path):
+    policy = CheckpointPolicy(keep_last=1, keep_every=100)
+    for step in (100, 120, 150):
+        small(tmp_path, step)
+    prune(tmp_path, policy, step_folder(tmp_path, 120))
+    assert [read_manifest(path).version for path in finished(tmp_path)] == [100, 120, 150]
+    set_aside(step_folder(tmp_path, 150))
+    assert [read_manifest(path).version for path in finished(tmp_path)] == [100, 120]
+    assert (tmp_path / ".step_000150.damaged").exists(), "kept until whole ones have taken its place"
+    prune(tmp_path, policy, step_folder(tmp_path, 120))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000100", "step_000120"]
+
+
+def test_a_checkpoint_that_was_being_replaced_gets_its_name_back(tmp_path):
+    small(tmp_path, 3, ".step_000003.old")
+    small(tmp_path, 4, ".step_000004.old")
+    small(tmp_path, 4)
+    publish(small(tmp_path, 5, "fresh"), step_folder(tmp_path, 5))
+    restore_replaced(tmp_path)
+    assert [read_manifest(path).version for path in finished(tmp_path)] == [3, 4, 5]
+    prune(tmp_path, CheckpointPolicy(keep_last=3))
+    assert not list(tmp_path.glob(".*"))
 
 
 @slow

@@ -1,0 +1,96 @@
+"""Files that a crash or a power cut leaves whole: the one place where this repository syncs and renames what it keeps.
+
+A file is durable when its content *and* its name are on the disk. The content gets there by fsync of the file, the name
+by fsync of its folder. So the order is always: write under a temporary name, sync the file, rename, sync the folder.
+
+Every step raises an audit event (`sys.addaudithook`), so that a test can end the process between any two of them:
+`durable.write` (path, content), `durable.sync` (path), and Python's own `os.rename` and `os.remove`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+
+PARTIAL = ".partial"
+"""Ending of the temporary name of a file that is not whole yet."""
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        with FileIO(partial, "w") as file:
+            _write(file, content.encode() if isinstance(content, str) else content)
+        put_in_place(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)  # on a full disk the part would be in the way
+        raise
+
+
+def append(file: FileIO, content: bytes) -> None:
+    """Write at the end of an unbuffered file; after an error nothing of it is there."""
+    before = os.fstat(file.fileno()).st_size
+    try:
+        _write(file, content)
+        sys.audit("durable.sync", str(file.name))
+        os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):  # a device has no length to be put back
+            os.ftruncate(file.fileno(), before)
+        raise
+
+
+def put_in_place(fresh: Path, path: Path) -> None:
+    """Give a finished file or folder its final name; its content is on the disk before, its name when this returns.
+
+    A file that is there already is replaced. A folder that is there already must be empty.
+    """
+    sync_all(fresh)
+    os.replace(fresh, path)
+    sync(path.parent)
+
+
+def sync_all(path: Path) -> None:
+    """Put a file, or a folder with everything below it, on the disk."""
+    if path.is_dir():
+        for entry in path.iterdir():
+            sync_all(entry)
+    sync(path)
+
+
+def sync(path: Path) -> None:
+    """Put the content of a file, or the names in a folder, on the disk."""
+    sys.audit("durable.sync", str(path))
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.EBADF)):  # some network disks sync no folders
+            raise
+    finally:
+        os.close(handle)
+
+
+def remove_tree(folder: Path, first: str) -> None:
+    """Delete a folder that one file in it makes valid: that file goes first, for good, before the others.
+
+    Args:
+        folder: what is to go.
+        first: name of the file without which nobody takes the folder for whole.
+    """
+    (folder / first).unlink(missing_ok=True)
+    sync(folder)
+    shutil.rmtree(folder)
+
+
+def _write(file: FileIO, content: bytes) -> None:
+    sys.audit("durable.write", str(file.name), content)
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]

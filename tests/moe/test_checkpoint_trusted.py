@@ -1,0 +1,216 @@
+"""A stranger's checkpoint runs nothing, whichever part of it is hostile: neither in an export nor in a trainer."""
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from moe_models import DENSE, trainer
+
+from moe.checkpoint.folder import MANIFEST, digest, finished, newest, read_manifest, read_state
+from moe.checkpoint.trusted import METADATA, check_trusted, read_metadata
+from moe.errors import MoeError
+from moe.weights.convert import export_checkpoint
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Evil:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.trace),)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A checkpoint with everything in it."""
+    path = tmp_path_factory.mktemp("stranger") / "step_000001"
+    one = trainer(DENSE)
+    one.save(path, {"drawn": 1})
+    one.close()
+    return path
+
+
+@pytest.fixture
+def stranger(whole, tmp_path):
+    """A copy of it to be made hostile."""
+    return Path(shutil.copytree(whole, tmp_path / "step_000001"))
+
+
+def vouch(path):
+    """What a stranger does as well: bring the manifest up to date with the files."""
+    content = json.loads((path / MANIFEST).read_text())
+    content["files"] = {name: digest(path / name) for name in content["files"]}
+    (path / MANIFEST).write_text(json.dumps(content))
+
+
+def change_metadata(path, change):
+    metadata = pickle.loads((path / METADATA).read_bytes())
+    (path / METADATA).write_bytes(pickle.dumps(change(metadata) or metadata))
+    vouch(path)
+
+
+def evil_object(path, trace):
+    """Put code in the place of the random state, behind all else in its file."""
+
+    file = path / "__0_0.distcp"
+    at = file.stat().st_size
+    with open(file, "ab") as out:
+        torch.save({"random": Evil(trace)}, out)
+
+    def move(metadata):
+        for index, place in metadata.storage_data.items():
+            if index.fqn.startswith("random"):
+                place.offset, place.length = at, file.stat().st_size - at
+
+    change_metadata(path, move)
+
+
+def evil_metadata(path, trace):
+    (path / METADATA).write_bytes(pickle.dumps(Evil(trace)))
+    vouch(path)
+
+
+def evil_inside(path, trace):
+    def change(metadata):
+        metadata.planner_data = Evil(trace)
+
+    change_metadata(path, change)
+
+
+def evil_common(path, trace):
+    torch.save({"counters": Evil(trace)}, path / "common.pt")
+    vouch(path)
+
+
+@pytest.mark.parametrize("harm", [evil_metadata, evil_inside, evil_object, evil_common])
+def test_code_in_a_checkpoint_is_never_run(stranger, tmp_path, harm):
+    trace = tmp_path / "trace"
+    harm(stranger, trace)
+    one = trainer(DENSE)
+    try:
+        with pytest.raises(MoeError, match=r"not to be trusted|cannot be read"):
+            one.load(stranger)
+    finally:
+        one.close()
+    if harm in (evil_metadata, evil_inside):  # an export reads neither objects nor what Megatron keeps beside tensors
+        with pytest.raises(MoeError, match="could run code"):
+            export_checkpoint(stranger, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+    else:
+        export_checkpoint(stranger, tmp_path / "out")
+    assert not trace.exists()
+
+
+def test_the_same_code_runs_where_nobody_looks(stranger, tmp_path):
+    """The attack is real: Python's own unpickler falls for it."""
+    evil_metadata(stranger, tmp_path / "trace")
+    with open(stranger / METADATA, "rb") as file:
+        pickle.load(file)
+    assert (tmp_path / "trace").exists()
+
+
+def outside(metadata):
+    next(iter(metadata.storage_data.values())).relative_path = "../../secret"
+
+
+def beyond(metadata):
+    next(iter(metadata.storage_data.values())).length = 2**60
+
+
+def other_kind(metadata):
+    metadata.state_dict_metadata["embedding.word_embeddings.weight"] = "a tensor"
+
+
+def no_part(metadata):
+    metadata.state_dict_metadata["embedding.word_embeddings.weight"].chunks[0].sizes = torch.Size([10**9, 1])
+
+
+def a_list(metadata):
+    return [metadata]
+
+
+@pytest.mark.parametrize("change", [outside, beyond, other_kind, no_part, a_list])
+def test_a_description_that_leads_elsewhere_is_refused(stranger, tmp_path, change):
+    change_metadata(stranger, change)
+    with pytest.raises(MoeError, match=r"not to be trusted"):
+        export_checkpoint(stranger, tmp_path / "out")
+    with pytest.raises(MoeError, match=r"not to be trusted"):
+        check_trusted(stranger)
+
+
+def test_a_whole_checkpoint_is_trusted(whole, tmp_path):
+    check_trusted(whole)
+    assert export_checkpoint(whole, tmp_path / "out").model_type == "llama"
+
+
+def in_one_line(read):
+    """Read something: it succeeds, or says in one line why not."""
+    said = ""
+    try:
+        read()
+    except MoeError as error:
+        said = str(error)
+    assert len(said.splitlines()) <= 1
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_any_change_to_the_description_is_refused_or_harmless(whole, data):
+    """Whatever bytes stand in the file: it is read, or refused in one line."""
+    content = bytearray((whole / METADATA).read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        if data.draw(st.booleans()):
+            content[at] = data.draw(st.integers(0, 255))
+        else:
+            del content[at:]
+            content += data.draw(st.binary(max_size=40)) or b"."
+    other = whole.parent / "changed"
+    other.mkdir(exist_ok=True)
+    (other / METADATA).write_bytes(content)
+    in_one_line(lambda: read_metadata(other, read_manifest(whole)))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_any_manifest_is_read_or_refused_in_one_line(whole, data):
+    stored = json.loads((whole / MANIFEST).read_text())
+    name = data.draw(st.sampled_from(sorted(stored)))
+    if data.draw(st.booleans()):
+        stored[name] = data.draw(json_values)
+    else:
+        stored["files"] = data.draw(
+            st.dictionaries(st.sampled_from(["..", "/etc/passwd", "a/../../b", "", "x"]), json_values)
+        )
+    path = whole.parent / "other" / "step_000002"
+    path.mkdir(parents=True, exist_ok=True)
+    (path / MANIFEST).write_text(json.dumps(stored))
+    in_one_line(lambda: read_manifest(path))
+    in_one_line(lambda: read_state(path))
+    in_one_line(lambda: newest(path.parent, DENSE.to_hf()))
+    assert finished(path.parent) == [path]
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff\xfe", b"[]", b"null", b'{"format": 1e999}', b""])
+def test_a_manifest_that_is_none_is_named(tmp_path, content):
+    (tmp_path / "step_000001").mkdir()
+    (tmp_path / "step_000001" / MANIFEST).write_bytes(content)
+    with pytest.raises(MoeError, match="cannot be read"):
+        newest(tmp_path)
