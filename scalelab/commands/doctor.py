@@ -1,4 +1,12 @@
-"""Exit code 0 only if the whole loop can run here. Takes some seconds: the engines are really imported."""
+"""Exit code 0 only if the whole loop can run here.
+
+Packages are judged by their versions, which takes seconds; --imports also imports every engine, and asks torch for GPUs
+and kernels, which takes a minute or more.
+
+Examples:
+  scalelab doctor
+  scalelab doctor --imports --json
+"""
 
 from __future__ import annotations
 
@@ -14,13 +22,14 @@ from scalelab.doctor import checks
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs would be written")
+    parser.add_argument("--imports", action="store_true", help="also import every engine")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print each check as it is done, what to do below those that fail; 1 if any does."""
     found = []
-    for check in checks(args.out):
+    for check in checks(args.out, args.imports):
         found.append(check)
         if not args.json:
             print(f"{'ok' if check.ok else 'FAIL':<5} {check.name:<18} {check.detail}", flush=True)

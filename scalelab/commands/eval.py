@@ -5,7 +5,10 @@ the run, by their names, or data sets of the table in docs/tasks.md (gsm8k, math
 from the folder that --data names. A run's checkpoint is asked as it was trained; a Hugging Face folder by its chat
 template (--ask plain for models without one), and graded by its whole answer unless --think opens a <think> for it.
 
-Example:  scalelab eval runs/quickstart/checkpoints/step_000150 --task math code --k 4
+Examples:
+  scalelab eval runs/quickstart/checkpoints/step_000150
+  scalelab eval runs/quickstart/checkpoints/step_000150 --task math --k 4
+  scalelab eval models/SmolLM2-135M-Instruct --task gsm8k --prompts 100
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a Hugging Face folder, or a run's step_N")
-    parser.add_argument("--task", dest="tasks", nargs="+", required=True, metavar="NAME", help="what to measure")
+    parser.add_argument(
+        "--task", dest="tasks", nargs="+", metavar="NAME", help="what to measure; default: the run's tasks"
+    )
     parser.add_argument("--data", metavar="DIR", help="folder of local data sets; default: the hub")
     parser.add_argument("--k", type=int, help="completions of each prompt; default: the run's, else 1")
     parser.add_argument("--prompts", type=int, help="held-out prompts per task; default: the run's, else all")
@@ -51,8 +56,12 @@ def run(args: argparse.Namespace) -> int | None:
     from scalelab.run.checkpoint_model import find_model
     from scalelab.run.measure import Asked, measure
 
+    model = find_model(args.checkpoint)
+    tasks = args.tasks or [task.name for task in model.run.tasks] if model.run else args.tasks
+    if not tasks:
+        raise LabError(f"{args.checkpoint} belongs to no run: say what to measure, such as --task gsm8k")
     asked = Asked(
-        tasks=tuple(dict.fromkeys(args.tasks)),
+        tasks=tuple(dict.fromkeys(tasks)),
         data=args.data,
         k=args.k,
         prompts=args.prompts,
@@ -62,7 +71,7 @@ def run(args: argparse.Namespace) -> int | None:
         chat=None if args.ask is None else args.ask == "chat",
         think=args.think,
     )
-    measured = measure(find_model(args.checkpoint), asked, args.out)
+    measured = measure(model, asked, args.out)
     _report(args, measured)
     return None
 

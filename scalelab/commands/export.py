@@ -1,6 +1,9 @@
 """transformers and vLLM load the folder. CHECKPOINT is one that `scalelab import` made, or RUN/checkpoints/step_… of a
 run, written at whatever layout; its tokenizer comes along. Holds one parameter at a time, such as the experts of a
-layer."""
+layer.
+
+Example:  scalelab export runs/quickstart/checkpoints/step_000150 models/my_model
+"""
 
 from __future__ import annotations
 

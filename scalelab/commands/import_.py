@@ -1,6 +1,9 @@
 """The checkpoint holds the weights alone, in the type they have, and loads at any layout; a trainer that starts from it
 starts a fresh optimiser. Llama, Llama-4 text, Mixtral, Qwen3 and Qwen3-MoE. Holds one parameter at a time, such as the
-experts of a layer."""
+experts of a layer.
+
+Example:  scalelab import models/SmolLM2-135M-Instruct checkpoints/smollm2
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,14 @@
-"""What subcommands print: aligned tables for people, one JSON object for machines."""
+"""Print what subcommands found: aligned tables for people, one JSON object for machines."""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import sys
 from collections.abc import Sequence
+
+NUMBER = re.compile(r"[-−+]?[\d.,]+%?|–|")
 
 
 def print_json(value: object) -> None:
@@ -12,8 +17,17 @@ def print_json(value: object) -> None:
 
 
 def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] | None = None) -> None:
-    """Print rows of text in left-aligned columns, two spaces apart, under a header if there is one."""
+    """Print rows of text in columns two spaces apart, under a header if there is one; numbers stand to the right."""
     lines = [list(header), ["-" * len(title) for title in header], *rows] if header else list(rows)
+    columns = list(zip(*rows, strict=True)) or [() for _ in header or ()]
+    right = [bool(column) and all(NUMBER.fullmatch(cell) for cell in column) for column in columns]
     widths = [max(map(len, column)) for column in zip(*lines)]
     for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
+        cells = zip(line, widths, right, strict=True)
+        print("  ".join(cell.rjust(width) if ends else cell.ljust(width) for cell, width, ends in cells).rstrip())
+
+
+def print_cut(line: str) -> None:
+    """Print a line that a terminal shows whole: what is too long for it ends in an ellipsis. Pipes get everything."""
+    width = shutil.get_terminal_size().columns
+    print(f"{line[: width - 1]}…" if sys.stdout.isatty() and len(line) > width else line)

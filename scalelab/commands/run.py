@@ -117,6 +117,7 @@ def _heed_interrupts() -> None:
 def _present(args: argparse.Namespace, experiment: Resolved, path: Path) -> None:
     """Write the report of a run that has ended, and print its fits."""
     from scalelab.cli import main
+    from scalelab.commands.ending import closing_lines
     from scalelab.commands.output import print_json
     from scalelab.report import write_report
 
@@ -125,7 +126,7 @@ def _present(args: argparse.Namespace, experiment: Resolved, path: Path) -> None
         print_json({"runs": [{"experiment": experiment.name, "run": str(path), "report": str(report)}]})
         return
     main(["fit", str(path)])
-    print(f"\nreport: {report}")
+    print("", *closing_lines(path), f"report: {report}", sep="\n")
 
 
 def _sweep(args: argparse.Namespace, members: list[Member]) -> int:

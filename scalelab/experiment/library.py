@@ -217,7 +217,10 @@ def _set(text: str, registry: Registry) -> Statement:
 
 def _unknown_experiment(spec: str) -> str:
     if Path(spec, "config.gin").is_file():
-        return f"{spec} is a run's folder; its experiment is {Path(spec, 'config.gin')}"
+        return (
+            f"{spec} is a run's folder: `scalelab run {spec} --resume` goes on with it, `scalelab report {spec}` shows "
+            f"it, and its experiment is {Path(spec, 'config.gin')}"
+        )
     names = [listed.name for listed in listing()[0]]
     families = [name.partition("/")[0] for name in names if "/" in name]
     return f"there is no experiment {spec!r}; {nearest(spec, [*names, *dict.fromkeys(families)])}"

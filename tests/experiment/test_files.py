@@ -162,7 +162,7 @@ def test_a_file_without_description_is_refused(folder: Path) -> None:
         ("family.py/seded", "family.py has no member 'seded'; did you mean 'seeded'?"),
         ("single.py/seeded", "single.py has no member 'seeded'; it is a single experiment"),
         ("quickstrt", "there is no experiment 'quickstrt'; did you mean 'quickstart'?"),
-        ("runs/first", "runs/first is a run's folder; its experiment is runs/first/config.gin"),
+        ("runs/first", "runs/first is a run's folder: `scalelab run runs/first --resume` goes on with it"),
         ("__init__", "there is no experiment '__init__'"),
     ],
 )

@@ -1,0 +1,47 @@
+"""Say in a sentence per task what a run came to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scalelab.curves import Analysis
+
+
+def closing_lines(path: Path) -> list[str]:
+    """Sum up the curves of a run.
+
+    Args:
+        path: the run's folder.
+
+    Returns:
+        A sentence per task: where it stands, where its curve leads, and what twice the compute would add.
+    """
+    from scalelab.curves import analyse_all, read_sources
+
+    curves = read_sources([path])
+    analyses, _ = analyse_all(curves)
+    by_task = {item.fit.curve.task: item for item in analyses}
+    lines = []
+    for curve in curves:
+        task, last = curve.task or "pass rate", float(curve.pass_rate_N[-1])
+        if curve.task in by_task:
+            lines.append(f"{task}: {_outlook(by_task[curve.task], last)}")
+        else:
+            begun = float(curve.pass_rate_N[0])
+            lines.append(f"{task}: {begun:.3f} at the start, {last:.3f} at the end; too few evaluations for a curve.")
+    return lines
+
+
+def _outlook(analysis: Analysis, last: float) -> str:
+    from scalelab.curves import extend_or_stop
+
+    gain = extend_or_stop(analysis)
+    low, high = analysis.intervals["A"]
+    ceiling = f"{analysis.fit.parameters['A']:.3f} ({low:.3f} to {high:.3f})"
+    if gain.gain_if_doubled < gain.worthwhile:
+        return f"has levelled off at {last:.3f}; twice the compute would add {gain.gain_if_doubled:.3f}."
+    least, most = gain.interval
+    more = f"twice the compute would add {gain.gain_if_doubled:.3f} ({least:.3f} to {most:.3f})"
+    return f"{last:.3f} at the end, on the way to {ceiling}; {more}."
