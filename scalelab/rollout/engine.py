@@ -28,6 +28,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 from safetensors import safe_open
 from vllm import SamplingParams
+from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.outputs import RequestOutput
 from vllm.platforms import current_platform
@@ -42,7 +43,7 @@ from moe.weights.links import expert_bias_names
 from scalelab.errors import LabError
 from scalelab.rollout import expert_bias
 from scalelab.rollout.config import GeneratorConfig
-from scalelab.rollout.interruption import POSITION, ForcedInterruption, Phrases, processor_config
+from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, processor_config
 from scalelab.rollout.routing import RoutingRecorder
 from scalelab.rollout.types import Request
 
@@ -85,7 +86,7 @@ class Engine:
         self._stop_ids = [eos] if isinstance(eos, int) else list(eos)
         self._biases = bias_shapes(model_dir, config)
         eager = current_platform.is_cpu() or bool(self._biases)
-        vllm_config = _engine_args(model_dir, hf_config, config, phrases, seed, eager).create_engine_config()
+        vllm_config = engine_config(model_dir, hf_config, config, phrases, seed, eager)
         self._engine = LLMEngine(vllm_config, Executor.get_class(vllm_config), log_stats=False)
         if current_platform.is_cpu():
             self._engine.collective_rpc(_rank_no_logprobs)
@@ -190,10 +191,11 @@ class Engine:
             self.add(request)
 
 
-def _engine_args(
+def engine_config(
     model_dir: Path, hf_config: dict[str, Any], config: GeneratorConfig, phrases: Phrases, seed: int, eager: bool
-) -> EngineArgs:
-    return EngineArgs(
+) -> VllmConfig:
+    """Build vLLM's configuration, with the processor that its model runner takes: V2 wherever Triton is, else V1."""
+    args = EngineArgs(
         model=str(model_dir),
         skip_tokenizer_init=True,
         dtype=config.dtype,
@@ -216,10 +218,13 @@ def _engine_args(
         # Compilation takes over a minute on a CPU and gains nothing there; on a GPU it captures CUDA graphs.
         enforce_eager=eager,
         logprobs_mode="raw_logprobs",
-        logits_processors=[ForcedInterruption],
         additional_config=processor_config(phrases),
         enable_return_routed_experts=config.record_routing and not current_platform.is_cpu(),
     )
+    vllm_config = args.create_engine_config()
+    processor = ForcePhraseV2 if vllm_config.use_v2_model_runner else ForcePhraseV1
+    vllm_config.model_config.logits_processors = [processor]
+    return vllm_config
 
 
 def _check(hf_config: dict[str, Any], config: GeneratorConfig, model_dir: Path) -> None:

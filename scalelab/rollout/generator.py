@@ -23,6 +23,7 @@ from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.engine import Engine, Output, bias_shapes, weight_shapes
 from scalelab.rollout.interruption import Phrases, forced_mask
+from scalelab.rollout.thinking import Transitions
 from scalelab.rollout.types import Completion, Kind, Outstanding, Request
 
 _EMBEDDING = "model.embed_tokens.weight"
@@ -52,7 +53,7 @@ class Generator:
         model_dir: Hugging Face folder with the weights to start from.
         config: size and precision of the engine.
         interruption_token_ids: the phrase that interrupts; empty where no request asks for it.
-        end_think_ids: what closes the thinking.
+        end_think: how the text that closes the thinking is recognised.
         threads: CPU threads of the model.
         version: policy version of the weights in `model_dir`.
         seed: of the engine's sampling; generators side by side need different ones, or they draw alike.
@@ -66,13 +67,13 @@ class Generator:
         model_dir: str | Path,
         config: GeneratorConfig,
         interruption_token_ids: Sequence[int] = (),
-        end_think_ids: Sequence[int] = (),
+        end_think: Transitions = (),
         threads: int = 1,
         version: int = 0,
         seed: int = 0,
     ) -> None:
         self._config = config
-        self._phrases = Phrases(tuple(interruption_token_ids), tuple(end_think_ids))
+        self._phrases = Phrases(tuple(interruption_token_ids), tuple(end_think))
         self._shapes = weight_shapes(Path(model_dir))
         if _EMBEDDING not in self._shapes:
             raise LabError(f"{model_dir} holds no weights of a language model: give a folder with *.safetensors files")
@@ -248,7 +249,7 @@ class Generator:
         elif request.temperature != 1 and request.kind == "train":
             problem = f"trains on temperature {request.temperature}: its log-probs would not be the policy's, use 1"
         elif request.interrupt_at is not None and not (self._phrases.interruption and self._phrases.end_think):
-            problem = "is to be interrupted: give the generator the token ids of the phrase and of what closes thinking"
+            problem = "is to be interrupted: give the generator the phrase and what closes thinking"
         else:
             return
         raise LabError(f"request {request.id} {problem}")

@@ -1,48 +1,46 @@
 """Forced-length interruption (ScaleRL §4): at a drawn position the thinking is closed by a forced phrase.
 
-The same pure function tells the logits processor when to force and the bookkeeping which tokens were forced,
-so the two cannot disagree. Axes: `_T` tokens of one completion, `_B` sequences of a step, `_V` vocabulary.
+One rule (`forced_mask`) says which tokens are forced; both of vLLM's model runners have a processor that forces exactly
+these. Axes: `_T` tokens of one completion, `_B` sequences of a step, `_R` rows that are due, `_V` vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+import torch
+from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
+from vllm.v1.sample.logits_processor import LogitsProcessor as LogitsProcessorV1
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as LogitsProcessorV2
+
+from scalelab.rollout.thinking import DeviceReader, Reader, Transitions
 
 if TYPE_CHECKING:
-    import torch
     from vllm import SamplingParams
     from vllm.config import VllmConfig
 
 POSITION = "interrupt_at"
 """Name under which a request's position travels in vLLM's `SamplingParams.extra_args`."""
+PHRASES = "phrases"
+"""Name under which the phrases travel in vLLM's `additional_config`."""
 
 
 @dataclass(frozen=True)
 class Phrases:
-    """Token ids that interruption needs."""
+    """What interruption needs, in plain numbers."""
 
     interruption: tuple[int, ...] = ()
-    """What is forced."""
-    end_think: tuple[int, ...] = ()
-    """What closes the thinking."""
-
-
-def closes_thinking(token_ids: Sequence[int], end_think: Sequence[int]) -> bool:
-    """Whether `end_think` occurs in `token_ids`."""
-    width = len(end_think)
-    if width == 1:
-        return end_think[0] in token_ids
-    wanted = list(end_think)
-    return any(list(token_ids[at : at + width]) == wanted for at in range(len(token_ids) - width + 1))
+    """Token ids that are forced."""
+    end_think: Transitions = ()
+    """How the text that closes the thinking is recognised (`scalelab.rollout.thinking`)."""
 
 
 def forced_mask(token_ids: Sequence[int], interrupt_at: int | None, phrases: Phrases) -> np.ndarray:
-    """Which tokens of a completion were forced.
+    """Say which tokens of a completion were forced.
 
     Args:
         token_ids: [T] the whole completion.
@@ -54,16 +52,86 @@ def forced_mask(token_ids: Sequence[int], interrupt_at: int | None, phrases: Phr
     """
     forced_T = np.zeros(len(token_ids), np.bool_)
     if interrupt_at is not None and len(token_ids) > interrupt_at:
-        open_still = not closes_thinking(token_ids[:interrupt_at], phrases.end_think)
+        open_still = not Reader(phrases.end_think).closes(token_ids[:interrupt_at])
         forced_T[interrupt_at : interrupt_at + len(phrases.interruption)] = open_still
     return forced_T
 
 
-class ForcedInterruption(LogitsProcessor):
-    """vLLM logits processor that forces the phrase; one `_Place` per sequence with a position."""
+def processor_config(phrases: Phrases) -> dict[str, Any]:
+    """Build what vLLM's `additional_config` must hold; plain lists, since compiled engines hash it as JSON."""
+    return {PHRASES: {name: [*map(_plain, value)] for name, value in asdict(phrases).items()}}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _phrases(vllm_config: VllmConfig) -> Phrases:
+    held = vllm_config.additional_config[PHRASES]
+    return Phrases(tuple(held["interruption"]), tuple((a, b, c) for a, b, c in held["end_think"]))
+
+
+class ForcePhraseV2(LogitsProcessorV2):
+    """Force the phrase under Model Runner V2, which every GPU takes; nothing is read back from the device.
+
+    A request has a slot as long as it runs. The host knows every length, so it knows which rows are due; whether their
+    thinking is closed is known on the device alone, and decides there.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
+        phrases, slots = _phrases(vllm_config), req_states.max_num_reqs
+        self._requests, self._device = req_states, req_states.device
+        self._reader = DeviceReader(phrases.end_think, req_states.vocab_size, self._device)
+        self._phrase = np.array(phrases.interruption, np.int64)
+        self._position = np.full(slots, _NEVER, np.int64)
+        self._known = np.zeros(slots, np.bool_)
+        self._closed = torch.zeros(slots, dtype=torch.bool, device=self._device)
+
+    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
+        """Take a request into a slot, a new one or one that was preempted."""
+        position = (sampling_params.extra_args or {}).get(POSITION)
+        self._position[req_idx] = _NEVER if position is None else position
+        self._known[req_idx] = False
+        return position is not None
+
+    def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
+        """Leave only the phrase's next token in the rows that are due; `logits` is [B, V], changed in place."""
+        slots_B = ctx.idx_mapping_np
+        done_B = ctx.seq_lens_upper_bound_np[: len(slots_B)] - self._requests.prompt_len.np[slots_B]
+        step_B = done_B - self._position[slots_B]
+        rows = np.flatnonzero((step_B >= 0) & (step_B < len(self._phrase)))
+        if not len(rows):
+            return logits
+        for slot in slots_B[rows]:
+            self._look(int(slot))
+        rows_R, slots_R, tokens_R = (
+            torch.from_numpy(values).to(self._device, non_blocking=True)
+            for values in (rows, slots_B[rows].astype(np.int64), self._phrase[step_B[rows]])
+        )
+        forced_RV = torch.full_like(logits[: len(rows)], float("-inf")).scatter_(1, tokens_R.unsqueeze(1), 0.0)
+        kept_R1 = self._closed[slots_R].unsqueeze(1)
+        logits[rows_R] = torch.where(kept_R1, logits[rows_R], forced_RV)
+        return logits
+
+    def _look(self, slot: int) -> None:
+        """Find out on the device, once, whether the thinking was closed before the position."""
+        if self._known[slot]:
+            return
+        start = int(self._requests.prompt_len.np[slot])
+        before_T = self._requests.all_token_ids.gpu[slot, start : start + int(self._position[slot])]
+        self._closed[slot] = self._reader.closes(before_T)
+        self._known[slot] = True
+
+
+_NEVER = 2**62
+
+
+class ForcePhraseV1(LogitsProcessorV1):
+    """Force the phrase under Model Runner V1, which is the only one on a CPU; one `_Place` per sequence."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
-        self._phrases: Phrases = vllm_config.additional_config["phrases"]
+        phrases = _phrases(vllm_config)
+        self._phrase, self._reader = phrases.interruption, Reader(phrases.end_think)
         self._places: dict[int, _Place] = {}
 
     @classmethod
@@ -71,7 +139,7 @@ class ForcedInterruption(LogitsProcessor):
         """Accept what `Generator.submit` has checked already."""
 
     def is_argmax_invariant(self) -> bool:
-        """Forcing changes the most likely token, so greedy sampling needs it too."""
+        """Say no: forcing changes the most likely token, so greedy sampling needs it too."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
@@ -96,12 +164,12 @@ class ForcedInterruption(LogitsProcessor):
         """Leave only the phrase's next token in the rows that are due; `logits` is [B, V], changed in place."""
         for row, place in self._places.items():
             step = len(place.output_ids) - place.position
-            if 0 <= step < len(self._phrases.interruption):
+            if 0 <= step < len(self._phrase):
                 if place.closed is None:
-                    place.closed = closes_thinking(place.output_ids[: place.position], self._phrases.end_think)
+                    place.closed = self._reader.closes(place.output_ids[: place.position])
                 if not place.closed:
                     logits[row] = float("-inf")
-                    logits[row, self._phrases.interruption[step]] = 0.0
+                    logits[row, self._phrase[step]] = 0.0
         return logits
 
 
@@ -114,8 +182,3 @@ class _Place:
     """vLLM's own list, which grows as tokens are sampled."""
     closed: bool | None = None
     """Whether thinking was closed before the position; not known until then."""
-
-
-def processor_config(phrases: Phrases) -> dict[str, Any]:
-    """What vLLM's `additional_config` must hold for `ForcedInterruption`."""
-    return {"phrases": phrases}

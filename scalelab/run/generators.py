@@ -18,6 +18,7 @@ import ray
 from moe.weights.buckets import Bucket
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.thinking import Transitions
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.actors import actor_class
 from scalelab.run.assignments import Assignments
@@ -35,11 +36,11 @@ class GeneratorActor:
     """One vLLM engine; the methods are those of `scalelab.rollout.generator.Generator`."""
 
     def __init__(
-        self, model: str, config: GeneratorConfig, phrase_ids: Sequence[int], end_ids: Sequence[int], seed: int
+        self, model: str, config: GeneratorConfig, phrase_ids: Sequence[int], end_think: Transitions, seed: int
     ) -> None:
         from scalelab.rollout.generator import Generator
 
-        self._generator = Generator(model, config, phrase_ids, end_ids, seed=seed)
+        self._generator = Generator(model, config, phrase_ids, end_think, seed=seed)
         self._moved = (0.0, time.monotonic())
 
     def up(self) -> None:
@@ -101,9 +102,9 @@ class _Place:
 class Generators:
     """The generator actors: requests go to the one that owes the fewest tokens, weights to all."""
 
-    def __init__(self, run: Run, model: Path, phrase_ids: Sequence[int], end_ids: Sequence[int]) -> None:
+    def __init__(self, run: Run, model: Path, phrase_ids: Sequence[int], end_think: Transitions) -> None:
         self._run, self._cluster = run, run.cluster
-        self._arguments = (str(model), run.generator_config, tuple(phrase_ids), tuple(end_ids))
+        self._arguments = (str(model), run.generator_config, tuple(phrase_ids), end_think)
         self._weights = _Weights(0, None)
         bundles = [run.generator.tensor_parallel] * run.cluster.generators
         self._reservation = Reservation(run.cluster, bundles, "the generators")

