@@ -138,6 +138,11 @@ class SwiGlu(MegatronModule):
         return swiglu(gate_up_TF)
 
 
+def parameter_device(config: TransformerConfig) -> torch.device:
+    """Where Megatron builds the parameters of its own layers."""
+    return torch.device("cpu") if config.use_cpu_initialization else torch.device(torch.cuda.current_device())
+
+
 BIAS = "router.bias_E"
 """How the name of a router's bias ends, in a model and in a checkpoint."""
 
@@ -156,6 +161,7 @@ class Router(TopKRouter):
 
     def __init__(self, config: TransformerConfig, pg_collection: ProcessGroupCollection | None = None) -> None:
         super().__init__(config, pg_collection)
+        self.to(parameter_device(config))  # Megatron draws it on the host, and DDP moves no frozen router
         self.load_E = torch.zeros(config.num_moe_experts, device=self.weight.device)
         self.step_tokens = 1
         self.bias_E: Tensor | None
@@ -303,7 +309,8 @@ class StackedExperts(MegatronModule):
         self.fc2_EHI = self._parameter(num_local_experts, hidden, inner, cut=2)
 
     def _parameter(self, *shape: int, cut: int, stride: int = 1) -> torch.nn.Parameter:
-        weight = torch.nn.Parameter(torch.empty(shape, dtype=self.config.params_dtype))
+        device = parameter_device(self.config)
+        weight = torch.nn.Parameter(torch.empty(shape, dtype=self.config.params_dtype, device=device))
         # said without expert-tensor parallelism, too: tensor-parallel ranks then hold other experts or, in the
         # optimiser, other parts of the same, and all of them belong to the gradient's norm
         set_tensor_model_parallel_attributes(weight, True, cut, stride)
@@ -317,13 +324,13 @@ class StackedExperts(MegatronModule):
 
         Args:
             tokens_TH: tokens sorted by expert.
-            tokens_per_expert: lengths of the stretches, [E].
+            tokens_per_expert: lengths of the stretches, [E]; Megatron hands them over on the host.
             probs_T: router weight of each token for its expert.
 
         Returns:
             ([T, H], no bias).
         """
-        ends_E = tokens_per_expert.cumsum(0).int()
+        ends_E = tokens_per_expert.cumsum(0).int().to(tokens_TH.device, non_blocking=True)
         on_input = self.config.moe_apply_probs_on_input
         if on_input:
             tokens_TH = (tokens_TH * probs_T.unsqueeze(1)).to(tokens_TH.dtype)

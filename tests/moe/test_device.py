@@ -1,0 +1,41 @@
+"""What a GPU trainer keeps lies on the device, with the meta device in a GPU's place: a mismatch is an error there."""
+
+import copy
+
+import pytest
+import torch
+from megatron.core.transformer.moe.moe_utils import get_default_pg_collection
+from moe_models import MOE
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from moe.model.layers import Router, StackedExperts
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def on_device(make, monkeypatch):
+    """Megatron's config of a trainer whose parameters are built on a device."""
+    config = copy.copy(make(MOE).model.config)
+    config.use_cpu_initialization, config.params_dtype = False, torch.bfloat16
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "meta")
+    return config
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_router_its_loads_and_its_biases_lie_where_the_model_is(on_device, frozen):
+    router = Router(on_device, get_default_pg_collection())
+    router.weight.requires_grad_(not frozen)
+    router.add_bias()
+    assert {t.device.type for t in (router.weight, router.load_E, router.bias_E)} == {"meta"}
+
+
+def test_experts_take_counts_from_the_host(on_device):
+    experts, hidden = 4, on_device.hidden_size
+    with FakeTensorMode():
+        stacked = StackedExperts(experts, on_device, get_default_pg_collection())
+        tokens_TH = torch.empty(12, hidden, device="meta", dtype=torch.bfloat16, requires_grad=True) * 1
+        out_TH, _ = stacked(tokens_TH, torch.tensor([3, 3, 3, 3], device="cpu"), torch.empty(12, device="meta"))
+        out_TH.backward(torch.empty_like(out_TH))
+    assert stacked.fc1_EFH.device.type == "meta"
+    assert out_TH.shape == (12, hidden)
