@@ -53,11 +53,11 @@ class Sequence:
 
 
 def deal(lengths: Items[int], ranks: int, tokens_per_micro_batch: int) -> list[list[list[int]]]:
-    """Deal sequences out so that all ranks run the same number of about equally full micro-batches.
+    """Deal sequences out so that all ranks run the same number of about equally full micro-batches within a budget.
 
-    The longest sequence goes first, each to the emptiest micro-batch; every rank computes the same plan
-    from the same list. Micro-batches are only as many as the tokens need, so one may exceed the budget by
-    less than the shortest sequence put last into it, or by a single sequence longer than the budget.
+    The longest sequence goes first, each to the emptiest micro-batch (LPT, Graham 1969); every rank computes the same
+    plan from the same list. There are as many micro-batches as the tokens need, or more where sequences would not fit
+    into these: none holds more than the budget, except for a single sequence that is longer.
 
     Args:
         lengths: tokens of each sequence.
@@ -68,11 +68,22 @@ def deal(lengths: Items[int], ranks: int, tokens_per_micro_batch: int) -> list[l
         ``plan[rank][micro_batch]``: indices into ``lengths``; a micro-batch may be empty when there are
         fewer sequences than micro-batches.
     """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    most = max(tokens_per_micro_batch, *lengths)
     per_rank = max(1, -(-sum(lengths) // (ranks * tokens_per_micro_batch)))
-    bins: list[list[int]] = [[] for _ in range(per_rank * ranks)]
-    heap = [(0, number) for number in range(len(bins))]
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        tokens, number = heapq.heappop(heap)
-        bins[number].append(index)
-        heapq.heappush(heap, (tokens + lengths[index], number))
+    while (bins := _spread(lengths, order, per_rank * ranks, most)) is None:
+        per_rank += 1
     return [[sorted(bins[micro * ranks + rank]) for micro in range(per_rank)] for rank in range(ranks)]
+
+
+def _spread(lengths: Items[int], order: Items[int], count: int, most: int) -> list[list[int]] | None:
+    """Put each sequence into the emptiest of ``count`` bins; None if one comes to hold more than ``most`` tokens."""
+    bins: list[list[int]] = [[] for _ in range(count)]
+    heap = [(0, number) for number in range(count)]
+    for index in order:
+        tokens, number = heapq.heappop(heap)
+        if (tokens := tokens + lengths[index]) > most:
+            return None
+        bins[number].append(index)
+        heapq.heappush(heap, (tokens, number))
+    return bins

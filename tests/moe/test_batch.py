@@ -25,11 +25,21 @@ def test_every_sequence_is_dealt_once_and_ranks_keep_step(lengths, ranks, budget
     assert deal(lengths, ranks, budget) == plan
 
 
-@given(lengths, st.integers(1, 4), st.integers(50, 200))
-def test_micro_batches_differ_by_less_than_the_longest_sequence(lengths, ranks, budget):
+@given(lengths, st.integers(1, 4), st.integers(1, 200))
+def test_micro_batches_keep_their_budget_and_differ_by_less_than_the_longest_sequence(lengths, ranks, budget):
     loads = [sum(lengths[i] for i in micro) for rank in deal(lengths, ranks, budget) for micro in rank]
     assert max(loads) - min(loads) <= max(lengths)
-    assert max(loads) <= budget + max(lengths)
+    assert max(loads) <= max(budget, max(lengths))
+
+
+@pytest.mark.parametrize("shortest", [256, 8192, 10240, 12288])
+def test_a_step_of_long_completions_keeps_its_budget(shortest):
+    """Packing as few micro-batches as the tokens need would overfill them by a half, and a GPU's memory with them."""
+    lengths = np.random.default_rng(0).integers(shortest, 14336, 768).tolist()
+    plan = deal(lengths, 8, 16384)
+    loads = [sum(lengths[i] for i in micro) for rank in plan for micro in rank]
+    assert max(loads) <= 16384
+    assert len(plan[0]) <= 1.6 * sum(lengths) / (8 * 16384) + 1
 
 
 @given(lengths, st.sampled_from([None, 1, 4, 16]))
