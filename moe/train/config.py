@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from moe.errors import require
 from moe.model.kernels import CHOICES
 
+DEVICES = ("auto", "cpu", "gpu")
 RECOMPUTE = ("none", "selective", "full")
 
 
@@ -102,6 +103,8 @@ class TrainerConfig:
     """Tokens whose logits exist at the same time; fewer where the vocabulary makes them more than 256 MiB."""
     seed: int = 0
     """Seed of the initial weights."""
+    device: str = "auto"
+    """What ranks must train on: "cpu", "gpu", or "auto" for a GPU where CUDA sees one. A run's is Cluster.device."""
     deadline: float = 300.0
     """Seconds a rank waits for the others in any collective operation before it gives up."""
     save_deadline: float = 1800.0
@@ -112,6 +115,7 @@ class TrainerConfig:
             self.dtype in ("float32", "bfloat16"),
             f"dtype must be 'float32' or 'bfloat16', got {self.dtype!r}",
         )
+        require(self.device in DEVICES, f"device must be one of {', '.join(DEVICES)}, got {self.device!r}")
         require(self.recompute in RECOMPUTE, f"recompute must be one of {', '.join(RECOMPUTE)}, got {self.recompute!r}")
         require(self.kernels in CHOICES, f"kernels must be one of {', '.join(CHOICES)}, got {self.kernels!r}")
         for name in ("tokens_per_micro_batch", "head_chunk"):

@@ -17,6 +17,34 @@ from moe.train.config import Layout
 from moe.train.packing import Share
 
 
+def check_device(device: str) -> None:
+    """Refuse to train on another device than the one that was asked for.
+
+    Args:
+        device: "cpu", "gpu", or "auto" for what there is.
+
+    Raises:
+        MoeError: saying what is in the way.
+    """
+    there = torch.cuda.is_available()
+    if device == "gpu" and not there:
+        raise MoeError(
+            f"this rank is to train on a GPU, and {_why_no_cuda()}; or bind Cluster.device = 'cpu' to train on cores"
+        )
+    if device == "cpu" and there:
+        raise MoeError("this rank is to train on a CPU, and CUDA sees a GPU: hide it with CUDA_VISIBLE_DEVICES=''")
+
+
+def _why_no_cuda() -> str:
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA: install the GPU packages (make install-gpu)"
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return f"CUDA does not start ({str(error).splitlines()[0]}): look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+    return "CUDA sees none: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+
+
 def join(layout: Layout, rank: int, world: int, rendezvous: str, deadline: float) -> None:
     """Meet the other ranks and form Megatron's groups; one trainer per process at a time.
 

@@ -80,6 +80,7 @@ class Trainer:
     ) -> None:
         arch = architecture(hf_config)
         check_layout(hf_config, config.layout, world)
+        parallel.check_device(config.device)
         parallel.join(config.layout, rank, world, rendezvous, config.deadline)
         self.hf_config, self.config, self.rank, self.world = hf_config, config, rank, world
         self.version = self.skipped = self._skipped_in_a_row = 0

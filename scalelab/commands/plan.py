@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_experiment(parser)
     parser.add_argument("--gpus", type=int, metavar="N", help="devices in all; default: those of the experiment")
-    parser.add_argument("--hardware", metavar="NAME", help="a100, h100, h200, b200, gb200 (default) or cpu")
+    parser.add_argument("--hardware", metavar="NAME", help="a100, h100, h200, b200, gb200, cpu (Cluster.hardware)")
     for name, what in _OPTIONS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="X", help=f"assumption: {what}")
     add_json(parser)
@@ -49,8 +49,9 @@ def run(args: argparse.Namespace) -> int:
     """Work the plan out and print it."""
     from scalelab.commands.output import print_json
     from scalelab.experiment import load, resolve_experiment
+    from scalelab.plan.check import nearest, usual
     from scalelab.plan.hardware import device
-    from scalelab.plan.planner import evaluate, placement, propose, resize
+    from scalelab.plan.planner import evaluate, placement, resize
 
     members = load(args.experiment)
     if len(members) > 1:
@@ -58,15 +59,13 @@ def run(args: argparse.Namespace) -> int:
     ((name, member),) = members.items()
     experiment = resolve_experiment(name, member, args.sets).run
     assumed = _assumptions(args)
-    hardware = device(args.hardware or ("gb200" if experiment.cluster.device == "gpu" else "cpu"))
+    hardware = device(args.hardware or usual(experiment))
     place = placement(experiment) if args.gpus is None else resize(experiment, args.gpus)
     plan = evaluate(experiment, place, hardware, assumed)
     gpus = args.gpus or place.trainers + place.generators
     proposal = None
     if plan.problems:
-        proposal = propose(experiment, gpus, hardware, assumed, place.trainers) or propose(
-            experiment, gpus, hardware, assumed
-        )
+        proposal = nearest(experiment, gpus, hardware, assumed, place.trainers)
     if args.json:
         print_json(_json(name, experiment, plan, proposal, hardware, assumed))
     else:
@@ -184,6 +183,6 @@ def _seconds(run: Run, plan: Plan) -> str:
 def _proposal(proposal: Plan | None) -> str:
     if proposal is None:
         return "\nnothing fits on these devices: take more of them, or larger ones"
-    bindings = " ".join(f"--set {key}={value!r}" for key, value in proposal.placement.settings().items())
     seconds, total = proposal.seconds["step"], proposal.trainer.total
-    return f"\nfits, with {total:.0f} GiB on a trainer rank and {seconds:.1f} s a step:\n  {bindings}"
+    said = f"fits, with {total:.0f} GiB on a trainer rank and {seconds:.1f} s a step"
+    return f"\n{said}:\n  {proposal.placement.options()}"

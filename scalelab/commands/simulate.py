@@ -21,6 +21,7 @@ from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
+from scalelab.plan.check import usual
 from scalelab.plan.hardware import DEVICES
 from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.simulate.build import build, override
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=int, metavar="N", help="devices in all (default: the experiment's)")
     parser.add_argument("--trainers", type=int, metavar="N", help="of these, for the trainer (default: its share)")
     parser.add_argument("--hours", type=float, default=24.0, help="length of the simulated run (default: 24)")
-    where = "default: gb200, or cpu where Cluster.device is"
+    where = "default: Cluster.hardware, or cpu where Cluster.device is"
     parser.add_argument("--hardware", choices=DEVICES, help=where)
     parser.add_argument("--lengths", type=Path, metavar="RUN", help="draw from the lengths that this run recorded")
     parser.add_argument("--median", type=float, help="of log-normal lengths (default: half of Recipe.max_tokens)")
@@ -85,7 +86,7 @@ def _setting(args: argparse.Namespace, run: Any) -> Setting:
     return build(
         run,
         lengths,
-        device=args.hardware or ("cpu" if run.cluster.device == "cpu" else "gb200"),
+        device=args.hardware or usual(run),
         overrides=dict(override(text) for text in args.rate),
         prompt_tokens=room / 4 if args.prompt_tokens is None else args.prompt_tokens,
         kept=args.kept,

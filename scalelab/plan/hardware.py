@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from scalelab.errors import LabError
 
@@ -47,6 +49,59 @@ DEVICES = {
     )
 }
 """NVIDIA's data sheets of A100, H100, H200, B200 (SXM) and GB200 NVL72; "cpu" is a rule of thumb for one core."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The devices that a run would find.
+
+    Attributes:
+        device: what each of them is, with as many of them in a node as the fullest node has.
+        count: all of them.
+        known: its speeds are those of the table, not those of the closest device in it.
+    """
+
+    device: Device
+    count: int
+    known: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.count} × {self.device.name}"
+
+
+def of_ray(nodes: Iterable[Mapping[str, Any]]) -> Hardware:
+    """Read the GPUs of a cluster off what `ray.nodes()` says.
+
+    Raises:
+        LabError: there are no GPUs, or GPUs of several kinds.
+    """
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    counts = [int(resources["GPU"]) for resources in alive if resources.get("GPU", 0) >= 1]
+    if not counts:
+        raise LabError(f"the Ray cluster has no GPU on {len(alive)} nodes: start its nodes where GPUs are visible")
+    kinds = {key.partition(":")[2] for node in alive for key in node if key.startswith(_KIND)}
+    if len(kinds) > 1:
+        raise LabError(f"the Ray cluster mixes {', '.join(sorted(kinds))}: a run needs GPUs of one kind")
+    return found(kinds.pop() if kinds else "unknown", sum(counts), max(counts))
+
+
+def found(name: str, count: int, per_node: int, memory_gib: float | None = None) -> Hardware:
+    """Describe GPUs by the name that Ray or CUDA has for them, such as "H100" or "NVIDIA H100 80GB HBM3".
+
+    Args:
+        name: of the device.
+        count: how many there are.
+        per_node: most of them in one node.
+        memory_gib: of each, if it was measured; else the table's.
+    """
+    words = name.lower().replace("-", " ").split()
+    entry = next((entry for entry in DEVICES.values() if entry.gpu and entry.name in words), None)
+    known = entry is not None
+    entry = entry or replace(DEVICES["a100"], name=name)
+    return Hardware(replace(entry, per_node=per_node, memory_gib=memory_gib or entry.memory_gib), count, known)
+
+
+_KIND = "accelerator_type:"
 
 
 def device(name: str) -> Device:

@@ -9,7 +9,7 @@ from typing import Any
 
 from moe.errors import MoeError
 from moe.train.config import RECOMPUTE, Layout, TrainerConfig
-from moe.train.layout import check_layout
+from moe.train.layout import check_layout, ranks_per_copy
 from scalelab.errors import LabError
 from scalelab.plan.hardware import Device
 from scalelab.plan.lengths import LogNormal, Moments
@@ -51,7 +51,7 @@ class Placement:
         return self.engines * self.generator.tensor_parallel
 
     def settings(self) -> dict[str, Any]:
-        """The bindings that make a run so."""
+        """List the bindings that make a run so."""
         layout = {f"Layout.{axis}": size for axis, size in asdict(self.trainer.layout).items()}
         return {
             "Cluster.trainers": self.trainers,
@@ -61,6 +61,10 @@ class Placement:
             "GeneratorConfig.tensor_parallel": self.generator.tensor_parallel,
             "GeneratorConfig.kv_cache_gib": self.generator.kv_cache_gib,
         }
+
+    def options(self) -> str:
+        """Write the same as options of the command line."""
+        return " ".join(f"--set {name}={value!r}" for name, value in self.settings().items())
 
 
 @dataclass(frozen=True)
@@ -141,16 +145,25 @@ def _problems(
             yield (
                 f"a {role} does not fit: {memory.total:.0f} GiB of {device.memory_gib:.0f} on {device.name} ({kinds})"
             )
-    needed = (
-        kv_bytes_per_token(hf, place.generator.dtype, place.generator.tensor_parallel) * run.generator.max_model_len
-    )
-    if place.generator.kv_cache_gib * 2**30 < needed:
+    if not holds_a_sequence(run, place.generator):
+        needed = kv_bytes(run, place.generator)
         yield (
             f"the KV cache of {place.generator.kv_cache_gib} GiB holds no sequence of {run.generator.max_model_len} "
             f"tokens: give GeneratorConfig.kv_cache_gib at least {needed / 2**30:.2f}"
         )
     if device.gpu and place.generator.tensor_parallel > device.per_node:
         yield f"an engine's {place.generator.tensor_parallel} devices must share a node of {device.per_node}"
+
+
+def kv_bytes(run: Run, engine: GeneratorConfig) -> float:
+    """Bytes of KV cache of the longest sequence, on each of an engine's devices."""
+    per_token = kv_bytes_per_token(run.model.to_hf(), engine.dtype, engine.tensor_parallel)
+    return per_token * run.generator.max_model_len
+
+
+def holds_a_sequence(run: Run, engine: GeneratorConfig) -> bool:
+    """Whether an engine's KV cache has room for one sequence of full length."""
+    return engine.kv_cache_gib * 2**30 >= kv_bytes(run, engine)
 
 
 def propose(run: Run, gpus: int, device: Device, assumed: Assumptions, trainers: int | None = None) -> Plan | None:
@@ -160,12 +173,12 @@ def propose(run: Run, gpus: int, device: Device, assumed: Assumptions, trainers:
     what a layout needs, unless given.
     """
     best: Plan | None = None
-    engines = list(_engines(run, device))
+    choices = list(engines(run, device))
     for count in [trainers] if trainers else _counts(gpus, device):
-        config = _fastest(run, count, device, assumed)
+        config = fastest(run, count, device, assumed)
         if config is None:
             continue
-        for engine in engines:
+        for engine in choices:
             number = (gpus - count) // engine.tensor_parallel
             if number < 1:
                 continue
@@ -175,7 +188,7 @@ def propose(run: Run, gpus: int, device: Device, assumed: Assumptions, trainers:
     return best
 
 
-def _fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> TrainerConfig | None:
+def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> TrainerConfig | None:
     """The trainer that fits and steps fastest; every further cut of the model is taken to cost 3 % of its time."""
     hf, length = run.model.to_hf(), _moments(run, assumed)
     completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
@@ -193,7 +206,7 @@ def _fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Trai
     return next((config for config, fit in zip(cheapest_first, fits) if fit), None)
 
 
-def _engines(run: Run, device: Device) -> Iterator[GeneratorConfig]:
+def engines(run: Run, device: Device) -> Iterator[GeneratorConfig]:
     """Engines over 1, 2, 4, … devices of a node, whose KV cache takes what the weights leave."""
     config, total = run.generator_config, sizes(run.model.to_hf()).total
     ranks = 1
@@ -248,8 +261,7 @@ def resize(run: Run, gpus: int) -> Placement:
     """
     place = placement(run)
     share = place.trainers / (place.trainers + place.generators)
-    layout = place.trainer.layout
-    multiple = layout.tensor * layout.pipeline * layout.context
+    multiple = ranks_per_copy(place.trainer.layout)
     trainers = max(1, round(gpus * share / multiple)) * multiple
     engines = (gpus - trainers) // place.generator.tensor_parallel
     if engines < 1:

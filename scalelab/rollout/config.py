@@ -33,6 +33,8 @@ class GeneratorConfig:
     expert_bias: bool = False
     """Take biases of experts along with weights, which rules out compilation and CUDA graphs; bound through
     TrainerConfig.expert_bias."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What the engine must run on; "auto" takes what its vLLM was built for. Bound through Cluster.device."""
     start_timeout: float = 600.0
     """Seconds an engine may take to start."""
     update_timeout: float = 300.0
@@ -44,5 +46,7 @@ class GeneratorConfig:
                 raise ValueError(f"{name} must be positive, got {value}: raise it")
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype must be 'float32' or 'bfloat16', got {self.dtype!r}: choose one of them")
+        if self.device not in ("auto", "cpu", "gpu"):
+            raise ValueError(f"device must be 'auto', 'cpu' or 'gpu', got {self.device!r}: choose one of them")
         if self.max_model_len < 2:
             raise ValueError(f"max_model_len must hold a prompt and a token, got {self.max_model_len}: raise it")

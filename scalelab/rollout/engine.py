@@ -229,6 +229,12 @@ def engine_config(
 
 def _check(hf_config: dict[str, Any], config: GeneratorConfig, model_dir: Path) -> None:
     """Refuse what vLLM would notice only later (at the first update, say), or not say plainly."""
+    here = "cpu" if current_platform.is_cpu() else "gpu"
+    if config.device not in ("auto", here):
+        raise LabError(
+            f"the engine is to run on a {config.device.upper()}, and this vLLM is built for a {here.upper()}: install "
+            f"the {config.device.upper()} packages (make install{'-gpu' * (config.device == 'gpu')})"
+        )
     if hf_config.get("eos_token_id") is None:
         raise LabError(f"{model_dir}/config.json has no eos_token_id: name the token that ends a completion there")
     heads, parts = hf_config["num_attention_heads"], config.tensor_parallel

@@ -106,6 +106,9 @@ class Cluster:
     device: Literal["cpu", "gpu"] = "cpu"
     """What a generator or a trainer rank occupies one of."""
 
+    hardware: str | None = None
+    """What the devices are, by a name of `scalelab plan --hardware`, which plans for them; a run looks for itself."""
+
     devices_per_node: int = 8
     """Trainer ranks that share a node where there are as many; expert parallelism should stay within."""
 
@@ -270,6 +273,8 @@ class Run:
                 "Recipe.router_replay with pipeline stages cannot recompute activations: set TrainerConfig.recompute "
                 "to 'none' or Layout.pipeline to 1"
             )
+        if (self.trainer.device, self.generator.device) != ("auto", "auto"):
+            raise ValueError("what a run's actors occupy is one choice for both sides: bind Cluster.device")
         if self.trainer.seed != 0:
             raise ValueError(
                 "the seed of the initial weights is the run's: bind Run.seed instead of TrainerConfig.seed"
@@ -298,7 +303,8 @@ class Run:
     @property
     def trainer_config(self) -> TrainerConfig:
         """The trainer's configuration with the recipe's precision of the head and the run's seed."""
-        return replace(self.trainer, fp32_head=self.recipe.trainer_fp32_head, seed=self.seed)
+        head, device = self.recipe.trainer_fp32_head, self.cluster.device
+        return replace(self.trainer, fp32_head=head, seed=self.seed, device=device)
 
     @property
     def generator_config(self) -> GeneratorConfig:
@@ -309,4 +315,5 @@ class Run:
             fp32_head=recipe.generator_fp32_head,
             record_routing=recipe.router_replay,
             expert_bias=self.trainer.expert_bias > 0,
+            device=self.cluster.device,
         )

@@ -8,6 +8,7 @@ from megatron.core.transformer.moe.moe_utils import get_default_pg_collection
 from moe_models import MOE
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from moe.errors import MoeError
 from moe.model.layers import Router, StackedExperts
 
 pytestmark = pytest.mark.timeout(120)
@@ -39,3 +40,14 @@ def test_experts_take_counts_from_the_host(on_device):
         out_TH.backward(torch.empty_like(out_TH))
     assert stacked.fc1_EFH.device.type == "meta"
     assert out_TH.shape == (12, hidden)
+
+
+def test_a_gpu_that_is_not_there_is_refused_and_not_replaced_by_cores(make):
+    with pytest.raises(MoeError, match=r"is to train on a GPU, and torch .* is built without CUDA: install"):
+        make(MOE, device="gpu")
+
+
+def test_a_cpu_is_not_replaced_by_a_gpu(make, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(MoeError, match="CUDA sees a GPU: hide it"):
+        make(MOE, device="cpu")

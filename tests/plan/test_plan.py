@@ -60,7 +60,7 @@ def test_what_does_not_fit_is_refused_and_what_fits_is_proposed(scout):
 
 def test_roles_keep_their_proportion_on_another_number_of_devices(dense, scout):
     assert (resize(dense, 160).trainers, resize(dense, 160).engines) == (32, 128)
-    assert resize(scout, 40).generators == 32
+    assert (resize(scout, 160).trainers, resize(scout, 40).trainers) == (32, 16)
     with pytest.raises(LabError, match="too few"):
         resize(scout, 5)
 

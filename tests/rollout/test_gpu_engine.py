@@ -9,12 +9,21 @@ import pytest
 import vllm.config.vllm as vllm_config
 from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_processors_params_validator
 
+from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.rollout.engine import engine_config
+from scalelab.rollout.engine import Engine, engine_config
 from scalelab.rollout.interruption import ForcePhraseV1, ForcePhraseV2, Phrases
 from scalelab.rollout.thinking import by_ids
 
 PHRASES = Phrases((1, 2, 3), by_ids((4, 5)))
+
+
+@pytest.mark.timeout(120)
+def test_an_engine_for_another_device_is_refused(tmp_path: Path) -> None:
+    config = resolve("scalerl_8b").run.generator_config
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(LabError, match=r"is to run on a GPU, and this vLLM is built for a CPU: install .*install-gpu"):
+        Engine(tmp_path, config, PHRASES)
 
 
 @pytest.mark.timeout(120)

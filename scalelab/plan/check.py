@@ -1,0 +1,96 @@
+"""Whether a run fits on the GPUs that are there, asked before anything starts; and the nearest that would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scalelab.errors import LabError
+from scalelab.plan.hardware import Device, Hardware
+from scalelab.plan.planner import Plan, engines, evaluate, fastest, holds_a_sequence, placement, propose
+from scalelab.plan.speed import Assumptions
+from scalelab.run.config import Run
+
+LARGEST = 512
+"""Devices up to which the smallest number that fits is searched."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What `check` found.
+
+    Attributes:
+        hardware: what there is.
+        problems: why the run cannot start on it; none if it can.
+        nearest: the fastest placement that fits on it; None if nothing does, or nothing need be changed.
+        enough: the smallest number of such devices on which the model fits at all; None as above.
+    """
+
+    hardware: Hardware
+    problems: tuple[str, ...]
+    nearest: Plan | None = None
+    enough: int | None = None
+
+    @property
+    def line(self) -> str:
+        """What is wrong and the nearest that fits, in one line."""
+        said = "; ".join(self.problems)
+        if self.nearest is not None:
+            return f"{said}; what fits on {self.hardware}: {self.nearest.placement.options()}"
+        if self.enough is not None:
+            return f"{said}; it takes at least {self.enough} × {self.hardware.device.name}"
+        return f"{said}; nothing fits on up to {LARGEST} × {self.hardware.device.name}: take devices with more memory"
+
+    def demand(self) -> None:
+        """Refuse the run if it does not fit.
+
+        Raises:
+            LabError: `line`.
+        """
+        if self.problems:
+            raise LabError(self.line)
+
+
+def usual(run: Run) -> str:
+    """Name the devices that a run is planned for unless others are asked for: its cluster's, else the paper's."""
+    return run.cluster.hardware or ("gb200" if run.cluster.device == "gpu" else "cpu")
+
+
+def check(run: Run, hardware: Hardware, assumed: Assumptions | None = None) -> Check:
+    """Hold a run's placement against the devices that are there."""
+    assumed = assumed or Assumptions()
+    problems = evaluate(run, placement(run), hardware.device, assumed).problems
+    if run.devices > hardware.count:
+        short = f"the run wants {run.devices} devices ({run.cluster.trainers} to train), there are {hardware.count}"
+        problems = (short, *problems)
+    if not problems:
+        return Check(hardware, ())
+    fits = nearest(run, hardware.count, hardware.device, assumed, run.cluster.trainers)
+    return Check(hardware, problems, fits, None if fits else smallest(run, hardware.device, assumed))
+
+
+def nearest(run: Run, count: int, device: Device, assumed: Assumptions, trainers: int) -> Plan | None:
+    """Find the fastest placement on so many devices, with the run's own number of trainers if one such fits."""
+    return propose(run, count, device, assumed, trainers) or propose(run, count, device, assumed)
+
+
+def smallest(run: Run, device: Device, assumed: Assumptions) -> int | None:
+    """Find the smallest number of devices on which a run fits at all: of single devices in a node, else whole nodes.
+
+    That is the fewest trainer ranks that hold the model, and the fewest devices that hold an engine beside them.
+    """
+    ranks = next((n for n in _counts(device) if fastest(run, n, device, assumed)), None)
+    engine = next((e.tensor_parallel for e in engines(run, device) if holds_a_sequence(run, e)), None)
+    if ranks is None or engine is None:
+        return None
+    total = ranks + engine
+    return total if total <= device.per_node else -(-total // device.per_node) * device.per_node
+
+
+def _counts(device: Device) -> Iterator[int]:
+    """Trainer ranks to try: single devices in a node, then nodes, ever more of them at a time."""
+    yield from range(1, device.per_node)
+    nodes = 1
+    while (count := nodes * device.per_node) <= LARGEST:
+        yield count
+        nodes += max(1, nodes // 2)

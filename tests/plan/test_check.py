@@ -1,0 +1,85 @@
+"""A run is held against the devices that are there before anything starts, and the nearest that fits is named."""
+
+from dataclasses import replace
+
+import pytest
+
+from moe.train.layout import check_layout
+from scalelab.errors import LabError
+from scalelab.experiment import load, resolve
+from scalelab.plan.check import check, smallest
+from scalelab.plan.hardware import DEVICES, Hardware, device, found, of_ray
+from scalelab.plan.planner import propose
+from scalelab.plan.speed import Assumptions
+
+FITTING = [
+    "scalerl_8b",
+    "scalerl_17bx16",
+    *load("h100"),
+    *load("h200"),
+]
+
+
+def cluster(run, count=None):
+    named = device(run.cluster.hardware)
+    return Hardware(replace(named, per_node=run.cluster.devices_per_node), count or run.devices)
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_every_experiment_on_gpus_fits_the_hardware_it_names(name):
+    run = resolve(name).run
+    found = check(run, cluster(run))
+    assert found.problems == ()
+    found.demand()
+    check_layout(run.model.to_hf(), run.trainer.layout, run.cluster.trainers)
+
+
+def test_a_misfit_is_refused_in_one_line_with_what_fits():
+    run = resolve("scalerl_17bx16").run
+    with pytest.raises(LabError) as refused:
+        check(run, Hardware(device("h100"), 80)).demand()
+    line = str(refused.value)
+    assert "\n" not in line
+    assert "a trainer rank does not fit: " in line
+    assert "what fits on 80 × h100: --set Cluster.trainers=" in line
+
+
+def test_too_few_devices_are_told_how_many_it_takes():
+    run = resolve("scalerl_17bx16").run
+    few = check(run, Hardware(device("h200"), 16))
+    assert few.problems[0] == "the run wants 80 devices (16 to train), there are 16"
+    assert (few.nearest, few.enough) == (None, 24)
+    assert few.line.endswith("it takes at least 24 × h200")
+
+
+@pytest.mark.parametrize(("experiment", "name", "step"), [("scalerl_17bx16", "h200", 8), ("scalerl_8b", "h100", 1)])
+def test_the_smallest_cluster_fits_and_a_smaller_one_does_not(experiment, name, step):
+    run, assumed, kind = resolve(experiment).run, Assumptions(), device(name)
+    least = smallest(run, kind, assumed)
+    assert propose(run, least, kind, assumed) is not None
+    assert propose(run, least - step, kind, assumed) is None
+
+
+def test_what_no_cluster_of_a_device_holds_is_said():
+    run = resolve("scalerl_8b").run
+    tiny = replace(device("a100"), memory_gib=6.0)
+    assert "nothing fits on up to 512 × a100" in check(run, Hardware(tiny, 80)).line
+
+
+def test_a_cluster_is_described_by_what_ray_says_of_its_nodes():
+    node = {"Alive": True, "Resources": {"GPU": 8.0, "CPU": 96.0, "accelerator_type:H100": 1.0}}
+    head = {"Alive": True, "Resources": {"CPU": 8.0}}
+    dead = {"Alive": False, "Resources": {"GPU": 8.0}}
+    hardware = of_ray([head, node, node, dead])
+    assert (hardware.count, hardware.device) == (16, device("h100"))
+    with pytest.raises(LabError, match="no GPU on 1 nodes"):
+        of_ray([head])
+    with pytest.raises(LabError, match="mixes H100, H200"):
+        of_ray([node, {"Alive": True, "Resources": {"GPU": 8.0, "accelerator_type:H200": 1.0}}])
+
+
+def test_devices_are_known_by_the_names_that_others_have_for_them():
+    assert found("NVIDIA H100 80GB HBM3", 8, 8).device == DEVICES["h100"]
+    assert found("NVIDIA GB200", 4, 4).device == DEVICES["gb200"]
+    unknown = found("RTX-PRO-6000", 2, 2, memory_gib=95.0)
+    assert (unknown.known, unknown.device.memory_gib, unknown.device.name) == (False, 95.0, "RTX-PRO-6000")
