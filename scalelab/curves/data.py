@@ -75,20 +75,23 @@ class Curve:
         )
 
 
-def merge_neighbours(item: Curve, limit: int) -> Curve:
-    """At most about `limit` points: neighbours of one seed averaged by their weights, step 0 left as it is.
+def merge_neighbours(item: Curve, limit: int) -> tuple[Curve, np.ndarray]:
+    """About `limit` points: neighbours of one seed averaged by their weights, step 0 left as it is; and who went where.
 
     Thousands of noisy evaluations say no more about four parameters than their local means, and intervals that allow
     for drift take time that grows with the cube of the points.
+
+    Returns:
+        The merged curve, and for each of the curve's points `[N]` a number that those merged into one point share.
     """
-    if len(item) <= limit:
-        return item
     per_seed = max(limit // len(item.seeds), 10)
     weight_N = np.ones(len(item)) if item.stderr_N is None else item.stderr_N**-2.0
     group_N = np.zeros(len(item), int)
     for seed in range(len(item.seeds)):
         mine = np.flatnonzero((item.seed_N == seed) & (item.compute_N > 0))
-        group_N[mine] = 1 + seed * per_seed + np.arange(len(mine)) * min(per_seed, len(mine)) // max(len(mine), 1)
+        together = max(-(-len(mine) // per_seed), 1)
+        groups = -(-len(mine) // together)  # as many points in each, give or take one, so that all weigh the same
+        group_N[mine] = 1 + seed * per_seed + np.arange(len(mine)) * groups // max(len(mine), 1)
     start_N = item.compute_N == 0
     group_N[start_N] = -1 - np.arange(start_N.sum())
     _, index_N = np.unique(group_N, return_inverse=True)
@@ -104,7 +107,7 @@ def merge_neighbours(item: Curve, limit: int) -> Curve:
         stderr_N=None if item.stderr_N is None else total_M**-0.5,
         seed_N=np.rint(mean(item.seed_N)).astype(int),
     )
-    return merged.select(np.lexsort((merged.seed_N, merged.compute_N)))
+    return merged.select(np.lexsort((merged.seed_N, merged.compute_N))), index_N
 
 
 def curve(

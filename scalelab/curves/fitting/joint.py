@@ -18,10 +18,10 @@ from scalelab.curves.data import Curve, merge_neighbours
 from scalelab.curves.fitting.models import POWER, SIGMOID, Array, Model, log_compute, value
 from scalelab.curves.fitting.noise import typical
 from scalelab.curves.fitting.prior import DEFAULT, Prior
-from scalelab.curves.fitting.problem import Problem, make_problem, solve
+from scalelab.curves.fitting.problem import FOUR_FIFTHS, Problem, make_problem, solve
 from scalelab.errors import LabError
 
-MOST_POINTS = 240
+MOST_POINTS = 160
 """More evaluations than these are averaged with their neighbours before the fit."""
 
 
@@ -43,11 +43,13 @@ class Fit:
         fixed_r0: R0 where it was given instead of fitted.
         sigma_N: standard deviation of each point: its standard error times the noise scale.
         weight_N: influence of each point, below 1 for outliers.
+        offset_N: by how much each point's seed lies above the curve there; zero for a single seed.
         scale: noise scale: spread of the residuals relative to the stated standard errors.
         window: compute of the first and last point used, step 0 apart.
         prior: the beliefs that entered.
         window_rule: how the window was chosen.
         warnings: what to be wary of.
+        evaluation_sigma: sampling noise of one evaluation, where evaluations were merged before the fit.
     """
 
     curve: Curve
@@ -59,11 +61,13 @@ class Fit:
     fixed_r0: float | None
     sigma_N: Array
     weight_N: Array
+    offset_N: Array
     scale: float
     window: tuple[float, float]
     prior: Prior | None
     window_rule: str
     warnings: tuple[str, ...] = ()
+    evaluation_sigma: float | None = None
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -86,6 +90,11 @@ class Fit:
     def residual_N(self) -> Array:
         """Observed minus fitted pass rates."""
         return self.curve.pass_rate_N - self.value(self.curve.compute_N)
+
+    @property
+    def scatter_N(self) -> Array:
+        """Residuals within each seed: observed minus the curve of the point's seed."""
+        return self.residual_N - self.offset_N
 
     @property
     def rss(self) -> float:
@@ -164,15 +173,15 @@ def fit_curve(
     remarks = []
     if model is POWER or r0 is not None:
         points = points.select(points.compute_N > 0)
-    count = len(points)
-    points = merge_neighbours(points, MOST_POINTS)
-    if len(points) < count:
-        remarks.append(f"{count} evaluations were merged with their neighbours into {len(points)} points")
+    single, merged_N = points, None
+    if (points.compute_N > 0).sum() > MOST_POINTS:
+        points, merged_N = merge_neighbours(points, MOST_POINTS)
+        remarks.append(f"{len(single)} evaluations were merged with their neighbours into {len(points)} points")
     if r0 is not None and not 0 <= r0 <= 1:
         raise LabError(f"R0 of {r0:g} lies outside [0, 1]")
     refuse_unfit(points, model, r0)
     problem, reference = make_problem(points, model, r0, prior)
-    theta_P, scale, weight_N = solve(problem)
+    theta_P, scale, weight_N, offset_N = solve_seeds(problem, points)
     sigma_N = scale * problem.relative_N
     _, jacobian_BNP = problem.residuals(theta_P[None], problem.rate_N, sigma_N / np.sqrt(weight_N))
     free_P = (theta_P > problem.lower_P) & (theta_P < problem.upper_P)
@@ -186,13 +195,80 @@ def fit_curve(
         fixed_r0=r0 if "R0" in model.linear else None,
         sigma_N=sigma_N,
         weight_N=weight_N,
+        offset_N=offset_N,
         scale=scale,
         window=(float(points.compute_N[points.compute_N > 0].min()), float(points.compute_N.max())),
         prior=prior,
         window_rule=rule,
+        evaluation_sigma=None if merged_N is None else evaluation_scatter(single, merged_N),
     )
     refuse_flat(fit)
     return replace(fit, warnings=(*item.notes, *remarks, *_warnings(fit, problem)))
+
+
+def solve_seeds(problem: Problem, points: Curve) -> tuple[Array, float, Array, Array]:
+    """Parameters, noise scale, influence and seed offset of each point.
+
+    Each seed may lie off the mean curve by an offset of R0 and one of A. They are fitted in turns with the curve, so
+    that the noise scale is that of the evaluations of one seed, whatever the seeds differ by; the mean of the offsets
+    is zero, so that the curve is that of the mean seed, however many points each has.
+    """
+    offset_N = np.zeros(len(points))
+    theta_P, scale, weight_N = solve(problem)
+    if len(points.seeds) == 1:
+        return theta_P, scale, weight_N, offset_N
+    for _ in range(4):
+        sigma_N = scale * problem.relative_N / np.sqrt(weight_N)
+        before_N, offset_N = offset_N, seed_offsets(problem, theta_P, sigma_N, points.seed_N, len(points.seeds))
+        inside = replace(problem, rate_N=points.pass_rate_N - offset_N, offsets=2 * (len(points.seeds) - 1))
+        theta_P, scale, weight_N = solve(inside)
+        if np.abs(offset_N - before_N).max() < 0.1 * typical(scale * problem.relative_N):
+            break
+    return theta_P, scale, weight_N, offset_N
+
+
+OFFSETS = 0.1
+"""Standard deviation that holds a seed's offsets back where its points say little of them, in pass rate."""
+
+
+def seed_offsets(problem: Problem, theta_P: Array, sigma_N: Array, seed_N: np.ndarray, seeds: int) -> Array:
+    """Offset of each point's seed `[N]`: an offset of R0 and one of A per seed by ridge regression, their mean zero."""
+    u_N, model = problem.u_N, problem.model
+    features_NL = model.features(theta_P[2:], u_N)
+    left_N = problem.rate_N - value(model, theta_P, u_N)
+    if model is not SIGMOID or problem.lower_P[0] == problem.upper_P[0]:
+        features_NL = features_NL[:, [model.linear.index("A")]]
+    count = features_NL.shape[1]
+    offset_SL = np.empty((seeds, count))
+    for seed in range(seeds):
+        mine_N = seed_N == seed
+        scaled_NL = features_NL[mine_N] / sigma_N[mine_N, None]
+        gram_LL = scaled_NL.T @ scaled_NL + np.eye(count) / OFFSETS**2
+        offset_SL[seed] = np.linalg.solve(gram_LL, scaled_NL.T @ (left_N[mine_N] / sigma_N[mine_N]))
+    offset_SL -= offset_SL.mean(0)
+    return (features_NL * offset_SL[seed_N]).sum(-1)
+
+
+def evaluation_scatter(points: Curve, merged_N: np.ndarray) -> float:
+    """Sampling noise of one evaluation, by how evaluations that were merged scatter about each other.
+
+    It is the standard deviation of the normal that four fifths of them agree with, so that a few broken ones do not
+    widen it; what each mean takes of its members' scatter is made up for.
+
+    Args:
+        points: the evaluations before they were merged.
+        merged_N: which merged point each went into.
+    """
+    relative_N = np.ones(len(points)) if points.stderr_N is None else points.stderr_N
+    members_G = np.bincount(merged_N)
+    weight_N = relative_N**-2.0
+    slope_N = (
+        points.pass_rate_N
+        - (np.bincount(merged_N, weight_N * points.pass_rate_N) / np.bincount(merged_N, weight_N))[merged_N]
+    )
+    several_N = members_G[merged_N] > 1
+    z_N = slope_N / relative_N * np.sqrt(members_G / np.maximum(members_G - 1, 1))[merged_N]
+    return float(np.quantile(np.abs(z_N[several_N]), 0.8) / FOUR_FIFTHS * typical(relative_N))
 
 
 def refuse_unfit(points: Curve, model: Model, r0: float | None) -> None:
@@ -232,7 +308,7 @@ def refuse_flat(fit: Fit) -> None:
     if spare <= 0:
         return
     constant = fit.fixed_r0 if fit.fixed_r0 is not None else float(np.average(points.pass_rate_N, weights=weight_N))
-    explained = float((weight_N * ((points.pass_rate_N - constant) ** 2 - fit.residual_N**2)).sum())
+    explained = float((weight_N * ((points.pass_rate_N - constant) ** 2 - fit.scatter_N**2)).sum())
     known = spare + (fit.prior.equivalent_points(points.stderr_N is not None) if fit.prior else 0)
     more = len(fit.theta_P) - 1
     if explained <= 0 or fdtrc(more, known, explained / more) > 0.05:
@@ -260,7 +336,7 @@ def _warnings(fit: Fit, problem: Problem) -> list[str]:
             warnings.append(f"{name} sits on its {'lower' if at <= lower else 'upper'} bound")
     if fit.model is SIGMOID and fit.window[1] < 1.5 * fit.parameters["C_mid"]:
         warnings.append(f"the window ends before the curve bends (C_mid {fit.parameters['C_mid']:.3g})")
-    z_N = fit.residual_N / fit.sigma_N
+    z_N = fit.scatter_N / fit.sigma_N
     if n_points >= 8:
         correlation = float((z_N[1:] * z_N[:-1]).sum() / (z_N**2).sum())
         if correlation > 1.7 / np.sqrt(len(z_N)):

@@ -85,14 +85,14 @@ class Sigmoid:
 
     def features(self, shape_BS: Array, u_N: Array) -> Array:
         """Weights of R0 and A, which sum to one at every compute."""
-        rise_BN = _logistic(np.exp(shape_BS[..., :1]) * (u_N - shape_BS[..., 1:]))
+        rise_BN = logistic(np.exp(shape_BS[..., :1]) * (u_N - shape_BS[..., 1:]))
         return np.stack([1 - rise_BN, rise_BN], axis=-1)
 
     def shape_slopes(self, theta_BP: Array, u_N: Array) -> Array:
         """Derivatives by ln B and ln C_mid."""
         B = np.exp(theta_BP[..., 2:3])
         z_BN = B * (u_N - theta_BP[..., 3:4])
-        rise_BN = _logistic(z_BN)
+        rise_BN = logistic(z_BN)
         slope_BN = (theta_BP[..., 1:2] - theta_BP[..., :1]) * rise_BN * (1 - rise_BN)
         return np.stack([slope_BN * z_BN, -slope_BN * B], axis=-1)
 
@@ -173,5 +173,6 @@ SIGMOID = Sigmoid()
 POWER = PowerLaw()
 
 
-def _logistic(z: Array) -> Array:
+def logistic(z: Array) -> Array:
+    """1 / (1 + e^−z), without overflow."""
     return 0.5 * (1 + np.tanh(0.5 * z))

@@ -7,16 +7,17 @@ measured to ±0.003). So a point's deviation is taken to be the sum of
 - sampling noise, proportional to its standard error,
 - drift: a Matérn-3/2 Gaussian process along compute, its size relative to the sampling noise, its length relative to
   the window, independent between seeds,
-- with several seeds, an offset of each seed that grows with the curve and at infinity is an offset of A.
+- with several seeds, an offset of each seed's A, and perhaps of its R0 (seeds may start from different base models).
 
-Sizes and lengths are not fitted but averaged over, on a small grid, with the weight that the data give to each.
+Sizes and lengths are not fitted but averaged over, on a grid, with the weight that the data give to each. All sizes
+are counted in units of the noise scale (`scale` × the stated standard errors), so that one decomposition of the
+covariance serves every scale; what is believed of the spread between seeds is believed of it as a pass rate.
 
-Axes: `_N` points.
+Axes: `_N` points, `_R` eigenvectors, `_D` sizes of drift, `_L` lengths of drift.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -33,6 +34,19 @@ LENGTHS = (0.06, 0.15, 0.35)
 NO_DRIFT = 0.5
 """Prior probability that evaluations scatter independently: even odds, so that only the points decide."""
 
+SPREADS = tuple(np.geomspace(0.001, 0.2, 11).tolist())
+"""Standard deviations of A between seeds considered, in pass rate when the noise scale is the fitted one."""
+
+START_SPREADS = (0.0, 0.05)
+"""Standard deviations of R0 between seeds considered: seeds share their base model, or have one each."""
+
+SPREAD_PRIOR = (0.02, 1.3)
+"""Belief about the spread of A between seeds: median, and standard deviation of the logarithm.
+
+The paper's three runs differ by 0.0125 (±0.015, ScaleRL §2.1), the seeds of this repository's miniatures by 0.04; 80 %
+of the belief lies in 0.004–0.11.
+"""
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -41,49 +55,126 @@ class Noise:
     Attributes:
         drift: standard deviation of the drift, relative to the typical sampling noise.
         length: its correlation length as a share of the window's compute.
-        spread: standard deviation of A between seeds, as a pass rate.
-        log_weight: logarithm of its prior probability.
+        spread: standard deviation of A between seeds, in pass rate at the fitted noise scale.
+        start_spread: standard deviation of R0 between seeds, likewise.
+        log_weight: logarithm of its prior probability, the belief about `spread` left out.
     """
 
     drift: float
     length: float
     spread: float
+    start_spread: float
     log_weight: float
 
 
-def hypotheses(several_seeds: bool) -> Iterator[Noise]:
-    """The grid: no drift, or one of nine kinds; for several seeds, times three sizes of spread.
-
-    The spreads stand for "smaller than evaluations can show", the paper's ±0.015, and twice that.
-    """
+def drifts() -> list[tuple[float, float, float]]:
+    """Size, length and logarithm of the prior probability of every kind of drift; the first is none."""
     kinds = list(product(DRIFTS, LENGTHS))
-    drifts = [(0.0, 1.0, NO_DRIFT), *((size, length, (1 - NO_DRIFT) / len(kinds)) for size, length in kinds)]
-    spreads = [(0.004, 0.3), (0.0125, 0.45), (0.03, 0.25)] if several_seeds else [(0.0, 1.0)]
-    for (size, length, weight), (spread, share) in product(drifts, spreads):
-        yield Noise(size, length, spread, float(np.log(weight * share)))
+    log_share = float(np.log((1 - NO_DRIFT) / len(kinds)))
+    return [(0.0, 1.0, float(np.log(NO_DRIFT))), *((size, length, log_share) for size, length in kinds)]
+
+
+def spreads(several_seeds: bool, r0_given: bool = False) -> list[tuple[float, float]]:
+    """Spread of A and of R0 between seeds: every pair considered; none for a single seed."""
+    if not several_seeds:
+        return [(0.0, 0.0)]
+    return list(product(SPREADS, START_SPREADS[:1] if r0_given else START_SPREADS))
+
+
+def hypotheses(several_seeds: bool, r0_given: bool = False) -> list[Noise]:
+    """Every combination of drift and spread."""
+    pairs = spreads(several_seeds, r0_given)
+    starts = len({start for _, start in pairs})
+    return [
+        Noise(size, length, spread, start, log_share - float(np.log(starts)))
+        for (size, length, log_share), (spread, start) in product(drifts(), pairs)
+    ]
+
+
+def log_spread_prior(spread: Array) -> Array:
+    """Logarithm of the density of the spread's logarithm, up to a constant; 0 where there is none.
+
+    Args:
+        spread: standard deviation of A between seeds, as a pass rate.
+    """
+    median, deviation = SPREAD_PRIOR
+    with np.errstate(divide="ignore"):
+        return np.where(spread > 0, -0.5 * ((np.log(spread) - np.log(median)) / deviation) ** 2, 0.0)
+
+
+def drift_kernel(compute_N: Array, length: float, span: float) -> Array:
+    """Matérn-3/2 correlation `[N, N]` of the drift between points (Rasmussen & Williams 2006, Eq. 4.17).
+
+    Args:
+        compute_N: compute of each point.
+        length: correlation length as a share of `span`.
+        span: compute of the last point.
+    """
+    distance_NN = np.sqrt(3) * np.abs(compute_N[:, None] - compute_N[None, :]) / (length * span)
+    return (1 + distance_NN) * np.exp(-distance_NN)
 
 
 def covariance(noise: Noise, compute_N: Array, sigma_N: Array, seed_N: np.ndarray, rise_N: Array) -> Array:
-    """Covariance of the points `[N, N]` in units of the squared noise scale, the spread between seeds apart.
+    """Covariance of the points `[N, N]` in units of the squared noise scale.
 
     Args:
         noise: the hypothesis.
         compute_N: compute of each point.
         sigma_N: sampling noise of each point.
         seed_N: seed of each point.
-        rise_N: share of the gain made at each point, in [0, 1]: how much of a seed's offset shows there.
+        rise_N: share of the gain made at each point, in [0, 1]: how much of an offset of A shows there.
     """
     same_NN = seed_N[:, None] == seed_N[None, :]
     total_NN = np.diag(sigma_N**2)
     if noise.drift:
-        distance_NN = np.abs(compute_N[:, None] - compute_N[None, :]) / (noise.length * compute_N.max())
-        kernel_NN = (1 + np.sqrt(3) * distance_NN) * np.exp(-np.sqrt(3) * distance_NN)
+        kernel_NN = drift_kernel(compute_N, noise.length, float(compute_N.max()))
         total_NN = total_NN + (noise.drift * typical(sigma_N)) ** 2 * kernel_NN * same_NN
     if noise.spread:
         total_NN = total_NN + noise.spread**2 * np.outer(rise_N, rise_N) * same_NN
+    if noise.start_spread:
+        total_NN = total_NN + noise.start_spread**2 * np.outer(1 - rise_N, 1 - rise_N) * same_NN
     return total_NN
 
 
 def typical(sigma_N: Array) -> float:
     """The typical sampling noise: the median, which broken or boundary points do not move."""
     return float(np.median(sigma_N))
+
+
+class SeedNoise:
+    """Inner products under every kind of drift, for the points of one seed.
+
+    For points scaled to unit sampling noise, the covariance is I + d²K for a drift of size d. With K = UΛUᵀ its inverse
+    is I + U diag(1/(1 + d²λ) − 1) Uᵀ, so all sizes of drift share the products with U, and modes with d²λ ≪ 1 drop out.
+    """
+
+    def __init__(self, compute_N: Array, sigma_N: Array, typical_sigma: float, span: float) -> None:
+        self.inverse_N = 1 / sigma_N
+        self.parts: list[tuple[Array, Array]] = []
+        log_determinant_DL = np.zeros((len(DRIFTS), len(LENGTHS)))
+        ratio_N = typical_sigma * self.inverse_N
+        squares_D = np.square(DRIFTS)
+        for at, length in enumerate(LENGTHS):
+            kernel_NN = drift_kernel(compute_N, length, span) * np.outer(ratio_N, ratio_N)
+            lambda_N, vectors_NN = np.linalg.eigh(kernel_NN)
+            kept_N = squares_D.max() * lambda_N > 1e-4
+            gain_DR = 1 + squares_D[:, None] * lambda_N[kept_N]
+            self.parts.append((vectors_NN[:, kept_N], 1 / gain_DR - 1))
+            log_determinant_DL[:, at] = 0.5 * np.log(gain_DR).sum(1)
+        self.log_determinant_H = np.concatenate([[0.0], log_determinant_DL.ravel()]) + np.log(sigma_N).sum()
+
+    def products(self, pairs: list[tuple[Array, Array]]) -> list[Array]:
+        """xᵀ Σ⁻¹ y of every pair `([.., N], [.., N])` under every kind of drift `[.., H]`, in the order of `drifts`."""
+        arrays = {id(item): item for pair in pairs for item in pair}
+        white = {key: item * self.inverse_N for key, item in arrays.items()}
+        plain = [(white[id(x)] * white[id(y)]).sum(-1) for x, y in pairs]
+        found: list[list[Array]] = []
+        for vectors_NR, less_DR in self.parts:
+            modes = {key: item @ vectors_NR for key, item in white.items()}
+            found.append([(modes[id(x)] * modes[id(y)]) @ less_DR.T for x, y in pairs])
+        result = []
+        for index, base in enumerate(plain):
+            along_DL = np.stack([part[index] for part in found], axis=-1) + base[..., None, None]
+            flat = along_DL.reshape(*np.shape(base), -1)
+            result.append(np.concatenate([np.asarray(base)[..., None], flat], axis=-1))
+        return result

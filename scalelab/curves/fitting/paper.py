@@ -84,6 +84,7 @@ def _as_fit(points: Curve, r0: float, best: tuple[float, float, float], rss: flo
         fixed_r0=r0,
         sigma_N=np.full(len(points), scale),
         weight_N=np.ones(len(points)),
+        offset_N=np.zeros(len(points)),
         scale=scale,
         window=(float(points.compute_N.min()), float(points.compute_N.max())),
         prior=None,

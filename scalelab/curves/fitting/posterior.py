@@ -5,23 +5,39 @@ exactly. What is left, two shape parameters times a grid of noise hypotheses and
 a coarse grid finds where the mass is, two finer ones close in on it, and points drawn from the last are weighed
 exactly. No chain has to converge; the same data give the same draws; it takes tens of milliseconds.
 
-Axes: `_M` draws, `_G` shapes, `_H` noise hypotheses, `_K` noise scales, `_N` points, `_S` shape parameters.
+Axes: `_M` draws, `_G` shapes, `_H` kinds of drift, `_T` spreads between seeds, `_K` noise scales, `_N` points, `_S`
+shape parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.models import SIGMOID, Array, Model, log_compute, value
-from scalelab.curves.fitting.noise import Noise, covariance, hypotheses, typical
+from scalelab.curves.fitting.noise import (
+    Noise,
+    SeedNoise,
+    covariance,
+    drifts,
+    hypotheses,
+    log_spread_prior,
+    spreads,
+    typical,
+)
 from scalelab.curves.fitting.prior import Prior
 
 LOG_SCALES_K = np.linspace(-0.9, 1.2, 11)
 """Noise scales considered, relative to the fitted one."""
+
+FAINT = 0.01
+"""Inverse variance of R0 and A before the points: finite where a curve does not show one of them at all."""
+
+ROUNDS = ((16, 28), (16, 16), (16, 16))
+"""Cells of the ever finer grids over steepness and midpoint."""
 
 NEGLIGIBLE = 9.0
 """Cells less likely than the best by this much in the logarithm hold no mass worth a point."""
@@ -38,6 +54,7 @@ class Draws:
         noise_M: standard deviation of one later evaluation about its curve, sampling and drift together.
         spread_M: standard deviation of A between seeds.
         origin: `posterior`, `block bootstrap` or `parametric bootstrap`.
+        log_evidence: logarithm of the probability of the points under the model, up to a constant of the points.
     """
 
     model: Model
@@ -46,9 +63,18 @@ class Draws:
     noise_M: Array
     spread_M: Array
     origin: str
+    log_evidence: float = 0.0
 
     def __len__(self) -> int:
         return len(self.theta_MP)
+
+    def __repr__(self) -> str:
+        return f"Draws({len(self)} of the {self.model.name} curve, {self.origin})"
+
+    def head(self, size: int) -> Draws:
+        """The first draws; they come in no order, so these are as good as any."""
+        cut = {name: getattr(self, name)[:size] for name in ("theta_MP", "noise_M", "spread_M")}
+        return replace(self, **cut)
 
     def parameters(self) -> dict[str, Array]:
         """Draws of every parameter, `[M]` each, in the compute unit of the data."""
@@ -71,14 +97,16 @@ class Draws:
         Each draw errs alike at every compute, so that quantiles rise as smoothly as the curves do.
         """
         u = log_compute(compute, np.exp(self.log_reference))
-        rise = self.model.features(self.theta_MP[:, 2:], u)[..., 1] if self.model is SIGMOID else 1.0
+        rise = self.model.features(self.theta_MP[:, 2:], u)[..., 1] if "R0" in self.model.linear else 1.0
         rng = np.random.default_rng(0)
         noise_M1 = (self.noise_M * rng.standard_normal(len(self)))[:, None]
         spread_M1 = (self.spread_M * rng.standard_normal(len(self)))[:, None]
         return np.clip(self.value(compute) + noise_M1 + spread_M1 * rise, 0, 1)
 
 
-def posterior(fit: Fit, prior: Prior | None, size: int = 4000, seed: int = 0) -> Draws:
+def posterior(
+    fit: Fit, prior: Prior | None, size: int = 4000, seed: int = 0, model: Model | None = None, quick: bool = False
+) -> Draws:
     """Draws from the posterior of a fitted curve.
 
     Args:
@@ -86,26 +114,33 @@ def posterior(fit: Fit, prior: Prior | None, size: int = 4000, seed: int = 0) ->
         prior: beliefs about shape and scale; None for flat ones.
         size: how many to draw.
         seed: of the random numbers.
+        model: the curve; None for that of the fit.
+        quick: cover shapes and spreads more coarsely, for curves that count with a small weight.
     """
     rng = np.random.default_rng(seed)
-    density = _Density(fit, prior)
-    cells_GS, width_S = _close_in(density)
-    shapes_GS, log_chance_G = _scatter(density, cells_GS, width_S, rng)
-    log_weight_GHK, mean_GHL, cov_GHLL = density.evaluate(shapes_GS)
-    weight = np.exp(log_weight_GHK - log_chance_G[:, None, None] - (log_weight_GHK - log_chance_G[:, None, None]).max())
-    g_M, h_M, k_M = _resample(weight, size, rng)
+    density = Density(fit, prior, model, coarse=quick)
+    cells_GS, log_G, width_S = _close_in(density, ROUNDS[:2] if quick else ROUNDS)
+    shapes_GS, log_chance_G = _scatter(
+        cells_GS, log_G, width_S, 300 if quick else 900 if len(fit.curve.seeds) == 1 else 450, rng
+    )
+    log_weight, mean, cov = density.evaluate(shapes_GS)
+    log_weight = log_weight - log_chance_G[:, None, None, None]
+    total = float(np.logaddexp.reduce(log_weight, axis=None))
+    g_M, h_M, t_M, k_M = _resample(np.exp(log_weight - total), size, rng)
     scale_M = np.exp(LOG_SCALES_K[k_M])
-    linear_ML = _linear(density, mean_GHL[g_M, h_M], cov_GHLL[g_M, h_M] * scale_M[:, None, None] ** 2, rng)
-    sigma = typical(fit.sigma_N)
-    drift_H = np.array([noise.drift for noise in density.noises])
-    spread_H = np.array([noise.spread for noise in density.noises])
+    linear_ML = _linear(density, mean[g_M, h_M, t_M], cov[g_M, h_M, t_M] * scale_M[:, None, None] ** 2, rng)
+    white_M = scale_M * typical(fit.sigma_N)
+    drift_M = white_M * density.drift_H[h_M]
+    if fit.evaluation_sigma is not None:
+        white_M = np.full(size, fit.evaluation_sigma)
     return Draws(
-        model=fit.model,
+        model=density.model,
         log_reference=fit.log_reference,
         theta_MP=np.concatenate([linear_ML, shapes_GS[g_M]], axis=1),
-        noise_M=scale_M * sigma * np.hypot(1.0, drift_H[h_M]),
-        spread_M=scale_M * spread_H[h_M],
+        noise_M=np.hypot(white_M, drift_M),
+        spread_M=scale_M * density.spread_T[t_M],
         origin="posterior",
+        log_evidence=total + float(np.log(width_S).sum()) - float(np.log(len(shapes_GS))),
     )
 
 
@@ -115,10 +150,14 @@ def noise_of(fit: Fit) -> tuple[list[Noise], Array, Array]:
     The weights sum to one; the scales are `exp(LOG_SCALES_K)` times the fit's. All curves that the points leave
     possible are summed over: about the fitted one alone, noise looks smaller and shorter, for the fit has followed it.
     """
-    density = _Density(fit, fit.prior)
-    log_HK = np.logaddexp.reduce(density.evaluate(_close_in(density)[0])[0], axis=0)
-    weight_HK = np.exp(log_HK - log_HK.max())
-    return density.noises, weight_HK / weight_HK.sum(), density.rise_N
+    density = Density(fit, fit.prior)
+    log_HTK = np.logaddexp.reduce(density.evaluate(_close_in(density)[0])[0], axis=0)
+    weight_HK = np.exp(log_HTK - log_HTK.max()).reshape(-1, len(LOG_SCALES_K))
+    noises = hypotheses(len(fit.curve.seeds) > 1, fit.fixed_r0 is not None or fit.model is not SIGMOID)
+    rise_N = np.ones(len(fit.curve))
+    if fit.model is SIGMOID:
+        rise_N = fit.model.features(fit.theta_P[2:], density.u_N)[..., 1]
+    return noises, weight_HK / weight_HK.sum(), rise_N
 
 
 def mean_covariance(fit: Fit, sigma_N: Array) -> Array:
@@ -127,122 +166,169 @@ def mean_covariance(fit: Fit, sigma_N: Array) -> Array:
     variance_H = weight_HK @ np.exp(2 * LOG_SCALES_K)
     total_NN = np.zeros((len(sigma_N), len(sigma_N)))
     for noise, variance in zip(noises, variance_H):
-        total_NN += variance * covariance(noise, fit.curve.compute_N, sigma_N, fit.curve.seed_N, rise_N)
+        if variance > 1e-6 * variance_H.max():
+            total_NN += variance * covariance(noise, fit.curve.compute_N, sigma_N, fit.curve.seed_N, rise_N)
     return total_NN
 
 
-class _Density:
-    """The posterior of the shape and the noise, linear coefficients integrated out."""
+class Density:
+    """The posterior of the shape and the noise, with the linear coefficients and the seeds' offsets integrated out.
 
-    def __init__(self, fit: Fit, prior: Prior | None) -> None:
-        self.fit, self.prior = fit, prior
+    All points enter through inner products of the curve's two features and the pass rates, seed by seed and for every
+    kind of drift. The offsets of a seed, of R0 and of A, are normal about zero, so they integrate out of its products
+    in closed form (Rasmussen & Williams 2006, §2.7), for every spread between seeds on the grid.
+    """
+
+    def __init__(self, fit: Fit, prior: Prior | None, model: Model | None = None, coarse: bool = False) -> None:
+        self.fit, self.prior, self.model = fit, prior, model or fit.model
         points = fit.curve
         self.u_N = log_compute(points.compute_N, np.exp(fit.log_reference))
-        self.rate_N = points.pass_rate_N
-        self.asymptote = fit.model.linear.index("A")
-        self.upper_L = fit.model.bounds(self.u_N)[1][:2]
-        self.noises: list[Noise] = list(hypotheses(len(points.seeds) > 1))
-        self.rise_N = (
-            fit.model.features(fit.theta_P[2:], self.u_N)[..., 1] if fit.model is SIGMOID else np.ones(len(points))
-        )
+        self.asymptote = self.model.linear.index("A")
+        self.upper_L = self.model.bounds(self.u_N)[1][:2]
         sigma_N = fit.sigma_N / np.sqrt(fit.weight_N)
-        self.whiten_HNN, self.log_determinant_H = [], []
-        for noise in self.noises:
-            cholesky = np.linalg.cholesky(covariance(noise, points.compute_N, sigma_N, points.seed_N, self.rise_N))
-            self.whiten_HNN.append(np.linalg.inv(cholesky))
-            self.log_determinant_H.append(float(np.log(np.diag(cholesky)).sum()))
-        self.log_scale_prior_K = np.zeros(len(LOG_SCALES_K))
+        span, middle = float(points.compute_N.max()), typical(sigma_N)
+        self.members = [np.flatnonzero(points.seed_N == seed) for seed in range(len(points.seeds))]
+        self.noises = [SeedNoise(points.compute_N[at], sigma_N[at], middle, span) for at in self.members]
+        self.drift_H = np.array([size for size, _, _ in drifts()])
+        rises = "R0" in self.model.linear
+        pairs = spreads(len(points.seeds) > 1, fit.fixed_r0 is not None or not rises)
+        self.spread_T, self.start_T = np.array(pairs).T
+        self.thin_T = np.isin(self.spread_T, np.unique(self.spread_T)[::2])
+        if coarse:
+            self.spread_T, self.start_T = self.spread_T[self.thin_T], self.start_T[self.thin_T]
+            self.thin_T = np.ones(len(self.spread_T), bool)
+        self.log_fixed_H = np.array([weight for _, _, weight in drifts()])
+        self.log_fixed_H = self.log_fixed_H - sum(noise.log_determinant_H for noise in self.noises)
+        log_scale_K = LOG_SCALES_K + np.log(fit.scale)
+        known = points.stderr_N is not None
+        self.log_prior_TK = log_spread_prior(self.spread_T[:, None] * np.exp(LOG_SCALES_K))
+        self.log_prior_TK = self.log_prior_TK - np.logaddexp.reduce(self.log_prior_TK, axis=0)
         if prior is not None:
-            self.log_scale_prior_K = prior.log_scale(
-                LOG_SCALES_K + np.log(fit.scale), fit.relative, known=points.stderr_N is not None
-            )
-        u_end = float(self.u_N.max())
-        self.shape_prior = prior.shape(fit.model, u_end) if prior is not None else None
+            self.log_prior_TK = self.log_prior_TK + prior.log_scale(log_scale_K, fit.relative, known)
+        self.shape_prior = prior.shape(self.model, float(self.u_N.max())) if prior is not None else None
 
     def evaluate(self, shapes_GS: Array) -> tuple[Array, Array, Array]:
-        """Log density `[G, H, K]`; mean `[G, H, 2]` and unit-scale covariance `[G, H, 2, 2]` of the coefficients."""
-        count, n = len(shapes_GS), len(self.u_N)
-        features_NGL = np.swapaxes(self.fit.model.features(shapes_GS, self.u_N), 0, 1)
-        log_GHK = np.empty((count, len(self.noises), len(LOG_SCALES_K)))
-        mean_GHL = np.empty((count, len(self.noises), 2))
-        cov_GHLL = np.zeros((count, len(self.noises), 2, 2))
-        for h, (noise, whiten_NN, log_det) in enumerate(zip(self.noises, self.whiten_HNN, self.log_determinant_H)):
-            white_NGL = (whiten_NN @ features_NGL.reshape(n, -1)).reshape(n, count, 2)
-            mean_GHL[:, h], cov_GHLL[:, h], squares_G, log_volume_G, free = self._linear_part(
-                white_NGL, whiten_NN @ self.rate_N
-            )
-            log_GHK[:, h] = (
-                (log_volume_G + noise.log_weight - log_det)[:, None]
-                - (n - free) * LOG_SCALES_K
-                - 0.5 * squares_G[:, None] * np.exp(-2 * LOG_SCALES_K)
-                + self._log_mass_of_bounds(mean_GHL[:, h], cov_GHLL[:, h])
-            )
-        log_GHK += self.log_scale_prior_K
+        """Log density `[G, H, T, K]`; mean `[G, H, T, 2]`, unit-scale covariance `[G, H, T, 2, 2]` of R0 and A."""
+        return self._evaluate(shapes_GS, self.spread_T, self.start_T, LOG_SCALES_K, self.log_prior_TK)
+
+    def shape(self, shapes_GS: Array) -> Array:
+        """Log density of the shape alone, `[G]`: spreads and scales summed over more coarsely than in `evaluate`."""
+        thin_T = self.thin_T
+        log_GHTK = self._evaluate(
+            shapes_GS, self.spread_T[thin_T], self.start_T[thin_T], LOG_SCALES_K[::2], self.log_prior_TK[thin_T, ::2]
+        )[0]
+        return np.logaddexp.reduce(log_GHTK.reshape(len(shapes_GS), -1), axis=1)
+
+    def _evaluate(
+        self, shapes_GS: Array, spread_T: Array, start_T: Array, log_scale_K: Array, log_prior_TK: Array
+    ) -> tuple[Array, Array, Array]:
+        features_GNL = self.model.features(shapes_GS, self.u_N)
+        gram = [np.zeros((len(shapes_GS), len(self.drift_H), len(spread_T))) for _ in range(6)]
+        log_volume = np.zeros_like(gram[0])
+        for at, noise in zip(self.members, self.noises):
+            first, second = features_GNL[:, at, 0], features_GNL[:, at, 1]
+            rate = self.fit.curve.pass_rate_N[at]
+            pairs = [(first, first), (first, second), (second, second), (first, rate), (second, rate), (rate, rate)]
+            own = [item[..., None] for item in noise.products(pairs)]
+            own, log_half_determinant = _without_offsets(own, start_T**2, spread_T**2)
+            log_volume -= log_half_determinant
+            for total, item in zip(gram, own):
+                total += item
+        mean, cov, squares, log_left, free = self._linear_part(gram)
+        log_density = (log_volume + log_left + self.log_fixed_H[:, None])[..., None] + log_prior_TK
+        log_density = log_density - (len(self.u_N) - free) * log_scale_K
+        log_density -= 0.5 * squares[..., None] * np.exp(-2 * log_scale_K)
         if self.shape_prior is not None:
             mean_S, deviation_S = self.shape_prior
-            log_GHK -= 0.5 * (((shapes_GS - mean_S) / deviation_S) ** 2).sum(-1)[:, None, None]
-        return log_GHK, mean_GHL, cov_GHLL
+            log_density -= 0.5 * (((shapes_GS - mean_S) / deviation_S) ** 2).sum(-1)[:, None, None, None]
+        kept = np.nonzero(log_density > log_density.max() - 3 * NEGLIGIBLE)
+        log_mass = self._log_mass_of_bounds(mean[kept[:3]], cov[kept[:3]], np.exp(log_scale_K[kept[3]]))
+        bounded = np.full_like(log_density, -np.inf)
+        bounded[kept] = log_density[kept] + log_mass
+        return bounded, mean, cov
 
-    def _linear_part(self, white_NGL: Array, target_N: Array) -> tuple[Array, Array, Array, Array, int]:
+    def _linear_part(self, gram: list[Array]) -> tuple[Array, Array, Array, Array, int]:
         """Mean, covariance, residual squares and half log volume of the coefficients, and how many are free."""
-        first_NG, second_NG = white_NGL[..., 0], white_NGL[..., 1]
-        count = first_NG.shape[1]
-        cov_GLL = np.zeros((count, 2, 2))
+        a, b, d, m, n, y = gram
+        a, d = a + FAINT, d + FAINT
+        cov = np.zeros((*a.shape, 2, 2))
         if self.fit.fixed_r0 is not None:
-            target_NG = target_N[:, None] - self.fit.fixed_r0 * first_NG
-            gram_G = np.maximum((second_NG**2).sum(0), 1e-300)
-            mean_G = (second_NG * target_NG).sum(0) / gram_G
-            squares_G = ((target_NG - mean_G * second_NG) ** 2).sum(0)
-            cov_GLL[:, 1, 1] = 1 / gram_G
-            mean_GL = np.stack([np.full(count, self.fit.fixed_r0), mean_G], -1)
-            return mean_GL, cov_GLL, squares_G, -0.5 * np.log(gram_G), 1
-        a_G, b_G, d_G = (first_NG**2).sum(0), (first_NG * second_NG).sum(0), (second_NG**2).sum(0)
-        m_G, n_G = target_N @ first_NG, target_N @ second_NG
-        determinant_G = np.maximum(a_G * d_G - b_G**2, 1e-10 * a_G * d_G + 1e-300)
-        mean_GL = np.stack([d_G * m_G - b_G * n_G, a_G * n_G - b_G * m_G], -1) / determinant_G[:, None]
-        residual_NG = target_N[:, None] - mean_GL[:, 0] * first_NG - mean_GL[:, 1] * second_NG
-        cov_GLL[:, 0, 0], cov_GLL[:, 1, 1] = d_G / determinant_G, a_G / determinant_G
-        cov_GLL[:, 0, 1] = cov_GLL[:, 1, 0] = -b_G / determinant_G
-        return mean_GL, cov_GLL, (residual_NG**2).sum(0), -0.5 * np.log(determinant_G), 2
+            R0 = self.fit.fixed_r0
+            A = (n - R0 * b) / d
+            squares = y - 2 * R0 * m + R0**2 * a - d * A**2
+            cov[..., 1, 1] = 1 / d
+            return np.stack([np.full_like(A, R0), A], -1), cov, np.maximum(squares, 0), -0.5 * np.log(d), 1
+        determinant = np.maximum(a * d - b**2, 1e-10 * a * d)
+        first, second = (d * m - b * n) / determinant, (a * n - b * m) / determinant
+        squares = y - first * (2 * m - a * first - b * second) - second * (2 * n - b * first - d * second)
+        cov[..., 0, 0], cov[..., 1, 1] = d / determinant, a / determinant
+        cov[..., 0, 1] = cov[..., 1, 0] = -b / determinant
+        return np.stack([first, second], -1), cov, np.maximum(squares, 0), -0.5 * np.log(determinant), 2
 
-    def _log_mass_of_bounds(self, mean_GL: Array, cov_GLL: Array) -> Array:
-        """Logarithm of the probability that the coefficients keep their bounds, each for itself, `[G, K]`."""
+    def _log_mass_of_bounds(self, mean_XL: Array, cov_XLL: Array, scale_X: Array) -> Array:
+        """Logarithm of the probability that the coefficients keep their bounds, each for itself, `[X]`."""
         from scipy.special import log_ndtr  # SciPy takes longer to import than a fit to run
 
-        total_GK = np.zeros((len(mean_GL), len(LOG_SCALES_K)))
+        total_X = np.zeros(len(mean_XL))
         for at, upper in enumerate(self.upper_L):
-            deviation_G = np.sqrt(cov_GLL[:, at, at])
-            if not deviation_G.any():  # a given R0
+            deviation_X = np.sqrt(cov_XLL[:, at, at]) * scale_X
+            if not deviation_X.any():  # a given R0
                 continue
-            deviation_GK = deviation_G[:, None] * np.exp(LOG_SCALES_K)
-            log_below_upper = log_ndtr((upper - mean_GL[:, at, None]) / deviation_GK)
-            log_below_zero = log_ndtr(-mean_GL[:, at, None] / deviation_GK)
-            total_GK += log_below_upper + np.log(-np.expm1(np.minimum(log_below_zero - log_below_upper, -1e-12)))
-        return total_GK
+            to_upper_X, to_zero_X = (upper - mean_XL[:, at]) / deviation_X, mean_XL[:, at] / deviation_X
+            near = np.flatnonzero(np.minimum(to_upper_X, to_zero_X) < 6)  # elsewhere, all of the mass is inside
+            log_below_upper = log_ndtr(to_upper_X[near])
+            log_below_zero = log_ndtr(-to_zero_X[near])
+            total_X[near] += log_below_upper + np.log(-np.expm1(np.minimum(log_below_zero - log_below_upper, -1e-12)))
+        return total_X
 
 
-def _close_in(density: _Density) -> tuple[Array, Array]:
-    """Centres `[G, S]` and width `[S]` of the grid cells that hold the mass, after three ever finer grids."""
-    low_S, high_S = (bound[2:] for bound in density.fit.model.bounds(density.u_N))
-    rounds: Sequence[tuple[int, ...]] = ((16, 28), (16, 16), (16, 16)) if len(low_S) == 2 else ((60,),) * 3
-    for sizes in rounds:
+def _without_offsets(own: list[Array], start_T: Array, spread_T: Array) -> tuple[list[Array], Array]:
+    """Inner products of a seed with its offsets integrated out, and half the log determinant that this adds.
+
+    For offsets of covariance T = diag(start, spread) and products G (2 × 2), m (2) and y (1) of features and rates:
+    G ← G (I + TG)⁻¹, m ← (I + GT)⁻¹ m, y ← y − mᵀT(I + GT)⁻¹m; determinant |I + TG|.
+
+    Args:
+        own: a, b, d, m, n, y with G = [[a, b], [b, d]] and m = (m, n), `[G, H, 1]` each; y is `[H, 1]`.
+        start_T: variances of R0 between seeds.
+        spread_T: variances of A between seeds.
+    """
+    a, b, d, m, n, y = own
+    if not start_T.any() and not spread_T.any():
+        return own, np.zeros_like(a)
+    gap = a * d - b**2
+    determinant = 1 + start_T * a + spread_T * d + start_T * spread_T * gap
+    found = [
+        (a + spread_T * gap) / determinant,
+        b / determinant,
+        (d + start_T * gap) / determinant,
+        (m + spread_T * (d * m - b * n)) / determinant,
+        (n + start_T * (a * n - b * m)) / determinant,
+    ]
+    y = y - start_T * m * found[3] - spread_T * n * found[4]
+    return [*found, y], 0.5 * np.log(determinant)
+
+
+def _close_in(density: Density, rounds: Sequence[tuple[int, int]] = ROUNDS) -> tuple[Array, Array, Array]:
+    """Grid cells that hold the mass, after three ever finer grids: centres `[G, S]`, log density `[G]`, width `[S]`."""
+    low_S, high_S = (bound[2:] for bound in density.model.bounds(density.u_N))
+    for sizes in rounds if len(low_S) == 2 else ((60,),) * 3:
         width_S = (high_S - low_S) / np.array(sizes)
         centres = [low + width * (np.arange(size) + 0.5) for low, width, size in zip(low_S, width_S, sizes)]
         cells_GS = np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1).reshape(-1, len(low_S))
-        log_G = np.logaddexp.reduce(density.evaluate(cells_GS)[0], axis=(1, 2))
+        log_G = density.shape(cells_GS)
         massive_GS = cells_GS[log_G > log_G.max() - NEGLIGIBLE]
         low_S = np.maximum(low_S, massive_GS.min(0) - 1.5 * width_S)
         high_S = np.minimum(high_S, massive_GS.max(0) + 1.5 * width_S)
-    return cells_GS, width_S
+    return cells_GS, log_G, width_S
 
 
-def _scatter(density: _Density, cells_GS: Array, width_S: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+def _scatter(cells_GS: Array, log_G: Array, width_S: Array, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """Shapes to weigh exactly, drawn around the cells, and the logarithm of the chance that each had to be drawn."""
-    log_G = np.logaddexp.reduce(density.evaluate(cells_GS)[0], axis=(1, 2))
     chance_G = np.exp(0.7 * (log_G - log_G.max()))
     chance_G = np.maximum(chance_G, 1e-3) * (log_G > log_G.max() - 2 * NEGLIGIBLE)
     chance_G /= chance_G.sum()
-    drawn_G = _systematic(chance_G, 900, rng)
+    drawn_G = _systematic(chance_G, size, rng)
     shapes_GS = cells_GS[drawn_G] + width_S * (rng.random((len(drawn_G), len(width_S))) - 0.5)
     return shapes_GS, np.log(chance_G[drawn_G])
 
@@ -254,13 +340,13 @@ def _systematic(weight: Array, size: int, rng: np.random.Generator) -> np.ndarra
     return np.minimum(np.searchsorted(cumulative, at), weight.size - 1)
 
 
-def _resample(weight_GHK: Array, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    drawn_M = rng.permutation(_systematic(weight_GHK, size, rng))
-    g_M, h_M, k_M = np.unravel_index(drawn_M, weight_GHK.shape)
-    return g_M, h_M, k_M
+def _resample(weight_GHTK: Array, size: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Indices `[M]` along every axis of the weights, drawn in proportion to them."""
+    drawn_M = rng.permutation(_systematic(weight_GHTK, size, rng))
+    return np.unravel_index(drawn_M, weight_GHTK.shape)
 
 
-def _linear(density: _Density, mean_ML: Array, cov_MLL: Array, rng: np.random.Generator) -> Array:
+def _linear(density: Density, mean_ML: Array, cov_MLL: Array, rng: np.random.Generator) -> Array:
     """Coefficients drawn from their normals: A cut to [0, 1], then R0 to [0, A] or D to what is positive."""
     at = density.asymptote
     other = 1 - at
@@ -269,7 +355,7 @@ def _linear(density: _Density, mean_ML: Array, cov_MLL: Array, rng: np.random.Ge
     slope_M = cov_MLL[:, 0, 1] / deviation_M**2
     rest_M = np.sqrt(np.maximum(cov_MLL[:, other, other] - slope_M * cov_MLL[:, 0, 1], 0))
     mean_M = mean_ML[:, other] + slope_M * (A_M - mean_ML[:, at])
-    upper = A_M if density.fit.model is SIGMOID else np.inf
+    upper = A_M if "R0" in density.model.linear else np.inf
     other_M = mean_M if density.fit.fixed_r0 is not None else _cut_normal(mean_M, rest_M, upper, rng)
     return np.stack([other_M, A_M] if at == 1 else [A_M, other_M], axis=-1)
 

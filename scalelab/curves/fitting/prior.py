@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalelab.curves.fitting.models import SIGMOID, Array, Model
+from scalelab.curves.fitting.models import Array, Model
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class Prior:
         """Mean and standard deviation of the shape parameters `[S]`; infinite deviation where nothing is believed.
 
         Args:
-            model: the curve; only the sigmoid has beliefs.
+            model: the curve; the power law has no beliefs.
             u_end: logarithm of the last point's compute in units of the fit's reference.
         """
-        if model is not SIGMOID:
+        if "R0" not in model.linear:
             size = len(model.parameters) - 2
             return np.zeros(size), np.full(size, np.inf)
         mean = np.array([np.log(self.B[0]), u_end + np.log(self.C_mid_share[0])])

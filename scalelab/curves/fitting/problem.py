@@ -22,6 +22,10 @@ PARTS = 48
 """Random parts of the points that are fitted to find outliers: enough to miss any three of them with 84 %."""
 
 
+FOUR_FIFTHS = 1.2815515655446004
+"""Four fifths of a standard normal lie within this of zero."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One curve as the solver sees it.
@@ -35,6 +39,7 @@ class Problem:
         lower_P: lower bounds of the parameters, equal to the upper ones where held fixed.
         upper_P: upper bounds.
         prior: beliefs about shape and noise scale, or None.
+        offsets: parameters fitted beside the curve: offsets of the seeds, taken off `rate_N` already.
     """
 
     model: Model
@@ -45,11 +50,12 @@ class Problem:
     lower_P: Array
     upper_P: Array
     prior: Prior | None
+    offsets: int = 0
 
     @property
     def spare(self) -> int:
         """Points beyond the fitted parameters."""
-        return max(len(self.u_N) - int((self.upper_P > self.lower_P).sum()), 0)
+        return max(len(self.u_N) - int((self.upper_P > self.lower_P).sum()) - self.offsets, 0)
 
     def residuals(self, theta_BP: Array, rate_BN: Array, sigma_N: Array) -> tuple[Array, Array]:
         """Residuals and Jacobian in units of `sigma_N`, the prior's beliefs appended as residuals of their own."""
@@ -77,7 +83,7 @@ class Problem:
     def spread(self, theta_BP: Array) -> Array:
         """Scatter of four fifths of the points about each curve `[B]`, in units of the stated standard errors."""
         z_BN = np.abs(self.rate_N - value(self.model, theta_BP, self.u_N)) / self.relative_N
-        four_fifths_B = np.quantile(z_BN, 0.8, axis=-1, method="higher") / 1.2816  # that quantile of |N(0, 1)|
+        four_fifths_B = np.quantile(z_BN, 0.8, axis=-1, method="higher") / FOUR_FIFTHS
         return four_fifths_B * np.sqrt(len(self.u_N) / max(self.spare, 1))
 
     def scale(self, theta_P: Array) -> float:
