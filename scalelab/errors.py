@@ -1,6 +1,9 @@
-"""The one exception a user is meant to see."""
+"""The one exception a user is meant to see, and what its messages have in common."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 class LabError(Exception):
@@ -8,3 +11,12 @@ class LabError(Exception):
 
     The command line prints it without a traceback and exits with 1.
     """
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown name: what it may have meant."""
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=1) or [one for one in names if one.lower() == name.lower()]
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"there are: {', '.join(names)}" if names else "there is none"

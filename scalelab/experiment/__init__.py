@@ -13,5 +13,16 @@ An experiment file is a docstring and
 from scalelab.experiment.definition import Experiment
 from scalelab.experiment.library import Listed, listing, load, resolve, resolve_experiment
 from scalelab.experiment.resolved import Difference, Resolved
+from scalelab.experiment.syntax import read_settings
 
-__all__ = ["Difference", "Experiment", "Listed", "Resolved", "listing", "load", "resolve", "resolve_experiment"]
+__all__ = [
+    "Difference",
+    "Experiment",
+    "Listed",
+    "Resolved",
+    "listing",
+    "load",
+    "read_settings",
+    "resolve",
+    "resolve_experiment",
+]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
+from scalelab.experiment.imports import display_path
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,6 @@ class Experiment:
 
 def _kind(fragment: str) -> str:
     return fragment.partition("/")[0]
-
-
-def display_path(file: str | Path) -> str:
-    """A path as messages give it: relative to the working folder where it lies in it."""
-    path = Path(file).resolve()
-    here = Path.cwd().resolve()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def _caller() -> Site:

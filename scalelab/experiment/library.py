@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 import runpy
-import traceback
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import scalelab
-from scalelab.errors import LabError
-from scalelab.experiment.definition import Experiment, Site, display_path
+from scalelab.errors import LabError, nearest
+from scalelab.experiment.definition import Experiment, Site
+from scalelab.experiment.imports import Imports, display_path, import_user_code
 from scalelab.experiment.lab import LAB
-from scalelab.experiment.registry import Reference, Registry, Statement, nearest
+from scalelab.experiment.registry import Registry, Statement
 from scalelab.experiment.resolve import Heading, resolve_statements
 from scalelab.experiment.resolved import Resolved
+from scalelab.experiment.syntax import Binding, Mention, read_text
 
 EXPERIMENTS = Path(scalelab.__file__).resolve().parents[1] / "experiments"
 """The lab's own experiments, and its fragments below them."""
@@ -80,12 +82,14 @@ def load(spec: str) -> dict[str, Experiment]:
     return {f"{file.stem}/{member}": experiments[f"{file.stem}/{member}"]}
 
 
-def resolve(spec: str, sets: Sequence[str] = ()) -> Resolved:
+def resolve(spec: str, sets: Sequence[str] = (), imports: bool | None = None) -> Resolved:
     """The complete, checked configuration of one experiment.
 
     Args:
         spec: as in `load`, but no whole family.
         sets: bindings such as `OptimizerConfig.lr=3e-4` that go over everything else.
+        imports: import the modules of the user's own classes; None does so unless the source is a `config.gin`, which
+            may come from a stranger.
 
     Raises:
         LabError: anything is wrong with the experiment, its fragments or the bindings; one line that names the place.
@@ -95,18 +99,24 @@ def resolve(spec: str, sets: Sequence[str] = ()) -> Resolved:
         members = ", ".join(experiments)
         raise LabError(f"{spec} is a family; name one of its members: {members}")
     [(name, experiment)] = experiments.items()
-    return resolve_experiment(name, experiment, sets)
+    return resolve_experiment(name, experiment, sets, imports=imports)
 
 
 def resolve_experiment(
-    name: str, experiment: Experiment, sets: Sequence[str] = (), registry: Registry = LAB
+    name: str, experiment: Experiment, sets: Sequence[str] = (), registry: Registry = LAB, imports: bool | None = None
 ) -> Resolved:
-    """As `resolve`, for an experiment at hand."""
+    """The complete, checked configuration of an experiment at hand; arguments as in `resolve`."""
+    sites = [Path(site.file) for site in experiment.sites.values()]
+    allowed = all(file.suffix != ".gin" for file in sites) if imports is None else imports
+    registry = registry.opened(Imports([*dict.fromkeys(file.parent for file in sites)], allowed))
     statements = [
         statement for fragment in experiment.fragments for statement in _fragment(fragment, experiment, registry)
     ]
-    for key, value in experiment.overrides.items():
-        statements.append(_override(key, value, experiment.sites[key], registry))
+    values = {
+        key: _literal(value, f"override in {experiment.sites[key]}", key, registry)
+        for key, value in experiment.overrides.items()
+    }
+    statements += [_override(key, value, experiment.sites[key], registry) for key, value in values.items()]
     heading = Heading(name, experiment.description, str(experiment.sites[""]))
     return resolve_statements(registry, heading, statements, [_set(text, registry) for text in sets])
 
@@ -135,24 +145,18 @@ def _read(file: Path) -> dict[str, Experiment]:
 
 
 def _run(file: Path) -> dict[str, Any]:
-    try:
-        return runpy.run_path(str(file))
-    except LabError:
-        raise
-    except SyntaxError as error:
-        raise LabError(f"{display_path(error.filename or file)}:{error.lineno}: {error.msg}") from None
-    except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-        line = f":{lines[-1]}" if lines else ""
-        message = str(error).partition("\n")[0]
-        raise LabError(f"{display_path(file)}{line}: {type(error).__name__}: {message}") from None
+    """Run an experiment's file, with the modules beside it at hand."""
+    if EXPERIMENTS not in file.resolve().parents and (folder := str(file.resolve().parent)) not in sys.path:
+        sys.path.append(folder)
+    defined: dict[str, Any] = import_user_code(lambda: runpy.run_path(str(file)), file)
+    return defined
 
 
 def _load_config(file: Path) -> dict[str, Experiment]:
     if not file.is_file():
         raise LabError(f"there is no file {file}; a run's configuration is runs/NAME/config.gin")
     name = file.resolve().parent.name if file.name == "config.gin" else file.stem
-    first = _text(file, display_path(file)).partition("\n")[0]
+    first = read_text(file, display_path(file)).partition("\n")[0]
     description = first.removeprefix("#").partition(":")[2].strip() if first.startswith("#") else ""
     path = str(file.resolve())
     site = Site(path, 1, 1)
@@ -170,14 +174,7 @@ def _fragment(name: str, experiment: Experiment, registry: Registry) -> list[Sta
         }
         raise LabError(f"{site}: there is no fragment {name!r}; {nearest(name, sorted(known))}")
     shown = display_path(file)
-    return registry.parse(_text(file, shown), lambda line: f"{shown}:{line}")
-
-
-def _text(file: Path, shown: str) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise LabError(f"{shown} is not a text file in UTF-8") from None
+    return registry.parse(read_text(file, shown), lambda line: f"{shown}:{line}")
 
 
 def _override(key: str, value: Any, site: Site, registry: Registry) -> Statement:
@@ -186,17 +183,17 @@ def _override(key: str, value: Any, site: Site, registry: Registry) -> Statement
     owner, _, parameter = rest.rpartition(".")
     if not owner or not parameter.isidentifier():
         raise LabError(f"{origin}: {key!r} is not a key; write 'Class.field'")
-    return registry.statement(scope, owner, parameter, _literal(value, origin, key, registry), origin)
+    return registry.statement(Binding(scope, owner, parameter, value, origin))
 
 
 def _literal(value: Any, origin: str, key: str, registry: Registry) -> Any:
     """A Python value as a statement holds it; a registered class stands for an object of it."""
     if isinstance(value, type):
-        if registry.classes.get(value.__name__) is not value:
-            raise LabError(f"{origin}: {key} cannot be {value.__name__}, which is not configurable")
-        return Reference(value)
+        if not is_dataclass(value):
+            raise LabError(f"{origin}: {key} cannot be {value.__name__}, which is not configurable: no dataclass")
+        return Mention(registry.admit(value, origin).name)
     if isinstance(value, (tuple, list)):
-        return type(value)(_literal(item, origin, key, registry) for item in value)
+        return tuple(_literal(item, origin, key, registry) for item in value)
     if isinstance(value, dict):
         return {name: _literal(item, origin, key, registry) for name, item in value.items()}
     if value is None or isinstance(value, (bool, int, float, str)):

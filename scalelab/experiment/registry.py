@@ -1,58 +1,33 @@
-"""The only meeting with gin: classes registered with it, its syntax read, objects built by it.
-
-gin has no say in what is valid. Names are checked here, types and missing values in `resolve`, both before gin builds
-anything, so that no message points into gin and nothing is found late.
-"""
+"""The classes that a configuration may name, and gin's bindings with every name in them checked."""
 
 from __future__ import annotations
 
 import difflib
-import re
-import threading
-import tokenize
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any, get_type_hints
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import Any, get_args, get_type_hints
 
-import gin
-from gin import config_parser
-
-from scalelab.errors import LabError
-
-_gin_is_global = threading.Lock()  # gin keeps one configuration per process
+from scalelab.errors import LabError, nearest
+from scalelab.experiment.imports import Imports
+from scalelab.experiment.syntax import Binding, Mention, parse
 
 
 @dataclass(frozen=True)
-class Reference:
-    """`@scope/Class()` as a value: an object of that class, configured in that scope ("" = where it stands)."""
+class Reference(Mention):
+    """A `Mention` whose name has been looked up."""
 
-    cls: type
-    scope: str = ""
-    arguments: str = ""
-    """What to print between the parentheses, for people."""
-
-    @property
-    def key(self) -> str:
-        """What stands left of the point in bindings of the object."""
-        return f"{self.scope}/{self.cls.__name__}" if self.scope else self.cls.__name__
-
-    def __str__(self) -> str:
-        return f"@{self.key}({self.arguments})"
-
-
-@dataclass(frozen=True)
-class Macro:
-    """`%name` as a value: whatever `name = …` says."""
-
-    name: str
+    target: Any = None
+    """The class to make an object of; of a mention without parentheses, the value itself."""
 
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """One binding as written: `scope/Class.parameter = value`, or the macro `parameter = value` if `cls` is None."""
+    """One binding, its names checked: `scope/Class.parameter = value`; a macro if `cls` is None."""
 
     cls: type | None
+    name: str
+    """The class as configurations call it."""
     parameter: str
     value: Any
     origin: str
@@ -61,42 +36,60 @@ class Statement:
     @property
     def key(self) -> str:
         """What stands left of the equals sign."""
-        owner = f"{self.cls.__name__}." if self.cls else ""
+        owner = f"{self.name}." if self.cls else ""
         return f"{self.scope}/{owner}{self.parameter}" if self.scope else f"{owner}{self.parameter}"
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One field of a registered dataclass: the type it is annotated with and a maker of its default, if any."""
+    """One field of a dataclass: the type it is annotated with and a maker of its default, if any."""
 
     hint: Any
     default: Callable[[], Any] | None
 
 
 class Registry:
-    """The classes that an experiment may configure, by name, and the one that a run is."""
+    """The classes that an experiment may configure, by name, and the one that a run is.
 
-    def __init__(self, root: type, others: Iterable[type] = (), module: str = "scalelab") -> None:
-        """Register frozen dataclasses with gin; each class once per process.
+    A class is a frozen dataclass. The lab's own go by their name, a user's by `module.Class`; once it has been met, its
+    name alone does, too.
+    """
+
+    def __init__(self, root: type, others: Iterable[type] = ()) -> None:
+        """Take the classes that go by their name alone.
 
         Args:
             root: class of the whole run's configuration.
             others: the classes it is made of, and those that can take their place.
-            module: gin's name space for them.
         """
         self.root = root
         self.classes: dict[str, type] = {}
-        self._configurables: dict[type, Callable[[], Any]] = {}
+        self.imports = Imports(allowed=False)
+        self._parameters: dict[type, dict[str, Parameter]] = {}
+        self._names: dict[type, str] = {}
         for cls in (root, *others):
             if cls.__name__ in self.classes:
                 raise ValueError(f"two configurable classes are called {cls.__name__}: rename one")
-            self.classes[cls.__name__] = cls
-            self._configurables[cls] = gin.external_configurable(cls, module=module)
-        self._parameters = {cls: _parameters(cls) for cls in self.classes.values()}
+            self._add(cls.__name__, cls)
+
+    def opened(self, imports: Imports) -> Registry:
+        """A copy of this registry that also takes classes that it has to import."""
+        other = copy(self)
+        other.classes, other._parameters, other._names = dict(self.classes), dict(self._parameters), dict(self._names)
+        other.imports = imports
+        return other
 
     def parameters(self, cls: type) -> dict[str, Parameter]:
-        """Fields of a registered class by name, in their order."""
+        """Fields of a class by name, in their order."""
         return self._parameters[cls]
+
+    def known(self, cls: Any) -> bool:
+        """Whether objects of the class can be configured."""
+        return cls in self._names
+
+    def reference(self, cls: type) -> Reference:
+        """The reference that makes an object of a known class."""
+        return Reference(self._names[cls], target=cls)
 
     def parse(self, text: str, origin: Callable[[int], str]) -> list[Statement]:
         """Read gin bindings, checking the names in them.
@@ -108,117 +101,129 @@ class Registry:
         Raises:
             LabError: wrong syntax or an unknown class, parameter or reference, named with its line and what is nearest.
         """
+        bindings = [
+            binding
+            for binding in parse(text, origin)
+            if binding.owner or not self.imports.state(binding.parameter, binding.value)
+        ]
         statements: dict[str, Statement] = {}
-        parser: config_parser.ConfigParser | None = None
-        try:
-            parser = config_parser.ConfigParser(text, _Delegate(self))
-            for found in parser:
-                where = origin(found.location.line_num)
-                if isinstance(found, config_parser.BindingStatement):
-                    parameter = found.arg_name or found.selector
-                    owner = found.selector if found.arg_name else None
-                    statement = self.statement(found.scope, owner, parameter, found.value, where)
-                    before = statements.setdefault(statement.key, statement)
-                    if before is not statement:
-                        raise LabError(f"{where}: {statement.key} is bound already, in {before.origin}; keep one")
-                elif not isinstance(found, config_parser.BlockDeclaration):
-                    raise LabError(
-                        f"{where}: fragments bind values and nothing else; "
-                        "compose and import in the experiment's Python file"
-                    )
-        except (SyntaxError, tokenize.TokenError, TypeError) as error:
-            raise LabError(_syntax_problem(error, parser, origin)) from None
+        for binding in bindings:
+            statement = self.statement(binding)
+            before = statements.setdefault(statement.key, statement)
+            if before is not statement:
+                raise LabError(f"{binding.origin}: {statement.key} is bound already, in {before.origin}; keep one")
         return [*statements.values()]
 
-    def statement(self, scope: str, owner: str | None, parameter: str, value: Any, origin: str) -> Statement:
-        """A binding of one parameter (or, without an owner, of a macro), its names checked.
+    def statement(self, binding: Binding) -> Statement:
+        """A binding with every name in it looked up.
 
         Raises:
             LabError: there is no such class, or it has no such parameter.
         """
-        if owner is None:
-            return Statement(None, parameter, value, origin, scope)
-        cls = self.classes.get(owner)
-        if cls is None:
-            raise LabError(f"{origin}: there is no configurable {owner!r}; {nearest(owner, self.classes)}")
-        if parameter not in self._parameters[cls]:
-            hint = nearest(parameter, self._parameters[cls])
-            homes = [name for name, home in self.classes.items() if parameter in self._parameters[home]]
-            if homes and not difflib.get_close_matches(parameter, self._parameters[cls], n=1):
+        value, origin = self._look_up(binding.value, binding.origin), binding.origin
+        if binding.owner is None:
+            return Statement(None, "", binding.parameter, value, origin, binding.scope)
+        cls = self._class(binding.owner, origin)
+        name, parameters = self._names[cls], self._parameters[cls]
+        if binding.parameter not in parameters:
+            hint = nearest(binding.parameter, parameters)
+            homes = self.homes(binding.parameter)
+            if homes and not difflib.get_close_matches(binding.parameter, parameters, n=1):
                 hint = f"it belongs to {' and '.join(homes[:3])}"
-            raise LabError(f"{origin}: {owner} has no parameter {parameter!r}; {hint}")
-        return Statement(cls, parameter, value, origin, scope)
+            raise LabError(f"{origin}: {name} has no parameter {binding.parameter!r}; {hint}")
+        return Statement(cls, name, binding.parameter, value, origin, binding.scope)
 
-    @contextmanager
-    def configured(self, text: str) -> Iterator[Callable[[Reference], Any]]:
-        """Give gin a complete configuration and yield what builds the object of a reference; then empty gin again."""
-        with _gin_is_global:
-            gin.clear_config()
+    def homes(self, parameter: str) -> list[str]:
+        """Classes that have a parameter of this name."""
+        return [name for name, cls in self.classes.items() if parameter in self._parameters[cls]]
+
+    def admit(self, cls: type, origin: str) -> Reference:
+        """The reference that makes an object of any importable dataclass.
+
+        Raises:
+            LabError: it is no frozen dataclass, or other processes could not import it.
+        """
+        if not self.known(cls):
+            name = f"{cls.__module__}.{cls.__qualname__}"
             try:
-                gin.parse_config(text)
-                yield self._build
-            finally:
-                gin.clear_config()
+                importable = self.imports.find(name) is cls
+            except LabError:
+                importable = False
+            if not importable:
+                raise LabError(
+                    f"{origin}: {cls.__name__} cannot be imported as {name}: define it in a module beside the "
+                    "experiment's file, where the processes of a run find it, too"
+                )
+            self._class(name, origin)
+        return self.reference(cls)
 
-    def _build(self, reference: Reference) -> Any:
-        with gin.config_scope(reference.scope or None):
-            return self._configurables[reference.cls]()
+    def _look_up(self, value: Any, origin: str) -> Any:
+        """A value with a `Reference` in place of each mention."""
+        if isinstance(value, Mention):
+            if value.called:
+                cls = self._class(value.name, origin)
+                return Reference(self._names[cls], value.scope, target=cls)
+            found = self._import(value.name, origin) if "." in value.name else None
+            if found is None or isinstance(found, type):
+                self._class(value.name, origin)
+                raise LabError(f"{origin}: @{value.key} needs parentheses: @{value.key}()")
+            return Reference(value.name, value.scope, called=False, target=found)
+        if isinstance(value, (tuple, list)):
+            return tuple(self._look_up(item, origin) for item in value)
+        if isinstance(value, dict):
+            return {key: self._look_up(item, origin) for key, item in value.items()}
+        return value
+
+    def _class(self, name: str, origin: str) -> type:
+        """The class that a configuration calls so, imported if it is none of the lab's."""
+        found = self.classes.get(name) or next(
+            (cls for full, cls in self.classes.items() if full.endswith(f".{name}")), None
+        )
+        if found is None and "." in name:
+            found = self._import(name, origin)
+            if found is not None:
+                self._check_class(name, found, origin)
+                self._add(name, found)
+        if found is None:
+            beside = f" (no module {name.rpartition('.')[0]} beside the experiment's file)" if "." in name else ""
+            raise LabError(f"{origin}: there is no configurable {name!r}{beside}; {nearest(name, self.classes)}")
+        return found
+
+    def _import(self, name: str, origin: str) -> Any:
+        try:
+            return self.imports.find(name)
+        except LabError as error:
+            raise LabError(f"{origin}: {error}") from None
+
+    @staticmethod
+    def _check_class(name: str, found: Any, origin: str) -> None:
+        if not isinstance(found, type) or not is_dataclass(found) or not found.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            raise LabError(f"{origin}: {name} cannot be configured: make it a class under @dataclass(frozen=True)")
+
+    def _add(self, name: str, cls: type) -> None:
+        """Take a class, and those that its fields are annotated with."""
+        if cls in self._names:
+            return
+        self.classes[name], self._names[cls] = cls, name
+        try:
+            hints = get_type_hints(cls, include_extras=True)
+        except NameError as error:
+            raise LabError(f"{name}: an annotation cannot be read: {error}") from None
+        self._parameters[cls] = {
+            field.name: Parameter(hints[field.name], _default(field)) for field in fields(cls) if field.init
+        }
+        if "." in name:
+            for inner in {inner for parameter in self._parameters[cls].values() for inner in _inside(parameter.hint)}:
+                if isinstance(inner, type) and is_dataclass(inner):
+                    self._add(f"{inner.__module__}.{inner.__qualname__}", inner)
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: what it may have meant."""
-    names = list(names)
-    near = difflib.get_close_matches(name, names, n=1) or [
-        candidate for candidate in names if candidate.lower() == name.lower()
-    ]
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"there are: {', '.join(names)}" if names else "there is none"
-
-
-def _parameters(cls: type) -> dict[str, Parameter]:
-    hints = get_type_hints(cls)
-    return {field.name: Parameter(hints[field.name], _default(field)) for field in fields(cls) if field.init}
+def _inside(hint: Any) -> Iterable[Any]:
+    """The types that an annotation is made of."""
+    return [inner for part in get_args(hint) for inner in _inside(part)] if get_args(hint) else [hint]
 
 
 def _default(field: Field[Any]) -> Callable[[], Any] | None:
     if field.default_factory is not MISSING:
         return field.default_factory
     return None if field.default is MISSING else lambda: field.default
-
-
-class _Delegate(config_parser.ParserDelegate):
-    """Turns what gin's parser meets inside values into `Reference` and `Macro`."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
-        scope, _, name = scoped_configurable_name.rpartition("/")
-        if name not in self._registry.classes:  # gin lets a SyntaxError through unchanged
-            raise SyntaxError(f"there is no configurable {name!r}; {nearest(name, self._registry.classes)}")
-        if not evaluate:
-            raise SyntaxError(f"@{scoped_configurable_name} needs parentheses: @{scoped_configurable_name}()")
-        return Reference(self._registry.classes[name], scope)
-
-    def macro(self, macro_name: str) -> Macro:
-        return Macro(macro_name)
-
-
-def _syntax_problem(
-    error: SyntaxError | tokenize.TokenError | TypeError,
-    parser: config_parser.ConfigParser | None,
-    origin: Callable[[int], str],
-) -> str:
-    """What gin, its tokenizer, our delegate or (of keys of dicts) Python says of a text, with the place in it."""
-    message = str(error.args[0])
-    line = error.lineno if isinstance(error, SyntaxError) else None
-    if isinstance(error, tokenize.TokenError):
-        line = error.args[1][0]
-    if line is None and parser:  # raised while a value was read, by code that knows what is wrong but not where
-        return f"{origin(parser.current_token.start[0])}: {message}"
-    token = re.search(r"Failed to parse token '(.*)'", message)
-    if token:
-        return f"{origin(line or 1)}: {token[1]} is not a value: text needs quotes, other values are Python literals"
-    message = message.partition("  Got")[0].splitlines()[0].rstrip(".")
-    return f"{origin(line or 1)}: wrong syntax: {message[0].lower()}{message[1:]}"

@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scalelab.errors import LabError
-from scalelab.experiment.registry import Macro, Parameter, Reference, Registry, Statement, nearest
-from scalelab.experiment.resolved import DEFAULT, Node, Resolved, Setting
-from scalelab.experiment.values import MismatchError, conform, describe
+from pydantic import ValidationError
+
+from scalelab.errors import LabError, nearest
+from scalelab.experiment.registry import Parameter, Reference, Registry, Statement
+from scalelab.experiment.resolved import DEFAULT, Node, Resolved, Setting, holds_nodes, map_nodes, unscoped
+from scalelab.experiment.syntax import Macro
+from scalelab.experiment.values import MismatchError, brief, conform, describe
 
 DEEPEST = 32  # objects within objects; beyond it, one holds itself
 
@@ -53,8 +56,9 @@ def resolve_statements(
     for statement in sets:
         if statement not in walk.used:
             raise LabError(f"{statement.origin} has no effect: {walk.why_unused(statement)}")
-    resolved = Resolved(heading.name, heading.description, None, tuple(walk.nodes), walk.unused())
-    return replace(resolved, run=_build(registry, resolved))
+    modules = dict(registry.imports.files)
+    resolved = Resolved(heading.name, heading.description, None, tuple(walk.nodes), walk.unused(), modules)
+    return replace(resolved, run=_build(registry, resolved, walk.nodes[0]))
 
 
 class _Walk:
@@ -89,7 +93,7 @@ class _Walk:
         """
         if path.count(".") > DEEPEST:
             raise LabError(f"{cls.__name__} holds itself without end, through {'.'.join(path.split('.')[:4])}")
-        node = Node(cls, path, scope)
+        node = Node(cls, self._registry.reference(cls).name, path, scope)
         self.nodes.append(node)
         for name, parameter in self._registry.parameters(cls).items():
             inner_path, inner_scope = f"{path}.{name}" if path else name, (*scope, name)
@@ -101,18 +105,14 @@ class _Walk:
         statement = self._find(node, name)
         if statement is not None:
             self.used.add(statement)
-            value, origin = self._expand(statement.value, statement.origin)
-            try:
-                return conform(value, parameter.hint), origin
-            except MismatchError as mismatch:
-                raise LabError(f"{origin}: {node.cls.__name__}.{name} {mismatch}") from None
+            return self._expand(statement.value, statement.origin)
         if base is not None:
             return getattr(base, name), DEFAULT
         if parameter.default is not None:
             return parameter.default(), DEFAULT
-        if parameter.hint in self._registry.classes.values():
-            return Reference(parameter.hint), DEFAULT
-        self.missing.append(f"{node.cls.__name__}.{name} ({describe(parameter.hint)})")
+        if self._registry.known(parameter.hint):
+            return self._registry.reference(parameter.hint), DEFAULT
+        self.missing.append(f"{node.name}.{name} ({describe(parameter.hint)})")
         return None, DEFAULT
 
     def _find(self, node: Node, name: str) -> Statement | None:
@@ -132,12 +132,12 @@ class _Walk:
                 raise LabError(f"{origin}: the macro %{value.name} is defined by itself")
             self.used.add(statement)
             return self._expand(statement.value, f"{origin}, {statement.origin}", (*through, value.name))
-        if isinstance(value, (tuple, list)):
+        if isinstance(value, tuple):
             items = []
             for item in value:
                 item, origin = self._expand(item, origin, through)
                 items.append(item)
-            return type(value)(items), origin
+            return tuple(items), origin
         if isinstance(value, dict):
             items, origin = self._expand([*value.values()], origin, through)
             return dict(zip(value, items)), origin
@@ -146,8 +146,10 @@ class _Walk:
     def _place(self, value: Any, path: str, scope: tuple[str, ...]) -> Any:
         """The value with a laid-out node in place of each object."""
         if isinstance(value, Reference):
-            return self.node(value.cls, path, tuple(value.scope.split("/")) if value.scope else scope, None)
-        if type(value) in self._registry.classes.values():
+            if not value.called:
+                return value
+            return self.node(value.target, path, tuple(value.scope.split("/")) if value.scope else scope, None)
+        if self._registry.known(type(value)):
             return self.node(type(value), path, scope, value)
         if isinstance(value, (tuple, dict)):
             items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -171,29 +173,39 @@ class _Walk:
         if deciding:
             return f"{deciding[0].key} in {deciding[0].origin} decides"
         scope = f" in the scope {statement.scope}" if statement.scope else ""
-        return f"this experiment has no {statement.cls.__name__}{scope}"
+        return f"this experiment has no {statement.name}{scope}"
 
 
 def _scopes_in(value: Any) -> list[str]:
     if isinstance(value, Reference):
         return [value.scope]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
     return [scope for item in items for scope in _scopes_in(item)]
 
 
-def _build(registry: Registry, resolved: Resolved) -> Any:
-    """Build every object, those it holds first, so that the one that refuses its values can be told from the others."""
-    with registry.configured(resolved.config_gin()) as build:
-        for node in reversed(resolved.nodes):
-            try:
-                built = build(resolved.references[node.path])
-            except ValueError as error:
-                raise LabError(_contradiction(node, str(error).splitlines()[0], resolved)) from None
-    return built
+def _build(registry: Registry, resolved: Resolved, node: Node) -> Any:
+    """Check every value of an object against its field, objects within it first, and make the object."""
+    values = {}
+    for name, setting in node.settings.items():
+        built = map_nodes(setting.value, lambda inner: _build(registry, resolved, inner))
+        try:
+            values[name] = conform(built, registry.parameters(node.cls)[name].hint, unscoped(setting.value))
+        except MismatchError as mismatch:
+            raise LabError(f"{setting.origin}: {node.name}.{name} {mismatch}") from None
+        if not holds_nodes(setting.value):
+            node.settings[name] = Setting(values[name], setting.origin)
+    try:
+        return node.cls(**values)
+    except ValidationError as error:  # pydantic wraps what a __post_init__ raises
+        first = error.errors()[0]
+        raise LabError(_contradiction(node, str(first.get("ctx", {}).get("error", first["msg"])), resolved)) from None
+    except (ValueError, TypeError) as error:
+        raise LabError(_contradiction(node, str(error), resolved)) from None
 
 
 def _contradiction(node: Node, message: str, resolved: Resolved) -> str:
-    """What an object's `__post_init__` complains of, with where the values that it speaks of come from."""
+    """An object's own complaint, with where the values that it speaks of come from."""
+    message = message.partition("\n")[0]
     inside = (f"{node.path}.", f"{node.path}[") if node.path else ("",)
     leaves = [
         (key, setting)
@@ -203,5 +215,7 @@ def _contradiction(node: Node, message: str, resolved: Resolved) -> str:
     named = [leaf for leaf in leaves if re.search(rf"\b{leaf[0].rpartition('.')[2]}\b", message)]
     given = [leaf for leaf in named or leaves if leaf[1].origin != DEFAULT]
     first = given[0][1].origin if given else resolved.references[node.path].key
-    stated = [f"{key} = {resolved.text(setting.value)} from {setting.origin}" for key, setting in (named or given)[:4]]
+    stated = [
+        f"{key} = {brief(resolved.text(setting.value))} from {setting.origin}" for key, setting in (named or given)[:4]
+    ]
     return f"{first}: {message}" + (f" ({'; '.join(stated)})" if stated else "")

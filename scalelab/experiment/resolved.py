@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
-from scalelab.experiment.registry import Reference, Statement
+from scalelab.experiment.imports import import_folder
+from scalelab.experiment.registry import Statement
+from scalelab.experiment.syntax import Mention
 from scalelab.experiment.values import shown
 
 DEFAULT = "default"
@@ -28,6 +31,8 @@ class Node:
     """One object of the tree."""
 
     cls: type
+    name: str
+    """The class as configurations call it."""
     path: str
     """Where it stands, such as `trainer.optimizer` or `tasks[0]`; "" for the root."""
     scope: tuple[str, ...]
@@ -59,17 +64,24 @@ class Resolved:
     """The tree, each object before those it holds; the root is first."""
     unused: tuple[Statement, ...]
     """Bindings that reached nothing, such as those of a loss that is not the chosen one."""
+    modules: Mapping[str, Path] = field(default_factory=dict)
+    """Files of the user's own modules that it names, by the first part of the module's name."""
 
     @cached_property
-    def references(self) -> dict[str, Reference]:
+    def references(self) -> dict[str, Mention]:
         """gin's name of each object, by path: its class, with a scope only where the class stands in several."""
         scopes: dict[type, set[tuple[str, ...]]] = {}
         for node in self.nodes:
             scopes.setdefault(node.cls, set()).add(node.scope)
         return {
-            node.path: Reference(node.cls, "/".join(node.scope) if len(scopes[node.cls]) > 1 else "")
+            node.path: Mention(node.name, "/".join(node.scope) if len(scopes[node.cls]) > 1 else "")
             for node in self.nodes
         }
+
+    @property
+    def import_folders(self) -> tuple[str, ...]:
+        """Folders that Python's path needs in every process that builds or unpickles the run."""
+        return tuple(dict.fromkeys(import_folder(file) for file in self.modules.values()))
 
     @property
     def bindings(self) -> dict[str, Any]:
@@ -102,7 +114,10 @@ class Resolved:
             origins: end each line with a comment that says where its value comes from.
         """
         sections: dict[str, list[str]] = {}
-        text = [f"# {self.name}: {self.description}"]
+        text = [
+            f"# {self.name}: {self.description}",
+            *(f"{name} = {str(file)!r}" for name, file in self.modules.items()),
+        ]
         for node in self.nodes:
             key = self.references[node.path].key
             lines = [f"{key}.{name} = {self.text(setting.value)}" for name, setting in node.settings.items()]
@@ -141,6 +156,17 @@ def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
     return value
 
 
+def holds_nodes(value: Any) -> bool:
+    """Whether an object stands in the value."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
+    return isinstance(value, Node) or any(map(holds_nodes, items))
+
+
+def unscoped(value: Any) -> Any:
+    """The value with the plain name of its class in place of every object."""
+    return map_nodes(value, lambda node: Mention(node.name))
+
+
 def _class(node: Node) -> Any:
     return node.cls
 
@@ -154,6 +180,6 @@ def _inline(value: Any) -> str:
     return shown(map_nodes(value, _call))
 
 
-def _call(node: Node) -> Reference:
+def _call(node: Node) -> Mention:
     arguments = ", ".join(f"{name}={_inline(setting.value)}" for name, setting in node.settings.items())
-    return Reference(node.cls, arguments=arguments if len(arguments) <= 80 else "…")
+    return Mention(node.name, arguments=arguments if len(arguments) <= 80 else "…")

@@ -1,95 +1,150 @@
-"""Does a value fit the annotation of its field? gin does not ask; here it is asked before anything is built."""
+"""Does a value fit the annotation of its field, types and ranges? pydantic decides; the words are the lab's."""
 
 from __future__ import annotations
 
 import difflib
-import math
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from scalelab.experiment.registry import Reference
+from annotated_types import BaseMetadata, Ge, GroupedMetadata, Gt, Le, Lt
+from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from scalelab.experiment.syntax import Mention
+
+PLAIN = (int, float, str, bool, NoneType, Any)
+
+LIMITS = {Gt: ("gt", "above"), Ge: ("ge", "at least"), Lt: ("lt", "below"), Le: ("le", "at most")}
+
+LONGEST_SHOWN = 120
+"""Characters of a value that a message repeats."""
 
 
 class MismatchError(Exception):
     """A value does not fit; the message says what would."""
 
 
-def conform(value: Any, hint: Any) -> Any:
+def conform(value: Any, hint: Any, written: Any = None) -> Any:
     """The value as a field annotated with `hint` should hold it.
 
-    An int fits float and becomes one; a list fits a tuple and becomes one; a bool fits bool alone; a reference fits
-    the class it builds and that class's bases.
+    An int fits float and becomes one; a bool fits bool alone; floats are finite. An object fits its class and the bases
+    of that, and a protocol if its class has all members of it.
+
+    Args:
+        value: the value.
+        hint: the annotation; `Annotated` may say the range, as pydantic and annotated-types write it.
+        written: what messages show in place of the value; None is the value.
 
     Raises:
         MismatchError: the value does not fit.
     """
-    fitted = _fit(value, hint)
-    if fitted is _MISFIT:
-        raise MismatchError(_expected(value, hint))
-    return fitted
-
-
-_MISFIT = object()
-
-
-def _fit(value: Any, hint: Any) -> Any:
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return next((fitted for option in args if (fitted := _fit(value, option)) is not _MISFIT), _MISFIT)
-    if origin is Literal:
-        return value if any(type(value) is type(option) and value == option for option in args) else _MISFIT
-    if origin is tuple:
-        return _fit_tuple(value, args)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _fit_dict(value, *args)
-    if isinstance(value, Reference):
-        return value if isinstance(hint, type) and issubclass(value.cls, hint) else _MISFIT
-    if hint is float:
-        return _fit_float(value)
-    return value if type(value) is hint else _MISFIT
-
-
-def _fit_float(value: Any) -> Any:
-    if type(value) not in (int, float) or value != value:
-        return _MISFIT
     try:
-        return float(value)
-    except OverflowError:  # an int beyond the largest float
-        return _MISFIT
+        return _adapter(hint).validate_python(value)
+    except ValidationError as error:
+        reasons = [str(one["ctx"]["error"]) for one in error.errors() if one["type"] == "value_error"]
+        reasons += ["give a finite number" for one in error.errors() if one["type"] == "finite_number"]
+        raise MismatchError(_expected(value if written is None else written, hint, reasons)) from None
 
 
-def _fit_tuple(value: Any, args: tuple[Any, ...]) -> Any:
-    if not isinstance(value, (tuple, list)):
-        return _MISFIT
-    hints = [args[0]] * len(value) if args[1:] == (...,) else args
-    fitted = tuple(_fit(item, hint) for item, hint in zip(value, hints))
-    return _MISFIT if len(value) != len(hints) or any(item is _MISFIT for item in fitted) else fitted
+@lru_cache(maxsize=1024)
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(_checkable(hint), config=ConfigDict(strict=True, allow_inf_nan=False))
 
 
-def _fit_dict(value: Any, key_hint: Any, item_hint: Any) -> Any:
-    if not isinstance(value, dict):
-        return _MISFIT
-    fitted = {_fit(key, key_hint): _fit(item, item_hint) for key, item in value.items()}
-    return _MISFIT if any(part is _MISFIT for pair in fitted.items() for part in pair) else fitted
+def _checkable(hint: Any) -> Any:
+    """The annotation as pydantic should see it: objects are built already, so they are asked for their class alone."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        limits = _limits(args[1:])
+        return Annotated[(_checkable(args[0]), *limits)] if limits else _checkable(args[0])
+    if origin in (Union, UnionType):
+        return Union[tuple(_checkable(option) for option in args)]  # noqa: UP007
+    if origin is tuple:
+        return tuple[tuple(option if option is ... else _checkable(option) for option in args)]  # type: ignore[misc]
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return dict[tuple(map(_checkable, args))]  # type: ignore[misc]
+    return Annotated[Any, PlainValidator(_follows(hint))] if isinstance(hint, type) and hint not in PLAIN else hint
 
 
-def _expected(value: Any, hint: Any) -> str:
-    near = difflib.get_close_matches(value, _texts(hint), n=1, cutoff=0.3) if isinstance(value, str) else []
-    return f"must be {describe(hint)}, not {shown(value)}" + (f"; did you mean {near[0]!r}?" if near else "")
+def _follows(cls: type) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        missing = lacking(type(value), cls)
+        if missing:
+            raise ValueError(f"{type(value).__name__} has no {' and no '.join(missing)}")
+        if missing is None:
+            raise ValueError("")
+        return value
+
+    return check
 
 
-def _texts(hint: Any) -> list[str]:
+def lacking(cls: type, wanted: type) -> list[str] | None:
+    """What keeps objects of a class from standing for another one.
+
+    Returns:
+        The members of a protocol that the class does not have; None if `wanted` is a class and none of its bases.
+    """
+    if not getattr(wanted, "_is_protocol", False):
+        return [] if issubclass(cls, wanted) else None
+    if cls in (int, float, str, bool, NoneType, tuple, dict):
+        return None
+    own = {*getattr(cls, "__dataclass_fields__", ()), *(name for base in cls.__mro__ for name in vars(base))}
+    return sorted(name for name in _members(wanted) if name not in own)
+
+
+def _members(protocol: type) -> set[str]:
+    return {
+        name
+        for base in protocol.__mro__
+        if getattr(base, "_is_protocol", False)
+        for name in (*vars(base), *inspect.get_annotations(base))
+        if not name.startswith("_") or name == "__call__"
+    }
+
+
+def _expected(value: Any, hint: Any, reasons: list[str]) -> str:
+    near = difflib.get_close_matches(value, texts(hint), n=1, cutoff=0.3) if isinstance(value, str) else []
+    why = next(filter(None, reasons), "")
+    return (
+        f"must be {describe(hint)}, not {brief(shown(value))}"
+        + (f": {why}" if why else "")
+        + (f"; did you mean {near[0]!r}?" if near else "")
+    )
+
+
+def texts(hint: Any) -> list[str]:
+    """The texts that an annotation lists."""
     if get_origin(hint) is Literal:
         return [option for option in get_args(hint) if isinstance(option, str)]
-    if get_origin(hint) in (Union, UnionType):
-        return [text for option in get_args(hint) for text in _texts(option)]
-    return []
+    return [text for option in _options(hint) for text in texts(option)]
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a union; what an annotation with metadata is about."""
+    origin = get_origin(hint)
+    return get_args(hint) if origin in (Union, UnionType) else get_args(hint)[:1] if origin is Annotated else ()
+
+
+def accepts(hint: Any, kind: Any) -> bool:
+    """Whether values of a plain type fit an annotation as they are."""
+    return hint is kind or any(accepts(option, kind) for option in _options(hint))
+
+
+def classes(hint: Any) -> list[type]:
+    """The classes among the alternatives of an annotation."""
+    if isinstance(hint, type) and hint not in PLAIN and get_origin(hint) is None:
+        return [hint]
+    return [cls for option in _options(hint) for cls in classes(option)]
 
 
 def describe(hint: Any) -> str:
     """An annotation in words that fit after "must be"."""
     origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return " ".join(filter(None, (describe(args[0]), _range(args[1:]))))
     if origin in (Union, UnionType):
         return " or ".join(describe(option) for option in args)
     if origin is Literal:
@@ -101,16 +156,41 @@ def describe(hint: Any) -> str:
         return f"a dict from {describe(args[0])} to {describe(args[1])}"
     if hint is NoneType:
         return "None"
-    return hint.__name__ if hint in (int, float, str, bool) else f"@{hint.__name__}()"
+    if getattr(hint, "_is_protocol", False):
+        return f"an object with the members of {hint.__name__}"
+    if hint in PLAIN:
+        return getattr(hint, "__name__", str(hint))
+    return f"@{hint.__name__}()" if isinstance(hint, type) else str(hint).removeprefix("typing.")
+
+
+def _limits(metadata: tuple[Any, ...]) -> list[BaseMetadata]:
+    """The bounds among what an annotation says beside the type."""
+    found: list[BaseMetadata] = []
+    for item in metadata:
+        inner = item.metadata if isinstance(item, FieldInfo) else item if isinstance(item, GroupedMetadata) else ()
+        found += _limits(tuple(inner)) if inner else [item] if isinstance(item, BaseMetadata) else []
+    return found
+
+
+def _range(metadata: tuple[Any, ...]) -> str:
+    limits = _limits(metadata)
+    bounds = [
+        (word, getattr(one, name)) for kind, (name, word) in LIMITS.items() for one in limits if type(one) is kind
+    ]
+    return " and ".join(f"{word} {bound:g}" for word, bound in bounds)
 
 
 def shown(value: Any) -> str:
-    """A value as gin writes it; infinities as literals that overflow, which is how a gin file can hold them."""
-    if isinstance(value, float) and math.isinf(value):
-        return "1e999" if value > 0 else "-1e999"
+    """A value as gin writes it."""
     if isinstance(value, (tuple, list)):
         inside = ", ".join(map(shown, value)) + ("," if len(value) == 1 and isinstance(value, tuple) else "")
         return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{shown(key)}: {shown(item)}" for key, item in value.items()) + "}"
-    return str(value) if isinstance(value, Reference) else repr(value)
+    return str(value) if isinstance(value, Mention) else repr(value)
+
+
+def brief(text: str) -> str:
+    """A text on one line, and cut where it is long."""
+    text = text.replace("\n", "\\n").replace("\r", "\\r")
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"

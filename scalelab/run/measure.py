@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scalelab.errors import LabError
-from scalelab.experiment.registry import nearest
+from scalelab.errors import LabError, nearest
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.evaluation import TaskEvaluation

@@ -62,4 +62,4 @@ class ToyRun:
             )
 
 
-TOYS = Registry(ToyRun, (ToyOptimizer, ToyClip, ToyTruncate, ToyTask, ToyTrainer), module="tests")
+TOYS = Registry(ToyRun, (ToyOptimizer, ToyClip, ToyTruncate, ToyTask, ToyTrainer))

@@ -1,0 +1,140 @@
+"""Classes of the user's own: found by `module.Class`, in a file beside the experiment or in an installed package."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scalelab.errors import LabError
+
+
+def display_path(file: str | Path) -> str:
+    """A path as messages give it: relative to the working folder where it lies in it."""
+    path = Path(file).resolve()
+    here = Path.cwd().resolve()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+@dataclass
+class Imports:
+    """Imports what a configuration names, and remembers the files of the user's own modules.
+
+    Their folder stays on `sys.path`, since objects of their classes are pickled by the module's name.
+    """
+
+    folders: Sequence[Path] = ()
+    """Where the user's modules may lie: the folder of the experiment's file."""
+    allowed: bool = True
+    """Import modules at all. Reading a configuration that somebody else wrote should run nothing."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """File of each of the user's modules, by the part of its name before the first point."""
+
+    def state(self, name: str, value: Any) -> bool:
+        """Take `name = "/folder/name.py"` for what it says: where that module lies.
+
+        Returns:
+            False if the macro is nothing of the kind.
+        """
+        path = Path(value) if isinstance(value, str) and value.endswith(".py") else None
+        if path is None or not path.is_absolute() or _module_name(path) != name:
+            return False
+        self.files[name] = path
+        return True
+
+    def find(self, dotted: str) -> Any:
+        """The object called `module.name`; None if there is no such module.
+
+        Raises:
+            LabError: the module cannot be imported or has no such name, or imports are not allowed.
+        """
+        module, _, name = dotted.rpartition(".")
+        top = module.partition(".")[0]
+        if not all(part.isidentifier() for part in dotted.split(".")):
+            return None
+        file = self.files.get(top) or next((file for folder in self.folders for file in _files(folder, top)), None)
+        if file is None and not _installed(top):
+            return None
+        if not self.allowed:
+            raise LabError(
+                f"@{dotted} is code of {display_path(file) if file else f'the package {top}'}, which only running the "
+                "configuration imports: look at it as text, or use the experiment's Python file"
+            )
+        if file is not None:
+            self._make_importable(top, file)
+        loaded = import_user_code(lambda: importlib.import_module(module), file or Path(module))
+        if not hasattr(loaded, name):
+            raise LabError(f"{display_path(file) if file else module} defines no {name!r}")
+        return getattr(loaded, name)
+
+    def _make_importable(self, top: str, file: Path) -> None:
+        if not file.is_file():
+            raise LabError(f"there is no file {file}, which the configuration names for its module {top}")
+        folder = import_folder(file)
+        if folder not in sys.path:
+            sys.path.append(folder)
+            importlib.invalidate_caches()
+        origin = _origin(top)
+        if origin is None or Path(origin).resolve() != file.resolve():
+            raise LabError(
+                f"{display_path(file)} has the name of another module, {origin or 'a part of Python'}: rename the file"
+            )
+        self.files[top] = file.resolve()
+
+
+def import_folder(file: Path) -> str:
+    """The folder that must be on Python's path for a module's file: of a package, the one around it."""
+    file = file.resolve()
+    return str(file.parent.parent if file.name == "__init__.py" else file.parent)
+
+
+def import_user_code(load: Callable[[], Any], file: Path) -> Any:
+    """Run a user's file, turning whatever it raises into one line.
+
+    Args:
+        load: imports or runs it.
+        file: the file, for messages.
+
+    Raises:
+        LabError: the file's own, or one that names the line of any other error.
+    """
+    try:
+        return load()
+    except LabError:
+        raise
+    except SyntaxError as error:
+        raise LabError(f"{display_path(error.filename or file)}:{error.lineno}: {error.msg}") from None
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(file)]
+        line = f":{lines[-1]}" if lines else ""
+        message = str(error).partition("\n")[0]
+        raise LabError(f"{display_path(file)}{line}: {type(error).__name__}: {message}") from None
+
+
+def _files(folder: Path, top: str) -> list[Path]:
+    return [file for file in (folder / f"{top}.py", folder / top / "__init__.py") if file.is_file()]
+
+
+def _module_name(file: Path) -> str:
+    return file.parent.name if file.name == "__init__.py" else file.stem
+
+
+def _origin(top: str) -> str | None:
+    """The file that `import top` loads, or has loaded."""
+    if top in sys.modules:
+        return getattr(sys.modules[top], "__file__", None)
+    spec = importlib.util.find_spec(top)
+    return spec.origin if spec else None
+
+
+def _installed(top: str) -> bool:
+    try:
+        return top in sys.modules or importlib.util.find_spec(top) is not None
+    except (ImportError, ValueError):
+        return False

@@ -1,0 +1,175 @@
+"""Read gin text: the one module that imports gin. It knows no classes, so reading a text runs nothing."""
+
+from __future__ import annotations
+
+import re
+import tokenize
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gin import config_parser
+
+from scalelab.errors import LabError
+
+LARGEST_BYTES = 4 * 2**20
+"""Size of the largest file that is read as gin; a configuration of the lab has about 10 kB."""
+
+DEEPEST_VALUE = 32
+"""Brackets within brackets that a value may have."""
+
+
+@dataclass(frozen=True)
+class Mention:
+    """`@scope/Class()` in a text: an object of that class; without parentheses the named thing itself."""
+
+    name: str
+    scope: str = ""
+    called: bool = True
+    arguments: str = ""
+    """What to print between the parentheses, for people."""
+
+    @property
+    def key(self) -> str:
+        """What stands left of the point in bindings of the object."""
+        return f"{self.scope}/{self.name}" if self.scope else self.name
+
+    def __str__(self) -> str:
+        return f"@{self.key}({self.arguments})" if self.called else f"@{self.key}"
+
+
+@dataclass(frozen=True)
+class Macro:
+    """`%name` as a value: whatever `name = …` says."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Binding:
+    """`scope/owner.parameter = value` as written; a macro, `parameter = value`, has no owner."""
+
+    scope: str
+    owner: str | None
+    parameter: str
+    value: Any
+    origin: str
+
+
+def parse(text: str, origin: Callable[[int], str]) -> list[Binding]:
+    """Read bindings; values are Python literals with `Mention` and `Macro` in them.
+
+    Args:
+        text: gin source.
+        origin: what to call a line, given its number.
+
+    Raises:
+        LabError: wrong syntax, or anything but bindings; one line that names the place.
+    """
+    bindings = []
+    parser: config_parser.ConfigParser | None = None
+    try:
+        parser = config_parser.ConfigParser(text, _Delegate())
+        for found in parser:
+            where = origin(found.location.line_num)
+            if isinstance(found, config_parser.BindingStatement):
+                owner, parameter = (found.selector, found.arg_name) if found.arg_name else (None, found.selector)
+                if _depth(found.value) > DEEPEST_VALUE:
+                    raise LabError(f"{where}: brackets within brackets, more than {DEEPEST_VALUE} deep")
+                bindings.append(Binding(found.scope, owner, parameter, found.value, where))
+            elif not isinstance(found, config_parser.BlockDeclaration):
+                raise LabError(
+                    f"{where}: fragments bind values and nothing else; compose and import in the experiment's "
+                    "Python file"
+                )
+    except (SyntaxError, tokenize.TokenError, TypeError, ValueError) as error:
+        raise LabError(_problem(error, parser, origin)) from None
+    except (RecursionError, MemoryError):
+        raise LabError(f"{origin(1)}: brackets within brackets, more than {DEEPEST_VALUE} deep") from None
+    return bindings
+
+
+def read_text(file: Path, shown: str) -> str:
+    """The content of a gin file.
+
+    Args:
+        file: the file.
+        shown: what messages call it.
+
+    Raises:
+        LabError: it is no text in UTF-8, or far too large.
+    """
+    if file.stat().st_size > LARGEST_BYTES:
+        raise LabError(f"{shown} is larger than {LARGEST_BYTES // 2**20} MiB: that is no configuration")
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise LabError(f"{shown} is not a text file in UTF-8") from None
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """The values in a run's `config.gin` by key, without importing or building anything that it names.
+
+    Args:
+        file: a `config.gin`; whoever wrote it.
+
+    Returns:
+        Numbers, texts, tuples and so on, such as 14336 for `"Recipe.max_tokens"`; of an object the text, `"@CISPO()"`.
+
+    Raises:
+        LabError: it cannot be read as gin.
+    """
+    bindings = parse(read_text(file, str(file)), lambda line: f"{file}:{line}")
+    return {
+        "/".join(filter(None, (binding.scope, f"{binding.owner}.{binding.parameter}"))): _plain(binding.value)
+        for binding in bindings
+        if binding.owner
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return f"%{value.name}" if isinstance(value, Macro) else str(value) if isinstance(value, Mention) else value
+
+
+def _depth(value: Any) -> int:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else None
+    return 0 if items is None else 1 + max(map(_depth, items), default=0)
+
+
+class _Delegate(config_parser.ParserDelegate):
+    """Turns what gin's parser meets inside values into `Mention` and `Macro`."""
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Mention:
+        scope, _, name = scoped_configurable_name.rpartition("/")
+        return Mention(name, scope, evaluate)
+
+    def macro(self, macro_name: str) -> Macro:
+        return Macro(macro_name)
+
+
+def _problem(
+    error: SyntaxError | tokenize.TokenError | TypeError | ValueError,
+    parser: config_parser.ConfigParser | None,
+    origin: Callable[[int], str],
+) -> str:
+    """What gin, its tokenizer or (of keys of dicts) Python says of a text, with the place in it."""
+    message = str(error.args[0])
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    if isinstance(error, tokenize.TokenError):
+        line = error.args[1][0]
+    if line is None and parser:  # raised while a value was read, by code that knows what is wrong but not where
+        return f"{origin(parser.current_token.start[0])}: {_first_line(message)}"
+    token = re.search(r"Failed to parse token '(.*)'", message)
+    if token:
+        return f"{origin(line or 1)}: {token[1]} is not a value: text needs quotes, other values are Python literals"
+    message = _first_line(message.partition("  Got")[0]).rstrip(".") or "nothing that gin can read"
+    return f"{origin(line or 1)}: wrong syntax: {message[0].lower()}{message[1:]}"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
