@@ -18,8 +18,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass as checked
+
+from moe.checked import CHECKED
 from moe.durable import put_in_place, remove_tree, write_whole
-from moe.errors import MoeError, printable, require
+from moe.errors import MoeError, printable
 
 MANIFEST, STATE = "checkpoint.json", "state.json"
 WRITING, REPLACED, DAMAGED = ".writing", ".old", ".damaged"
@@ -34,7 +38,7 @@ _INCIDENTAL = {
 }
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=CHECKED)
 class CheckpointPolicy:
     """Which checkpoints of a run stay on disk.
 
@@ -42,19 +46,12 @@ class CheckpointPolicy:
         ValueError: if a number is out of range.
     """
 
-    keep_last: int = 2
+    keep_last: PositiveInt = 2
     """The newest so many; the one before the newest is what a damaged newest falls back to."""
-    keep_every: int | None = None
+    keep_every: PositiveInt | None = None
     """Also those whose step is a multiple of this, for good; None keeps no others."""
     background: bool = True
     """Train on while the files are written; costs a copy of weights and optimiser state in host memory."""
-
-    def __post_init__(self) -> None:
-        require(self.keep_last >= 1, f"keep_last must be at least 1, got {self.keep_last}")
-        require(
-            self.keep_every is None or self.keep_every >= 1,
-            f"keep_every counts steps, give 1 or more or None, got {self.keep_every}",
-        )
 
     def kept(self, steps: Iterable[int]) -> set[int]:
         """Those of the steps whose checkpoints stay."""

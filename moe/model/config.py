@@ -7,26 +7,30 @@ and 8B).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import asdict
+from typing import Annotated, Any, ClassVar
 
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from moe.checked import CHECKED
 from moe.errors import require
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Llama3Rope:
     """Rotary embedding stretched to long contexts as Llama 3.1 does; the defaults are Llama-3.1-8B's."""
 
-    factor: float = 8.0
+    factor: PositiveFloat = 8.0
     """By how much the slowest waves are stretched."""
-    low_freq_factor: float = 1.0
+    low_freq_factor: PositiveFloat = 1.0
     """Waves that turn less often than this within the original length are stretched in full."""
-    high_freq_factor: float = 4.0
+    high_freq_factor: PositiveFloat = 4.0
     """Waves that turn more often than this are left alone."""
-    original_max_position_embeddings: int = 8192
+    original_max_position_embeddings: PositiveInt = 8192
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Decoder:
     """What all models here have in common: a decoder with grouped-query attention and rotary embedding.
 
@@ -39,30 +43,28 @@ class Decoder:
     hf_class: ClassVar[str]
     """The class of transformers and vLLM that runs it."""
 
-    vocab_size: int = 512
-    hidden_size: int = 128
-    num_hidden_layers: int = 4
-    num_attention_heads: int = 4
-    num_key_value_heads: int = 2
-    head_dim: int = 32
-    """Size of a head; vLLM on a CPU runs 32 but not 16."""
-    rope_theta: float = 10000.0
+    vocab_size: PositiveInt = 512
+    hidden_size: PositiveInt = 128
+    num_hidden_layers: PositiveInt = 4
+    num_attention_heads: PositiveInt = 4
+    num_key_value_heads: PositiveInt = 2
+    head_dim: Annotated[int, Field(gt=0, multiple_of=2)] = 32
+    """Size of a head, even for rotary embeddings; vLLM on a CPU runs 32 but not 16."""
+    rope_theta: PositiveFloat = 10000.0
     rope_scaling: Llama3Rope | None = None
     """How rotary embedding is stretched; None leaves it as it is."""
-    rms_norm_eps: float = 1e-5
-    max_position_embeddings: int = 4096
-    pad_token_id: int = 0
-    bos_token_id: int = 1
-    eos_token_id: int = 2
+    rms_norm_eps: PositiveFloat = 1e-5
+    max_position_embeddings: PositiveInt = 4096
+    pad_token_id: NonNegativeInt = 0
+    bos_token_id: NonNegativeInt = 1
+    eos_token_id: NonNegativeInt = 2
 
     def __post_init__(self) -> None:
-        require(self.vocab_size > 0, f"vocab_size must be positive, got {self.vocab_size}")
         require(
             self.num_attention_heads % self.num_key_value_heads == 0,
             f"num_attention_heads ({self.num_attention_heads}) must be a multiple of "
             f"num_key_value_heads ({self.num_key_value_heads})",
         )
-        require(self.head_dim % 2 == 0, f"head_dim must be even for rotary embeddings, got {self.head_dim}")
 
     def to_hf(self) -> dict[str, Any]:
         """The content of ``config.json`` that transformers and vLLM load."""
@@ -80,14 +82,14 @@ class Decoder:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Llama(Decoder):
     """Dense Llama; the defaults are a miniature of about 1M parameters (ScaleRL's 8B is Llama-3.1-8B)."""
 
     model_type: ClassVar[str] = "llama"
     hf_class: ClassVar[str] = "LlamaForCausalLM"
 
-    intermediate_size: int = 384
+    intermediate_size: PositiveInt = 384
     tie_word_embeddings: bool = False
     """Use the embedding as the output matrix, too."""
 
@@ -96,14 +98,14 @@ class Llama(Decoder):
         return {**super().to_hf(), "mlp_bias": False}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Qwen3(Decoder):
     """Dense Qwen3: Llama with an RMS norm on every head's queries and keys; a miniature of about 1M parameters."""
 
     model_type: ClassVar[str] = "qwen3"
     hf_class: ClassVar[str] = "Qwen3ForCausalLM"
 
-    intermediate_size: int = 384
+    intermediate_size: PositiveInt = 384
     tie_word_embeddings: bool = False
     """Use the embedding as the output matrix, too."""
 
@@ -112,7 +114,7 @@ class Qwen3(Decoder):
         return {**super().to_hf(), "use_sliding_window": False, "sliding_window": None}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Qwen3Moe(Decoder):
     """Qwen3 with mixtures of experts; the defaults are Qwen3-30B-A3B in miniature, about 3M parameters.
 
@@ -123,15 +125,15 @@ class Qwen3Moe(Decoder):
     model_type: ClassVar[str] = "qwen3_moe"
     hf_class: ClassVar[str] = "Qwen3MoeForCausalLM"
 
-    intermediate_size: int = 384
+    intermediate_size: PositiveInt = 384
     """Inner size of the feed-forward of layers without experts (none when the sparse step is 1)."""
-    moe_intermediate_size: int = 96
+    moe_intermediate_size: PositiveInt = 96
     """Inner size of each expert."""
-    num_experts: int = 16
-    num_experts_per_tok: int = 4
+    num_experts: PositiveInt = 16
+    num_experts_per_tok: PositiveInt = 4
     norm_topk_prob: bool = True
     """Divide the chosen experts' weights by their sum."""
-    decoder_sparse_step: int = 1
+    decoder_sparse_step: PositiveInt = 1
     """Every such layer is a mixture of experts (30B-A3B: 1, all of them)."""
     tie_word_embeddings: bool = False
     """Use the embedding as the output matrix, too."""
@@ -151,7 +153,7 @@ class Qwen3Moe(Decoder):
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Mixtral(Decoder):
     """Mixtral; the defaults are 8x7B in miniature, about 3M parameters.
 
@@ -162,10 +164,10 @@ class Mixtral(Decoder):
     model_type: ClassVar[str] = "mixtral"
     hf_class: ClassVar[str] = "MixtralForCausalLM"
 
-    intermediate_size: int = 192
+    intermediate_size: PositiveInt = 192
     """Inner size of each expert."""
-    num_local_experts: int = 8
-    num_experts_per_tok: int = 2
+    num_local_experts: PositiveInt = 8
+    num_experts_per_tok: PositiveInt = 2
     tie_word_embeddings: bool = False
     """Use the embedding as the output matrix, too."""
 
@@ -184,10 +186,10 @@ class Mixtral(Decoder):
 
 
 def _check_chosen(chosen: int, experts: int) -> None:
-    require(1 <= chosen <= experts, f"num_experts_per_tok ({chosen}) must lie between 1 and the {experts} experts")
+    require(chosen <= experts, f"num_experts_per_tok ({chosen}) must be at most the {experts} experts")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Llama4Text(Decoder):
     """Llama-4 text model; the defaults are Scout 17Bx16 in miniature, about 3M parameters.
 
@@ -198,24 +200,24 @@ class Llama4Text(Decoder):
     model_type: ClassVar[str] = "llama4_text"
     hf_class: ClassVar[str] = "Llama4ForCausalLM"
 
-    intermediate_size: int = 96
+    intermediate_size: PositiveInt = 96
     """Inner size of each routed expert and of the shared expert."""
-    intermediate_size_mlp: int = 256
+    intermediate_size_mlp: PositiveInt = 256
     """Inner size of the feed-forward of layers without experts (none when the interleave step is 1)."""
-    num_local_experts: int = 16
-    num_experts_per_tok: int = 1
-    interleave_moe_layer_step: int = 1
+    num_local_experts: PositiveInt = 16
+    num_experts_per_tok: PositiveInt = 1
+    interleave_moe_layer_step: PositiveInt = 1
     """Every such layer is a mixture of experts (Scout: 1, all of them)."""
-    no_rope_layer_interval: int = 4
+    no_rope_layer_interval: PositiveInt = 4
     """Every such layer has no rotary embedding and attends over the whole sequence."""
     use_qk_norm: bool = True
     """L2-normalise queries and keys on the layers with rotary embedding."""
-    attention_chunk_size: int = 128
+    attention_chunk_size: PositiveInt = 128
     """Tokens attend within chunks of this size on the layers with rotary embedding."""
     attn_temperature_tuning: bool = True
     """Sharpen attention with the position on the layers without rotary embedding."""
-    floor_scale: int = 128
-    attn_scale: float = 0.1
+    floor_scale: PositiveInt = 128
+    attn_scale: NonNegativeFloat = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from dataclasses import dataclass
+from typing import Literal
 
 from moe.errors import MoeError
 
-CHOICES = ("auto", "local", "transformer_engine")
+KernelChoice = Literal["auto", "local", "transformer_engine"]
 _PACKAGES = ("transformer_engine", "flash_attn", "fused_weight_gradient_mlp_cuda")
 _FLASH_CAPABILITY = (8, 0)  # Ampere: what flash attention 2 and torch's grouped product in bf16 were written for
 _TE_PERMUTE = (2, 1)  # Transformer Engine's fused permutation, as Megatron asks for it

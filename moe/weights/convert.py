@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ from moe.weights.links import Link, check_names, check_shape, expert_bias_names,
 TOKENIZER = "tokenizer"
 """Folder in a checkpoint, or beside the checkpoints of a run, with the files of the model's tokenizer."""
 
-_TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_TYPES: dict[torch.dtype, Literal["float32", "bfloat16"]] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def import_user_code(load: Callable[[], Any], file: Path) -> Any:
         raise LabError(f"{display_path(error.filename or file)}:{error.lineno}: {error.msg}") from None
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(file)]
+        lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()]
         line = f":{lines[-1]}" if lines else ""
         message = str(error).partition("\n")[0]
         raise LabError(f"{display_path(file)}{line}: {type(error).__name__}: {message}") from None

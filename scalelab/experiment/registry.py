@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 from scalelab.errors import LabError, nearest
 from scalelab.experiment.imports import Imports
 from scalelab.experiment.syntax import Binding, Mention, parse
+from scalelab.experiment.values import lacking
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,11 @@ class Registry:
     def homes(self, parameter: str) -> list[str]:
         """Classes that have a parameter of this name."""
         return [name for name, cls in self.classes.items() if parameter in self._parameters[cls]]
+
+    def following(self, hint: Any) -> list[str]:
+        """References to the classes that follow a protocol in an annotation; none if there is no protocol in it."""
+        protocols = [one for one in _inside(hint) if getattr(one, "_is_protocol", False)]
+        return [f"@{name}()" for name, cls in self.classes.items() if any(lacking(cls, one) == [] for one in protocols)]
 
     def admit(self, cls: type, origin: str) -> Reference:
         """The reference that makes an object of any importable dataclass.

@@ -191,7 +191,9 @@ def _build(registry: Registry, resolved: Resolved, node: Node) -> Any:
         try:
             values[name] = conform(built, registry.parameters(node.cls)[name].hint, unscoped(setting.value))
         except MismatchError as mismatch:
-            raise LabError(f"{setting.origin}: {node.name}.{name} {mismatch}") from None
+            hint = registry.parameters(node.cls)[name].hint
+            there = f"; there are {', '.join(fitting)}" if (fitting := registry.following(hint)) else ""
+            raise LabError(f"{setting.origin}: {node.name}.{name} {mismatch}{there}") from None
         if not holds_nodes(setting.value):
             node.settings[name] = Setting(values[name], setting.origin)
     try:

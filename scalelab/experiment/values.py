@@ -9,7 +9,7 @@ from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import BaseMetadata, Ge, GroupedMetadata, Gt, Le, Lt
+from annotated_types import BaseMetadata, Ge, GroupedMetadata, Gt, Le, Lt, MultipleOf
 from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -17,7 +17,13 @@ from scalelab.experiment.syntax import Mention
 
 PLAIN = (int, float, str, bool, NoneType, Any)
 
-LIMITS = {Gt: ("gt", "above"), Ge: ("ge", "at least"), Lt: ("lt", "below"), Le: ("le", "at most")}
+LIMITS = {
+    Gt: ("gt", "above"),
+    Ge: ("ge", "at least"),
+    Lt: ("lt", "below"),
+    Le: ("le", "at most"),
+    MultipleOf: ("multiple_of", "and a multiple of"),
+}
 
 LONGEST_SHOWN = 120
 """Characters of a value that a message repeats."""
@@ -73,7 +79,7 @@ def _follows(cls: type) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         missing = lacking(type(value), cls)
         if missing:
-            raise ValueError(f"{type(value).__name__} has no {' and no '.join(missing)}")
+            raise ValueError(f"{type(value).__name__} has no {', '.join(missing)}")
         if missing is None:
             raise ValueError("")
         return value
@@ -157,7 +163,7 @@ def describe(hint: Any) -> str:
     if hint is NoneType:
         return "None"
     if getattr(hint, "_is_protocol", False):
-        return f"an object with the members of {hint.__name__}"
+        return str(hint.__name__)
     if hint in PLAIN:
         return getattr(hint, "__name__", str(hint))
     return f"@{hint.__name__}()" if isinstance(hint, type) else str(hint).removeprefix("typing.")

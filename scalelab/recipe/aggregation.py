@@ -49,8 +49,39 @@ def token_average(lengths: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [np.full(len(lengths_G), 1.0 / max(n_tokens, 1)) for lengths_G in lengths]
 
 
-AGGREGATIONS: dict[str, Callable[[Sequence[np.ndarray]], list[np.ndarray]]] = {
+def constant_length(lengths: Sequence[np.ndarray], longest: int) -> list[np.ndarray]:
+    """Sum over tokens, divided by a constant: w = 1 / (P · G · L_max) (Dr. GRPO, arXiv 2503.20783, §3.2).
+
+    A token weighs the same whatever the length of its completion, in every step. The weights of a step add up to the
+    completions' mean length over L_max.
+
+    Args:
+        lengths: as in `prompt_average`.
+        longest: L_max, most tokens of a completion.
+
+    Returns:
+        As `prompt_average`.
+    """
+    n_completions = sum(len(lengths_G) for lengths_G in lengths)
+    return [np.full(len(lengths_G), 1.0 / (n_completions * longest)) for lengths_G in lengths]
+
+
+AVERAGES: dict[str, Callable[[Sequence[np.ndarray]], list[np.ndarray]]] = {
     "prompt": prompt_average,
     "sample": sample_average,
     "token": token_average,
 }
+
+
+def token_weights(aggregation: str, lengths: Sequence[np.ndarray], longest: int) -> list[np.ndarray]:
+    """Weigh the tokens of a step's completions.
+
+    Args:
+        aggregation: one of `AVERAGES`, or `constant`.
+        lengths: as in `prompt_average`.
+        longest: most tokens of a completion.
+
+    Returns:
+        As `prompt_average`.
+    """
+    return constant_length(lengths, longest) if aggregation == "constant" else AVERAGES[aggregation](lengths)

@@ -5,15 +5,44 @@ Axes: `_N` completions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from moe.checked import CHECKED
 
 TIME_IS_UP = "Okay, time is up. Let me stop thinking and formulate a final answer now. </think>"
 
 
-@dataclass(frozen=True)
-class ForcedInterruption:
+class LengthControl(Protocol):
+    """What keeps completions within their budget; a class of one's own may derive from it and change one part."""
+
+    @property
+    def phrase(self) -> str:
+        """The text that is forced into a completion to end its thinking; "" if nothing is."""
+        return ""
+
+    def draw(self, rng: np.random.Generator) -> int | None:
+        """Draw the completion token at which one rollout's thinking is ended; None for never."""
+        return None
+
+    def penalty(self, lengths_N: np.ndarray, correct_N: np.ndarray) -> np.ndarray:
+        """Compute what is added to each reward on the ±1 scale.
+
+        Args:
+            lengths_N: int[N], tokens of each completion, thinking and answer.
+            correct_N: bool[N].
+
+        Returns:
+            float64[N].
+        """
+        return np.zeros(len(lengths_N))
+
+
+@dataclass(frozen=True, config=CHECKED)
+class ForcedInterruption(LengthControl):
     """End the thinking by force at a random length (ScaleRL §4).
 
     A completion that still thinks at its position has `phrase` forced into it and goes on to the answer. The forced
@@ -23,26 +52,24 @@ class ForcedInterruption:
 
     phrase: str = TIME_IS_UP
     """The text put in; it ends by closing the thinking."""
-    earliest: int = 10 * 1024
+    earliest: NonNegativeInt = 10 * 1024
     """First completion token at which the phrase may begin."""
-    latest: int = 12 * 1024
+    latest: NonNegativeInt = 12 * 1024
     """Last completion token at which the phrase may begin."""
 
     def __post_init__(self) -> None:
         if not self.phrase.rstrip().endswith("</think>"):
             raise ValueError(f"interruption phrase {self.phrase!r} does not close the thinking: end it with </think>")
-        if not 0 <= self.earliest <= self.latest:
-            raise ValueError(
-                f"interruption window [{self.earliest}, {self.latest}] is empty or negative: need 0 ≤ earliest ≤ latest"
-            )
+        if self.earliest > self.latest:
+            raise ValueError(f"interruption window [{self.earliest}, {self.latest}] is empty: need earliest ≤ latest")
 
     def draw(self, rng: np.random.Generator) -> int:
         """Draw the position for one rollout, uniform over `earliest..latest`, both included."""
         return int(rng.integers(self.earliest, self.latest, endpoint=True))
 
 
-@dataclass(frozen=True)
-class LengthPenalty:
+@dataclass(frozen=True, config=CHECKED)
+class LengthPenalty(LengthControl):
     """Lower the reward of long correct completions (ScaleRL §4; DAPO's soft overlong punishment).
 
     The penalty is clip((L_max − |y|) / L_cache − 1, −1, 0): nothing up to L_max − L_cache tokens, then falling linearly
@@ -50,16 +77,16 @@ class LengthPenalty:
     Defaults are the paper's 14k and 2k, k = 1024.
     """
 
-    max_tokens: int = 14 * 1024
+    max_tokens: PositiveInt = 14 * 1024
     """L_max: length at which the penalty reaches −1, in tokens."""
-    cache_tokens: int = 2 * 1024
+    cache_tokens: PositiveInt = 2 * 1024
     """L_cache: width of the slope, in tokens."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.cache_tokens <= self.max_tokens:
+        if self.cache_tokens > self.max_tokens:
             raise ValueError(
                 f"length penalty with cache_tokens {self.cache_tokens} and max_tokens {self.max_tokens}: "
-                "need 0 < cache_tokens ≤ max_tokens"
+                "need cache_tokens ≤ max_tokens"
             )
 
     def penalty(self, lengths_N: np.ndarray, correct_N: np.ndarray) -> np.ndarray:

@@ -15,10 +15,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked
+
+from moe.checked import CHECKED
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+DualClip = Annotated[float, Field(gt=1)] | None
+LowerClip = Annotated[float, Field(gt=0, lt=1)]
+UpperClip = Annotated[float, Field(gt=0)]
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to ± this before `exp`; beyond it no gradient flows through the ratio."""
@@ -79,7 +88,7 @@ class Loss(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=CHECKED)
 class CISPO:
     """Truncated importance sampling with stop-gradient: every token keeps its gradient (MiniMax-M1; ScaleRL §3.2, §4).
 
@@ -87,12 +96,8 @@ class CISPO:
     There is no lower clip. The paper finds ε_max 4, 5 and 8 equally good.
     """
 
-    eps_max: float = 5.0
-    """Largest importance weight."""
-
-    def __post_init__(self) -> None:
-        if not 1.0 <= self.eps_max < math.inf:
-            raise ValueError(f"CISPO eps_max {self.eps_max} must be finite and at least 1, the on-policy weight")
+    eps_max: Annotated[float, Field(ge=1)] = 5.0
+    """Largest importance weight; 1 is the on-policy one."""
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss summed over the tokens, and its metrics."""
@@ -101,42 +106,40 @@ class CISPO:
         return -(tokens.weights_T * gain_T).sum(), _ratio_metrics(ratio_T, ratio_T > self.eps_max, tokens.mask_T)
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=CHECKED)
 class DAPO:
     """The clipped surrogate of PPO on token ratios, with its own upper bound (DAPO; ScaleRL §3.2).
 
     loss = − Σ_t w_t · min(ρ_t Â_t, clip(ρ_t, 1 − ε⁻, 1 + ε⁺) Â_t). No KL term.
     """
 
-    eps_low: float = 0.2
+    eps_low: LowerClip = 0.2
     """ε⁻."""
-    eps_high: float = 0.26
+    eps_high: UpperClip = 0.26
     """ε⁺; 0.28 in the DAPO paper."""
-
-    def __post_init__(self) -> None:
-        _check_clip("DAPO", self.eps_low, self.eps_high)
+    dual_clip: DualClip = None
+    """c: with Â < 0 a token's term is at least c · Â, however large ρ is; None leaves it unbounded, as DAPO does."""
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss summed over the tokens, and its metrics."""
-        return _clipped_surrogate(_exp(tokens.log_ratio_T), tokens, self.eps_low, self.eps_high)
+        return _clipped_surrogate(_exp(tokens.log_ratio_T), tokens, self.eps_low, self.eps_high, self.dual_clip)
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=CHECKED)
 class GRPO:
     """DAPO's loss with the same bound on both sides, as in PPO and DeepSeek's GRPO (ScaleRL §3.2). No KL term."""
 
-    eps: float = 0.2
+    eps: LowerClip = 0.2
     """ε on both sides."""
-
-    def __post_init__(self) -> None:
-        _check_clip("GRPO", self.eps, self.eps)
+    dual_clip: DualClip = None
+    """c, as in `DAPO`."""
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss summed over the tokens, and its metrics."""
-        return _clipped_surrogate(_exp(tokens.log_ratio_T), tokens, self.eps, self.eps)
+        return _clipped_surrogate(_exp(tokens.log_ratio_T), tokens, self.eps, self.eps, self.dual_clip)
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=CHECKED)
 class GSPO:
     """The clipped surrogate on one ratio per completion (GSPO; ScaleRL §3.2).
 
@@ -145,13 +148,10 @@ class GSPO:
     average the weights of a completion add up to 1 / (P · G), which is GSPO's own objective. No KL term.
     """
 
-    eps_low: float = 4e-3
+    eps_low: LowerClip = 4e-3
     """ε⁻; the paper's clip scale is 3e-3 to 5e-3 (1e-4 did not work)."""
-    eps_high: float = 4e-3
+    eps_high: UpperClip = 4e-3
     """ε⁺."""
-
-    def __post_init__(self) -> None:
-        _check_clip("GSPO", self.eps_low, self.eps_high)
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss summed over the tokens, and its metrics."""
@@ -167,12 +167,19 @@ def _exp(log_ratio: Tensor) -> Tensor:
 
 
 def _clipped_surrogate(
-    ratio_T: Tensor, tokens: Tokens, eps_low: float, eps_high: float
+    ratio_T: Tensor, tokens: Tokens, eps_low: float, eps_high: float, dual_clip: float | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """− Σ_t w_t · min(ρ_t Â_t, clip(ρ_t, 1 − ε⁻, 1 + ε⁺) Â_t), and the metrics of ρ."""
+    """− Σ_t w_t · min(ρ_t Â_t, clip(ρ_t, 1 − ε⁻, 1 + ε⁺) Â_t), and the metrics of ρ.
+
+    With a dual clip c the term of a token with Â_t < 0 is max(min(…), c Â_t): it has no gradient where ρ_t > c (Ye et
+    al., "Mastering Complex Control in MOBA Games with Deep Reinforcement Learning", arXiv 1912.09729, Eq. 5).
+    """
     advantages_T, low, high = tokens.advantages_T, 1.0 - eps_low, 1.0 + eps_high
     gain_T = (ratio_T * advantages_T).minimum(ratio_T.clamp(low, high) * advantages_T)
     stopped_T = ((advantages_T > 0) & (ratio_T > high)) | ((advantages_T < 0) & (ratio_T < low))
+    if dual_clip is not None:
+        bounded_T = (advantages_T < 0) & (ratio_T > dual_clip)
+        gain_T, stopped_T = gain_T.where(~bounded_T, dual_clip * advantages_T), stopped_T | bounded_T
     return -(tokens.weights_T * gain_T).sum(), _ratio_metrics(ratio_T.detach(), stopped_T, tokens.mask_T)
 
 
@@ -183,8 +190,3 @@ def _ratio_metrics(ratio_T: Tensor, clipped_T: Tensor, mask_T: Tensor) -> dict[s
         "ratio_max": ratio_T.masked_fill(~mask_T, -math.inf).max(),
         "clipped_sum": (clipped_T & mask_T).to(ratio_T.dtype).sum(),
     }
-
-
-def _check_clip(name: str, eps_low: float, eps_high: float) -> None:
-    if not (0.0 < eps_low < 1.0 and 0.0 < eps_high < math.inf):
-        raise ValueError(f"{name} clips at 1 − {eps_low} and 1 + {eps_high}: need 0 < lower ε < 1 and upper ε > 0")

@@ -19,9 +19,8 @@ import numpy as np
 from moe.train.batch import Sequence as TrainingSequence
 from scalelab.errors import LabError
 from scalelab.recipe.advantages import NORMS, centred, signed
-from scalelab.recipe.aggregation import AGGREGATIONS
+from scalelab.recipe.aggregation import token_weights
 from scalelab.recipe.filters import zero_variance
-from scalelab.recipe.length_control import LengthPenalty
 from scalelab.recipe.losses import MAX_LOG_RATIO, Loss, Tokens
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.types import Group, Rollout
@@ -38,7 +37,7 @@ def rewards(group: Group, recipe: Recipe) -> np.ndarray:
     """
     reward_G = np.array([rollout.reward for rollout in group], dtype=np.float64)
     rewards_G = signed(reward_G)
-    if isinstance(recipe.length_control, LengthPenalty):
+    if recipe.length_control is not None:
         lengths_G = np.array([len(rollout.completion_ids) for rollout in group])
         rewards_G = rewards_G + recipe.length_control.penalty(lengths_G, reward_G == 1.0)
     return rewards_G
@@ -88,10 +87,11 @@ def build_step(
         _check_group(group, recipe)
     reasons = [drop_reason(group, recipe) for group in groups]
     kept = [graded(group) for group, reason in zip(groups, reasons, strict=True) if reason is None]
-    advantages = NORMS[recipe.advantage_norm]([centred(rewards(group, recipe)) for group in kept])
-    weights = AGGREGATIONS[recipe.aggregation](
-        [np.array([int(rollout.sampled_T.sum()) for rollout in group]) for group in kept]
-    )
+    norm = recipe.advantage_norm
+    normalise = NORMS[norm] if isinstance(norm, str) else norm.normalise
+    advantages = normalise([centred(rewards(group, recipe)) for group in kept])
+    lengths = [np.array([int(rollout.sampled_T.sum()) for rollout in group]) for group in kept]
+    weights = token_weights(recipe.aggregation, lengths, recipe.max_tokens)
     rollouts = [rollout for group in kept for rollout in group]
     sequences = [
         _training_sequence(rollout, advantage, weight, sequence_id, trainer_version)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -102,7 +102,7 @@ def cache_key(run: Run, tokenizer: Any) -> str:
         "precision": run.trainer.dtype,
         "routers": [getattr(run.trainer, name) for name in ROUTER_CHOICES],
         "optimizer": {name: value for name, value in asdict(run.trainer.optimizer).items() if name not in RL_ONLY},
-        "tasks": [asdict(task) for task in run.tasks],
+        "tasks": [asdict(cast(Any, task)) for task in run.tasks],
         "sft": [run.sft.steps, run.sft.traces_per_step, run.sft.learning_rate],
         "seed": run.seed,
         "examples": examples,

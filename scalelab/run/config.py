@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import field, replace
+from typing import Annotated, Literal
 
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, SkipValidation
+from pydantic.dataclasses import dataclass
+
+from moe.checked import CHECKED
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.errors import MoeError
 from moe.model.architectures import check_expert_bias
@@ -15,88 +19,72 @@ from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.monitors import Monitors
+from scalelab.schedule.books import SchedulePolicy
 from scalelab.schedule.pipeline import PipelineRL
-from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
-from tasks.code.miniature import CodeMiniature
-from tasks.data.datasets import CodeDataset, MathDataset
-from tasks.math.miniature import MathMiniature
-from tasks.math.symbolic_gsm import SymbolicGSM
+from tasks.task import Task
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class SFT:
     """Supervised fine-tuning on the tasks' own reasoning traces, before RL; cached by content."""
 
-    steps: int = 600
+    steps: NonNegativeInt = 600
     """Optimiser steps. 0 starts RL from the initial weights."""
 
-    traces_per_step: int = 64
+    traces_per_step: PositiveInt = 64
     """Traces (prompt and completion) an optimiser step averages over."""
 
-    learning_rate: float = 2e-3
+    learning_rate: NonNegativeFloat = 2e-3
     """Peak learning rate: linear warm-up over the first 5 % of the steps, then a cosine to a tenth."""
 
-    trainers: int = 1
+    trainers: PositiveInt = 1
     """Trainer ranks while SFT runs; the generators' devices are free then."""
 
     pretrained: str | None = None
     """Hugging Face folder of the model that RL starts from, or `package:NAME` for the GGUF file in a Python package.
     None fine-tunes one on the tasks' traces, which public data sets do not have."""
 
-    def __post_init__(self) -> None:
-        if self.steps < 0 or min(self.traces_per_step, self.trainers) < 1:
-            raise ValueError(
-                f"SFT has steps={self.steps}, traces_per_step={self.traces_per_step}, trainers={self.trainers}: "
-                "give at least 0, 1 and 1"
-            )
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Evaluation:
     """Mean@k on the fixed held-out prompts, at step 0, every few steps, and at the end."""
 
-    every: int = 10
+    every: PositiveInt = 10
     """Optimiser steps between evaluations (ScaleRL §2: 100)."""
 
-    prompts: int = 128
-    """Held-out prompts per task (ScaleRL §2: 1,000)."""
+    prompts: Annotated[int, Field(ge=2)] = 128
+    """Held-out prompts per task (ScaleRL §2: 1,000); a standard error needs two."""
 
-    samples: int = 4
+    samples: PositiveInt = 4
     """Completions per held-out prompt, the k of mean@k (ScaleRL §2: 16)."""
 
-    fit_since: float | None = None
+    fit_since: NonNegativeFloat | None = None
     """Compute from which `scalelab fit` and its company take the evaluations unless told otherwise, in device-hours
     (ScaleRL A.4: 1,500, about an epoch); None leaves out the first epoch where its length is known."""
 
-    fit_until: float | None = None
+    fit_until: PositiveFloat | None = None
     """Compute up to which they do; what comes after it checks the forecast. None: to the end."""
 
     def __post_init__(self) -> None:
-        if min(self.every, self.samples) < 1 or self.prompts < 2:
-            raise ValueError("Evaluation.every and .samples must be at least 1, and .prompts 2 for a standard error")
-        since, until = self.fit_since or 0.0, float("inf") if self.fit_until is None else self.fit_until
-        if not 0 <= since < until:
+        if self.fit_until is not None and (self.fit_since or 0.0) >= self.fit_until:
             raise ValueError(
-                f"Evaluation.fit_since {since:g} and fit_until {until:g} leave no window: give 0 ≤ since < until"
+                f"Evaluation.fit_since {self.fit_since:g} and fit_until {self.fit_until:g} leave no window: give "
+                "since < until"
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Budget:
     """When the run ends: at whichever limit comes first."""
 
-    steps: int = 200
+    steps: PositiveInt = 200
     """Optimiser steps."""
 
-    hours: float | None = None
+    hours: PositiveFloat | None = None
     """Compute of generators and trainers together, in device-hours (GPU-hours; core-hours on a CPU)."""
 
-    def __post_init__(self) -> None:
-        if self.steps < 1 or (self.hours is not None and self.hours <= 0):
-            raise ValueError(f"Budget has steps={self.steps}, hours={self.hours}: both must be positive")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Cluster:
     """What the run occupies, and how long anything may take before the run says what it waited for."""
 
@@ -109,41 +97,33 @@ class Cluster:
     hardware: str | None = None
     """What the devices are, by a name of `scalelab plan --hardware`, which plans for them; a run looks for itself."""
 
-    devices_per_node: int = 8
+    devices_per_node: PositiveInt = 8
     """Trainer ranks that share a node where there are as many; expert parallelism should stay within."""
 
-    generators: int = 1
+    generators: PositiveInt = 1
     """Engines, each on `GeneratorConfig.tensor_parallel` devices of one node."""
 
-    trainers: int = 1
+    trainers: PositiveInt = 1
     """Trainer ranks, one process each."""
 
-    verifiers: int = 1
+    verifiers: PositiveInt = 1
     """Verifier actors, each with its own math and sandbox workers."""
 
-    startup_seconds: float = 300.0
+    startup_seconds: PositiveFloat = 300.0
     """Deadline for an actor to come up."""
 
-    stall_seconds: float = 300.0
+    stall_seconds: PositiveFloat = 300.0
     """Deadline for any single thing the loop waits for: a completion, a verdict, a step, a weight update."""
 
-    hang_seconds: float = 120.0
+    hang_seconds: PositiveFloat = 120.0
     """Time without an answer, or without a new token while it has work, after which a generator is killed and
     replaced. On a GPU it must be longer than the first steps of an engine that still compiles."""
 
-    generator_restarts: int = 10
+    generator_restarts: NonNegativeInt = 10
     """Generators that a run may replace before it ends with an error."""
 
-    trainer_restarts: int = 3
+    trainer_restarts: NonNegativeInt = 3
     """Times that a run may start the trainer again, from its newest checkpoint, before it ends with an error."""
-
-    def __post_init__(self) -> None:
-        if min(self.generators, self.trainers, self.verifiers, self.devices_per_node) < 1:
-            raise ValueError("Cluster.generators, .trainers, .verifiers and .devices_per_node must all be at least 1")
-        if min(self.startup_seconds, self.stall_seconds, self.hang_seconds) <= 0:
-            raise ValueError("Cluster.startup_seconds, .stall_seconds and .hang_seconds must be positive")
-        if min(self.generator_restarts, self.trainer_restarts) < 0:
-            raise ValueError("Cluster.generator_restarts and .trainer_restarts must be 0 or more")
 
     @property
     def compute_unit(self) -> str:
@@ -151,7 +131,7 @@ class Cluster:
         return "GPU-hours" if self.device == "gpu" else "core-hours"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Run:
     """One run, whole."""
 
@@ -167,10 +147,10 @@ class Run:
     recipe: Recipe
     """The RL algorithm."""
 
-    schedule: PipelineRL | PPOOffPolicy | Synchronous
+    schedule: SkipValidation[SchedulePolicy]
     """Who waits for whom."""
 
-    tasks: tuple[MathMiniature | CodeMiniature | SymbolicGSM | MathDataset | CodeDataset, ...]
+    tasks: tuple[SkipValidation[Task], ...]
     """What is trained and evaluated, mixed in one run."""
 
     sft: SFT
@@ -188,7 +168,7 @@ class Run:
     monitors: Monitors = field(default_factory=Monitors)
     """What counts as a departure from health, and which departures end the run."""
 
-    task_weights: tuple[float, ...] | None = None
+    task_weights: tuple[PositiveFloat, ...] | None = None
     """Share of each task among the prompts drawn; None draws all alike."""
 
     seed: int = 0
@@ -199,15 +179,13 @@ class Run:
     admits goes to the engines at once, and nothing is evaluated beside it. Slower, and only for schedules that change
     no weights in flight."""
 
-    checkpoint_every: int = 50
+    checkpoint_every: PositiveInt = 50
     """Optimiser steps between checkpoints; one is also written at the end."""
 
     checkpoints: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     """How they are written, and which stay on disk."""
 
     def __post_init__(self) -> None:
-        if self.checkpoint_every < 1:
-            raise ValueError(f"Run.checkpoint_every is {self.checkpoint_every}: it counts steps, give 1 or more")
         if self.reproducible and isinstance(self.schedule, PipelineRL) and self.schedule.k:
             raise ValueError(
                 f"Run.reproducible cannot hold with PipelineRL.k = {self.schedule.k}, which changes weights in the "
@@ -221,9 +199,8 @@ class Run:
         names = [task.name for task in self.tasks]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Run.tasks is {names}: give at least one task, each name once")
-        weights = (1.0,) * len(names) if self.task_weights is None else self.task_weights
-        if len(weights) != len(names) or not all(0 < weight < float("inf") for weight in weights):
-            raise ValueError(f"Run.task_weights is {weights} for {len(names)} tasks: give each a share above 0")
+        if self.task_weights is not None and len(self.task_weights) != len(names):
+            raise ValueError(f"Run.task_weights is {self.task_weights} for {len(names)} tasks: give each a share")
         for task in self.tasks:
             if task.held_out_size is not None and self.evaluation.prompts > task.held_out_size:
                 raise ValueError(

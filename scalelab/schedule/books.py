@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass
@@ -22,6 +22,14 @@ class Entry:
     version: int
     """Oldest policy version that any of its tokens can be of."""
     finished: bool = False
+
+
+class SchedulePolicy(Protocol):
+    """What an experiment binds as `Run.schedule`: frozen settings that make the schedule of one run."""
+
+    def start(self, groups_per_step: int, steps: int) -> Schedule:
+        """Make the schedule of a run of `steps` steps that trains on `groups_per_step` groups a step."""
+        ...
 
 
 @dataclass

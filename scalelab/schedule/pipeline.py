@@ -22,19 +22,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import NonNegativeInt
+from pydantic.dataclasses import dataclass as checked
+
+from moe.checked import CHECKED
 from scalelab.schedule.books import Schedule
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=CHECKED)
 class PipelineRL:
     """Generators stream; every step's weights go to them at once, in the middle of their completions (ScaleRL §3.1)."""
 
-    k: int = 8
+    k: NonNegativeInt = 8
     """Largest staleness trained on: trainer version − oldest policy version in a rollout. 0 is synchronous."""
-
-    def __post_init__(self) -> None:
-        if self.k < 0:
-            raise ValueError(f"PipelineRL.k is {self.k}: it counts policy versions, give 0 (synchronous) or more")
 
     def start(self, groups_per_step: int, steps: int) -> PipelineSchedule:
         """The schedule of one run of `steps` steps that trains on `groups_per_step` groups a step."""

@@ -14,6 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass as checked
+
+from moe.checked import CHECKED
 from scalelab.schedule.books import Schedule
 
 
@@ -26,16 +30,12 @@ class Synchronous:
         return RoundSchedule(groups_per_step, steps, k=1)
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=CHECKED)
 class PPOOffPolicy:
     """Generate k steps' groups with one policy, then take the k steps, then publish (ScaleRL §3.1)."""
 
-    k: int = 8
+    k: PositiveInt = 8
     """Optimiser steps on what one policy generated; the last of them is k − 1 versions off-policy. 1 is synchronous."""
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"PPOOffPolicy.k is {self.k}: it counts steps of a round, give 1 (synchronous) or more")
 
     def start(self, groups_per_step: int, steps: int) -> RoundSchedule:
         """The schedule of one run of `steps` steps that trains on `groups_per_step` groups a step."""

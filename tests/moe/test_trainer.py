@@ -189,11 +189,11 @@ def test_bad_input_is_named(make):
 
 
 def test_config_refuses_what_cannot_be():
-    with pytest.raises(ValueError, match="'float32' or 'bfloat16', got 'fp8'"):
+    with pytest.raises(ValueError, match=r"'float32' or 'bfloat16'.*input_value='fp8'"):
         TrainerConfig(dtype="fp8")
     with pytest.raises(ValueError, match="multiple of"):
         replace(MOE, num_attention_heads=3, num_key_value_heads=2)
-    with pytest.raises(ValueError, match=r"layout\.expert"):
+    with pytest.raises(ValueError, match=r"expert\n.*greater than 0"):
         Layout(expert=0)
 
 

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from scalelab.errors import LabError
+from scalelab.experiment import resolve
 from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
 from scalelab.recipe.losses import CISPO
 from scalelab.recipe.recipe import Recipe
@@ -19,26 +21,61 @@ def test_defaults_are_scalerl():
 
 
 @pytest.mark.parametrize(
-    ("change", "cause"),
+    ("sets", "says"),
     [
-        ({"aggregation": "promt"}, "aggregation 'promt' is not one of prompt, sample, token"),
-        ({"advantage_norm": "group"}, "advantage_norm"),
-        ({"zero_variance": True}, "zero_variance"),
-        ({"fp32_head": "off"}, "fp32_head"),
-        ({"retire_at": 0.0}, "retire_at"),
-        ({"retire_at": 90}, "retire_at"),
-        ({"prompts_per_step": 0}, "prompts_per_step"),
-        ({"generations_per_prompt": 1}, "compares a completion"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"temperature": 0.0}, "temperature"),
-        ({"max_tokens": 1024}, "no room for an answer"),
-        ({"length_control": LengthPenalty(), "max_tokens": 1024}, "beyond max_tokens"),
+        (
+            ["Recipe.aggregation='promt'"],
+            "must be 'prompt' or 'sample' or 'token' or 'constant', not 'promt'",
+        ),
+        (
+            ["Recipe.advantage_norm='group'"],
+            "'batch' or 'prompt' or 'none' or AdvantageNorm, not 'group'; did you",
+        ),
+        (["Recipe.zero_variance=True"], "zero_variance must be 'drop' or 'keep' or 'refill', not True"),
+        (["Recipe.fp32_head='off'"], "fp32_head must be 'both' or 'trainer' or 'generator' or 'none', not 'off'"),
+        (["Recipe.retire_at=0.0"], "retire_at must be float above 0 and at most 1 or None, not 0.0"),
+        (["Recipe.retire_at=90"], "retire_at must be float above 0 and at most 1 or None, not 90"),
+        (["Recipe.prompts_per_step=0"], "prompts_per_step must be int above 0, not 0"),
+        (["Recipe.generations_per_prompt=1"], "generations_per_prompt must be int at least 2, not 1"),
+        (["Recipe.max_tokens=0"], "max_tokens must be int above 0, not 0"),
+        (["Recipe.temperature=0.0"], "temperature must be float above 0, not 0.0"),
+        (["Recipe.temperature=1e400"], "temperature must be float above 0, not inf: give a finite number"),
+        (["Recipe.max_tokens=30"], "no room for an answer"),
+        (["Recipe.length_control=@LengthPenalty()", "LengthPenalty.max_tokens=4000"], "beyond max_tokens"),
+        (["ForcedInterruption.phrase='Stop.'"], "</think>"),
+        (["ForcedInterruption.earliest=5", "ForcedInterruption.latest=4"], "need earliest ≤ latest"),
+        (["ForcedInterruption.earliest=-1"], "earliest must be int at least 0, not -1"),
+        (["CISPO.eps_max=0.5"], "CISPO.eps_max must be float at least 1, not 0.5"),
+        (["CISPO.eps_max=1e400"], "CISPO.eps_max must be float at least 1, not inf: give a finite number"),
+        (["Recipe.loss=@DAPO()", "DAPO.eps_low=1.0"], "DAPO.eps_low must be float above 0 and below 1, not 1.0"),
+        (["Recipe.loss=@DAPO()", "DAPO.dual_clip=1"], "DAPO.dual_clip must be float above 1 or None, not 1"),
+        (["Recipe.loss=@GRPO()", "GRPO.eps=-0.2"], "GRPO.eps must be float above 0 and below 1, not -0.2"),
+        (["PipelineRL.k=-1"], "PipelineRL.k must be int at least 0, not -1"),
+        (["Run.schedule=@PPOOffPolicy()", "PPOOffPolicy.k=0"], "PPOOffPolicy.k must be int above 0, not 0"),
     ],
 )
-def test_what_makes_no_recipe_is_refused_in_one_line(change, cause):
-    with pytest.raises(ValueError, match=cause) as caught:
-        Recipe(**change)
+def test_what_makes_no_recipe_is_refused_in_one_line(sets, says):
+    with pytest.raises(LabError) as caught:
+        resolve("quickstart", sets)
+    assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"aggregation": "promt"},
+        {"zero_variance": True},
+        {"retire_at": 90},
+        {"generations_per_prompt": 1},
+        {"temperature": float("nan")},
+        {"max_tokens": 1024},
+        {"length_control": LengthPenalty(), "max_tokens": 1024},
+    ],
+)
+def test_what_makes_no_recipe_is_refused_in_python_too(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        Recipe(**change)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +89,7 @@ def test_what_makes_no_recipe_is_refused_in_one_line(change, cause):
     ],
 )
 def test_length_controls_that_contradict_themselves_are_refused(build):
-    with pytest.raises(ValueError, match=r"need|</think>"):
+    with pytest.raises(ValueError, match=r"need|</think>|greater than"):
         build()
 
 

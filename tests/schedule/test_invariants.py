@@ -261,7 +261,7 @@ def test_books_refuse_what_cannot_be(config: Config) -> None:
 
 
 def test_a_k_that_counts_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="give 0"):
+    with pytest.raises(ValueError, match="greater than or equal to 0"):
         PipelineRL(-1)
-    with pytest.raises(ValueError, match="give 1"):
+    with pytest.raises(ValueError, match="greater than 0"):
         PPOOffPolicy(0)
