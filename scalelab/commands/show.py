@@ -58,7 +58,7 @@ def _print_differences(resolved: Resolved, other: Resolved, label: str) -> None:
 def _json(resolved: Resolved) -> dict[str, Any]:
     values = resolved.bindings
     bindings = [
-        {"key": key, "path": path, "value": _jsonable(values[key]), "origin": setting.origin}
+        {"key": key, "path": path, "value": values[key], "origin": setting.origin}
         for key, path, setting in resolved.settings()
     ]
     unused = [{"key": statement.key, "origin": statement.origin} for statement in resolved.unused]
@@ -73,12 +73,3 @@ def _json(resolved: Resolved) -> dict[str, Any]:
 def _differences_json(resolved: Resolved, other: Resolved, label: str) -> dict[str, Any]:
     differences: list[Difference] = resolved.differences(other)
     return {"name": resolved.name, "other": label, "differences": [vars(d) for d in differences]}
-
-
-def _jsonable(value: Any) -> Any:
-    """The value itself where JSON has it, else (infinities) its text."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        return str(value)
-    return value

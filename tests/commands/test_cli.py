@@ -177,11 +177,11 @@ def test_show_prints_what_can_be_run_again(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_show_json_gives_every_binding_with_its_origin(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("show", "quickstart", "--json", "--set", "OptimizerConfig.lr=1e999") == 0
+    assert run("show", "quickstart", "--json", "--set", "OptimizerConfig.lr=1e-9") == 0
     shown = json.loads(capsys.readouterr().out)
     bindings = {binding["key"]: binding for binding in shown["bindings"]}
-    assert bindings["OptimizerConfig.lr"]["value"] == "inf"
-    assert bindings["OptimizerConfig.lr"]["origin"] == "--set OptimizerConfig.lr=1e999"
+    assert bindings["OptimizerConfig.lr"]["value"] == 1e-9
+    assert bindings["OptimizerConfig.lr"]["origin"] == "--set OptimizerConfig.lr=1e-9"
     assert bindings["PipelineRL.k"] == {
         "key": "PipelineRL.k",
         "path": "schedule.k",
