@@ -1,15 +1,36 @@
 """Settings of all tests."""
 
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import settings
+from skips import too_many_skips
 
 # No time limit per example: on a busy machine it fails tests that are right. The same examples every time, so that a
 # change is judged by itself; `HYPOTHESIS_PROFILE=explore` looks for new ones.
 settings.register_profile("lab", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "lab"))
+
+
+_skipped: Counter[str] = Counter()
+
+
+def pytest_runtest_logreport(report):
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skipped[str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)] += 1
+
+
+def pytest_sessionfinish(session, exitstatus):
+    """Fail a session that skipped more than it may; workers of xdist leave that to the one that collects."""
+    problems = [] if hasattr(session.config, "workerinput") else too_many_skips(_skipped)
+    if problems and exitstatus == 0 and os.environ.get("SCALELAB_SKIPS") != "any":
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        reporter.write_line("")
+        for problem in problems:
+            reporter.write_line(f"ERROR: {problem}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture

@@ -18,5 +18,14 @@ started=$SECONDS
 .venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python --no-deps -r requirements/cpu.txt
 .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -e .
 rm -f .venv/installed-*
+# The strongest tier of the sandbox needs bubblewrap; without it programs run in the next one, and its tests are skipped.
+if ! command -v bwrap >/dev/null; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y bubblewrap; } >/dev/null 2>&1 ||
+            echo "bubblewrap could not be installed; for the sandbox's strongest tier: apt-get install bubblewrap" >&2
+    else
+        echo "For the sandbox's strongest tier install bubblewrap: sudo apt-get install bubblewrap" >&2
+    fi
+fi
 touch "$stamp"
 echo "installed in $((SECONDS - started)) s"

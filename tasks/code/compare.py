@@ -1,8 +1,9 @@
-"""Is what a program said what was expected? Decided outside the sandbox, on plain data.
+"""Compare what a program returned with what was expected, outside the sandbox and on plain data.
 
 Types count: a bool is only a bool, an int only an int, text only text; where a float is expected, an int of that value
 will do, and floats agree within a tolerance. Two liberties depend on where the expected values come from. JSON has no
-tuples, so a tuple passes for its list. An assert says `==`, so a float passes for an int of exactly its value.
+tuples, so a tuple passes for its list. An assert says `==`, so a float passes for an int of exactly its value, and 1 for
+True (but not True for 1).
 
 Values are compared as `tasks.sandbox.values` writes them, without building them first: the numbers in a set or dict
 that a program sends may be chosen so that hashing them takes for ever.
@@ -10,6 +11,7 @@ that a program sends may be chosen so that hashing them takes for ever.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -17,9 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.errors import TaskError
-
-# Longer words are no numbers that anybody means to print, and converting them takes long.
-_LONGEST_NUMBER = 400
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,12 @@ class Comparison:
     Attributes:
         tolerance: two floats agree if they differ by at most this, relative to the larger or absolutely.
         tuples_are_lists: a list and a tuple with the same items are the same.
-        floats_are_ints: where an int is expected, a float of exactly that value will do.
+        as_asserts: where an int is expected, a float of exactly that value will do, and 0 or 1 for a bool.
     """
 
     tolerance: float = 1e-6
     tuples_are_lists: bool = True
-    floats_are_ints: bool = False
+    as_asserts: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance < 1:
@@ -50,45 +49,30 @@ class Comparison:
         mine, theirs = typed(expected), typed(actual)
         match mine[0]:
             case "float":
-                return theirs[0] in ("float", "int") and self._close(mine[1], theirs[1])
+                return theirs[0] in ("float", "int") and self.close(mine[1], theirs[1])
             case "int" if theirs[0] == "float":
-                return self.floats_are_ints and bool(mine[1] == theirs[1])
+                return self.as_asserts and bool(mine[1] == theirs[1])
+            case "bool" if theirs[0] in ("int", "float"):
+                return self.as_asserts and bool(mine[1] == theirs[1])
             case "complex":
-                return theirs[0] == "complex" and all(map(self._close, mine[1], theirs[1]))
+                return theirs[0] == "complex" and all(map(self.close, mine[1], theirs[1]))
             case "list" | "tuple":
                 alike = ("list", "tuple") if self.tuples_are_lists else (mine[0],)
                 return theirs[0] in alike and len(mine[1]) == len(theirs[1]) and all(map(self.same, mine[1], theirs[1]))
             case "dict":
                 return theirs[0] == "dict" and self._same_dict(mine[1], theirs[1])
+            case "other":
+                return False
             case "set":
                 return theirs[0] == "set" and set(map(_canonical, mine[1])) == set(map(_canonical, theirs[1]))
         return mine == theirs
-
-    def same_output(self, expected: str, actual: str) -> bool:
-        """Whether two standard outputs agree, line by line and word by word.
-
-        Space around words and empty lines at the end do not count. Numbers agree within the tolerance where the
-        expected one is written with a point or an exponent.
-        """
-        mine, theirs = _lines(expected), _lines(actual)
-        return len(mine) == len(theirs) and all(map(self._same_line, mine, theirs))
 
     def _same_dict(self, expected: list[list[Any]], actual: list[list[Any]]) -> bool:
         mine, theirs = ({_canonical(key): value for key, value in pairs} for pairs in (expected, actual))
         return mine.keys() == theirs.keys() and all(self.same(value, theirs[key]) for key, value in mine.items())
 
-    def _same_line(self, expected: list[str], actual: list[str]) -> bool:
-        return len(expected) == len(actual) and all(map(self._same_word, expected, actual))
-
-    def _same_word(self, expected: str, actual: str) -> bool:
-        if expected == actual:
-            return True
-        if not any(mark in expected for mark in ".eE"):
-            return False
-        mine, theirs = _number(expected), _number(actual)
-        return mine is not None and theirs is not None and self._close(mine, theirs)
-
-    def _close(self, expected: float, actual: float) -> bool:
+    def close(self, expected: float, actual: float) -> bool:
+        """Whether two numbers agree within the tolerance; NaN agrees with itself."""
         if math.isnan(expected):
             return math.isnan(actual)
         try:
@@ -159,25 +143,32 @@ _TAGS: dict[str, Callable[[Any], Typed]] = {
     "$float": _text("float", float),
     "$int": _text("int", lambda text: int(text, 16)),
     "$bytes": _text("bytes", bytes.fromhex),
+    "$other": lambda content: ("other", content),
     "$complex": _complex,
 }
 
 
-def _canonical(written: Any) -> str:
-    """One text for each value, whose types count: 1, 1.0 and True in a set, or as keys, are three."""
+def _canonical(written: Any) -> bytes:
+    """A digest of a value; types count: 1, 1.0 and True in a set, or as keys, are three. Linear in what is written."""
     name, content = typed(written)
     match name:
         case "list" | "tuple":
-            content = [_canonical(item) for item in content]
+            parts = [_canonical(item) for item in content]
         case "set":
-            content = sorted({_canonical(item) for item in content})
+            parts = sorted({_canonical(item) for item in content})
         case "dict":
-            content = sorted([_canonical(key), _canonical(value)] for key, value in content)
+            parts = sorted(_canonical(key) + _canonical(value) for key, value in content)
         case "int":
-            content = hex(content)
+            parts = [hex(content).encode()]
         case "bytes":
-            content = content.hex()
-    return json.dumps([name, content])
+            parts = [content]
+        case _:
+            parts = [json.dumps(content).encode()]
+    digest = hashlib.sha256(f"{name} {len(parts)} ".encode())
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
 
 
 # What an assert may apply to a result before it compares: `set(f(x)) == {1}`.
@@ -199,11 +190,15 @@ def _contents(written: Any) -> list[Any]:
             return list(content)
         case "dict":
             return [key for key, _ in content]
+        case "other" if isinstance(content, dict) and isinstance(content.get("items"), list):
+            return list(content["items"])
     raise ValueError(f"a {name} has no items")
 
 
 def _truth(written: Any) -> bool:
     name, content = typed(written)
+    if name == "other":
+        return isinstance(content, dict) and content.get("truth") is True
     return any(content) if name == "complex" else bool(content)
 
 
@@ -233,17 +228,3 @@ THROUGH: dict[str, Callable[[Any], Any]] = {
     "sorted": _sorted,
     "tuple": lambda written: {"$tuple": _contents(written)},
 }
-
-
-def _lines(output: str) -> list[list[str]]:
-    return [line.split() for line in output.rstrip().split("\n")]
-
-
-def _number(word: str) -> float | None:
-    # Spelt-out digits only: `float` would also take "infinity", "1_000" and digits of other scripts.
-    if len(word) > _LONGEST_NUMBER or not set(word) <= set("0123456789+-.eE"):
-        return None
-    try:
-        return float(word)
-    except ValueError:
-        return None

@@ -37,13 +37,14 @@ class _NotConvertibleError(Exception):
     """This assert says something else than that a call has a value."""
 
 
-def convert_asserts(source: str, entry_point: str = "", prelude: str = "") -> dict[str, Any] | None:
+def convert_asserts(source: str, entry_point: str = "", prelude: str = "", setup: str = "") -> dict[str, Any] | None:
     """Tests of kind `call` that say the same as asserts, or None if some assert cannot be said that way.
 
     Args:
         source: asserts at the top level (MBPP), or in `def check(candidate)` (HumanEval, LeetCode).
         entry_point: what `candidate` stands for; without it, the function that the asserts call.
         prelude: source that runs before the program and that arguments may refer to (`tree_node([1, 2])`).
+        setup: source that runs after the program and that arguments may refer to.
 
     Returns:
         Tests as `tasks.code.tests.parse_tests` reads them. They are a little stricter than `==` (a bool is no int) and
@@ -60,7 +61,7 @@ def convert_asserts(source: str, entry_point: str = "", prelude: str = "") -> di
     if not cases or not entry_point:
         return None
     converted = {"kind": "call", "entry_point": entry_point, "cases": cases, "from_asserts": True}
-    return converted | ({"prelude": prelude} if prelude else {})
+    return converted | {name: source for name, source in (("prelude", prelude), ("setup", setup)) if source}
 
 
 def _asserts(tree: ast.Module) -> tuple[str, list[ast.expr]]:
@@ -100,16 +101,19 @@ def _harmless(node: ast.stmt) -> bool:
 
 
 def _only_callee(tests: list[ast.expr]) -> str:
-    """The one function that every assert calls and that is no builtin of ours."""
-    names = {
-        node.func.id
-        for test in tests
-        for node in ast.walk(test)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in _FUNCTIONS
-    }
+    """The one function that every assert calls outermost, apart from builtins of ours."""
+    names = {_outermost(test) for test in tests}
     if len(names) != 1:
         raise _NotConvertibleError
     return names.pop()
+
+
+def _outermost(test: ast.expr) -> str:
+    calls = [node.func.id for node in ast.walk(test) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    if not calls:
+        raise _NotConvertibleError
+    # Breadth first. Where all are named like builtins, the program has redefined one (MBPP's `sum(10, 15) == 6`).
+    return next((name for name in calls if name not in _FUNCTIONS), calls[0])
 
 
 def _case(test: ast.expr, callee: str, bound: set[str]) -> dict[str, Any]:

@@ -1,44 +1,79 @@
-"""The program in a model's answer."""
+"""The program in a model's answer; linear in its length."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-# A fence opens at the start of a line, perhaps indented inside a list; what follows on its line names the language.
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([^\n`]*)$", re.MULTILINE)
-_PYTHON = {"", "python", "python3", "py", "py3"}
+_PYTHON = ("python", "python3", "py", "py3")
+_DEFINITION = r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]+{0}\b|^{0}[ \t]*[:=]"
+_READS_INPUT = re.compile(r"\binput\s?\(|\bstdin\b|\bopen\s?\(\s?0|\bfileinput\b|\bos\.read\b")
 
 
-def extract_code(answer: str) -> str:
-    """The last Python code block of an answer.
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: the language that it is marked with (lower case, may be empty) and its text."""
 
-    The last fenced block that is marked as Python or not at all; else the last block in any language; else, where
-    there is no fence, the whole answer. A block that is never closed ends with the answer.
+    language: str
+    text: str
+
+
+def extract_code(answer: str, defines: str = "", languages: tuple[str, ...] = _PYTHON) -> str:
+    """The code block that holds the program.
+
+    Blocks marked with one of the languages come first, then unmarked ones, then any; of these the last that defines
+    `defines`, or reads its input where that is empty, so that a block which only shows usage or output does not count;
+    else simply the last. Without a fence, the whole answer. A block that is never closed ends with the answer.
+
+    Args:
+        answer: what the model wrote after its thinking.
+        defines: function or class that the tests use; empty for a whole program.
+        languages: names of the language.
     """
-    blocks = _blocks(answer)
-    if not blocks:
+    found = blocks(answer)
+    if not found:
         return answer
-    python = [code for language, code in blocks if language in _PYTHON]
-    return (python or [code for _, code in blocks])[-1]
+    looked_for = re.compile(_DEFINITION.format(re.escape(defines)), re.MULTILINE) if defines else _READS_INPUT
+    marked = [block.text for block in found if block.language in languages]
+    unmarked = [block.text for block in found if not block.language]
+    kinds = [texts for texts in (marked, unmarked, [block.text for block in found]) if texts]
+    for texts in kinds:
+        whole = [text for text in texts if looked_for.search(text)]
+        if whole:
+            return whole[-1]
+    return kinds[0][-1]
 
 
-def _blocks(answer: str) -> list[tuple[str, str]]:
-    """(language, code) of every fenced block, in order."""
-    blocks: list[tuple[str, str]] = []
-    opened: re.Match[str] | None = None
-    for fence in _FENCE.finditer(answer):
-        if opened is None:
-            opened = fence
-        elif fence[1].startswith(opened[1]) and not fence[2].strip():
-            blocks.append((_language(opened), answer[opened.end() + 1 : fence.start()]))
-            opened = None
-    if opened is not None:
+def blocks(answer: str) -> list[Block]:
+    """Every fenced block, in order.
+
+    A fence is three or more backticks or tildes at the start of a line, perhaps indented inside a list.
+    """
+    found: list[Block] = []
+    fence, language, indent, lines = "", "", "", list[str]()
+    for line in answer.split("\n"):
+        text = line.strip(" \t\r")
+        mark = _fence(text)
+        rest = text[len(mark) :].strip()
+        if not fence:
+            if mark and "`" not in rest:
+                fence, language, lines = mark, (rest.lower().split() or [""])[0], []
+                indent = line[: len(line) - len(line.lstrip(" \t"))]
+        elif mark.startswith(fence) and not rest:
+            found.append(Block(language, "\n".join(lines)))
+            fence = ""
+        else:
+            lines.append(line.removeprefix(indent))
+    if fence:
         # Cut off, or closed at the end of its last line of code.
-        code = answer[opened.end() + 1 :].rstrip()
-        blocks.append((_language(opened), code.removesuffix(opened[1])))
-    return blocks
+        found.append(Block(language, "\n".join(lines).rstrip().removesuffix(fence)))
+    return found
 
 
-def _language(fence: re.Match[str]) -> str:
-    words = fence[2].lower().split()
-    return words[0] if words else ""
+def _fence(text: str) -> str:
+    """The run of three or more backticks or tildes at the start of a stripped line."""
+    for character in "`~":
+        length = len(text) - len(text.lstrip(character))
+        if length >= 3:
+            return text[:length]
+    return ""

@@ -1,6 +1,6 @@
 """Rows of published code data sets → tests, in the form that `tasks.code.tests` reads.
 
-Asserts become calls where they say no more than that; else they stay asserts, of lower trust.
+Asserts become calls where they say no more than that; else they stay asserts, which cost a few runs more.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def leetcode_tests(row: Row) -> dict[str, Any]:
 
 def mbpp_tests(row: Row) -> dict[str, Any]:
     """MBPP, full and sanitized: a list of asserts that call the function by its name."""
-    setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or ())
-    return _tests("\n".join(row["test_list"]), "", setup)
+    # The set-up builds values of classes that the program defines; imports must be there before it.
+    setup = row.get("test_setup_code") or ""
+    return _tests("\n".join(row["test_list"]), "", "\n".join(row.get("test_imports") or ()), setup)
 
 
 def code_contests_tests(row: Row) -> dict[str, Any]:
@@ -49,8 +50,8 @@ def code_contests_tests(row: Row) -> dict[str, Any]:
     return {"kind": "stdin", "cases": cases}
 
 
-def _tests(source: str, entry_point: str, prelude: str) -> dict[str, Any]:
-    converted = convert_asserts(source, entry_point, prelude)
+def _tests(source: str, entry_point: str, prelude: str, setup: str = "") -> dict[str, Any]:
+    converted = convert_asserts(source, entry_point, prelude, setup)
     if converted is not None:
         return converted
-    return {"kind": "asserts", "code": source, "entry_point": entry_point, "prelude": prelude}
+    return {"kind": "asserts", "code": source, "entry_point": entry_point, "prelude": prelude, "setup": setup}

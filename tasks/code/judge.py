@@ -3,94 +3,177 @@
 from __future__ import annotations
 
 import json
-import secrets
+import reprlib
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tasks.code.compare import Comparison, through
+from tasks.code.outputs import Checker
 from tasks.code.tests import AssertTests, CallCase, CallTests, StdinTests, Tests
-from tasks.sandbox.job import Job, Result
+from tasks.sandbox.job import Job, Limits, Result
 from tasks.types import Outcome
 
-Judgement = tuple[Outcome, str]
-RunJob = Callable[[Job], Result]
+# Times that asserts may ask for further calls: each time they depend on the answers before.
+_ROUNDS = 200
+# What the tests themselves may take: asking which calls asserts make, comparing two outputs.
+_TESTS_OWN = Limits(seconds=2.0)
 
-# Marks a verdict that rests on asserts which ran beside the program and which it could have tampered with.
-LOWER_TRUST = "lower trust"
+RunJob = Callable[[Job, Limits | None], Result]
+"""Runs a job in the sandbox, within the program's limits or the given ones."""
 
 
-def judge(tests: Tests, code: str, run: RunJob) -> Judgement:
+class Judgement(NamedTuple):
+    """What tests say of a program.
+
+    Attributes:
+        outcome: as in a verdict.
+        detail: a line about it.
+        share: share of the cases that passed, where each was tried; None where only the outcome is known.
+    """
+
+    outcome: Outcome
+    detail: str = ""
+    share: float | None = None
+
+
+def judge(tests: Tests, code: str, run: RunJob, *, every_case: bool = False) -> Judgement:
     """Run a program against its tests.
 
     Args:
         tests: what to ask, and the right answers, which stay here.
         code: the program.
         run: runs a job in the sandbox.
-
-    Returns:
-        The outcome and a line about it.
+        every_case: go on after a case that fails, to know the share that passes (asserts know none).
     """
     if not code.strip():
-        return "failed", "no program"
-    if isinstance(tests, CallTests):
-        return _judge_calls(tests, code, run)
-    if isinstance(tests, StdinTests):
-        return _judge_outputs(tests, code, run)
-    return _judge_asserts(tests, code, run)
+        return Judgement("failed", "no program")
+    if isinstance(tests, AssertTests):
+        return _judge_asserts(tests, code, run)
+    judged = (
+        _call_cases(tests, code, run, every_case) if isinstance(tests, CallTests) else _stdin_cases(tests, code, run)
+    )
+    first: Judgement | None = None
+    passed = 0
+    for number, judgement in enumerate(judged, 1):
+        if judgement.outcome == "passed":
+            passed += 1
+            continue
+        if judgement.outcome == "error":
+            return judgement
+        first = first or judgement._replace(detail=judgement.detail.replace("{case}", f"case {number}"))
+        if not every_case or judgement.outcome != "failed":
+            break
+    share = passed / len(tests.cases) if every_case else None
+    return (first or Judgement("passed"))._replace(share=share)
 
 
-def _judge_calls(tests: CallTests, code: str, run: RunJob) -> Judgement:
-    calls = json.dumps([[case.args, case.kwargs] for case in tests.cases])
-    result = run(Job("call", code, tests.prelude, tests.entry_point, calls=calls))
+def _call_cases(tests: CallTests, code: str, run: RunJob, every_case: bool) -> list[Judgement]:
+    """One judgement per call, up to where the program ended."""
+    calls = json.dumps([[None, case.args, case.kwargs] for case in tests.cases])
+    result = run(Job("call", code, tests.prelude, tests.setup, tests.entry_point, calls, every_case), None)
     lines = _lines(result, len(tests.cases) + 1)
-    for number, case in enumerate(tests.cases, 1):
-        line = lines[number - 1] if number <= len(lines) else []
-        if line[:1] != ["value"] or len(line) != 2:
-            return _ended(result, line)
-        if (wrong := _wrong(case, tests.comparison, line[1])) is not None:
-            return "failed", f"wrong answer in case {number}: {wrong}"
+    judged: list[Judgement] = []
+    for number, case in enumerate(tests.cases):
+        line = lines[number] if number < len(lines) else []
+        if every_case and line[:1] == ["raised"]:
+            judged.append(_ended(result, ["exception", *line[1:]]))
+        elif line[:1] != ["value"] or len(line) != 2 + every_case:
+            return [*judged, _ended(result, line)]
+        else:
+            judged.append(_judge_value(case, tests.comparison, line[1]))
     # An honest program has nothing to add; one that writes to the report itself is not believed.
     if len(lines) > len(tests.cases) or (result.ending, result.code) != ("exited", 0):
-        return _ended(result, lines[len(tests.cases)] if len(lines) > len(tests.cases) else [])
-    return "passed", ""
+        return [_ended(result, lines[len(tests.cases)] if len(lines) > len(tests.cases) else [])]
+    return judged
 
 
-def _wrong(case: CallCase, comparison: Comparison, written: Any) -> str | None:
-    """What is wrong with an answer, or None."""
+def _judge_value(case: CallCase, comparison: Comparison, written: Any) -> Judgement:
     if case.tolerance is not None:
         comparison = replace(comparison, tolerance=case.tolerance)
     try:
         value = through(case.through, written) if case.through else written
         if comparison.same(case.expected, value):
-            return None
-        return f"{_short(value)} instead of {_short(case.expected)}"
+            return Judgement("passed")
+        if isinstance(value, dict) and isinstance(other := value.get("$other"), dict):
+            value = f"a {_short(other.get('type'))}, which is no plain data"
+        wrong = f"{_short(value)} instead of {_short(case.expected)}"
     except (ValueError, RecursionError) as error:
-        return f"unreadable ({_short(error)})"
+        wrong = f"unreadable ({_short(str(error))})"
+    return Judgement("failed", f"wrong answer in {{case}}: {wrong}")
 
 
-def _judge_outputs(tests: StdinTests, code: str, run: RunJob) -> Judgement:
-    for number, (stdin, expected) in enumerate(tests.cases, 1):
-        result = run(Job("program", code, stdin=stdin))
+def _stdin_cases(tests: StdinTests, code: str, run: RunJob) -> Any:
+    """One judgement per input, made when it is asked for."""
+    for stdin, expected in tests.cases:
+        result = run(Job("program", code, stdin=stdin), None)
         lines = _lines(result, 2)
         # A program may end itself at any point (`os._exit(0)`): what counts is what it printed.
         if (result.ending, result.code) != ("exited", 0) or lines not in ([], [["done"]]):
-            return _ended(result, lines[-1] if lines else [])
+            yield _ended(result, lines[-1] if lines else [])
+            continue
         actual = result.stdout.decode("utf-8", "replace")
-        if not tests.comparison.same_output(expected, actual):
-            return "failed", f"wrong output in case {number}: {_short(actual)} instead of {_short(expected)}"
-    return "passed", ""
+        yield _judge_output(tests.checker, stdin, expected, actual, run)
+
+
+def _judge_output(checker: Checker, stdin: str, expected: str, actual: str, run: RunJob) -> Judgement:
+    if not checker.code:
+        right = checker.same(expected, actual)
+    else:
+        calls = json.dumps([[None, [stdin, expected, actual], {}]])
+        result = run(Job("call", checker.code, entry_point="check", calls=calls), _TESTS_OWN)
+        lines = _lines(result, 2)
+        if len(lines) != 1 or lines[0] not in (["value", True], ["value", False]):
+            ended = _ended(result, lines[-1] if lines else [])
+            return Judgement("error", f"the checker must return True or False ({ended.detail})")
+        right = lines[0][1]
+    if right:
+        return Judgement("passed")
+    return Judgement("failed", f"wrong output in {{case}}: {_short(actual)} instead of {_short(expected)}")
 
 
 def _judge_asserts(tests: AssertTests, code: str, run: RunJob) -> Judgement:
-    nonce = secrets.token_hex(16)
-    result = run(Job("asserts", code, tests.prelude, tests.entry_point, asserts=tests.code, nonce=nonce))
-    lines = _lines(result, 2)
-    if lines == [["done", nonce]] and (result.ending, result.code) == ("exited", 0):
-        return "passed", LOWER_TRUST
-    outcome, detail = _ended(result, lines[-1] if lines else [])
-    return outcome, f"{detail} ({LOWER_TRUST})"
+    """Ask which calls the asserts make, have the program answer them, and run the asserts on the answers."""
+    check = Job("check", tests.code, tests.prelude, tests.setup, tests.entry_point)
+    result = run(check, _TESTS_OWN)
+    answers: list[Any] = []
+    for _ in range(_ROUNDS):
+        if result.ending == "prelude":
+            return _ended(result, [])
+        line = _lines(result, 2)[-1:] or [[result.ending]]
+        kind, *content = line[0]
+        if kind != "calls":
+            break
+        (calls,) = content
+        answered = _answers(tests, calls, code, run)
+        if isinstance(answered, Judgement):
+            return answered
+        answers += zip(calls, answered)
+        result = run(replace(check, answers=json.dumps(answers)), None)
+    match kind:
+        case "done":
+            return Judgement("passed")
+        case "assert":
+            return Judgement("failed", f"assertion: {_short(content[0])}")
+        case "exception":
+            return Judgement("failed", f"exception: {_short(content[0])}")
+        case "broken":
+            return Judgement("failed", f"the asserts cannot use an answer: {_short(content[0])}")
+        case "timeout" | "memory":
+            return Judgement(kind, "the asserts took too much on its answers")
+    return Judgement("error", f"the asserts cannot be run ({_short(line[0])})")
+
+
+def _answers(tests: AssertTests, calls: list[Any], code: str, run: RunJob) -> list[Any] | Judgement:
+    """What the program answers to calls, or why it does not."""
+    asked = json.dumps(calls)
+    result = run(Job("call", code, tests.prelude, "", tests.entry_point, asked, keep_going=True), None)
+    lines = _lines(result, len(calls) + 1)
+    given = [line for line in lines if (line[0], len(line)) in (("value", 3), ("raised", 2))]
+    if len(given) == len(lines) == len(calls) and (result.ending, result.code) == ("exited", 0):
+        return given
+    return _ended(result, lines[-1] if lines else [])
 
 
 def _lines(result: Result, most: int) -> list[list[Any]]:
@@ -103,50 +186,51 @@ def _line(text: bytes) -> list[Any]:
         line = json.loads(text)
     except (ValueError, RecursionError):
         line = None
-    return line if isinstance(line, list) else ["noise"]
+    return line if isinstance(line, list) and line else ["noise"]
 
 
 def _ended(result: Result, line: list[Any]) -> Judgement:
     """Why a program gave no more answers: how its process ended, and its last line."""
-    if result.ending == "timeout":
-        return "timeout", f"still running after {result.seconds:.1f} s"
-    if result.ending == "prelude":
-        return "error", f"what the tests run before the program fails: {_short(result.report.decode())}"
-    if result.ending == "output":
-        return "failed", "too much output"
-    if result.ending == "signalled":
-        return _signalled(result.code)
+    match result.ending:
+        case "timeout":
+            return Judgement("timeout", f"still running after {result.seconds:.1f} s of processor time and waiting")
+        case "prelude":
+            reason = _short(result.report.decode(errors="replace"))
+            return Judgement("error", f"what the tests run before the program fails: {reason}")
+        case "output":
+            return Judgement("failed", "too much output")
+        case "signalled":
+            return _signalled(result.code)
     kind = line[0] if line and isinstance(line[0], str) else ""
-    text = str(line[1]) if len(line) > 1 else ""
+    text = str(line[1])[:1000] if len(line) > 1 and isinstance(line[1], str) else ""
     match kind:
         case "memory":
-            return "memory", "MemoryError"
+            return Judgement("memory", "MemoryError")
         case "compile":
-            return "failed", f"does not compile: {_short(text)}"
-        case "exception":
-            return "failed", f"exception: {_short(text)}"
-        case "assert":
-            return "failed", f"assertion: {_short(text)}"
+            return Judgement("failed", f"does not compile: {_short(text)}")
+        case "exception" | "raised":
+            return Judgement("failed", f"exception: {_short(text)}")
         case "unplain":
-            return "failed", f"wrong answer: {_short(text)}"
+            return Judgement("failed", f"wrong answer: {_short(text)}")
         case "exit" | "":
-            return "failed", f"ended before it answered ({_short(text) or f'exit code {result.code}'})"
-    return "failed", "wrote into its own report"
+            return Judgement("failed", f"ended before it answered ({_short(text) or f'exit code {result.code}'})")
+    return Judgement("failed", "wrote into its own report")
 
 
 def _signalled(number: int) -> Judgement:
     if number == signal.SIGKILL:
         # Not by us, and it cannot signal itself: the kernel, for want of memory.
-        return "memory", "killed by the kernel"
+        return Judgement("memory", "killed by the kernel")
     if number == signal.SIGXCPU:
-        return "timeout", "processor time used up"
-    return "failed", f"died by {signal.Signals(number).name}"
+        return Judgement("timeout", "processor time used up")
+    return Judgement("failed", f"died by {signal.Signals(number).name}")
+
+
+_REPR = reprlib.Repr()
+_REPR.maxlist = _REPR.maxdict = _REPR.maxtuple = 20
+_REPR.maxstring = 100
 
 
 def _short(value: object) -> str:
-    try:
-        text = value if isinstance(value, str) else repr(value)
-    except (ValueError, RecursionError):
-        text = f"a {type(value).__name__}"
-    text = " ".join(text[:200].split())
+    text = " ".join((value if isinstance(value, str) else _REPR.repr(value))[:200].split())
     return text if len(text) <= 100 else text[:97] + "..."

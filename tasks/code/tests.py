@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks.code.compare import THROUGH, Comparison
 from tasks.code.convert import convert_asserts
+from tasks.code.outputs import Checker, parse_checker
 from tasks.errors import TaskError
 from tasks.sandbox.values import decode
 
@@ -35,11 +36,12 @@ class CallCase:
 
 @dataclass(frozen=True)
 class CallTests:
-    """Calls of one function, compared outside: the most trustworthy kind."""
+    """Calls of one function, compared outside."""
 
     entry_point: str
     cases: tuple[CallCase, ...]
     prelude: str
+    setup: str
     comparison: Comparison
 
 
@@ -48,16 +50,17 @@ class StdinTests:
     """A whole program, run once per (standard input, expected output)."""
 
     cases: tuple[tuple[str, str], ...]
-    comparison: Comparison
+    checker: Checker
 
 
 @dataclass(frozen=True)
 class AssertTests:
-    """Asserts that run beside the program: of lower trust, since a program can tamper with them."""
+    """Asserts that run in a process of their own on what the program answered to the calls that they make."""
 
     code: str
     entry_point: str
     prelude: str
+    setup: str
 
 
 Tests = CallTests | StdinTests | AssertTests
@@ -67,8 +70,9 @@ def parse_tests(gold: Any) -> Tests:
     """Read the tests of a prompt.
 
     `{"kind": "call", "entry_point", "cases": [{"args", "kwargs"?, "expected", "through"?, "tolerance"?}]}`,
-    `{"kind": "stdin", "cases": [{"stdin", "stdout"}]}` or `{"kind": "asserts", "code", "entry_point"?}`; all may have
-    `prelude` (source that runs first), `tolerance` (of floats) and `from_asserts` (compare as Python's `==` does, see
+    `{"kind": "stdin", "cases": [{"stdin", "stdout"}], "checker"?}` (see `tasks.code.outputs`) or
+    `{"kind": "asserts", "code", "entry_point"?}`; all may have `prelude` (source that runs before the program), `setup`
+    (source that runs after it), `tolerance` (of floats) and `from_asserts` (compare as Python's `==` does, see
     `tasks.code.compare`).
 
     Asserts that say no more than what calls return are read as calls.
@@ -84,7 +88,7 @@ def parse_tests(gold: Any) -> Tests:
             return _call_tests(gold)
         if kind == "stdin":
             cases = tuple((_text(case["stdin"], "stdin"), _text(case["stdout"], "stdout")) for case in _cases(gold))
-            return StdinTests(cases, _comparison(gold))
+            return StdinTests(cases, parse_checker(gold.get("checker", "lines"), _comparison(gold)))
         if kind == "asserts":
             return _assert_tests(gold)
     except KeyError as error:
@@ -93,15 +97,16 @@ def parse_tests(gold: Any) -> Tests:
 
 
 def _assert_tests(gold: Mapping[str, Any]) -> Tests:
-    tests = AssertTests(_python(gold["code"], "code"), *_optional(gold, "entry_point", "prelude"))
-    converted = convert_asserts(tests.code, tests.entry_point, tests.prelude)
+    tests = AssertTests(_python(gold["code"], "code"), *_optional(gold, "entry_point", "prelude", "setup"))
+    converted = convert_asserts(tests.code, tests.entry_point, tests.prelude, tests.setup)
     return tests if converted is None else _call_tests(converted)
 
 
 def _call_tests(gold: Mapping[str, Any]) -> CallTests:
-    (prelude,) = _optional(gold, "prelude")
     cases = tuple(_call_case(case) for case in _cases(gold))
-    return CallTests(_python(gold["entry_point"], "entry_point"), cases, prelude, _comparison(gold))
+    entry_point = _python(gold["entry_point"], "entry_point")
+    prelude, setup = _optional(gold, "prelude", "setup")
+    return CallTests(entry_point, cases, prelude, setup, _comparison(gold))
 
 
 def _call_case(case: Mapping[str, Any]) -> CallCase:
@@ -127,10 +132,10 @@ def _cases(gold: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _comparison(gold: Mapping[str, Any]) -> Comparison:
     tolerance = gold.get("tolerance", Comparison.tolerance)
-    if not isinstance(tolerance, (int, float)):
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)):
         raise TaskError(f"tolerance must be a number, not {_short(tolerance)}")
     from_asserts = bool(gold.get("from_asserts", False))
-    return Comparison(tolerance, tuples_are_lists=not from_asserts, floats_are_ints=from_asserts)
+    return Comparison(tolerance, tuples_are_lists=not from_asserts, as_asserts=from_asserts)
 
 
 def _optional(gold: Mapping[str, Any], *names: str) -> tuple[str, ...]:

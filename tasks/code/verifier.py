@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -10,19 +11,29 @@ from functools import partial
 from typing import Any
 
 from tasks.code.extract import extract_code
-from tasks.code.judge import judge
-from tasks.code.tests import parse_tests
+from tasks.code.judge import Judgement, RunJob, judge
+from tasks.code.tests import StdinTests, Tests, parse_tests
 from tasks.errors import TaskError
-from tasks.sandbox.job import Job, Limits, Result
+from tasks.sandbox.job import CROWDED, Job, Limits, Result
 from tasks.sandbox.pool import Pool, Run
 from tasks.sandbox.selftest import Survey
 from tasks.sandbox.worker import WorkerError
 from tasks.thinking import answer_part
-from tasks.types import Outcome, Prompt, Verdict, verdict
+from tasks.types import Prompt, Verdict, verdict
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class _OutOfTimeError(Exception):
     """The runs of one completion have taken all the time that they may."""
+
+
+class _GroupIsUpError(Exception):
+    """All completions of one prompt have taken the time that they may."""
+
+
+# Prompts whose spent time is remembered.
+_PROMPTS_KEPT = 1024
 
 
 class CodeVerifier:
@@ -43,6 +54,8 @@ class CodeVerifier:
         packages: tuple[str, ...] = (),
         whole_if_unclosed: bool = False,
         total_seconds: float = 60.0,
+        group_seconds: float = 600.0,
+        partial_credit: bool = False,
     ) -> None:
         """Prepare; nothing is started yet.
 
@@ -52,18 +65,22 @@ class CodeVerifier:
             survey: what `choose_tier` found on this machine; None finds out at the first item.
             packages: modules beyond the standard library that programs may import, such as `sortedcontainers`.
             whole_if_unclosed: grade a completion without `</think>` as a whole instead of failing it.
-            total_seconds: wall time of all runs of one completion together, so that a hundred inputs of nine seconds
-                each cannot hold a worker for a quarter of an hour.
+            total_seconds: time of all runs of one completion together (counted as in `Limits`), so that a hundred
+                inputs of nine seconds each cannot hold a worker for a quarter of an hour.
+            group_seconds: time of all completions of one prompt together; what comes after that is an `error`, so that
+                a group of endless loops cannot hold the verifier for its number times the limit.
+            partial_credit: try every case, and give the share that passes as the reward; asserts have no cases.
 
         Raises:
             TaskError: no workers, or no time.
         """
-        if workers < 1 or total_seconds <= 0:
+        if workers < 1 or total_seconds <= 0 or group_seconds <= 0:
             raise TaskError(
-                f"a code verifier with {workers} workers and {total_seconds} s for a completion grades nothing: "
-                "give at least 1 worker and more than 0 s"
+                f"a code verifier with {workers} workers, {total_seconds} s for a completion and {group_seconds} s for "
+                "a prompt grades nothing: give at least 1 worker and more than 0 s"
             )
-        self._total_seconds = total_seconds
+        self._group_seconds, self._spent = group_seconds, dict[str, float]()
+        self._total_seconds, self._partial_credit = total_seconds, partial_credit
         self._workers, self._limits, self._survey = workers, limits or Limits(), survey
         self._packages, self._whole_if_unclosed = packages, whole_if_unclosed
         self._pool: Pool | None = None
@@ -85,7 +102,7 @@ class CodeVerifier:
             TaskError: no sandbox holds on this machine, or the verifier is closed.
         """
         pool = self._running()
-        tasks = [partial(self._grade, prompt.gold, completion) for prompt, completion in items]
+        tasks = [partial(self._grade, prompt, completion) for prompt, completion in items]
         return [future.result() for future in [pool.submit(task) for task in tasks]]
 
     def close(self) -> None:
@@ -100,27 +117,71 @@ class CodeVerifier:
                 self._pool = Pool(self._workers, self._survey, self._packages)
             return self._pool
 
-    def _grade(self, gold: Any, completion: str, run: Run) -> Verdict:
-        start = time.monotonic()
+    def _grade(self, prompt: Prompt, completion: str, run: Run) -> Verdict:
+        start, budget = time.monotonic(), _Budget(self._total_seconds, self._left_of_group(prompt.id))
+        try:
+            judgement = self._judged(prompt.gold, completion, budget.limiting(run, self._limits))
+        except (WorkerError, _GroupIsUpError) as error:
+            judgement = Judgement("error", str(error))
+        except _OutOfTimeError:
+            judgement = Judgement("timeout", f"all runs together took longer than {self._total_seconds:g} s")
+        except Exception as error:  # nothing that a completion says may end its neighbours' grading
+            judgement = Judgement("error", f"the verifier failed: {type(error).__name__}")
+        self._spend(prompt.id, budget.spent)
+        seconds = time.monotonic() - start
+        if judgement.share is None:
+            return verdict(judgement.outcome, seconds, judgement.detail)
+        return Verdict(judgement.outcome, judgement.share, seconds, judgement.detail, {"cases": judgement.share})
+
+    def _judged(self, gold: Any, completion: str, run: RunJob) -> Judgement:
         try:
             tests = parse_tests(gold)
         except TaskError as error:
-            return verdict("error", detail=str(error))
+            return Judgement("error", str(error))
         answer = answer_part(completion, whole_if_unclosed=self._whole_if_unclosed)
         if answer is None:
-            return verdict("failed", detail="no answer: the thinking does not end")
+            return Judgement("failed", "no answer: the thinking does not end")
+        return judge(tests, extract_code(answer, _defined(tests)), run, every_case=self._partial_credit)
 
-        def run_in_time(job: Job) -> Result:
-            left = start + self._total_seconds - time.monotonic()
-            if left <= 0:
+    def _left_of_group(self, prompt_id: str) -> float:
+        with self._lock:
+            return self._group_seconds - self._spent.get(prompt_id, 0.0)
+
+    def _spend(self, prompt_id: str, seconds: float) -> None:
+        with self._lock:
+            self._spent[prompt_id] = self._spent.pop(prompt_id, 0.0) + seconds
+            if len(self._spent) > _PROMPTS_KEPT:
+                del self._spent[next(iter(self._spent))]
+
+
+class _Budget:
+    """Counts what the runs of one completion take, and gives each what is left."""
+
+    def __init__(self, seconds: float, of_group: float) -> None:
+        self.spent = 0.0
+        self._seconds, self._of_group = seconds, of_group
+        # By the clock, for programs that sleep too shortly to be charged for it.
+        self._deadline = time.monotonic() + CROWDED * seconds
+
+    def limiting(self, run: Run, own: Limits) -> RunJob:
+        """Run jobs within what is left."""
+
+        def run_in_time(job: Job, limits: Limits | None) -> Result:
+            if self.spent >= self._of_group:
+                raise _GroupIsUpError("the other completions of this prompt used up the time that a prompt may take")
+            left = self._seconds - self.spent
+            if left <= 0 or time.monotonic() > self._deadline:
                 raise _OutOfTimeError
-            return run(job, replace(self._limits, seconds=min(self._limits.seconds, left)))
+            limits = limits or own
+            result = run(job, replace(limits, seconds=min(limits.seconds, left)))
+            self.spent += result.seconds
+            return result
 
-        outcome: Outcome
-        try:
-            outcome, detail = judge(tests, extract_code(answer), run_in_time)
-        except WorkerError as error:
-            outcome, detail = "error", str(error)
-        except _OutOfTimeError:
-            outcome, detail = "timeout", f"all runs together took longer than {self._total_seconds:g} s"
-        return verdict(outcome, time.monotonic() - start, detail)
+        return run_in_time
+
+
+def _defined(tests: Tests) -> str:
+    """The function or class that a program must define for its tests; empty for a whole program."""
+    if isinstance(tests, StdinTests) or not (name := _NAME.match(tests.entry_point)):
+        return ""
+    return name[0]

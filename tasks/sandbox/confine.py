@@ -14,6 +14,10 @@ from tasks.sandbox.linux import die_with_parent, drop_capabilities, forbid_new_p
 
 _MAX_DESCRIPTORS = 24
 _MAX_THREADS = 32
+# Room for threads that other processes of an ordinary user start meanwhile.
+_SLACK = 256
+# Since then the kernel counts the tasks of a user for each user namespace by itself.
+_COUNTS_BY_NAMESPACE = (5, 14)
 _STACK_MB = 256
 
 
@@ -26,12 +30,14 @@ class Confinement:
         ruleset: descriptor of the Landlock rule set, or None in a tier without Landlock.
         nothing: descriptor of /dev/null, which a child cannot open any more.
         uid: user and group to become, or None where the process cannot change its user.
+        others: tasks (processes and threads) that the kernel counts with those of a child; None if it is not known.
     """
 
     filter: bytes
     ruleset: int | None
     nothing: int
     uid: int | None
+    others: int | None
 
 
 def confine(confinement: Confinement, limits: Limits, server: int) -> None:
@@ -51,7 +57,7 @@ def confine(confinement: Confinement, limits: Limits, server: int) -> None:
     die_with_parent(server)
     drop_capabilities()
     forbid_new_privileges()
-    _limit(limits, own_user=confinement.uid is not None)
+    _limit(limits, confinement.others)
     if confinement.ruleset is not None:
         landlock.restrict(confinement.ruleset)
         os.close(confinement.ruleset)
@@ -65,7 +71,27 @@ def become(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def _limit(limits: Limits, *, own_user: bool) -> None:
+def tasks_of_others(uid: int | None, host: int) -> int | None:
+    """How many tasks the kernel counts with those of a child that runs as `uid` (None: as the server's own user).
+
+    None where that cannot be known: in a namespace of its own on a kernel that counts over all of them.
+    """
+    if uid is not None:
+        return 0
+    if not host:
+        release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+        return 0 if release >= _COUNTS_BY_NAMESPACE else None
+    if not os.path.isdir("/proc/self"):
+        return None
+    count = 0
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError, ValueError):
+            if os.stat(f"/proc/{int(name)}").st_uid == os.geteuid():
+                count += len(os.listdir(f"/proc/{name}/task"))
+    return count + _SLACK
+
+
+def _limit(limits: Limits, others: int | None) -> None:
     memory = limits.memory_mb << 20
     # The parent owns the wall clock; processor time is the second lock, should the parent be stuck.
     seconds = math.ceil(limits.seconds) + 2
@@ -79,9 +105,8 @@ def _limit(limits: Limits, *, own_user: bool) -> None:
         resource.RLIMIT_NOFILE: _MAX_DESCRIPTORS,
         resource.RLIMIT_STACK: min(memory // 2, _STACK_MB << 20),
     }
-    if own_user:
-        # Counted per user: only meaningful where nobody else is that user.
-        bounds[resource.RLIMIT_NPROC] = _MAX_THREADS
+    if others is not None:
+        bounds[resource.RLIMIT_NPROC] = others + _MAX_THREADS
     for kind, bound in bounds.items():
         given = resource.getrlimit(kind)[1]
         bound = bound if given == resource.RLIM_INFINITY else min(bound, given)

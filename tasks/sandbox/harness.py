@@ -1,4 +1,4 @@
-"""What runs inside the confined child: load the program, call it, say what came out.
+"""What runs inside the confined child: load the program, call it, report what came out.
 
 Nothing here decides whether the program is right, and nothing it knows would help to cheat: inputs come in, results
 go out as one JSON line per call, and the comparison happens in another process. The program can do to this module
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import atexit
+import builtins
 import json
 import os
 import random
@@ -18,7 +19,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from tasks.sandbox import checking
 from tasks.sandbox.job import Job
+from tasks.sandbox.objects import Builder, describe_other
 from tasks.sandbox.values import decode, encode
 
 
@@ -28,6 +31,8 @@ def prepare(job: Job) -> types.ModuleType:
     sys.modules[module.__name__] = module
     # A program that draws numbers without seeding gets the same verdict each time (a fork seeds anew).
     random.seed(0)
+    # The interpreter runs without `site`, which defines these for ordinary programs.
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)
     if job.prelude:
         exec(_compile(job.prelude, "prelude"), module.__dict__)
     return module
@@ -36,13 +41,14 @@ def prepare(job: Job) -> types.ModuleType:
 def run(job: Job, module: types.ModuleType, report: int) -> None:
     """Do a job in a prepared module and write JSON lines about it to descriptor `report`.
 
-    Lines: `["value", encoded]` per call that returned; `["done"]` after a program, `["done", nonce]` after asserts;
-    or, as the last line, `["compile", text]`, `["assert", text]`, `["exception", text]`, `["exit", text]`,
-    `["unplain", text]`, `["memory"]`.
+    Lines: `["value", encoded]` per call that returned; `["done"]` after a program. Of calls that keep going,
+    `["value", encoded, [args, kwargs]]` with the arguments as the call left them, or `["raised", text]`. Of a check,
+    one line of `tasks.sandbox.checking`. Or, as the last line, `["compile", text]`, `["exception", text]`,
+    `["exit", text]`, `["unplain", text]`, `["memory"]`.
     """
     say = _Reporter(report)
     try:
-        {"call": _call, "program": _program, "asserts": _asserts}[job.kind](job, module.__dict__, say)
+        {"call": _call, "program": _program, "check": _check}[job.kind](job, module.__dict__, say)
     except _CompileError as error:
         say("compile", str(error))
     except MemoryError:
@@ -80,33 +86,30 @@ class _Reporter:
 
 def _call(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
     _load(job, namespace)
-    function = _resolve(job.entry_point, namespace)
-    for arguments, keywords in json.loads(job.calls):
-        value = function(
-            *_arguments(arguments, namespace),
-            **{name: _argument(item, namespace) for name, item in keywords.items()},
-        )
+    special = {"$expr": lambda source: eval(source, namespace), "$other": Builder(namespace).build}
+    for entry_point, arguments, keywords in json.loads(job.calls):
+        # Fresh values for each call, so that a program that changes its arguments spoils no later call.
+        args, kwargs = decode(arguments, special), decode(keywords, special)
+        function = _resolve(entry_point or job.entry_point, namespace)
         try:
-            written = encode(value)
+            value = function(*args, **kwargs)
+        except Exception as error:
+            if not job.keep_going or isinstance(error, MemoryError):
+                raise
+            say("raised", describe(error))
+            continue
+        try:
+            written = encode(value, describe_other)
+            left = [encode([list(args), kwargs], describe_other)] if job.keep_going else []
         except (TypeError, RecursionError) as error:
             say("unplain", describe(error))
             return
-        say("value", written)
+        say("value", written, *left)
 
 
-def _asserts(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
-    _load(job, namespace)
-    if job.entry_point:
-        namespace["candidate"] = _resolve(job.entry_point, namespace)
-    checks = _compile(job.asserts, "tests")
-    try:
-        exec(checks, namespace)
-        if callable(namespace.get("check")):
-            namespace["check"](namespace.get("candidate"))
-    except AssertionError as error:
-        say("assert", describe(error))
-        return
-    say("done", job.nonce)
+def _check(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
+    # Tests and answers only: no program is loaded here, so what this says can be believed.
+    say(*checking.check(job, namespace, describe))
 
 
 def _program(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
@@ -128,6 +131,8 @@ def _program(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
 
 def _load(job: Job, namespace: dict[str, Any]) -> None:
     exec(_compile(job.code, "solution"), namespace)
+    if job.setup:
+        exec(_compile(job.setup, "setup"), namespace)
 
 
 def _compile(source: str, label: str) -> types.CodeType:
@@ -143,12 +148,3 @@ def _resolve(entry_point: str, namespace: dict[str, Any]) -> Callable[..., Any]:
     if not callable(found):
         raise TypeError(f"{entry_point} is a {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]
-
-
-def _arguments(written: list[Any], namespace: dict[str, Any]) -> list[Any]:
-    return [_argument(item, namespace) for item in written]
-
-
-def _argument(written: Any, namespace: dict[str, Any]) -> Any:
-    """A fresh value for each call, so that a program that changes its arguments spoils no later call."""
-    return decode(written, lambda source: eval(source, namespace))

@@ -12,6 +12,9 @@ Ending = Literal["exited", "signalled", "timeout", "output", "prelude"]
 """How a child ended: by itself, by a signal that was not ours, killed for its time or for its output, or before the
 program because the prelude failed."""
 
+CROWDED = 5
+"""Seconds by the clock that a second of processor time may take."""
+
 CONFINED = b'["confined"]'
 """First line of a report: the child has given up its rights, and what follows is untrusted."""
 
@@ -20,8 +23,11 @@ CONFINED = b'["confined"]'
 class Limits:
     """What one program may use.
 
+    Time is what the program uses of a processor, and what it spends waiting; how long it waits for its turn on a
+    crowded machine does not count.
+
     Attributes:
-        seconds: wall time from start to end.
+        seconds: processor time of all its threads, and every second in which it uses none.
         memory_mb: address space in MiB, the interpreter's own included (about 30, with NumPy 120).
         output_mb: what it may say in all, in MiB.
     """
@@ -37,6 +43,11 @@ class Limits:
             raise TaskError(f"a program's memory limit is {self.memory_mb} MiB: give at least 128, Python needs some")
         if self.output_mb <= 0:
             raise TaskError(f"a program's output limit is {self.output_mb} MiB: give more than 0")
+
+    @property
+    def wall_seconds(self) -> float:
+        """Longest time by the clock: a program that gets less than a fifth of a processor is ended by it."""
+        return CROWDED * self.seconds + 5
 
     @property
     def output_bytes(self) -> int:
@@ -58,23 +69,27 @@ class Job:
     """One program and what to do with it.
 
     Attributes:
-        kind: `call` a function several times, run a whole `program`, or run it and then `asserts` about it.
-        code: the untrusted source.
+        kind: `call` functions of the program, run a whole `program`, or `check` asserts against what it answered; no
+            program is loaded for that.
+        code: the untrusted source; of a check, the asserts.
         prelude: source that runs before it in the same module (imports and helpers of a data set).
-        entry_point: `call`: what to call, `f` or `Solution().f`; `asserts`: bound to `candidate`.
-        calls: `call`: JSON text of `[[args, kwargs], …]`, values as in `tasks.sandbox.values`.
-        asserts: `asserts`: source that raises if the program is wrong.
-        nonce: `asserts`: what the last line of the report must repeat, so that a program cannot write it blindly.
+        setup: source that runs after it, and may use what it defines.
+        entry_point: `call`: what to call, `f` or `Solution().f`; `check`: what `candidate` stands for.
+        calls: `call`: JSON text of `[[entry point or null, args, kwargs], …]`, values as in `tasks.sandbox.values`.
+        keep_going: `call`: report what a call raised and how it left its arguments, and make the other calls.
+        answers: `check`: JSON text of what the program answered, as `tasks.sandbox.checking` reads it; empty asks
+            which calls the asserts make.
         stdin: `program`: its standard input.
     """
 
-    kind: Literal["call", "program", "asserts"]
+    kind: Literal["call", "program", "check"]
     code: str
     prelude: str = ""
+    setup: str = ""
     entry_point: str = ""
     calls: str = "[]"
-    asserts: str = ""
-    nonce: str = ""
+    keep_going: bool = False
+    answers: str = ""
     stdin: str = ""
 
     def to_bytes(self) -> bytes:
@@ -94,7 +109,7 @@ class Result:
     Attributes:
         ending: how it ended.
         code: its exit code (`exited`) or the signal's number (`signalled`), else 0.
-        seconds: wall time from fork to end.
+        seconds: time that counts, as in `Limits`.
         report: the bytes on its report pipe, without the first line. Untrusted, unless the prelude failed: then it
             says why.
         stdout: the bytes on its standard output (`program` only). Untrusted.

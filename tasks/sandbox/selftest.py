@@ -175,7 +175,7 @@ def _expect_value(worker: Worker, function: str, calls: list[Any], expected: lis
 
 
 def _values(worker: Worker, function: str, calls: list[Any]) -> list[Any]:
-    job = Job("call", ATTACKS, entry_point=function, calls=json.dumps(calls))
+    job = Job("call", ATTACKS, entry_point=function, calls=json.dumps([[None, *call] for call in calls]))
     result = worker.run(job, Limits(seconds=20.0))
     lines = [json.loads(line) for line in result.report.splitlines()]
     values = [line[1] for line in lines if line[0] == "value"]

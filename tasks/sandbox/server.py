@@ -15,13 +15,13 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 from tasks.sandbox import landlock, seccomp
 from tasks.sandbox.channel import ChannelError, receive, send
 from tasks.sandbox.child import run_child
-from tasks.sandbox.confine import Confinement, unused_uid
+from tasks.sandbox.confine import Confinement, tasks_of_others, unused_uid
 from tasks.sandbox.job import limits_from_bytes
 from tasks.sandbox.linux import die_with_parent, machine
 
@@ -32,6 +32,8 @@ PRELOADED = (
     "locale lzma math numbers operator os pathlib pprint queue random re secrets statistics string struct sys "
     "textwrap threading time traceback types typing unicodedata uuid warnings weakref zlib"
 )
+# How long a count of the user's tasks is believed.
+_COUNT_SECONDS = 10.0
 # In the standard library's folder but no part of it: other people's packages may hold the very tests.
 _NOT_STANDARD = {"site-packages", "dist-packages", "test"}
 
@@ -42,12 +44,14 @@ class Config:
 
     Attributes:
         host: pid with which the server dies, or 0 if bubblewrap sees to that.
+        uid: where to begin to look for an unused user.
         landlock: whether children get a Landlock rule set.
         chroot: whether to leave everything but the interpreter's folder, where root may.
         packages: modules beyond the standard library that are loaded for submissions, and the folder of each.
     """
 
     host: int
+    uid: int
     landlock: bool
     chroot: bool
     packages: dict[str, str]
@@ -55,17 +59,22 @@ class Config:
 
 def main() -> None:
     """Serve until the host closes the pipe."""
+    config = Config(**json.loads(sys.argv[1]))
     try:
-        confinement, found = _prepare(Config(**json.loads(sys.argv[1])))
+        confinement, found = _prepare(config)
     except (OSError, ImportError) as error:
         send(1, [json.dumps({"problem": str(error)}).encode()])
         return
     send(1, [json.dumps(found).encode()])
+    counted = time.monotonic()
     while True:
         try:
             (limits,) = receive(0)
         except ChannelError:
             return
+        if confinement.uid is None and time.monotonic() - counted > _COUNT_SECONDS:
+            others, counted = tasks_of_others(None, config.host), time.monotonic()
+            confinement = confinement if others is None else replace(confinement, others=others)
         run_child(0, limits_from_bytes(limits), confinement, 1)
 
 
@@ -79,7 +88,7 @@ def _prepare(config: Config) -> tuple[Confinement, dict[str, object]]:
     time.tzset()
     # Before the chroot, because afterwards there is neither this device nor a user list.
     nothing = os.open(os.devnull, os.O_RDWR)
-    uid = unused_uid(61_000 + os.getpid() % 4_000)
+    uid = unused_uid(config.uid)
     chrooted = config.chroot and _enter(sys.base_prefix)
     library = _restrict_imports(sys.base_prefix if chrooted else "")
     ruleset = landlock.ruleset(_standard(library), [library]) if config.landlock else None
@@ -92,7 +101,9 @@ def _prepare(config: Config) -> tuple[Confinement, dict[str, object]]:
         "python": sys.version.split()[0],
         "machine": machine().name,
     }
-    return Confinement(seccomp.filter_program(machine()), ruleset, nothing, uid), found
+    return Confinement(
+        seccomp.filter_program(machine()), ruleset, nothing, uid, tasks_of_others(uid, config.host)
+    ), found
 
 
 def _load(packages: dict[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import secrets
 import shutil
 import site
 import sys
@@ -54,6 +55,7 @@ class Tier:
         homes = {package: _home(package) for package in packages}
         config = {
             "host": 0 if self.bubblewrap else os.getpid(),
+            "uid": 61_000 + secrets.randbelow(4_000),
             "landlock": self.landlock,
             "chroot": not self.bubblewrap,
             "packages": {package: str(home.parent) for package, home in homes.items()},
@@ -84,12 +86,15 @@ def _bubblewrap(packages: set[Path]) -> list[str]:
     program = shutil.which("bwrap")
     if program is None:
         raise OSError("bubblewrap is not installed")
-    arguments = [program, "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
+    arguments = [program, *_namespaces(), "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
     for name, value in ENVIRONMENT.items():
         arguments += ["--setenv", name, value]
     # The server is started by its real path, so that is where it looks for its library.
     prefix = os.path.realpath(sys.base_prefix)
     libraries = [Path(path) for path in ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")]
+    # An unused user must get to the interpreter, even below a home that bubblewrap makes as private as the real one.
+    for parent in [*reversed(Path(prefix).parents)][1:]:
+        arguments += ["--perms", "0755", "--dir", str(parent)]
     arguments += _read_only([Path(prefix), *libraries, *(_SOURCES / needed for needed in _NEEDED)])
     # Other people's packages may hold the very tests: they are covered up, all but those that are asked for.
     covered = [path for path in (*site.getsitepackages([prefix]), _DEBIAN_PACKAGES) if os.path.isdir(path)]
@@ -100,6 +105,26 @@ def _bubblewrap(packages: set[Path]) -> list[str]:
     for path in covered:
         arguments += ["--remount-ro", path]
     return [*arguments, "--dev-bind", os.devnull, os.devnull, "--chdir", "/"]
+
+
+def _namespaces() -> list[str]:
+    """New namespaces of every kind.
+
+    Root with its full rights needs no user namespace, and without one its children can become an unused user.
+    """
+    if os.geteuid() != 0 or not _CAP_SYS_ADMIN & _capabilities():
+        return ["--unshare-all"]
+    kinds = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    return [*kinds, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+
+
+_CAP_SYS_ADMIN = 1 << 21
+
+
+def _capabilities() -> int:
+    """The rights of this process, as the kernel lists them."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("CapEff:")[2].split()[0], 16)
 
 
 def _read_only(paths: list[Path]) -> list[str]:

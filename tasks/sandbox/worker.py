@@ -72,12 +72,12 @@ class Worker:
             raise WorkerError(str(problem))
 
     def run(self, job: Job, limits: Limits) -> Result:
-        """Run one job; returns within its time limit and a grace period.
+        """Run one job; returns within its wall-clock limit and a grace period.
 
         Raises:
             WorkerError: the server is gone; make a new one.
         """
-        deadline = time.monotonic() + limits.seconds + _GRACE_SECONDS
+        deadline = time.monotonic() + limits.wall_seconds + _GRACE_SECONDS
         try:
             # Two messages: the server reads the first, the child that it forks the second.
             send(self._to, [limits.to_bytes()], deadline)

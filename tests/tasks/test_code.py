@@ -25,8 +25,8 @@ from tasks.code.formats import (
     leetcode_tests,
     mbpp_tests,
 )
-from tasks.code.judge import LOWER_TRUST
 from tasks.code.mutants import mutants
+from tasks.code.outputs import parse_checker
 from tasks.code.tests import CallTests, StdinTests, parse_tests
 from tasks.code.verifier import CodeVerifier
 from tasks.errors import TaskError
@@ -76,7 +76,7 @@ LOOP_ASSERTS = {"kind": "asserts", "code": "for x in range(3):\n    assert f(x) 
         ("```\na = 1\n```", "a = 1\n"),
         ("```Python3\na = 1\n```", "a = 1\n"),
         ("```cpp\nint a;\n```", "int a;\n"),
-        ("1. Like so:\n   ```py\n   a = 1\n   ```", "   a = 1\n"),
+        ("1. Like so:\n   ```py\n   a = 1\n   ```", "a = 1\n"),
         ("~~~python\na = '''\n```\n'''\n~~~", "a = '''\n```\n'''\n"),
         ("````python\na = '```'\n```\n````", "a = '```'\n```\n"),
         ("```python\na = 1", "a = 1"),
@@ -119,7 +119,7 @@ def test_only_what_follows_the_thinking_is_graded(verifier):
         ("def f(x): return 1 / (x - 5)", "failed", "wrong answer in case 1"),
         ("def f(x): return x + 1 if x != 5 else 1 / 0", "failed", "exception: ZeroDivisionError"),
         ("def f(x): return f(x)", "failed", "exception: RecursionError"),
-        ("def f(x): return object()", "failed", "wrong answer: TypeError: a object is not plain data"),
+        ("def f(x): return object()", "failed", "wrong answer in case 1: a object, which is no plain data"),
         ("def f(x): return f", "failed", "wrong answer"),
         ("def f(x): a = []; a.append(a); return a", "failed", "wrong answer: RecursionError"),
         ("def f(x): return bytearray(10 << 30)", "memory", ""),
@@ -149,7 +149,7 @@ def test_time_is_an_outcome_of_its_own(verifier):
 
 
 def test_many_slow_inputs_end_with_the_time_of_the_whole(verifier):
-    impatient = CodeVerifier(1, Limits(seconds=5.0, memory_mb=512), verifier.sandbox, total_seconds=1.5)
+    impatient = CodeVerifier(1, Limits(seconds=5.0, memory_mb=512), verifier.sandbox, total_seconds=0.4)
     gold = {"kind": "stdin", "cases": [{"stdin": "", "stdout": "1"}] * 40}
     try:
         slow = grade(impatient, gold, "import time\ntime.sleep(0.2)\nprint(1)")
@@ -159,6 +159,18 @@ def test_many_slow_inputs_end_with_the_time_of_the_whole(verifier):
         impatient.close()
     with pytest.raises(TaskError, match="more than 0 s"):
         CodeVerifier(total_seconds=0)
+
+
+def test_a_group_of_endless_loops_ends_with_the_time_of_its_prompt(verifier):
+    bounded = CodeVerifier(1, Limits(seconds=0.3, memory_mb=512), verifier.sandbox, group_seconds=0.5)
+    try:
+        loop, right = item(INCREMENT, "while True: pass"), item(INCREMENT, "def f(x): return x + 1")
+        outcomes = [verdict.outcome for verdict in bounded.verify([loop] * 4)]
+        assert outcomes == ["timeout", "timeout", "error", "error"]
+        other = Prompt("code/2", "code", "", INCREMENT)
+        assert bounded.verify([(other, right[1])])[0].outcome == "passed"
+    finally:
+        bounded.close()
 
 
 @pytest.mark.parametrize(
@@ -191,10 +203,8 @@ def test_programs_are_graded_by_what_they_print(verifier, code, outcome):
         ("def f(x): return bytearray(10 << 30)", "memory"),
     ],
 )
-def test_asserts_that_are_no_calls_are_graded_and_marked(verifier, code, outcome):
-    verdict = grade(verifier, LOOP_ASSERTS, code)
-    assert verdict.outcome == outcome
-    assert LOWER_TRUST in verdict.detail
+def test_asserts_that_are_no_calls_are_graded(verifier, code, outcome):
+    assert grade(verifier, LOOP_ASSERTS, code).outcome == outcome
 
 
 def test_methods_keywords_helpers_and_fresh_arguments(verifier):
@@ -246,7 +256,7 @@ def test_types_count(expected, same, different):
 
 
 def test_two_liberties_depend_on_where_the_expected_values_come_from():
-    json_made, asserted = Comparison(), Comparison(tuples_are_lists=False, floats_are_ints=True)
+    json_made, asserted = Comparison(), Comparison(tuples_are_lists=False, as_asserts=True)
     assert json_made.same([1, [2]], encode((1, (2,))))
     assert not asserted.same([1, 2], encode((1, 2)))
     assert not asserted.same(encode((1, 2)), [1, 2])
@@ -286,17 +296,18 @@ def test_numbers_that_are_slow_to_hash_cost_nothing(verifier):
     ("expected", "same", "different"),
     [
         ("4\n", ["4", "4\n\n", " 4 \n"], ["", "5", "4\n4", "4 4", "4.0"]),
-        ("1 2\n3\n", ["1 2\n3", "1  2 \n3\n"], ["1 2 3", "1\n2\n3", "1 2"]),
+        ("1 2\n3\n", ["1 2\n3", "1  2 \n3\n", "\n1 2\n\n3"], ["1 2 3", "1\n2\n3", "1 2"]),
         ("0.333333", ["0.3333333333", "3.33333e-1"], ["0.34", "1/3", "nan", "٠.333333"]),
-        ("yes", ["yes"], ["Yes", "no", "yes no"]),
+        ("yes", ["yes", "YES", "Yes"], ["no", "yes no", "y"]),
+        ("Alice", ["Alice"], ["ALICE", "alice"]),
         ("1e5", ["100000"], ["1_00000", "infinity"]),
         ("", ["", "\n"], ["0"]),
     ],
 )
 def test_outputs_are_compared_word_by_word(expected, same, different):
-    comparison = Comparison()
-    assert all(comparison.same_output(expected, output) for output in same)
-    assert not any(comparison.same_output(expected, output) for output in different)
+    checker = parse_checker("lines", Comparison())
+    assert all(checker.same(expected, output) for output in same)
+    assert not any(checker.same(expected, output) for output in different)
 
 
 # Tricks: no program of `code_tricks` increments, and every one of them tries to look as if it did.
@@ -313,20 +324,9 @@ def test_no_trick_passes_as_a_program(verifier, name):
 
 
 # What runs beside the asserts can make them pass; that is what lower trust means.
-TAMPERING = {"always equal", "mock", "always equal int", "always equal text", "always equal list"}
-
-
-@pytest.mark.parametrize("name", sorted(set(TRICKS) - TAMPERING))
-def test_plain_tricks_do_not_pass_asserts_either(verifier, name):
+@pytest.mark.parametrize("name", TRICKS)
+def test_no_trick_passes_asserts(verifier, name):
     assert grade(verifier, LOOP_ASSERTS, TRICKS[name]).outcome in ("failed", "memory")
-
-
-@pytest.mark.parametrize("name", sorted(TAMPERING))
-def test_tampering_that_passes_asserts_fails_the_same_asserts_as_calls(verifier, name):
-    verdict = grade(verifier, LOOP_ASSERTS, TRICKS[name])
-    assert (verdict.outcome, verdict.detail) == ("passed", LOWER_TRUST)
-    unrolled = {"kind": "asserts", "code": "assert f(0) == 1\nassert f(1) == 2\nassert f(2) == 3"}
-    assert grade(verifier, unrolled, TRICKS[name]).outcome == "failed"
 
 
 def test_only_knowing_the_answers_passes(verifier):
@@ -426,18 +426,15 @@ def test_a_closed_verifier_says_so(verifier):
         ("assert abs(f(1) - 2 / 4) < 1e-3", {"args": [1], "expected": 0.5, "tolerance": 1e-3}),
         ("import math\nassert math.isclose(f(1), 0.5, rel_tol=0.1)", {"args": [1], "expected": 0.5, "tolerance": 0.1}),
         ("assert f(float('inf')) == -1.5", {"args": [{"$float": "inf"}], "expected": -1.5}),
-        ("assert f(node([1])) == 1", None),
+        ("assert f(node([1])) == 1", {"args": [{"$expr": "node([1])"}], "expected": 1}),
         ("assert f(helper) == 1", {"args": [{"$expr": "helper"}], "expected": 1}),
     ],
 )  # fmt: skip
 def test_an_assert_becomes_a_call(source, case):
     converted = convert_asserts(source, prelude="helper = 1" if "helper" in source else "")
-    if case is None:
-        assert converted is None
-    else:
-        assert converted["cases"] == [case]
-        assert converted["entry_point"] == "f"
-        assert isinstance(parse_tests(converted), CallTests)
+    assert converted["cases"] == [case]
+    assert converted["entry_point"] == "f"
+    assert isinstance(parse_tests(converted), CallTests)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def target():
 
 
 def run(worker, source, *args, limits=QUICK):
-    return worker.run(Job("call", source, entry_point="f", calls=json.dumps([[list(args), {}]])), limits)
+    return worker.run(Job("call", source, entry_point="f", calls=json.dumps([[None, list(args), {}]])), limits)
 
 
 def report(result):
@@ -526,7 +526,7 @@ def test_packages_are_there_if_asked_for_and_only_then(worker):
 
 def call(source="def f():\n    return 1"):
     return lambda run: run(
-        Job("call", source, entry_point="f", calls="[[[], {}]]"), Limits(seconds=60.0, memory_mb=256)
+        Job("call", source, entry_point="f", calls="[[null, [], {}]]"), Limits(seconds=60.0, memory_mb=256)
     )
 
 
