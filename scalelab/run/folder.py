@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import FileIO
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from moe.durable import PARTIAL, append, put_in_place, sync, write_whole
+from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.run.board import Board
 
 log = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
+MANIFEST, CONFIG = "manifest.json", "config.gin"
+CONFIG_SHA256 = "config_sha256"
+"""Entry of the manifest, and of a checkpoint's state, that vouches for `config.gin`."""
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -32,26 +38,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            records.append(json.loads(line))
-        except ValueError:
-            if number < len(lines):
-                raise LabError(f"{path}, line {number}, is not JSON: mend or remove that line") from None
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            records.append(record)
+        elif number < len(lines):
+            raise LabError(f"{path}, line {number}, is no JSON object: mend or remove that line")
+        else:
             log.warning("%s: the last line is torn and was left out", path)
     return records
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
-    temporary = path.with_name(path.name + ".partial")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)  # on a full disk the part would be in the way
-        raise
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -61,11 +57,44 @@ def read_manifest(path: Path) -> dict[str, Any]:
         LabError: there is none, or it is not readable.
     """
     try:
-        return json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((path / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise LabError(f"{path} is no folder of a run: it has no {MANIFEST}") from None
-    except ValueError as error:
-        raise LabError(f"{path / MANIFEST} is not JSON ({error}): mend it, or start another run") from None
+    except (ValueError, RecursionError) as error:
+        raise LabError(f"{path / MANIFEST} is not JSON ({printable(error)}): mend it, or start another run") from None
+    if not isinstance(manifest, dict):
+        raise LabError(f"{path / MANIFEST} is no JSON object: mend it, or start another run")
+    return manifest
+
+
+def config_sha256(path: Path) -> str:
+    """SHA-256 of a run's `config.gin`.
+
+    Raises:
+        LabError: there is none.
+    """
+    try:
+        return hashlib.sha256((path / CONFIG).read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise LabError(f"{path} has no {CONFIG}, without which nobody knows what it ran: put it back") from None
+
+
+def check_config(path: Path, vouched: dict[str, Any]) -> None:
+    """See that a run's `config.gin` is the one it began with.
+
+    Args:
+        path: the run's folder.
+        vouched: its manifest, or the state of a checkpoint of it. Those of older versions vouch for nothing.
+
+    Raises:
+        LabError: the file was changed or cut off since: another run would go on under this one's name.
+    """
+    expected = vouched.get(CONFIG_SHA256)
+    if expected is not None and config_sha256(path) != expected:
+        raise LabError(
+            f"{path / CONFIG} is not what this run began with (its SHA-256 differs): put the file back as it was, or "
+            f"start another run with `scalelab run {path / CONFIG}`"
+        )
 
 
 class Lines:
@@ -82,31 +111,24 @@ class Lines:
 
     def _open(self) -> None:
         # Unbuffered, so that a line refused by a full disk is not written later in part.
-        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - open for the life of the run
+        self._file = FileIO(self.path, "a")
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record; it is on disk when this returns. NaN and infinities are written as null."""
-        start = os.fstat(self._file.fileno()).st_size
-        try:
-            rest = json.dumps(_finite(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
-            while rest:
-                rest = rest[self._file.write(rest) :]
-            os.fsync(self._file.fileno())
-        except OSError:
-            self._cut(start)
-            raise
-
-    def _cut(self, size: int) -> None:
-        """After a failed write (a full disk), put the file back to its last whole line."""
-        if self.path.is_file():
-            os.truncate(self.path, size)
+        append(self._file, json.dumps(_finite(record), ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
     def remove(self, undone: Callable[[dict[str, Any]], bool], into: Lines) -> list[dict[str, Any]]:
-        """Move the records that are undone to another file; a crash on the way leaves them in both."""
+        """Move the records that are undone to another file.
+
+        A crash on the way leaves them in both files; the next call then moves those that are not there yet.
+        """
         records = read_lines(self.path)
         gone = [record for record in records if undone(record)]
+        there = read_lines(into.path) if gone else []
         for record in gone:
-            into.write({"file": self.path.name, **record})
+            moved = {"file": self.path.name, **record}
+            if moved not in there:
+                into.write(moved)
         if gone:
             self.close()
             kept = [json.dumps(record, ensure_ascii=False) + "\n" for record in records if not undone(record)]
@@ -146,7 +168,8 @@ class RunFolder:
         self.alarms = Lines(path / "alarms.jsonl")
         self.faults = Lines(path / "faults.jsonl")
         self.undone = Lines(path / "undone.jsonl")
-        self._board = Board(path / "tensorboard")
+        sync(path)
+        self._board: Board | None = Board(path / "tensorboard")
         self.manifest: dict[str, Any] = read_manifest(path) if (path / MANIFEST).exists() else {}
 
     @property
@@ -154,15 +177,32 @@ class RunFolder:
         """Where the checkpoints lie."""
         return self.path / "checkpoints"
 
+    def begin(self, config_gin: str, **facts: Any) -> None:
+        """Write the configuration of a new run, then the manifest that vouches for it."""
+        write_whole(self.path / CONFIG, config_gin)
+        self.describe(**facts, **{CONFIG_SHA256: config_sha256(self.path)})
+
     def add_step(self, record: dict[str, Any]) -> None:
         """Write an optimiser step's line."""
         self.metrics.write(record)
-        self._board.write(record["step"], record, "train")
+        self._show(lambda board: board.write(record["step"], record, "train"))
 
     def add_evaluation(self, record: dict[str, Any]) -> None:
         """Write the line of one task's evaluation."""
         self.evals.write(record)
-        self._board.write(record["step"], record, f"eval/{record['task']}")
+        self._show(lambda board: board.write(record["step"], record, f"eval/{record['task']}"))
+
+    def add_measurement(self, step: int, records: Iterable[dict[str, Any]], rollouts: Iterable[dict[str, Any]]) -> None:
+        """Write an evaluation: its completions first, for its lines say that it is done.
+
+        Args:
+            step: the optimiser step that was measured.
+            records: a line per task.
+            rollouts: a row per completion.
+        """
+        self.keep_rollouts(f"step_{step:06d}", rollouts)
+        for record in records:
+            self.add_evaluation(record)
 
     def add_alarm(self, record: dict[str, Any]) -> None:
         """Write what a monitor said."""
@@ -188,8 +228,18 @@ class RunFolder:
         gone = self.metrics.remove(lambda record: record["step"] > step, self.undone)
         self.alarms.remove(lambda record: record["step"] > step, self.undone)
         self.evals.remove(lambda record: record["step"] > step or whole[record["step"]] < len(tasks), self.undone)
-        self._board.go_back(step)
+        self._show(lambda board: board.go_back(step))
         return len(gone)
+
+    def _show(self, tell: Callable[[Board], None]) -> None:
+        """Tell TensorBoard something; nothing depends on it, so if its folder refuses, the run goes on without."""
+        if self._board is None:
+            return
+        try:
+            tell(self._board)
+        except OSError as error:
+            log.warning("%s takes no more events (%s); the run goes on", self.path / "tensorboard", printable(error))
+            self._board = None
 
     def spent(self) -> dict[str, float]:
         """Device-hours by role on the last line that was written, undone ones included."""
@@ -212,9 +262,9 @@ class RunFolder:
         import pyarrow.parquet
 
         target = self.path / "rollouts" / f"{name}.parquet"
-        temporary = target.with_suffix(".partial")
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), temporary)
-        os.replace(temporary, target)
+        partial = target.with_name(target.name + PARTIAL)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), partial)
+        put_in_place(partial, target)
 
     def close(self) -> None:
         """Close the append-only files."""
@@ -223,7 +273,7 @@ class RunFolder:
         self.alarms.close()
         self.faults.close()
         self.undone.close()
-        self._board.close()
+        self._show(Board.close)
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:
@@ -247,7 +297,9 @@ def latest_folder(name: str, root: Path = Path("runs")) -> Path:
 
 
 def _folder(name: str, root: Path) -> Path:
-    return root / re.sub(r"[^\w.\-/]", "_", name)
+    """The folder of a name below `root`: every part of the name is an ordinary one there."""
+    parts = [re.sub(r"[^\w.\-]", "_", part) for part in name.split("/")]
+    return root.joinpath(*("_" * len(part) if set(part) == {"."} else part for part in parts if part))
 
 
 def _candidates(path: Path) -> Iterator[Path]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError
-from scalelab.run.folder import Lines, RunFolder, free_folder, read_lines, write_whole
+from scalelab.run.folder import (
+    Lines,
+    RunFolder,
+    check_config,
+    free_folder,
+    read_lines,
+    read_manifest,
+    write_whole,
+)
 from scalelab.run.ledger import Ledger
 
 
@@ -55,6 +65,75 @@ def test_a_manifest_is_replaced_whole(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.partial"))
 
 
+@pytest.mark.parametrize("content", [b"[]", b"3", b"{", b"[" * 100_000, b"\xff\xfe", b'{"a": 1}{"b": 2}', b""])
+def test_a_manifest_that_is_none_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "manifest.json").write_bytes(content)
+    with pytest.raises(LabError) as refused:
+        read_manifest(tmp_path)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@given(st.lists(st.binary(max_size=30) | st.sampled_from([b"[" * 100_000, b"[1]", b"{}", b'{"a": NaN}', b"\xff"])))
+def test_whatever_stands_in_a_file_of_lines_is_read_or_named(content: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "evals.jsonl"
+        path.write_bytes(b"\n".join(content))
+        try:
+            assert all(isinstance(record, dict) for record in read_lines(path))
+        except LabError as error:
+            told = str(error)
+            assert told.count("\n") == 0
+
+
+def test_a_configuration_that_was_cut_off_is_not_taken_for_the_runs(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin("Budget.steps = 7\nRun.seed = 3\n", status="running")
+    folder.close()
+    check_config(tmp_path, read_manifest(tmp_path))
+    (tmp_path / "config.gin").write_text("Budget.steps = 7\n")
+    with pytest.raises(LabError, match="not what this run began with"):
+        check_config(tmp_path, read_manifest(tmp_path))
+    check_config(tmp_path, {"status": "running"})
+    (tmp_path / "config.gin").unlink()
+    with pytest.raises(LabError, match=r"no config.gin"):
+        check_config(tmp_path, read_manifest(tmp_path))
+
+
+def test_an_evaluations_lines_come_after_its_completions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path)
+    seen: list[bool] = []
+    add = folder.evals.write
+    monkeypatch.setattr(
+        folder.evals,
+        "write",
+        lambda record: (seen.append((tmp_path / "rollouts/step_000004.parquet").exists()), add(record)),
+    )
+    folder.add_measurement(4, [{"step": 4, "task": "math"}, {"step": 4, "task": "code"}], [{"task": "math"}])
+    folder.close()
+    assert seen == [True, True]
+
+
+def test_undone_lines_are_moved_once_however_often_a_return_is_broken_off(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for step in (1, 2, 3):
+        folder.add_step({"step": step})
+    folder.undone.write({"file": "metrics.jsonl", "step": 2})  # as far as the first try came
+    assert folder.go_back(1, []) == 2
+    folder.close()
+    assert [line["step"] for line in read_lines(tmp_path / "undone.jsonl")] == [2, 3]
+    assert [line["step"] for line in read_lines(tmp_path / "metrics.jsonl")] == [1]
+
+
+def test_a_run_goes_on_when_its_tensorboard_folder_is_removed(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.add_step({"step": 1, "loss": 1.0})
+    shutil.rmtree(tmp_path / "tensorboard")
+    for step in range(2, 6):
+        folder.add_step({"step": step, "loss": 1.0})
+    folder.close()
+    assert [line["step"] for line in read_lines(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+
+
 def test_tensorboard_holds_the_same_numbers(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -77,6 +156,15 @@ def test_a_second_run_gets_a_folder_of_its_own(tmp_path: Path) -> None:
     first = free_folder("family/member", tmp_path)
     first.mkdir(parents=True)
     assert free_folder("family/member", tmp_path) == first.with_name("member-2")
+
+
+@given(st.text(st.sampled_from("./ab\\~$ \0"), min_size=1, max_size=12))
+def test_no_name_of_a_run_leaves_the_folder_of_runs(name: str) -> None:
+    root = Path("/nowhere/runs")
+    path = free_folder(name, root)
+    assert path.is_relative_to(root)
+    assert ".." not in path.parts
+    assert all("\0" not in part for part in path.parts)
 
 
 @given(
