@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "report": "one self-contained HTML page of runs, curves and metrics",
     "eval": "mean@k and pass@k of a model on held-out prompts",
     "grade": "answers in a file, by the verifiers alone",
+    "check": "whether the books of a run balance, by its files alone",
     "import": "a Hugging Face folder to a Megatron checkpoint, which loads at any layout",
     "export": "a checkpoint of any layout to a Hugging Face folder",
     "doctor": "what this machine can do: engines, GPUs, sandbox tier, with fixes",

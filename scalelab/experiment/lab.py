@@ -12,6 +12,7 @@ from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.config import SFT, Budget, Cluster, Evaluation, Run
 from scalelab.run.monitors import Monitors
+from scalelab.run.retention import Retention
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from tasks.code.miniature import CodeMiniature
@@ -28,7 +29,7 @@ LAB = Registry(
         *(Recipe, CISPO, DAPO, GRPO, GSPO, ForcedInterruption, LengthPenalty),
         *(PipelineRL, PPOOffPolicy, Synchronous),
         *(MathMiniature, CodeMiniature, SymbolicGSM, MathDataset, CodeDataset),
-        *(SFT, Evaluation, Budget, Cluster, Monitors),
+        *(SFT, Evaluation, Budget, Cluster, Monitors, Retention),
     ),
 )
 """Each is a frozen dataclass that imports without torch; a field annotated with one of them needs no binding."""

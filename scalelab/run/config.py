@@ -19,6 +19,7 @@ from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.monitors import Monitors
+from scalelab.run.retention import Retention
 from scalelab.schedule.books import SchedulePolicy
 from scalelab.schedule.pipeline import PipelineRL
 from tasks.task import Task
@@ -184,6 +185,9 @@ class Run:
 
     checkpoints: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     """How they are written, and which stay on disk."""
+
+    retention: Retention = field(default_factory=Retention)
+    """Which evaluations' completions stay on disk."""
 
     def __post_init__(self) -> None:
         if self.reproducible and isinstance(self.schedule, PipelineRL) and self.schedule.k:

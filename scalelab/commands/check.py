@@ -1,0 +1,42 @@
+"""Every step once, every group in one step, compute that never falls, evaluations whole and in agreement with their
+completions, checkpoints as they were written. The exit code is 1 if anything is wrong. A run that still goes on can be
+checked, too.
+
+Example:  scalelab check runs/quickstart
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from scalelab.commands.arguments import add_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, such as runs/quickstart")
+    fast = "compare sizes only, hash and read nothing large"
+    parser.add_argument("--fast", action="store_true", help=fast)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, and say what was found."""
+    from scalelab.commands.output import print_json
+    from scalelab.run.audit import audit
+
+    found = audit(args.run, contents=not args.fast)
+    if args.json:
+        print_json(found.record())
+        return 0 if found.ok else 1
+    for problem in found.problems:
+        print(f"wrong: {problem}")
+    for note in found.notes:
+        print(f"note:  {note}")
+    counts = (
+        f"{found.steps} steps, {found.groups} groups, {found.evaluations} evaluations, {found.checkpoints} checkpoints"
+    )
+    verdict = "the books balance" if found.ok else f"{len(found.problems)} things are wrong"
+    print(f"{found.run} ({found.status}): {counts}: {verdict}")
+    return 0 if found.ok else 1

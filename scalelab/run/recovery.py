@@ -1,0 +1,85 @@
+"""The checkpoint that a run goes on from: the newest that is whole.
+
+Decided from the files alone, so that it is known before an engine or a trainer starts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moe.checkpoint.folder import check, digest, finished, read_state, restore_replaced, set_aside
+from moe.errors import MoeError
+from scalelab.errors import LabError
+from scalelab.run.folder import check_config
+
+CHECKPOINTS = "checkpoints"
+_ROLLOUTS = re.compile(r"rollouts_([0-9a-f]{64})\.npz")
+
+
+@dataclass(frozen=True)
+class Return:
+    """Where a run goes on.
+
+    Attributes:
+        path: the checkpoint; None if the run has none, and begins anew.
+        state: what the run had put into it.
+        problems: what was wrong with newer ones, newest first, and with the rollouts that this one names: their groups
+            are generated again.
+    """
+
+    path: Path | None
+    state: dict[str, Any]
+    problems: tuple[str, ...] = ()
+
+
+def choose(run_folder: Path, hf_config: dict[str, Any] | None = None) -> Return:
+    """Find the checkpoint to go on from, and set the damaged ones aside that are newer.
+
+    Args:
+        run_folder: the run's folder.
+        hf_config: the model that it must be of; None takes any.
+
+    Raises:
+        LabError: the run has checkpoints, and none can be used. They stay as they are.
+    """
+    root = run_folder / CHECKPOINTS
+    restore_replaced(root)
+    passed: dict[Path, str] = {}
+    for path in reversed(finished(root)):
+        try:
+            check(path, hf_config)
+            state = read_state(path)
+            check_config(run_folder, state)
+        except (MoeError, LabError, OSError) as error:
+            passed[path] = str(error)
+            continue
+        for damaged in passed:
+            set_aside(damaged)
+        lost = lost_rollouts(root, state)
+        return Return(path, state, (*passed.values(), *([lost] if lost else [])))
+    if passed:
+        raise LabError("no checkpoint can be used: " + "; ".join(passed.values()))
+    return Return(None, {})
+
+
+def lost_rollouts(root: Path, state: dict[str, Any]) -> str | None:
+    """What is wrong with the file of rollouts that a checkpoint names; None if nothing is, or if it names none.
+
+    Args:
+        root: the folder of all checkpoints.
+        state: what the run had put into the checkpoint.
+    """
+    name = state.get("rollouts")
+    if name is None:
+        return None
+    match = _ROLLOUTS.fullmatch(name) if isinstance(name, str) else None
+    if match is None:
+        return f"{name!r} is no name of a file of rollouts: its groups have to be generated again"
+    try:
+        found = digest(root / match[0])[1]
+    except OSError:
+        return f"{root / match[0]} is missing: its groups have to be generated again"
+    return None if found == match[1] else f"{root / match[0]} is damaged: its groups have to be generated again"

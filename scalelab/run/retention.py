@@ -1,0 +1,135 @@
+"""What a run keeps on its disk, and how much that will be: looked at before it starts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moe.durable import sync
+from moe.model.size import parameters
+from scalelab.errors import LabError
+
+if TYPE_CHECKING:
+    from scalelab.run.config import Run
+
+ROLLOUTS = "rollouts"
+_LEAST = 2**30
+"""Bytes that a run needs however small it is: models in caches, logs, reports."""
+
+# Bytes as runs were seen to write them, rounded up.
+_PER_LINE = 8_192  # a step in metrics.jsonl and TensorBoard
+_PER_TOKEN_TEXT = 2  # a token of a completion's text in a Parquet file
+_PER_ROW = 64  # all else of a completion there
+_PER_TOKEN_WAITING = 9  # token, log-prob and mark of a rollout that waits: 4 + 4 + 1
+_PER_PARAMETER_TRAINED = 12  # fp32 weight and two moments of Adam
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which evaluations' completions stay on disk.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+
+    keep_last: int | None = None
+    """Those of the newest so many evaluations; None keeps all."""
+
+    keep_every: int | None = None
+    """Also those whose step is a multiple of this; None keeps no others."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and value < 1:
+                raise ValueError(f"Retention.{name} is {value}: give 1 or more, or None")
+
+    def kept(self, steps: Iterable[int]) -> set[int]:
+        """Those of the evaluated steps whose completions stay."""
+        ordered = sorted(steps)
+        if self.keep_last is None:
+            return set(ordered)
+        forever = {step for step in ordered if self.keep_every and step % self.keep_every == 0}
+        return forever | set(ordered[-self.keep_last :])
+
+
+def prune_completions(folder: Path, kept: Retention) -> None:
+    """Delete the completions in a run's folder that it is not to keep."""
+    files = {int(path.stem.removeprefix("step_")): path for path in (folder / ROLLOUTS).glob("step_*.parquet")}
+    gone = files.keys() - kept.kept(files)
+    for step in gone:
+        files[step].unlink()
+    if gone:
+        sync(folder / ROLLOUTS)
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Bytes that a run will have written at its end, at most.
+
+    Attributes:
+        checkpoints: those that stay, and one that is being written.
+        waiting: finished rollouts that no step has trained on, beside each checkpoint.
+        completions: those of the evaluations that are kept.
+        lines: metrics, evaluations and TensorBoard.
+    """
+
+    checkpoints: int
+    waiting: int
+    completions: int
+    lines: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.checkpoints + self.waiting + self.completions + self.lines
+
+
+def disk_needed(run: Run) -> Disk:
+    """What a run will write, if its completions are as long as they may be.
+
+    A run that `Budget.hours` ends is counted as if it ended after its first evaluation, since nobody knows its steps.
+    """
+    recipe = run.recipe
+    steps = run.budget.steps if run.budget.hours is None else min(run.budget.steps, run.evaluation.every)
+    taken = {step for step in range(run.checkpoint_every, steps + 1, run.checkpoint_every)} | {steps}
+    copies = len(run.checkpoints.kept(taken)) + 1
+    weights = 2 if run.trainer.dtype == "bfloat16" else 4
+    per_completion = recipe.max_tokens * _PER_TOKEN_WAITING
+    evaluated = {*range(0, steps + 1, run.evaluation.every), steps}
+    rows = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples
+    return Disk(
+        checkpoints=copies * parameters(run.model.to_hf()).total * (weights + _PER_PARAMETER_TRAINED),
+        waiting=copies * recipe.prompts_per_step * recipe.generations_per_prompt * per_completion,
+        completions=len(run.retention.kept(evaluated)) * rows * (recipe.max_tokens * _PER_TOKEN_TEXT + _PER_ROW),
+        lines=steps * (_PER_LINE + 16 * recipe.prompts_per_step),
+    )
+
+
+def check_disk(path: Path, run: Run) -> None:
+    """Refuse to start, or to go on, where the disk cannot hold what the run will write.
+
+    Args:
+        path: the run's folder, which need not be there yet.
+        run: the run.
+
+    Raises:
+        LabError: naming what takes how much.
+    """
+    needed = disk_needed(run)
+    there = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else 0
+    parent = path
+    while not parent.exists():
+        parent = parent.parent
+    free = shutil.disk_usage(parent).free
+    if free >= max(_LEAST, needed.total - there):
+        return
+    gib = {name: f"{size / 2**30:.1f}" for name, size in vars(needed).items()}
+    raise LabError(
+        f"{parent} has {free / 2**30:.1f} GiB free, and this run writes up to {needed.total / 2**30:.1f} GiB and needs "
+        f"1 GiB in any case: {gib['checkpoints']} of checkpoints (CheckpointPolicy.keep_last, .keep_every), "
+        f"{gib['waiting']} of rollouts beside them, {gib['completions']} of evaluations' completions "
+        f"(Retention.keep_last, .keep_every), {gib['lines']} of lines; free some, keep less, or give another --out"
+    )

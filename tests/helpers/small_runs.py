@@ -1,0 +1,80 @@
+"""Folders of runs that nobody ran: small, whole, and written with the lab's own means."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from moe.checkpoint.folder import Manifest, digest, publish, step_folder, write_manifest
+from moe.durable import write_whole
+from scalelab.run.folder import RunFolder, config_sha256
+
+TASKS = ("math", "code")
+GROUPS = 3
+"""Groups of a step."""
+
+
+def step_line(step: int) -> dict[str, Any]:
+    """A line of `metrics.jsonl`."""
+    groups = [f"group{number}" for number in range(GROUPS * (step - 1), GROUPS * step)]
+    return {"step": step, "time": 100.0 + step, "compute": step / 8, "loss": 1 / step, "groups": groups}
+
+
+def rows(step: int) -> list[dict[str, Any]]:
+    """Completions of an evaluation: of each task two prompts with two each, of which `step` modulo 4 passed."""
+    made = []
+    for task in TASKS:
+        for number in range(4):
+            reward = float(number < step % 4)
+            outcome = "passed" if reward else "failed"
+            made.append({"task": task, "prompt_id": f"{task}/{number // 2}", "reward": reward, "outcome": outcome})
+    return made
+
+
+def evaluation_lines(step: int) -> list[dict[str, Any]]:
+    """The lines of `evals.jsonl` for `rows(step)`."""
+    passed = step % 4
+    outcomes = {name: count for name, count in (("passed", passed), ("failed", 4 - passed)) if count}
+    begin = {"step": step, "time": 100.5 + step, "compute": step / 8, "pass_rate": passed / 4, "outcomes": outcomes}
+    return [{**begin, "task": task, "n_prompts": 2, "k": 2} for task in TASKS]
+
+
+def write_checkpoint(folder: RunFolder, step: int) -> Path:
+    """A whole checkpoint, with a file of weights, one of rollouts and the books of that step."""
+    root = folder.checkpoints
+    fresh, path = root / f".step_{step:06d}.writing", step_folder(root, step)
+    fresh.mkdir(parents=True)
+    content = bytes([step % 256]) * 100
+    write_whole(root / "rollouts.npz", content)
+    name = f"rollouts_{digest(root / 'rollouts.npz')[1]}.npz"
+    (root / "rollouts.npz").rename(root / name)
+    state: dict[str, Any] = {
+        "schedule": {"trainer_version": step},
+        "drawn": GROUPS * step + 2,
+        "dropped": {"all_passed": 1},
+        "groups": {f"group{GROUPS * step}": {}},
+        "rollouts": name,
+        "config_sha256": config_sha256(folder.path),
+    }
+    write_whole(fresh / "state.json", json.dumps(state))
+    write_whole(fresh / "weights", content * 10)
+    files = {file.name: digest(file) for file in fresh.iterdir()}
+    write_manifest(fresh, Manifest(step, {"model_type": "llama"}, {}, 1, ("model", "state"), files))
+    publish(fresh, path)
+    return path
+
+
+def write_run(path: Path, steps: int = 6) -> Path:
+    """A run that was evaluated at 0 and every third step, with a checkpoint after every second."""
+    folder = RunFolder(path)
+    folder.begin("Run.seed = 3\n", status="interrupted", held_out=dict.fromkeys(TASKS, 2))
+    folder.add_measurement(0, evaluation_lines(0), rows(0))
+    for step in range(1, steps + 1):
+        folder.add_step(step_line(step))
+        if step % 3 == 0:
+            folder.add_measurement(step, evaluation_lines(step), rows(step))
+        if step % 2 == 0:
+            write_checkpoint(folder, step)
+    folder.close()
+    return path
