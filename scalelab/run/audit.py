@@ -305,13 +305,13 @@ def _tensorboard(path: Path, steps: list[Line], found: Audit) -> Iterator[str]:
 
 
 def _shown_steps(folder: Path) -> list[int] | None:
-    """The steps that TensorBoard shows, or None if it is not installed."""
+    """The steps that TensorBoard shows, by a number that every step has; None if it is not installed."""
     load = _accumulator()
     if load is None:
         return None
     events = load(str(folder), size_guidance={"scalars": 0})
     events.Reload()
-    tag = "train/step"
+    tag = "train/compute"
     return [event.step for event in events.Scalars(tag)] if tag in events.Tags()["scalars"] else []
 
 
