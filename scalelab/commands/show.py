@@ -11,7 +11,6 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from scalelab.commands.arguments import add_experiment, add_json

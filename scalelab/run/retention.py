@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass as checked
+
+from moe.checked import CHECKED
 from moe.durable import sync
 from moe.model.size import parameters
 from scalelab.errors import LabError
@@ -27,24 +31,15 @@ _PER_TOKEN_WAITING = 9  # token, log-prob and mark of a rollout that waits: 4 + 
 _PER_PARAMETER_TRAINED = 12  # fp32 weight and two moments of Adam
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=CHECKED)
 class Retention:
-    """Which evaluations' completions stay on disk.
+    """Which evaluations' completions stay on disk."""
 
-    Raises:
-        ValueError: if a number is out of range.
-    """
-
-    keep_last: int | None = None
+    keep_last: PositiveInt | None = None
     """Those of the newest so many evaluations; None keeps all."""
 
-    keep_every: int | None = None
+    keep_every: PositiveInt | None = None
     """Also those whose step is a multiple of this; None keeps no others."""
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and value < 1:
-                raise ValueError(f"Retention.{name} is {value}: give 1 or more, or None")
 
     def kept(self, steps: Iterable[int]) -> set[int]:
         """Those of the evaluated steps whose completions stay."""

@@ -100,7 +100,7 @@ def test_completions_that_are_not_to_be_kept_are_deleted(run: Path) -> None:
     assert len(list((run / "rollouts").iterdir())) == 3
     prune_completions(run, Retention(keep_last=1, keep_every=6))
     assert sorted(path.name for path in (run / "rollouts").iterdir()) == ["step_000000.parquet", "step_000006.parquet"]
-    with pytest.raises(ValueError, match="keep_last is 0"):
+    with pytest.raises(ValueError, match="greater than 0"):
         Retention(keep_last=0)
 
 
