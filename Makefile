@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine with Python 3.11: `make quickstart` and `make test`.
 PY := .venv/bin/python
 
-.PHONY: install quickstart test lint types
+.PHONY: install quickstart test test-fast lint types docs
 
 install:
 	@tools/install.sh
@@ -19,3 +19,10 @@ types: install
 # Two workers, for two cores; whole files to each, for what their tests share takes long to make.
 test: lint types
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
+
+# What needs neither an engine nor a minute: for while one works on curves, experiments, recipes and the command line.
+test-fast: install
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile -m "not slow" $(FAST)
+
+docs: install
+	@$(PY) -m mkdocs build --strict --site-dir build/site

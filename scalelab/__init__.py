@@ -1,3 +1,38 @@
 """scalelab: a lab for the science of scaling RL of language models."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scalelab.notebook import Runs
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "load_runs"]
+
+
+def load_runs(
+    *sources: str | Path,
+    columns: Mapping[str, str] | None = None,
+    compute_scale: float = 1.0,
+    unit: str | None = None,
+) -> Runs:
+    """Read runs to look at in a notebook, or to fit in a script.
+
+    Args:
+        *sources: run folders, folders of runs, CSV, JSON-lines or Parquet files, TensorBoard folders, W&B exports.
+        columns: our name → the source's name of a column, such as `{"compute": "_step", "pass_rate": "val/acc"}`.
+        compute_scale: hours per unit of compute read.
+        unit: unit of compute, where the source does not say it.
+
+    Returns:
+        The runs, with `fit()`, `plot()` and `to_frame()`.
+
+    Raises:
+        LabError: a source cannot be read; the message says why and what to do.
+    """
+    from scalelab.notebook import load  # imports NumPy and SciPy, which `import scalelab` alone should not
+
+    return load(sources, columns, compute_scale, unit)

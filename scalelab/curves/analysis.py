@@ -106,6 +106,11 @@ class Analysis:
     without_prior: dict[str, Interval] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        ends = {name: f" [{low:.4g}, {high:.4g}]" for name, (low, high) in self.intervals.items()}
+        values = (f"{name} {value:.4g}{ends.get(name, '')}" for name, value in self.fit.parameters.items())
+        return f"<Analysis of {self.fit.curve.name}: {', '.join(values)}>"
+
     def summary(self) -> dict[str, Any]:
         """The entry of `scalelab fit --json`."""
         return self.fit.summary() | {

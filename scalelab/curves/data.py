@@ -56,6 +56,9 @@ class Curve:
     def __len__(self) -> int:
         return len(self.compute_N)
 
+    def __repr__(self) -> str:
+        return f"<Curve {self.name}: {len(self)} evaluations up to {self.compute_N.max(initial=0.0):.4g} {self.unit}>"
+
     @property
     def name(self) -> str:
         """How messages call it."""

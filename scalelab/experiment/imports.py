@@ -14,9 +14,15 @@ from typing import Any
 from scalelab.errors import LabError
 
 
+INSTALLED = Path(__file__).resolve().parents[2]
+"""The folder that holds the lab's packages: a checkout, or site-packages."""
+
+
 def display_path(file: str | Path) -> str:
-    """A path as messages give it: relative to the working folder where it lies in it."""
+    """A path as messages give it: relative to the working folder where it lies in it, or to the packages it is of."""
     path = Path(file).resolve()
+    if INSTALLED.name in ("site-packages", "dist-packages") and path.is_relative_to(INSTALLED):
+        return str(path.relative_to(INSTALLED))
     here = Path.cwd().resolve()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 

@@ -69,6 +69,10 @@ class Fit:
     warnings: tuple[str, ...] = ()
     evaluation_sigma: float | None = None
 
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self.parameters.items())
+        return f"<Fit of {self.curve.name}: {values}>"
+
     @property
     def parameters(self) -> dict[str, float]:
         """Parameters by name, in the compute unit of the data."""

@@ -1,0 +1,96 @@
+"""The door for notebooks gives the numbers of the command line, and prints short."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalelab import load_runs
+from scalelab.cli import main
+from scalelab.errors import LabError
+from scalelab.notebook import Fits
+
+RUNS = [Path(__file__).parents[2] / "docs" / "quickstart" / name for name in ("seed0", "seed1")]
+
+
+@pytest.fixture(scope="module")
+def fits() -> Fits:
+    return load_runs(*RUNS).fit()
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, scalelab; print(sorted({'numpy', 'scipy', 'matplotlib', 'torch', 'pandas'} & set(sys.modules)));"
+        f"scalelab.load_runs({str(RUNS[0])!r}).fit();"
+        "print(sorted({'torch', 'ray', 'vllm', 'matplotlib', 'pandas'} & set(sys.modules)))"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert child.stdout.split() == ["[]", "[]"]
+
+
+def test_fits_are_those_of_the_command_line(fits: Fits, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", *map(str, RUNS), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)["fits"]
+    frame = fits.to_frame()
+    assert list(zip(frame.run, frame.task)) == [(one["run"], one["task"]) for one in printed]
+    for name in ("R0", "A", "B", "C_mid"):
+        assert list(frame[name]) == pytest.approx([one[name] for one in printed])
+        for end, column in enumerate((f"{name}_low", f"{name}_high")):
+            assert list(frame[column]) == pytest.approx([one["intervals"][name][end] for one in printed])
+
+
+def test_forecasts_outlook_and_ranking_are_tables(fits: Fits) -> None:
+    frame = fits.forecast(0.1, 1.0)
+    assert len(frame) == 8
+    assert (frame.low < frame.pass_rate).all()
+    assert (frame.pass_rate < frame.high).all()
+    ranking = fits.compare()
+    assert list(ranking[ranking.task == "code"].run) == ["seed0", "seed1"]
+    assert set(fits.outlook().reading.str.split(":").str[0]) <= {"extend", "stop", "unclear"}
+
+
+def test_points_are_a_table_with_one_row_an_evaluation() -> None:
+    runs = load_runs(RUNS[0])
+    lines = [json.loads(line) for line in (RUNS[0] / "evals.jsonl").read_text().splitlines()]
+    frame = runs.to_frame().sort_values(["task", "compute"])
+    expected = sorted((line["task"], line["compute"], line["pass_rate"], line["stderr"]) for line in lines)
+    assert list(zip(frame.task, frame.compute, frame.pass_rate, frame.stderr)) == expected
+
+
+def test_everything_prints_in_a_few_lines(fits: Fits) -> None:
+    assert repr(fits.runs) == "<Runs: 2 runs, 2 tasks, 64 evaluations, up to 0.06695 core-hours>"
+    assert repr(fits).startswith("<Fits: 4 of 4 curves>\n  seed0 · code: R0 0.243 [")
+    analysis = fits.analyses[0]
+    for item in (analysis, analysis.fit, analysis.draws, analysis.fit.curve):
+        assert len(repr(item)) < 200
+    assert fits._repr_html_().count("<tr>") == 5
+
+
+def test_html_shows_names_and_never_obeys_them(tmp_path: Path) -> None:
+    file = tmp_path / "points.csv"
+    file.write_text("run,compute,pass_rate\n<script>,1,0.2\n<script>,2,0.4\n")
+    runs = load_runs(file)
+    assert "<script>" not in runs._repr_html_()
+    assert "&lt;script&gt;" in runs._repr_html_()
+    assert "refused" in repr(runs.fit())
+    assert "<script>" not in runs.fit()._repr_html_()
+
+
+def test_pictures_show_in_a_notebook_and_can_be_saved(fits: Fits, tmp_path: Path) -> None:
+    assert "<svg" in fits.plot()._repr_svg_()
+    file = fits.runs.select(task="math").plot().save(tmp_path / "points.png")
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_not_there_is_said_in_one_line(fits: Fits, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LabError, match=r"no curve of run 'seed2' and task None; there are runs seed0, seed1"):
+        fits.runs.select(run="seed2")
+    with pytest.raises(LabError, match="name at least one"):
+        load_runs()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(LabError, match=r"pip install 'scalelab\[frame\]'"):
+        fits.to_frame()

@@ -1,0 +1,137 @@
+"""What people install: the wheel holds every part, and its core works without an engine on every Python it names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+UV = Path(sys.executable).with_name("uv")
+PACKAGES = ("scalelab", "moe", "tasks", "experiments")
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")},
+    "UV_PYTHON_DOWNLOADS": "never",
+    "COLUMNS": "200",
+}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with wheel and sdist of what git tracks, built where nothing else lies."""
+    folder = tmp_path_factory.mktemp("built")
+    source = folder / "source"
+    for name in tracked():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, source / name)
+    command = [UV, "build", "--quiet", "--python", sys.executable, "--out-dir", folder, source]
+    subprocess.run(command, check=True, timeout=300, env=ENVIRONMENT)
+    return folder
+
+
+def tracked() -> list[str]:
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_the_wheel_holds_every_module_and_file_that_the_packages_read_and_nothing_else(built: Path) -> None:
+    [wheel] = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    expected = {name for name in tracked() if name.partition("/")[0] in PACKAGES}
+    assert names == expected
+
+
+def test_the_sdist_builds_the_same_wheel_and_carries_no_measurements(built: Path) -> None:
+    [sdist] = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "scalelab/cli.py"} <= names
+    assert not any(name.startswith(("docs/study", "tests/")) for name in names)
+
+
+@pytest.fixture(scope="module")
+def core(built: Path) -> Path:
+    return install(built, sys.executable)
+
+
+def install(built: Path, python: str) -> Path:
+    """Folder of the programs of a fresh environment that holds the core alone."""
+    [wheel] = built.glob("*.whl")
+    environment = built / f"core-{Path(python).name}"
+    subprocess.run([UV, "venv", "--quiet", "--python", python, environment], check=True, timeout=120, env=ENVIRONMENT)
+    into = ["--python", environment / "bin" / "python"]
+    subprocess.run([UV, "pip", "install", "--quiet", *into, wheel], check=True, timeout=400, env=ENVIRONMENT)
+    return environment / "bin"
+
+
+def call(programs: Path, *arguments: object, code: int = 0) -> str:
+    """What a command prints, standard error included, run in an empty folder."""
+    nowhere = programs.parent / "empty"
+    nowhere.mkdir(exist_ok=True)
+    command = [programs / "scalelab", *map(str, arguments)]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, cwd=nowhere, env=ENVIRONMENT
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+def test_the_core_fits_forecasts_compares_plans_and_shows_without_an_engine(core: Path, tmp_path: Path) -> None:
+    seeds = [ROOT / "docs" / "quickstart" / name for name in ("seed0", "seed1")]
+    assert len(json.loads(call(core, "fit", *seeds, "--json"))["fits"]) == 4
+    assert len(json.loads(call(core, "forecast", seeds[0], "--at", 1, "--json"))["forecasts"]) == 2
+    assert set(json.loads(call(core, "compare", *seeds, "--json"))["tasks"]) == {"math", "code"}
+    assert json.loads(call(core, "plan", "scalerl_8b", "--json"))["fits"]
+    call(core, "report", seeds[0], "-o", tmp_path / "report.html")
+    assert "<html" in (tmp_path / "report.html").read_text()
+    assert call(core, "list").startswith("Experiments\n  quickstart ")
+
+
+def test_values_of_an_installed_lab_come_from_places_that_a_reader_can_find(core: Path) -> None:
+    origins = set(re.findall(r"# (\S+):\d+$", call(core, "show", "quickstart"), re.MULTILINE))
+    assert origins
+    assert all((ROOT / origin).is_file() for origin in origins), origins
+
+
+def test_what_needs_an_engine_says_so_in_one_line(core: Path) -> None:
+    for arguments in (("run", "quickstart"), ("run", "quickstart", "--set", "Budget.steps=1")):
+        said = call(core, *arguments, code=1)
+        assert re.fullmatch(r"scalelab: this needs the lab's engines, and \w+ is not installed: .*\n", said), said
+    failed = [line for line in call(core, "doctor", code=1).splitlines() if line.startswith("FAIL")]
+    assert [line.split()[1] for line in failed] == ["engines"]
+
+
+def test_the_core_installs_and_fits_on_the_newer_pythons_of_this_machine(built: Path) -> None:
+    """Python 3.12 and 3.13 where they are found; the package names no others."""
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        assert tomllib.load(file)["project"]["requires-python"] == ">=3.11,<3.14"
+    for python in newer_pythons():
+        programs = install(built, python)
+        fits = json.loads(call(programs, "fit", ROOT / "docs" / "quickstart" / "seed0", "--json"))["fits"]
+        assert [fit["task"] for fit in fits] == ["code", "math"]
+        call(programs, "list")
+
+
+def newer_pythons() -> list[str]:
+    """Interpreters on the search path and among pyenv's versions, one of each release."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    folders = [*map(Path, os.environ["PATH"].split(os.pathsep)), *sorted(pyenv.glob("3.1[23].*/bin"))]
+    found = {}
+    for release in ("3.12", "3.13"):
+        for folder in folders:
+            python = folder / f"python{release}"
+            if python.is_file() and subprocess.run([python, "-c", ""], capture_output=True, timeout=60).returncode == 0:
+                found[release] = str(python)
+    return list(found.values())
