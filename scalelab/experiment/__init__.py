@@ -13,7 +13,7 @@ An experiment file is a docstring and
 from scalelab.experiment.definition import Experiment
 from scalelab.experiment.library import Listed, listing, load, resolve, resolve_experiment
 from scalelab.experiment.resolved import Difference, Resolved
-from scalelab.experiment.syntax import read_settings
+from scalelab.experiment.syntax import read_settings, settings_in
 
 __all__ = [
     "Difference",
@@ -25,4 +25,5 @@ __all__ = [
     "read_settings",
     "resolve",
     "resolve_experiment",
+    "settings_in",
 ]

@@ -15,13 +15,18 @@ from scalelab.errors import LabError, nearest
 from scalelab.experiment.definition import Experiment, Site
 from scalelab.experiment.imports import Imports, display_path, import_user_code
 from scalelab.experiment.lab import LAB
+from scalelab.experiment.overrides import set_statement
 from scalelab.experiment.registry import Registry, Statement
 from scalelab.experiment.resolve import Heading, resolve_statements
 from scalelab.experiment.resolved import Resolved
 from scalelab.experiment.syntax import Binding, Mention, read_text
+from scalelab.experiment.values import brief
 
 EXPERIMENTS = Path(scalelab.__file__).resolve().parents[1] / "experiments"
 """The lab's own experiments, and its fragments below them."""
+
+
+_MEMBER = re.compile(r"\w[\w.=+-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ def resolve_experiment(
     }
     statements += [_override(key, value, experiment.sites[key], registry) for key, value in values.items()]
     heading = Heading(name, experiment.description, str(experiment.sites[""]))
-    return resolve_statements(registry, heading, statements, [_set(text, registry) for text in sets])
+    return resolve_statements(registry, heading, statements, [set_statement(text, registry) for text in sets])
 
 
 def _read(file: Path) -> dict[str, Experiment]:
@@ -129,6 +134,11 @@ def _read(file: Path) -> dict[str, Experiment]:
     if isinstance(single, Experiment) and family is None:
         experiments = {file.stem: single}
     elif isinstance(family, Mapping) and family and single is None:
+        for name in family:
+            if not isinstance(name, str) or not _MEMBER.fullmatch(name) or ".." in name:
+                raise LabError(
+                    f"{where}: {brief(name)!r} cannot name a run's folder: use letters, digits and _ . - = +"
+                )
         experiments = {f"{file.stem}/{name}": member for name, member in family.items()}
         for name, member in experiments.items():
             if not isinstance(member, Experiment):
@@ -202,14 +212,6 @@ def _literal(value: Any, origin: str, key: str, registry: Registry) -> Any:
         f"{origin}: {key} cannot be a {type(value).__name__} object; give its class here, and its fields by overrides "
         f"of their own"
     )
-
-
-def _set(text: str, registry: Registry) -> Statement:
-    origin = f"--set {text}"
-    statements = registry.parse(text, lambda line: origin) if "=" in text else []
-    if len(statements) != 1:
-        raise LabError(f"{origin}: write it as CLASS.FIELD=VALUE, such as --set OptimizerConfig.lr=3e-4")
-    return statements[0]
 
 
 def _unknown_experiment(spec: str) -> str:

@@ -7,6 +7,7 @@ with the longest matching scope wins, and of several with the same scope the las
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -160,6 +161,17 @@ class _Walk:
             return placed if isinstance(value, dict) else tuple(placed.values())
         return value
 
+    def _meant(self, statement: Statement) -> str:
+        """What to say of `lr = …`, a value without its class."""
+        keys: dict[str, list[str]] = {}
+        for node in self.nodes:
+            for name in node.settings:
+                keys.setdefault(name, []).append(f"{node.name}.{name}")
+        near = difflib.get_close_matches(statement.parameter, keys, n=1, cutoff=0.7)
+        if not near:
+            return f"nothing uses %{statement.parameter}"
+        return f"did you mean {' or '.join(dict.fromkeys(keys[near[0]]))}?"
+
     def unused(self) -> tuple[Statement, ...]:
         """Bindings that reached nothing; those that a later one of the same key replaced are not meant."""
         return tuple(s for s in (*self._bound.values(), *self._macros.values()) if s not in self.used)
@@ -167,7 +179,7 @@ class _Walk:
     def why_unused(self, statement: Statement) -> str:
         """What to say of a binding that reached nothing."""
         if statement.cls is None:
-            return f"nothing uses %{statement.parameter}"
+            return self._meant(statement)
         winners = [self._find(node, statement.parameter) for node in self.nodes if node.cls is statement.cls]
         deciding = [winner for winner in winners if winner is not None]
         if deciding:

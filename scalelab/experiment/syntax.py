@@ -120,12 +120,18 @@ def read_settings(file: Path) -> dict[str, Any]:
     Raises:
         LabError: it cannot be read as gin.
     """
-    bindings = parse(read_text(file, str(file)), lambda line: f"{file}:{line}")
-    return {
-        "/".join(filter(None, (binding.scope, f"{binding.owner}.{binding.parameter}"))): _plain(binding.value)
-        for binding in bindings
-        if binding.owner
-    }
+    return settings_in(read_text(file, str(file)), str(file))
+
+
+def settings_in(text: str, name: str) -> dict[str, Any]:
+    """As `read_settings`, of a text.
+
+    Args:
+        text: gin source.
+        name: what messages call it.
+    """
+    bindings = [binding for binding in parse(text, lambda line: f"{name}:{line}") if binding.owner]
+    return {"/".join(filter(None, (one.scope, f"{one.owner}.{one.parameter}"))): _plain(one.value) for one in bindings}
 
 
 def _plain(value: Any) -> Any:

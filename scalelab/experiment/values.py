@@ -22,7 +22,7 @@ LIMITS = {
     Ge: ("ge", "at least"),
     Lt: ("lt", "below"),
     Le: ("le", "at most"),
-    MultipleOf: ("multiple_of", "and a multiple of"),
+    MultipleOf: ("multiple_of", "a multiple of"),
 }
 
 LONGEST_SHOWN = 120
@@ -196,7 +196,7 @@ def shown(value: Any) -> str:
     return str(value) if isinstance(value, Mention) else repr(value)
 
 
-def brief(text: str) -> str:
+def brief(text: Any, longest: int = LONGEST_SHOWN) -> str:
     """A text on one line, and cut where it is long."""
-    text = text.replace("\n", "\\n").replace("\r", "\\r")
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(text)[: longest + 1])
+    return text if len(text) <= longest else f"{text[:longest]}…"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalelab.errors import LabError
-from scalelab.experiment import Experiment, Resolved, resolve_experiment
+from scalelab.experiment import Experiment, Resolved, read_settings, resolve_experiment, settings_in
+from scalelab.run.folder import read_manifest
 
 State = Literal["new", "unfinished", "finished"]
 
@@ -45,12 +46,12 @@ class Member:
         config, manifest = self.path / "config.gin", self.path / "manifest.json"
         if not config.is_file() or not manifest.is_file():
             raise LabError(f"{self.path} is not empty and no run: move it away, or give another --out")
-        if _bindings(config.read_text(encoding="utf-8")) != _bindings(self.resolved.config_gin()):
+        if read_settings(config) != settings_in(self.resolved.config_gin(), self.name):
             raise LabError(
                 f"{self.path} holds a run with another configuration (`scalelab show {self.spec} --diff {config}` says "
                 "where it differs): move it away, or give another --out"
             )
-        return "finished" if json.loads(manifest.read_text(encoding="utf-8"))["status"] == "finished" else "unfinished"
+        return "finished" if read_manifest(self.path).get("status") == "finished" else "unfinished"
 
     def command(self) -> list[str]:
         """The command that starts the run, or goes on with it where it was broken off."""
@@ -109,11 +110,6 @@ def members(
                 Member(own, f"{label} seed {seed}" if seeds and len(seeds) > 1 else label, bindings, resolved, path)
             )
     return sorted(found, key=lambda one: list(seeds).index(one.resolved.run.seed)) if seeds else found
-
-
-def _bindings(text: str) -> list[str]:
-    """A configuration without its comments."""
-    return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
 def _lines(path: Path, tail: int = 65_536) -> list[dict[str, Any]]:

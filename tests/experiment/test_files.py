@@ -140,6 +140,10 @@ def test_listing_names_all_and_reads_past_what_is_broken(folder: Path) -> None:
         ),
         ("experiment = Experiment(('recipe/clip',), {'ToyRun.loss': {1}})", "ToyRun.loss cannot be a set object"),
         ("experiment = 3", "mine.py: define either"),
+        *(
+            (f"experiments = {{{name!r}: Experiment(('recipe/clip',))}}", "cannot name a run's folder")
+            for name in ("../../tmp/x", "a/b", "a..b", ".hidden", "", "a\nb", "x" * 200, 3)
+        ),
         ("experiments = {'a': 3}", "mine.py: mine/a is not an Experiment but int"),
         ("x = 1\ny = x / 0", "mine.py:5: ZeroDivisionError: division by zero"),
         ("x = (", "mine.py:4: '(' was never closed"),

@@ -298,6 +298,8 @@ def test_values_that_contradict_each_other_are_named_with_their_lines() -> None:
     ("given_set", "says"),
     [
         ("ToyTruncate.limit = 3.0", "this experiment has no ToyTruncate"),
+        ("lr = 3.0", "did you mean ToyOptimizer.lr?"),
+        ("sed = 3", "did you mean ToyRun.seed?"),
         ("ToyOptimizer.lr = 3.0", "trainer/ToyOptimizer.lr in file.gin:3 decides"),
         ("x = 3.0", "nothing uses %x"),
     ],

@@ -1,0 +1,205 @@
+"""`--set`: what a bare word stands for, what is refused, and that no text makes another run of it silently."""
+
+from __future__ import annotations
+
+import ast
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import hypothesis.strategies as st
+import pytest
+from experiment_toys import TOYS, ToyClip, ToyRun, ToyTrainer
+from hypothesis import example, given, settings
+
+from scalelab.errors import LabError
+from scalelab.experiment import read_settings, resolve
+from scalelab.experiment.lab import LAB
+from scalelab.experiment.overrides import set_statement
+from scalelab.experiment.resolve import Heading, resolve_statements
+
+T = TypeVar("T")
+BASE = "ToyRun.loss = @ToyClip()\nToyTrainer.steps = 7\n"
+
+
+def build(*sets: str) -> ToyRun:
+    statements = TOYS.parse(BASE, lambda line: f"file.gin:{line}")
+    given = [set_statement(text, TOYS) for text in sets]
+    run: ToyRun = resolve_statements(TOYS, Heading("toy", "A toy.", "toy.py:1"), statements, given).run
+    return run
+
+
+def attempt(make: Callable[[], T]) -> tuple[T | None, str]:
+    """What comes of it: a result, or a message of one line."""
+    try:
+        return make(), ""
+    except LabError as error:
+        message = str(error)
+    assert message
+    assert message.isprintable(), "one line"
+    return None, message
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("TrainerConfig.dtype=bfloat16", "TrainerConfig.dtype", "bfloat16"),
+        ("Recipe.loss=DAPO", "Recipe.loss", "@DAPO()"),
+        ("Recipe.loss=@DAPO", "Recipe.loss", "@DAPO()"),
+        ("Recipe.loss=DAPO()", "Recipe.loss", "@DAPO()"),
+        ("Recipe.loss = @DAPO()", "Recipe.loss", "@DAPO()"),
+        ("Recipe.aggregation=token", "Recipe.aggregation", "token"),
+        ("Recipe.advantage_norm=prompt", "Recipe.advantage_norm", "prompt"),
+        ("Recipe.length_control=None", "Recipe.length_control", None),
+        ("Run.schedule=Synchronous", "Run.schedule", "@Synchronous()"),
+        ("SFT.pretrained=/models/a model", "SFT.pretrained", "/models/a model"),
+        ("SFT.pretrained=package:some_thing", "SFT.pretrained", "package:some_thing"),
+        ("SFT.pretrained=models/a#2", "SFT.pretrained", "models/a#2"),
+        ("SFT.pretrained='a#2'", "SFT.pretrained", "a#2"),
+        ("Recipe.router_replay=true", "Recipe.router_replay", True),
+        ("OptimizerConfig.lr=3e-4", "OptimizerConfig.lr", 3e-4),
+        ("trainer/OptimizerConfig.betas=[0.5, 0.5]", "OptimizerConfig.betas", (0.5, 0.5)),
+    ],
+)
+def test_a_value_is_read_by_the_type_of_its_field(text: str, key: str, value: object) -> None:
+    assert resolve("quickstart", [text]).bindings[key] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("TrainerConfig.dtype=bf16", "TrainerConfig.dtype must be 'float32' or 'bfloat16', not 'bf16'; did you mean"),
+        ("Recipe.loss=DPAO", "there is no configurable 'DPAO'; did you mean 'DAPO'?"),
+        ("Recipe.loss=Layout", "Recipe.loss must be Loss, not @Layout(): Layout has no __call__; there are @CISPO()"),
+        ("OptimizerConfig.lr=fast", "fast is not a value"),
+        ("OptimizerConfig.lr=3e-4 # slow", "write one CLASS.FIELD=VALUE, without a comment"),
+        ("OptimizerConfig.lr=nan", "nan is not a value"),
+        ("OptimizerConfig.lr=1e400", "must be float at least 0, not inf: give a finite number"),
+        ("OptimizerConfig.lr=-1", "must be float at least 0, not -1"),
+        ("lr=3e-4", "has no effect: did you mean OptimizerConfig.lr?"),
+        ("batch=3", "has no effect: nothing uses %batch"),
+        ("OptimizerConfig.lr", "write it as CLASS.FIELD=VALUE"),
+        ("OptimizerConfig.lr=", "write it as CLASS.FIELD=VALUE"),
+        ("OptimizerConfig.lr=1\nRun.seed=2", "write it as CLASS.FIELD=VALUE"),
+        ("Llama4Text.hidden_size=-1", "Llama4Text.hidden_size must be int above 0, not -1"),
+        ("Llama4Text.num_hidden_layers=0", "Llama4Text.num_hidden_layers must be int above 0, not 0"),
+        ("Llama4Text.num_key_value_heads=0", "must be int above 0, not 0"),
+        ("Llama4Text.head_dim=33", "Llama4Text.head_dim must be int above 0 and a multiple of 2, not 33"),
+        ("SFT.learning_rate=-1", "SFT.learning_rate must be float at least 0, not -1"),
+        ("Run.seed=" + "[" * 100_000, "brackets within brackets"),
+        ("Run.seed=" + "[" * 50 + "]" * 50, "brackets within brackets"),
+        ("Run.seed=" + "9" * 100_000, "Run.seed"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_short_line(text: str, says: str) -> None:
+    _, message = attempt(lambda: resolve("quickstart", [text]))
+    assert says in message
+    assert len(message) < 1000
+
+
+def test_a_long_text_is_taken_whole() -> None:
+    assert resolve("quickstart", [f"SFT.pretrained='{'x' * 100_000}'"]).run.sft.pretrained == "x" * 100_000
+
+
+FIELDS = [f"{name}.{parameter}" for name, cls in LAB.classes.items() for parameter in LAB.parameters(cls)]
+EDGES = [
+    "0",
+    "-1",
+    "1",
+    "2",
+    "1e400",
+    "-0.0",
+    "0.5",
+    "1e-320",
+    "9" * 25,
+    "None",
+    "True",
+    "()",
+    "''",
+    "'x'",
+    "[1]",
+    "{}",
+    "x",
+]
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.sampled_from(FIELDS), st.sampled_from(EDGES) | st.text(max_size=20))
+@example("Llama4Text.no_rope_layer_interval", "0")
+@example("Llama4Text.rope_theta", "0")
+def test_every_field_of_the_lab_takes_a_value_as_it_is_or_refuses_it_in_one_line(field: str, value: str) -> None:
+    resolved, _ = attempt(lambda: resolve("quickstart", [f"{field}={value}"]))
+    if resolved is None:
+        return
+    taken = resolved.bindings[field] if field in resolved.bindings else value.strip()
+    try:
+        literal = ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError):
+        assert taken in (value.strip(), value.strip().lower() == "true") or str(taken).strip("@()") in value
+    else:
+        literal = tuple(literal) if isinstance(literal, list) else literal
+        as_float = float(literal) if isinstance(taken, float) else literal
+        assert taken in (literal, as_float, value.strip()), "what was given is what the run has"
+
+
+texts = st.text(max_size=60) | st.lists(
+    st.sampled_from(
+        ["ToyRun", ".", "seed", "note", "=", "/", "@", "ToyClip", "()", "%", "'", '"', "#", "1", "\n", " ", "["]
+    )
+).map("".join)
+
+
+@settings(deadline=None, max_examples=400)
+@given(texts)
+def test_no_text_after_set_ends_in_anything_but_a_run_or_one_line(text: str) -> None:
+    run, _ = attempt(lambda: build(text))
+    if run == ToyRun(ToyClip(), ToyTrainer(7)):
+        assert text.partition("=")[2].strip().strip("@()") in ("0", "ToyClip", "None"), "a default, bound again"
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(max_size=80) | st.binary(max_size=80))
+@example(b"\xff\xfe\x00")
+@example("A.b = " + "[" * 100_000)
+@example("A.b = " + "(" * 150 + ")" * 150)
+@example("A.b = " + "9" * 5000)
+def test_reading_settings_from_any_file_is_a_dict_or_one_line(content: str | bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.gin"
+        file.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+        found, _ = attempt(lambda: read_settings(file))
+        assert all("." in key for key in found or {})
+
+
+def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "config.gin"
+    with open(file, "wb") as sparse:
+        sparse.truncate(2**33)
+    with pytest.raises(LabError, match="larger than 4 MiB: that is no configuration"):
+        read_settings(file)
+    with pytest.raises(LabError, match="larger than 4 MiB"):
+        resolve(str(file))
+
+
+def test_the_settings_in_a_saved_configuration_are_its_bindings(tmp_path: Path) -> None:
+    resolved = resolve("quickstart")
+    file = tmp_path / "config.gin"
+    file.write_text(resolved.config_gin(origins=True))
+    assert read_settings(file) == resolved.bindings
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_a_damaged_configuration_is_refused_or_says_what_it_says(data: st.DataObject) -> None:
+    """Truncated or overwritten anywhere: one line, or a run whose settings are those that the text has."""
+    text = resolve("quickstart").config_gin()
+    at = data.draw(st.integers(0, len(text)))
+    damaged = text[:at] + data.draw(st.sampled_from(["", "\x00", "=", "'", "[" * 40, "é", "\n", " 1"])) + text[at + 1 :]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.gin"
+        file.write_text(damaged)
+        resolved, _ = attempt(lambda: resolve(str(file)))
+        if resolved is not None:
+            told = read_settings(file)
+            assert {key: told[key] for key in told if key in resolved.bindings}.items() <= resolved.bindings.items()
