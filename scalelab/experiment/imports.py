@@ -13,7 +13,6 @@ from typing import Any
 
 from scalelab.errors import LabError
 
-
 INSTALLED = Path(__file__).resolve().parents[2]
 """The folder that holds the lab's packages: a checkout, or site-packages."""
 

@@ -2,8 +2,8 @@
 
 Types count: a bool is only a bool, an int only an int, text only text; where a float is expected, an int of that value
 will do, and floats agree within a tolerance. Two liberties depend on where the expected values come from. JSON has no
-tuples, so a tuple passes for its list. An assert says `==`, so a float passes for an int of exactly its value, and 1 for
-True (but not True for 1).
+tuples, so a tuple passes for its list. An assert says `==`, so a float passes for an int of exactly its value, and 1
+for True (but not True for 1).
 
 Values are compared as `tasks.sandbox.values` writes them, without building them first: the numbers in a set or dict
 that a program sends may be chosen so that hashing them takes for ever.
