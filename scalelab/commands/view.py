@@ -1,0 +1,87 @@
+"""Serve runs as a web page on this machine: the answer, curves that move with every evaluation, completions, time lines.
+It is live while runs go on, read-only, and opens no file outside the runs it was given. Without SOURCE it shows `runs/`.
+SOURCE as for `scalelab fit`.
+
+Example:  scalelab view runs/quickstart
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+from pathlib import Path
+
+from scalelab.commands.curve_options import add_fit_arguments, add_reading_arguments, fit_options
+from scalelab.errors import LabError
+
+PORT = 8765
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help="run folders, folders of runs, or files")
+    add_reading_arguments(parser)
+    add_fit_arguments(parser)
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to serve on (default: this machine alone); any other address asks for a token",
+    )
+    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"port (default {PORT}; 0: a free one)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C."""
+    from scalelab.view.lab import Lab
+    from scalelab.view.server import Keeper, make_app, new_token
+
+    sources = [Path(source) for source in args.sources or ["runs"]]
+    if not args.sources and not sources[0].is_dir():
+        raise LabError("there is no folder runs/ here: name the runs, such as `scalelab view docs/quickstart`")
+    keeper = Keeper(Lab(sources, reading(args), fit_options(args)))
+    keeper.start()
+    token = new_token(args.host)
+    listening = _listen(args.host, args.port)
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    print(f"http://{shown}:{port}/" + (f"?token={token}" if token else ""), flush=True)
+    print("Ctrl-C ends it.", flush=True)
+    try:
+        import uvicorn
+
+        config = uvicorn.Config(make_app(keeper, token), log_level="warning", access_log=False)
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        keeper.stop()
+        listening.close()
+    return 0
+
+
+def reading(args: argparse.Namespace) -> object:
+    """How the arguments want sources to be read."""
+    from scalelab.commands.curve_options import column_names
+    from scalelab.view.judge import Reading
+
+    return Reading(column_names(args), args.compute_scale, args.unit, tuple(args.task or ()))
+
+
+def _listen(host: str, port: int):  # type: ignore[no-untyped-def]
+    """A listening socket, so that a port that is taken is said in one line."""
+    import socket
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(64)
+    except OverflowError:
+        raise LabError(f"--port {port}: give one between 0 and 65535") from None
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRINUSE:
+            raise LabError(f"port {port} is taken: give another, or --port 0 for a free one") from None
+        raise LabError(f"cannot serve on {host}:{port}: {os.strerror(error.errno) if error.errno else error}") from None
+    return listening

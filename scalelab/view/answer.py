@@ -1,0 +1,103 @@
+"""The answer in one sentence for each task: who leads, how sure that is, and what more compute would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SURE = 0.95
+LIKELY = 0.8
+
+
+def answers(
+    tasks: Sequence[str], fits: Sequence[Mapping[str, Any]], comparisons: Sequence[Mapping[str, Any]]
+) -> list[dict[str, str]]:
+    """One entry `{"task", "text", "verdict"}` for each task.
+
+    Args:
+        tasks: the tasks, in order.
+        fits: records of `Judge.fit`, refused ones included.
+        comparisons: records of `Judge.compare`.
+
+    `verdict` is `extend`, `stop`, `unclear` or "" where no curve of the task carries a fit.
+    """
+    ranked = {one["task"]: one for one in comparisons}
+    found = []
+    for task in tasks:
+        mine = [fit for fit in fits if fit["task"] == task]
+        fitted = [fit for fit in mine if "refused" not in fit]
+        if not fitted:
+            reasons = "; ".join(dict.fromkeys(str(fit["refused"]) for fit in mine if "refused" in fit))
+            found.append({"task": task, "text": f"No fit yet: {reasons or 'no evaluations'}.", "verdict": ""})
+            continue
+        if task in ranked:
+            leader = ranked[task]["entries"][0]
+            [fit] = [fit for fit in fitted if fit["run"] == leader["run"]]
+            text = _lead(ranked[task])
+        else:
+            fit = fitted[0]
+            text = _alone(fit)
+        text += " " + _outlook(fit, name=task in ranked)
+        found.append({"task": task, "text": text, "verdict": fit["extension"]["reading"].partition(":")[0]})
+    return found
+
+
+def _lead(one: Mapping[str, Any]) -> str:
+    """Who leads a ranking, and how sure that is against its strongest rival."""
+    leader, *others = one["entries"]
+    beats = {run: chance for run, chance in leader["beats"].items() if chance is not None}
+    start = f"{leader['run']} leads {len(others) + 1} recipes with A = {value(leader['A'], leader['A_interval'])}"
+    if not beats:
+        return f"{start}."
+    rival = min(beats, key=lambda run: beats[run])
+    chance = beats[rival]
+    where = f"at {quantity(one['at'], one['unit'])}"
+    sure = "surely" if chance >= SURE else "probably" if chance >= LIKELY else "not surely"
+    if chance < 0.5:
+        text = f"{start}, but {where} {rival} is ahead of it with {1 - chance:.0%}"
+    else:
+        text = f"{start}; it is {sure} better than {rival} ({chance:.0%} {where})"
+    tied = leader["tied_with"]
+    if tied:
+        text += f", and its A ties with {_few(tied)}"
+    if any(entry["seeds"] == 1 for entry in one["entries"]):
+        text += "; recipes with one seed are judged by an assumed spread between runs"
+    return text + "."
+
+
+def _alone(fit: Mapping[str, Any]) -> str:
+    A = value(fit["parameters"]["A"], fit["intervals"].get("A"))
+    return f"{fit['run']} heads for A = {A} after {quantity(fit['window'][1], fit['unit'])}."
+
+
+def _outlook(fit: Mapping[str, Any], name: bool) -> str:
+    """What twice the compute would bring."""
+    extension = fit["extension"]
+    low, high = extension["interval"]
+    gain = f"{extension['gain_if_doubled']:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", "\u2212")
+    who = f" {fit['run']}" if name else ""
+    verdict = extension["reading"].partition(":")[0]
+    advice = {"extend": "worth going on", "stop": "not worth going on", "unclear": "too close to call"}
+    return f"Twice the compute would bring{who} {gain}: {advice.get(verdict, verdict)}."
+
+
+def value(number: float, interval: Sequence[float | None] | None) -> str:
+    """A number with its interval, as the report's tables have it."""
+    from scalelab.report.tables import with_interval
+
+    return with_interval(number, interval)
+
+
+def quantity(amount: float, unit: str) -> str:
+    """Compute in a unit that people read: minutes for small parts of an hour, thousands with a comma."""
+    if unit.endswith("-hours") and 0 < amount < 0.5:
+        return f"{amount * 60:.3g} {unit.removesuffix('hours')}minutes"
+    return f"{amount:,.4g} {unit}" if amount < 10_000 else f"{amount:,.0f} {unit}"
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = list(names)[:3]
+    rest = len(names) - len(shown)
+    if rest:
+        return ", ".join(shown) + f" and {rest} more"
+    return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + f" and {shown[-1]}"

@@ -1,0 +1,121 @@
+"""Find the runs of the sources that a user names, and which of them are seeds of one recipe."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalelab.errors import LabError
+from scalelab.view.files import read_text
+
+SEED_FOLDER = re.compile(r"seed[_-]?\d+")
+"""Name of the folder of one seed; `scalelab run` calls them `seed_0`, `seed_1`, …"""
+
+SEED_SETTING = re.compile(r"^(?:\w+\.)*seed = .*$", re.M)
+"""The settings in which two seeds of one recipe differ."""
+
+MOST_RUNS = 500
+"""Run folders that are shown; a source with more is refused."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run: a folder, or a table of points that somebody else's trainer wrote.
+
+    Attributes:
+        id: its name in addresses; says nothing of the disk.
+        path: the folder or file.
+        group: name of the recipe, which its seeds share.
+        name: how people call it: the group, and the seed where the group has several.
+        folder: whether it is a run folder, which has metrics and completions besides points.
+    """
+
+    id: str
+    path: Path
+    group: str
+    name: str
+    folder: bool
+
+
+def find_runs(sources: Sequence[Path]) -> list[Member]:
+    """The runs of some sources, in order, seeds beside each other.
+
+    A source is a run folder, a folder of those (up to three deep), or a table. Folders that hold a manifest but no
+    evaluation yet are runs, too. Runs are seeds of one recipe if their folders are called `seed_N` and share a parent,
+    or if their settings differ in seeds alone.
+
+    Raises:
+        LabError: a source is not there, or holds too many runs.
+    """
+    paths: list[Path] = []
+    for source in sources:
+        if not source.exists():
+            raise LabError(f"{source}: no such file or folder")
+        paths += _below(source)
+    paths = list(dict.fromkeys(paths))
+    if len(paths) > MOST_RUNS:
+        raise LabError(f"{len(paths)} runs in these sources; at most {MOST_RUNS} are shown: name fewer")
+    groups: dict[str, list[Path]] = {}
+    for path in paths:
+        groups.setdefault(_recipe(path), []).append(path)
+    names = _group_names(list(groups.values()))
+    members = [(name, path) for name, group in zip(names, groups.values()) for path in group]
+    return [
+        Member(f"r{index}", path, name, _name(name, path, len(groups[_recipe(path)])), _is_run(path))
+        for index, (name, path) in enumerate(members)
+    ]
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and ((path / "evals.jsonl").is_file() or (path / "manifest.json").is_file())
+
+
+def _below(source: Path) -> list[Path]:
+    """The run folders of a source; the source itself if it is one, or no folder of runs at all."""
+    if _is_run(source) or not source.is_dir():
+        return [source]
+    root = source.resolve()
+    found = set()
+    for depth in ("*", "*/*", "*/*/*"):
+        for name in ("evals.jsonl", "manifest.json"):
+            found |= {file.parent for file in source.glob(f"{depth}/{name}")}
+    found = {path for path in found if path.resolve().is_relative_to(root)}  # links that lead out are not followed
+    return sorted(path for path in found if not any(parent in found for parent in path.parents)) or [source]
+
+
+def _recipe(path: Path) -> str:
+    """A key that the seeds of one recipe share."""
+    if SEED_FOLDER.fullmatch(path.resolve().name):
+        return f"folder {path.resolve().parent}"
+    settings = ""
+    if path.is_dir():
+        try:
+            settings = read_text(path, "config.gin")
+        except LabError:
+            settings = ""
+    if not settings:
+        return f"path {path.resolve()}"
+    bindings = SEED_SETTING.sub("", "\n".join(line for line in settings.splitlines() if not line.startswith("#")))
+    return "settings " + hashlib.sha256(bindings.encode()).hexdigest()
+
+
+def _group_names(groups: Sequence[Sequence[Path]]) -> list[str]:
+    """A name for each group; the folder above is put before those that would share one."""
+    stems, longer = [], []
+    for paths in groups:
+        path = paths[0].resolve()
+        home = path.parent if SEED_FOLDER.fullmatch(path.name) else path
+        stems.append(home.stem if home.is_file() else home.name)
+        longer.append(f"{home.parent.name}/{stems[-1]}")
+    count = Counter(stems)
+    names = [long if count[stem] > 1 else stem for stem, long in zip(stems, longer)]
+    again = Counter(names)
+    return [name if again[name] == 1 else f"{name} ({index + 1})" for index, name in enumerate(names)]
+
+
+def _name(group: str, path: Path, seeds: int) -> str:
+    return f"{group} · {path.resolve().name}" if seeds > 1 else group

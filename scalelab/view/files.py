@@ -1,0 +1,143 @@
+"""Read the files of a run within bounds: nothing outside of its folder, nothing without an end, no line trusted."""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+from pathlib import Path
+from typing import Any
+
+from scalelab.errors import LabError
+
+LONGEST_FILE = 1 << 30
+"""Bytes of a run's file above which it is not read."""
+
+LONGEST_LINE = 1 << 20
+"""Bytes of a line above which it is left out."""
+
+LONGEST_TEXT = 1 << 20
+"""Bytes that are read of `config.gin` and `manifest.json`."""
+
+
+def inside(folder: Path, name: str) -> Path | None:
+    """A regular file of a folder, or None if there is none.
+
+    Args:
+        folder: the folder of a run.
+        name: path below it.
+
+    Raises:
+        LabError: the path leads out of the folder, or to something that is no regular file (a pipe has no end).
+    """
+    path = folder / name
+    try:
+        real, root = path.resolve(strict=True), folder.resolve(strict=True)
+        mode = real.stat().st_mode
+    except (OSError, RuntimeError):
+        return None
+    if not real.is_relative_to(root):
+        raise LabError(f"{path} leads out of the run's folder and was not opened: copy the file into it")
+    if not stat.S_ISREG(mode):
+        raise LabError(f"{path} is not a regular file and was not opened: remove it")
+    return real
+
+
+def read_text(folder: Path, name: str) -> str:
+    """The text of a small file, "" if there is none; bytes that are not UTF-8 become U+FFFD."""
+    path = inside(folder, name)
+    if path is None:
+        return ""
+    with open(path, "rb") as file:
+        return file.read(LONGEST_TEXT).decode("utf-8", "replace")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a run, {} if there is none.
+
+    Raises:
+        LabError: it is not a JSON object.
+    """
+    text = read_text(folder, "manifest.json")
+    if not text:
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise LabError(f"{folder / 'manifest.json'}: not JSON; mend or remove it") from None
+    if not isinstance(value, dict):
+        raise LabError(f"{folder / 'manifest.json'}: not a JSON object; mend or remove it")
+    return value
+
+
+class Lines:
+    """The records of a JSON-lines file that grows: each call reads only what was added since the last.
+
+    A file that shrank or was replaced (a resumed run takes back what was undone) is read again from its start.
+
+    Attributes:
+        records: the records so far.
+        broken: number of lines that are no JSON object, or too long.
+        changed: how often the records changed; the same number means the same records.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self.records: list[dict[str, Any]] = []
+        self.broken = 0
+        self.changed = 0
+        self._end = 0
+        self._file: tuple[int, int] | None = None
+
+    def update(self) -> list[dict[str, Any]]:
+        """Read what is new, and return all records.
+
+        Raises:
+            LabError: the file is not to be opened, or longer than `LONGEST_FILE`.
+        """
+        path = inside(self.folder, self.name)
+        if path is None:
+            self._restart(None)
+            return self.records
+        with open(path, "rb") as file:
+            facts = path.stat()
+            if (facts.st_dev, facts.st_ino) != self._file or facts.st_size < self._end:
+                self._restart((facts.st_dev, facts.st_ino))
+            if facts.st_size > LONGEST_FILE:
+                raise LabError(f"{path} has {facts.st_size:,} bytes; files of up to {LONGEST_FILE:,} are shown")
+            file.seek(self._end)
+            fresh = file.read(facts.st_size - self._end)
+        whole = fresh[: fresh.rfind(b"\n") + 1]  # a torn last line is read once it is whole
+        for line in whole.splitlines():
+            self._add(line)
+        if whole:
+            self._end += len(whole)
+            self.changed += 1
+        return self.records
+
+    def _add(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            record = json.loads(line) if len(line) <= LONGEST_LINE else None
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            self.records.append(record)
+        else:
+            self.broken += 1
+
+    def _restart(self, file: tuple[int, int] | None) -> None:
+        if self.records or self._end:
+            self.changed += 1
+        self.records, self.broken, self._end, self._file = [], 0, 0, file
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None for whatever else a file holds in its place."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

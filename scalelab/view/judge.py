@@ -1,0 +1,185 @@
+"""The one door to `scalelab.curves`: fits, comparisons and tests of parallelism as plain records for the page.
+
+Everything that takes time goes through `Kept`, so that runs whose points did not change cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalelab.curves import Analysis, Curve, Options, analyse, compare, extend_or_stop, pool, read_sources, sharing_test
+from scalelab.curves.compare import Comparison, Entry, efficiency, entry_summary
+from scalelab.errors import LabError
+from scalelab.view.cache import Kept, key_of
+
+DRAWS = 400
+"""Curves of the posterior that the page gets, of the thousands that a fit draws: enough for 80 % bands."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How sources are read as curves.
+
+    Attributes:
+        columns: our name of a column → the source's name for it.
+        compute_scale: factor from the source's compute to the unit.
+        unit: unit of compute; None takes the source's word for it.
+        tasks: the tasks to show; empty for all.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    compute_scale: float = 1.0
+    unit: str | None = None
+    tasks: tuple[str, ...] = ()
+
+    def curves(self, path: Path) -> list[Curve]:
+        """The curves of one source.
+
+        Raises:
+            LabError: it cannot be read.
+        """
+        found = read_sources([path], self.columns, compute_scale=self.compute_scale, unit=self.unit)
+        return [item for item in found if not self.tasks or item.task in self.tasks]
+
+
+def as_recipe(curves: Sequence[Curve], name: str) -> list[Curve]:
+    """The curves of a recipe from those of its runs: one for each task, its seeds pooled.
+
+    Raises:
+        LabError: the runs count compute in different units.
+    """
+    if len({item.run for item in curves}) > 1:
+        return pool(curves, name)
+    return [replace(item, run=name) for item in curves]
+
+
+class Judge:
+    """Fits and compares curves.
+
+    Args:
+        options: how to fit.
+        kept: where results are kept.
+    """
+
+    def __init__(self, options: Options, kept: Kept) -> None:
+        self.options, self._kept = options, kept
+        self._analyses: dict[str, Analysis] = {}
+
+    def key(self, item: Curve) -> str:
+        """The key of a curve's fit."""
+        stderr = b"" if item.stderr_N is None else item.stderr_N.tobytes()
+        arrays = item.compute_N.tobytes(), item.pass_rate_N.tobytes(), stderr, item.seed_N.tobytes()
+        facts = item.run, item.task, item.seeds, item.unit, item.epoch_end, item.fit_window, item.notes
+        return key_of("fit", *arrays, facts, self.options)
+
+    def known(self, item: Curve) -> dict[str, Any] | None:
+        """The fit of a curve if it is kept already."""
+        return self._kept.peek(self.key(item))
+
+    def fit(self, item: Curve) -> dict[str, Any]:
+        """The fit of a curve as a record; `{"refused": reason}` where its points carry none."""
+        return self._kept.get(self.key(item), lambda: self._fit(item))
+
+    def compare(self, curves: Sequence[Curve]) -> dict[str, Any] | None:
+        """The ranking of one task's curves; None if fewer than two of them carry a fit."""
+        fitted = [item for item in curves if "refused" not in self.fit(item)]
+        if len(fitted) < 2:
+            return None
+        return self._kept.get(key_of("compare", *map(self.key, fitted)), lambda: self._compare(fitted))
+
+    def parallel(self, curves: Sequence[Curve]) -> dict[str, Any] | None:
+        """Whether the tasks of one recipe share B; None if fewer than two of them carry a fit."""
+        fitted = [item for item in curves if "refused" not in self.fit(item)]
+        if len(fitted) < 2:
+            return None
+        return self._kept.get(key_of("parallel", *map(self.key, fitted)), lambda: self._parallel(fitted))
+
+    def analysis(self, item: Curve) -> Analysis:
+        """The analysis of a curve, made once in the life of this process.
+
+        Raises:
+            LabError: its points carry no fit.
+        """
+        key = self.key(item)
+        if key not in self._analyses:
+            self._analyses[key] = analyse(item, self.options)
+        return self._analyses[key]
+
+    def _fit(self, item: Curve) -> dict[str, Any]:
+        try:
+            found = self.analysis(item)
+            extension = vars(extend_or_stop(found)).copy()
+        except LabError as error:
+            return {"run": item.run, "task": item.task, "unit": item.unit, "refused": str(error)}
+        summary = found.summary()
+        kept = ("run", "task", "window", "window_rule", "n_points", "intervals", "level", "warnings", "backtest")
+        record = {name: summary[name] for name in kept}
+        record |= {"parameters": found.fit.parameters, "unit": item.unit, "seeds": len(item.seeds)}
+        return plain(record | {"extension": extension, "draws": _draws(found)})
+
+    def _compare(self, curves: Sequence[Curve]) -> dict[str, Any]:
+        [one] = compare([self.analysis(item) for item in curves])
+        return plain(
+            {
+                "task": one.task,
+                "at": one.at,
+                "unit": curves[0].unit,
+                "notes": list(one.notes),
+                "crossings": [vars(item) for item in one.crossings if item.compute is not None],
+                "entries": [_entry(item, one) for item in one.entries],
+            }
+        )
+
+    def _parallel(self, curves: Sequence[Curve]) -> dict[str, Any]:
+        test = sharing_test([self.analysis(item).fit for item in curves], name=curves[0].run)
+        kept = ("name", "supported", "likelihood_ratio", "p_value", "aic", "bic")
+        summary = test.summary()
+        shared = {row["task"]: row["B"] for row in summary["fits"]["separate"]}
+        [common] = {row["B"] for row in summary["fits"]["shared"]} or {None}
+        return plain({name: summary[name] for name in kept} | {"B": shared, "common_B": common})
+
+
+def _entry(item: Entry, one: Comparison) -> dict[str, Any]:
+    """One run of a ranking, with its line of the efficiency plot."""
+    summary = entry_summary(item)
+    kept = ("run", "rank", "tied_with", "common_A", "B_at_common_A", "value", "value_interval", "beats", "seeds")
+    record = {name: summary[name] for name in kept}
+    compute_N, F_N, line_N = efficiency(item.analysis.fit, item.common_A)
+    record |= {"A": summary["A"], "A_interval": summary["intervals"].get("A")}
+    record |= {"B_interval": summary["intervals"]["B_at_common_A"]}
+    return record | {"efficiency": {"compute": compute_N.tolist(), "F": F_N.tolist(), "line": line_N.tolist()}}
+
+
+def _draws(found: Analysis) -> dict[str, list[float]]:
+    """Some of the drawn curves: their parameters, and by how much a later evaluation would miss each of them.
+
+    Returns:
+        R0, A, B, C_mid (in the unit of compute), `noise` (added to the pass rate) and `spread` (added to A between
+        seeds, as `Draws.evaluation` has it), one number for each of the draws.
+    """
+    draws = found.draws
+    assert draws is not None  # the joint fit always draws
+    chosen_M = np.linspace(0, len(draws) - 1, min(DRAWS, len(draws))).astype(int)
+    rng = np.random.default_rng(0)
+    record = {name: values[chosen_M] for name, values in draws.natural().items()}
+    record["noise"] = draws.noise_M[chosen_M] * rng.standard_normal(len(chosen_M))
+    record["spread"] = draws.spread_M[chosen_M] * rng.standard_normal(len(chosen_M))
+    return {name: [float(f"{value:.5g}") for value in values] for name, values in record.items()}
+
+
+def plain(value: Any) -> Any:
+    """A value as strict JSON has it: lists for tuples and arrays, None for what is not finite."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic | np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,366 @@
+"""The completions of a run: which there are, filtered and paged, one in full, one prompt through the run.
+
+The files are Parquet and come from a run that may be anybody's: sizes are checked before anything is decoded, text
+stays dictionary-encoded until a row is asked for, and what cannot be read is named.
+
+Axes: `_R` rows, over all files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalelab.errors import LabError
+from scalelab.view.files import inside, number
+
+NAME = re.compile(r"([a-z]+)_(\d{1,12})\.parquet")
+"""Files that hold completions: `step_000100.parquet` is the evaluation at step 100, `train_…` what a step trained on."""
+
+TEXT = ("task", "prompt_id", "prompt", "completion", "outcome", "detail", "gold", "answer")
+INDEX = ("task", "prompt_id", "outcome", "reward", "tokens", "truncated", "interrupted")
+TOKENS = ("pieces", "token_ids", "logprobs", "trainer_logprobs", "forced", "spans", "versions")
+"""Columns of text, of the index that is kept of all rows, and of single tokens."""
+
+MOST_ROWS = 2_000_000
+MOST_VALUES = 50_000_000
+MOST_BYTES = 1 << 29
+"""Limits of one file: rows, values of a column, bytes once unpacked."""
+
+PREVIEW = 160
+LONGEST_TEXT = 200_000
+MOST_TOKENS = 50_000
+"""Characters in a list, characters and tokens of one completion that are shown."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which completions are asked for; what is not given does not filter.
+
+    Attributes:
+        kind: `step` for evaluations, `train` for training.
+        step: the evaluation's or the optimiser's step.
+        task: name of a task.
+        outcome: `passed`, `failed`, `timeout`, `memory`, `error`; `not passed` for all but the first; `truncated` and
+            `interrupted` for the flags.
+        prompt: id of a prompt.
+        text: words that the completion, the prompt or the verdict holds, in any case.
+    """
+
+    kind: str | None = None
+    step: int | None = None
+    task: str | None = None
+    outcome: str | None = None
+    prompt: str | None = None
+    text: str | None = None
+
+
+@dataclass
+class _File:
+    """One file of completions, and the index of its rows."""
+
+    path: Path
+    kind: str
+    step: int
+    stamp: tuple[int, int]
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    rows: int = 0
+
+
+class Rollouts:
+    """The completions of one run's folder, read again where files are new.
+
+    Attributes:
+        problems: what could not be read, in words.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.problems: list[str] = []
+        self._files: dict[str, _File | None] = {}
+        self._stamps: dict[str, tuple[int, int]] = {}
+
+    def steps(self) -> list[dict[str, Any]]:
+        """The files: kind, step, number of completions, and how many of them have each outcome, by task."""
+        return [
+            {"kind": file.kind, "step": file.step, "rows": file.rows, "tasks": _outcomes(file)} for file in self._all()
+        ]
+
+    def rows(self, wanted: Filter, offset: int = 0, limit: int = 50) -> dict[str, Any]:
+        """The completions that pass a filter, `limit` of them from `offset` on.
+
+        Returns:
+            `{"total", "outcomes": {outcome: count}, "rows": [...]}`; a row has an `id`, the index and previews.
+        """
+        total, outcomes, page = 0, Counter[str](), list[dict[str, Any]]()
+        for file in self._all():
+            at_R = self._matching(file, wanted)
+            outcomes.update(file.columns["outcome"][at_R].tolist())
+            first = max(offset - total, 0)
+            chosen = at_R[first : first + limit - len(page)] if len(page) < limit else at_R[:0]
+            total += len(at_R)
+            if len(chosen):
+                page += self._previews(file, chosen)
+        return {"total": total, "outcomes": dict(outcomes), "rows": page}
+
+    def row(self, id: str) -> dict[str, Any]:
+        """One completion in full, with what is known of its tokens.
+
+        Raises:
+            LabError: there is no such completion.
+        """
+        file, at = self._locate(id)
+        table = _read(file.path, [*TEXT, *INDEX, *TOKENS]).slice(at, 1)
+        found = {name: column[0].as_py() for name, column in zip(table.column_names, table.columns)}
+        record: dict[str, Any] = {"id": id, "kind": file.kind, "step": file.step}
+        for name in TEXT:
+            if found.get(name) is not None:
+                text = str(found[name])
+                record[name] = text[:LONGEST_TEXT]
+                record["cut"] = record.get("cut", False) or len(text) > LONGEST_TEXT
+        record |= {name: found.get(name) for name in INDEX if name not in TEXT}
+        for name in TOKENS:
+            if isinstance(found.get(name), list):
+                record[name] = [_token(value) for value in found[name][:MOST_TOKENS]]
+        return record
+
+    def prompt(self, task: str, prompt: str) -> list[dict[str, Any]]:
+        """The completions of one prompt, from the first evaluation to the last: `{"step", "kind", "rows": [id, …]}`."""
+        found = []
+        for file in self._all():
+            at_R = self._matching(file, Filter(task=task, prompt=prompt))
+            if len(at_R):
+                rows = [
+                    {"id": f"{file.path.stem}.{at}", "outcome": str(file.columns["outcome"][at])}
+                    for at in at_R.tolist()[:200]
+                ]
+                found.append({"kind": file.kind, "step": file.step, "rows": rows})
+        return found
+
+    def prompts(self, task: str | None, first: int | None, second: int | None, limit: int = 60) -> dict[str, Any]:
+        """Passes of each prompt at every evaluation, those first that changed most between two of them.
+
+        Args:
+            task: name of a task; None for all.
+            first: step of an evaluation; None for the first.
+            second: step of a later one; None for the last.
+            limit: prompts to return.
+
+        Returns:
+            `{"steps", "first", "second", "fell", "rose", "rows": [{"task", "prompt_id", "prompt", "passed", "n"}]}`;
+            `passed` and `n` have one number for each step.
+        """
+        files = [file for file in self._all() if file.kind == "step"]
+        steps = [file.step for file in files]
+        if not files:
+            return {"steps": [], "first": None, "second": None, "fell": 0, "rose": 0, "rows": []}
+        first = first if first in steps else steps[0]
+        second = second if second in steps else steps[-1]
+        tally = _tally(files, task)
+        at = steps.index(first), steps.index(second)
+        change = {key: _share(counts, at[1]) - _share(counts, at[0]) for key, counts in tally.items()}
+        order = sorted(tally, key=lambda key: (change[key], key))
+        if sum(1 for key in order if change[key] < 0) == 0:
+            order.reverse()
+        rows = []
+        for key in order[:limit]:
+            passed, n = tally[key]
+            rows.append({"task": key[0], "prompt_id": key[1], "passed": passed, "n": n})
+        self._add_prompts(files[-1], rows)
+        return {
+            "steps": steps,
+            "first": first,
+            "second": second,
+            "fell": sum(value < 0 for value in change.values()),
+            "rose": sum(value > 0 for value in change.values()),
+            "rows": rows,
+        }
+
+    def _add_prompts(self, file: _File, rows: Sequence[dict[str, Any]]) -> None:
+        """Put the beginning of each prompt's text to its row."""
+        where = {key: at for at, key in reversed(list(enumerate(_keys(file))))}
+        at = [where.get((row["task"], row["prompt_id"])) for row in rows]
+        known = [place for place in at if place is not None]
+        if known:
+            texts = _read(file.path, ["prompt"]).take(known).column("prompt").to_pylist()
+            shown = dict(zip(known, texts))
+            for row, place in zip(rows, at):
+                row["prompt"] = str(shown.get(place) or "")[:PREVIEW]
+
+    def _all(self) -> list[_File]:
+        """The files of the run, in order of their steps; new and changed ones are read."""
+        present = {}
+        folder = self.folder / "rollouts"
+        for path in folder.glob("*.parquet") if folder.is_dir() else ():
+            if NAME.fullmatch(path.name):
+                present[path.name] = path
+        for gone in self._files.keys() - present.keys():
+            del self._files[gone]
+        for name, path in present.items():
+            try:
+                facts = path.stat()
+            except OSError:
+                continue
+            stamp = (facts.st_mtime_ns, facts.st_size)
+            if name not in self._files or self._stamps.get(name) != stamp:
+                self._stamps[name] = stamp
+                self._files[name] = self._open(name, stamp)
+        found = [file for file in self._files.values() if file is not None]
+        return sorted(found, key=lambda file: (file.step, file.kind))
+
+    def _open(self, name: str, stamp: tuple[int, int]) -> _File | None:
+        match = NAME.fullmatch(name)
+        assert match is not None
+        try:
+            path = inside(self.folder, f"rollouts/{name}")
+            if path is None:
+                return None
+            file = _File(path, match[1], int(match[2]), stamp)
+            table = _read(path, INDEX)
+            file.rows = table.num_rows
+            for column in INDEX:
+                values = table.column(column).to_pylist() if column in table.column_names else [None] * table.num_rows
+                textual = column in ("task", "prompt_id", "outcome")
+                file.columns[column] = np.array(
+                    [str(value)[:200] if value is not None else "" for value in values] if textual else values,
+                    dtype=object,
+                )
+            return file
+        except LabError as error:
+            self.problems.append(str(error))
+            return None
+
+    def _matching(self, file: _File, wanted: Filter) -> np.ndarray:
+        """Rows of a file that pass the filter."""
+        if (wanted.kind and file.kind != wanted.kind) or (wanted.step is not None and file.step != wanted.step):
+            return np.zeros(0, int)
+        keep_R = np.ones(file.rows, bool)
+        if wanted.task is not None:
+            keep_R &= file.columns["task"] == wanted.task
+        if wanted.prompt is not None:
+            keep_R &= file.columns["prompt_id"] == wanted.prompt
+        if wanted.outcome in ("truncated", "interrupted"):
+            keep_R &= file.columns[wanted.outcome].astype(bool)
+        elif wanted.outcome == "not passed":
+            keep_R &= file.columns["outcome"] != "passed"
+        elif wanted.outcome is not None:
+            keep_R &= file.columns["outcome"] == wanted.outcome
+        at_R = np.flatnonzero(keep_R)
+        if wanted.text and len(at_R):
+            at_R = at_R[_holds(file.path, at_R, wanted.text)]
+        return at_R
+
+    def _previews(self, file: _File, at_R: np.ndarray) -> list[dict[str, Any]]:
+        """Rows of a list: the index, and the beginnings of the texts."""
+        table = _read(file.path, ["prompt", "completion"]).take(at_R.tolist())
+        texts = {name: table.column(name).to_pylist() for name in table.column_names}
+        rows = []
+        for place, at in enumerate(at_R.tolist()):
+            row: dict[str, Any] = {"id": f"{file.path.stem}.{at}", "kind": file.kind, "step": file.step}
+            row |= {name: file.columns[name][at] for name in INDEX}
+            row["reward"], row["tokens"] = number(row["reward"]), number(row["tokens"])
+            row |= {name: str(values[place] or "")[:PREVIEW] for name, values in texts.items()}
+            rows.append(row)
+        return rows
+
+    def _locate(self, id: str) -> tuple[_File, int]:
+        stem, _, at = id.rpartition(".")
+        for file in self._all():
+            if file.path.stem == stem and at.isdecimal() and len(at) < 12 and int(at) < file.rows:
+                return file, int(at)
+        raise LabError(f"there is no completion {id[:80]!r} in {self.folder}")
+
+
+def _read(path: Path, columns: Sequence[str]) -> Any:
+    """Some columns of a file as an Arrow table, text dictionary-encoded; columns that it lacks are left out.
+
+    Raises:
+        LabError: it is not Parquet, or larger than the limits.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        raise LabError("completions are Parquet files: install pyarrow, or `pip install 'scalelab[view]'`") from None
+    try:
+        with open(path, "rb") as opened:
+            metadata = parquet.ParquetFile(opened).metadata
+            _check_size(path, metadata)
+            present = [name for name in columns if name in metadata.schema.to_arrow_schema().names]
+            file = parquet.ParquetFile(opened, read_dictionary=[name for name in present if name in TEXT])
+            return file.read(columns=list(dict.fromkeys(present)), use_threads=False)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise LabError(f"{path.name}: not a Parquet file that can be read ({reason})") from None
+
+
+def _check_size(path: Path, metadata: Any) -> None:
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    parts = [group.column(index) for group in groups for index in range(group.num_columns)]
+    values = max((part.num_values for part in parts), default=0)
+    unpacked = sum(part.total_uncompressed_size for part in parts)
+    if metadata.num_rows > MOST_ROWS or values > MOST_VALUES or unpacked > MOST_BYTES:
+        raise LabError(
+            f"{path.name}: {metadata.num_rows:,} rows, {values:,} values in a column, {unpacked:,} bytes unpacked: "
+            f"more than {MOST_ROWS:,}, {MOST_VALUES:,} or {MOST_BYTES:,}, so it is not shown"
+        )
+
+
+def _holds(path: Path, at_R: np.ndarray, text: str) -> np.ndarray:
+    """Which of some rows hold a text in the completion, the prompt or the detail, `bool[len(at_R)]`."""
+    from pyarrow import compute
+
+    table = _read(path, ["completion", "prompt", "detail"]).take(at_R.tolist())
+    found = np.zeros(len(at_R), bool)
+    for column in table.columns:
+        values = column.cast("string")
+        found |= np.array(compute.match_substring(values, text, ignore_case=True).fill_null(False).to_pylist(), bool)
+    return found
+
+
+def _keys(file: _File) -> Iterator[tuple[str, str]]:
+    return zip(file.columns["task"].tolist(), file.columns["prompt_id"].tolist())
+
+
+def _tally(files: Sequence[_File], task: str | None) -> dict[tuple[str, str], tuple[list[int], list[int]]]:
+    """Passes and completions of each prompt, one number for each file."""
+    tally: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+    for index, file in enumerate(files):
+        passed = Counter(key for key, outcome in zip(_keys(file), file.columns["outcome"]) if outcome == "passed")
+        for key, n in Counter(_keys(file)).items():
+            if task is None or key[0] == task:
+                counts = tally.setdefault(key, ([0] * len(files), [0] * len(files)))
+                counts[0][index], counts[1][index] = passed[key], n
+    return tally
+
+
+def _share(counts: tuple[list[int], list[int]], at: int) -> float:
+    passed, n = counts
+    return passed[at] / n[at] if n[at] else 0.0
+
+
+def _outcomes(file: _File) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for task, outcome in zip(file.columns["task"].tolist(), file.columns["outcome"].tolist()):
+        found.setdefault(task, Counter())[outcome] += 1
+    return {task: dict(counts) for task, counts in found.items()}
+
+
+def _token(value: Any) -> Any:
+    """One value of a token column: short text, a finite number, a flag, or a span of three whole numbers."""
+    if isinstance(value, str):
+        return value[:200]
+    if isinstance(value, list):
+        return [int(part) for part in value[:3] if isinstance(part, int)]
+    if isinstance(value, dict):
+        return [int(part) for part in list(value.values())[:3] if isinstance(part, int)]
+    if isinstance(value, bool):
+        return value
+    found = number(value)
+    return None if found is None else int(found) if isinstance(value, int) else float(f"{found:.4g}")

@@ -1,0 +1,279 @@
+"""The live page: a small read-only server over the runs it was given, and nothing else.
+
+It answers GET alone, under fixed addresses; runs go by ids, completions by names that the run's own files gave. On a
+loopback address no token is needed, but the `Host` header must be a loopback name, so that no website can read the page
+through the visitor's browser (DNS rebinding). On any other address every request needs the token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+from scalelab.errors import LabError
+from scalelab.view.lab import Lab
+from scalelab.view.page import SCRIPTS, STATIC, page_html
+from scalelab.view.rollouts import Filter
+
+try:
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.gzip import GZipMiddleware
+    from starlette.requests import Request
+    from starlette.responses import RedirectResponse, Response
+    from starlette.routing import Route
+    from starlette.types import ASGIApp, Receive, Scope, Send
+except ModuleNotFoundError:
+    raise LabError("the live page needs a server: `pip install 'scalelab[view]'`, or write a file by `scalelab report`")
+
+POLL = 1.5
+"""Seconds between two looks at the runs' files while somebody watches."""
+
+WATCHED = 60.0
+"""Seconds after the last question for which somebody is taken to watch."""
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+COOKIE = "scalelab_token"
+
+
+class Keeper:
+    """Keeps the overview of a lab up to date in a thread of its own, while somebody watches.
+
+    Attributes:
+        lab: the runs.
+        lock: held while the runs' records change or are read.
+    """
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.lock = threading.RLock()
+        self._asked, self._stop = time.monotonic(), threading.Event()
+        self._wake = threading.Event()
+        self._published: tuple[str, bytes] = ("", b"")
+        self._thread = threading.Thread(target=self._work, name="scalelab-view", daemon=True)
+
+    def start(self) -> None:
+        """Read the runs, publish their points, and begin to fit."""
+        with self.lock:
+            self.lab.update()
+            self._publish(self.lab.overview(fit=False))
+        self._thread.start()
+
+    def stop(self, seconds: float = 10.0) -> None:
+        """End the thread; wait for the fit that it is at, so many seconds at most."""
+        self._stop.set()
+        self._wake.set()
+        self._thread.join(seconds)
+
+    def overview(self) -> tuple[str, bytes]:
+        """The newest overview: its tag, and the JSON."""
+        self._asked = time.monotonic()
+        self._wake.set()
+        return self._published
+
+    def _work(self) -> None:
+        self._bring_up()
+        while not self._stop.is_set():
+            self._wake.wait(POLL if time.monotonic() - self._asked < WATCHED else None)
+            self._wake.clear()
+            if self._stop.wait(POLL):
+                return
+            with self.lock:
+                changed = self.lab.update()
+            if changed or self.lab.pending():
+                self._bring_up()
+
+    def _bring_up(self) -> None:
+        """Make the fits that are missing, and publish as they come."""
+        published = 0.0
+        for item in list(self.lab.curves):
+            if self.lab.judge.known(item) is None:
+                if time.monotonic() - published > POLL:
+                    self._publish_now()
+                    published = time.monotonic()
+                self.lab.judge.fit(item)
+            if self._stop.is_set():
+                return
+        self.lab.warm()
+        self._publish_now()
+
+    def _publish_now(self) -> None:
+        with self.lock:
+            overview = self.lab.overview(fit=False)
+        self._publish(overview)
+
+    def _publish(self, overview: dict[str, Any]) -> None:
+        content = json.dumps(overview, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
+        self._published = (f'"{hashlib.sha256(content).hexdigest()[:32]}"', content)
+
+
+class _Guard:
+    """Lets a request pass that names a known host and, where one is asked for, the token."""
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        if self._token is None:
+            allowed = _is_loopback(request.url.hostname or "")
+            refusal = "This page answers to loopback names only."
+        else:
+            given = request.query_params.get("token") or request.cookies.get(COOKIE) or ""
+            allowed = hmac.compare_digest(given.encode(), self._token.encode())
+            refusal = "The address needs the token that `scalelab view` printed."
+        if not allowed:
+            await Response(refusal + "\n", 403, media_type="text/plain")(scope, receive, send)
+        elif self._token is not None and request.url.path == "/" and "token" in request.query_params:
+            answer = RedirectResponse("/", 303)  # the token leaves the address bar and the history
+            answer.set_cookie(COOKIE, self._token, httponly=True, samesite="strict")
+            await answer(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def make_app(keeper: Keeper, token: str | None = None) -> Starlette:
+    """The application.
+
+    Args:
+        keeper: the runs, started already.
+        token: what every request must bring; None asks for a loopback `Host` instead.
+    """
+    routes = [
+        Route("/", lambda _: _answer(page_html(keeper.lab, live=True).encode(), "text/html; charset=utf-8")),
+        Route("/static/{name}", _static),
+        *(Route(path, _json(keeper, answer)) for path, answer in QUESTIONS.items()),
+        Route("/api/overview", _overview(keeper)),
+    ]
+    guards = [Middleware(_Guard, token=token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)]
+    return Starlette(routes=routes, middleware=guards)
+
+
+def new_token(host: str) -> str | None:
+    """A token for a server at some address; None for a loopback address."""
+    return None if _is_loopback(host) else secrets.token_urlsafe(24)
+
+
+def _steps(keeper: Keeper, request: Request) -> Any:
+    return _run(keeper, request).rollouts.steps()
+
+
+def _completions(keeper: Keeper, request: Request) -> Any:
+    asked = request.query_params
+    wanted = Filter(
+        kind=asked.get("kind"),
+        step=_whole(asked.get("step")),
+        task=asked.get("task"),
+        outcome=asked.get("outcome"),
+        prompt=asked.get("prompt"),
+        text=(asked.get("text") or None) and asked["text"][:200],
+    )
+    offset, limit = _whole(asked.get("offset")) or 0, min(_whole(asked.get("limit")) or 50, 200)
+    return _run(keeper, request).rollouts.rows(wanted, offset, limit)
+
+
+def _completion(keeper: Keeper, request: Request) -> Any:
+    return _run(keeper, request).rollouts.row(request.query_params.get("row", ""))
+
+
+def _prompt(keeper: Keeper, request: Request) -> Any:
+    asked = request.query_params
+    return _run(keeper, request).rollouts.prompt(asked.get("task", ""), asked.get("prompt", ""))
+
+
+def _prompts(keeper: Keeper, request: Request) -> Any:
+    asked = request.query_params
+    rollouts = _run(keeper, request).rollouts
+    return rollouts.prompts(asked.get("task") or None, _whole(asked.get("first")), _whole(asked.get("second")))
+
+
+def _detail(keeper: Keeper, request: Request) -> Any:
+    return _run(keeper, request).detail()
+
+
+QUESTIONS: dict[str, Callable[[Keeper, Request], Any]] = {
+    "/api/run/{run}": _detail,
+    "/api/steps/{run}": _steps,
+    "/api/completions/{run}": _completions,
+    "/api/completion/{run}": _completion,
+    "/api/prompt/{run}": _prompt,
+    "/api/prompts/{run}": _prompts,
+}
+"""What can be asked about one run."""
+
+
+def _run(keeper: Keeper, request: Request) -> Any:
+    return keeper.lab.run(request.path_params["run"])
+
+
+def _json(keeper: Keeper, answer: Callable[[Keeper, Request], Any]) -> Callable[[Request], Response]:
+    """A route for one of the questions; Starlette runs it in a thread."""
+
+    def respond(request: Request) -> Response:
+        try:
+            with keeper.lock:
+                content = json.dumps(answer(keeper, request), allow_nan=False, ensure_ascii=False)
+        except LabError as error:
+            return _answer(json.dumps({"error": str(error)}).encode(), "application/json", 404)
+        return _answer(content.encode("utf-8", "replace"), "application/json")
+
+    return respond
+
+
+def _overview(keeper: Keeper) -> Callable[[Request], Response]:
+    def respond(request: Request) -> Response:
+        tag, content = keeper.overview()
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"etag": tag})
+        answer = _answer(content, "application/json")
+        answer.headers["etag"] = tag
+        return answer
+
+    return respond
+
+
+def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in (*SCRIPTS, "style.css"):
+        return Response("not found\n", 404, media_type="text/plain")
+    kind = "text/css" if name.endswith(".css") else "text/javascript"
+    return _answer(resources.files(STATIC).joinpath(name).read_bytes(), f"{kind}; charset=utf-8")
+
+
+def _answer(content: bytes, kind: str, status: int = 200) -> Response:
+    headers = {
+        "content-security-policy": POLICY,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-resource-policy": "same-origin",
+        "cache-control": "no-cache",
+    }
+    return Response(content, status, headers, media_type=kind)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 12 else None

@@ -1,0 +1,115 @@
+"""What the `config.gin` files of runs say: bindings, and what differs between runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+BINDING = re.compile(r"^([\w./]+) = (.*?)(?:  # .*)?$", re.M)
+
+PROMPTS, GENERATIONS, TOKENS = "Recipe.prompts_per_step", "Recipe.generations_per_prompt", "Recipe.max_tokens"
+
+MOVES_ALONG = (
+    PROMPTS,
+    GENERATIONS,
+    TOKENS,
+    "GeneratorConfig.max_model_len",
+    "ForcedInterruption.earliest",
+    "ForcedInterruption.latest",
+    "LengthPenalty.max_tokens",
+    "LengthPenalty.cache_tokens",
+    "Run.seed",
+)
+"""Bindings that belong to a scaling axis, or say nothing about scale."""
+
+
+def bindings(config: str) -> dict[str, str]:
+    """The bindings of a configuration, by name, as text."""
+    return dict(BINDING.findall(config))
+
+
+def differences(settings: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+    """The bindings in which runs differ, seeds apart.
+
+    Args:
+        settings: the bindings of each run, by the run's name; a run without a configuration has none.
+
+    Returns:
+        Rows `{"name", "values": {run: text, or None where the run does not have the binding}}`.
+    """
+    known = {run: found for run, found in settings.items() if found}
+    names = dict.fromkeys(name for found in known.values() for name in found)
+    rows = []
+    for name in names:
+        values = {run: found.get(name) for run, found in known.items()}
+        if len(set(values.values())) > 1 and not name.endswith(".seed"):
+            rows.append({"name": name, "values": values})
+    return rows
+
+
+def completions_per_step(found: Mapping[str, str]) -> int | None:
+    """Prompts per step times generations per prompt, where the configuration has both."""
+    counts = [_integer(found, name) for name in (PROMPTS, GENERATIONS)]
+    return counts[0] * counts[1] if counts[0] and counts[1] else None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run stands on the scaling axes, and all else that its configuration says."""
+
+    values: dict[str, int]
+    rest: frozenset[tuple[str, str]]
+
+
+def axes(settings: Mapping[str, Mapping[str, str]], fits: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The axes along which at least two runs lie that differ in nothing else (ScaleRL §5).
+
+    Args:
+        settings: the bindings of each run, by the run's name.
+        fits: records of fits, with `run`, `task`, `parameters` and `intervals`.
+
+    Returns:
+        `{"name", "points": [{"at", "run", "task", "A", "interval"}]}`, points by their place on the axis.
+    """
+    places = {run: place for run, found in settings.items() if (place := _place(found)) is not None}
+    found_axes = []
+    for name in ("completions per step", "generations per prompt", "tokens per completion"):
+        groups: dict[object, list[str]] = {}
+        for run, place in places.items():
+            others = tuple(value for axis, value in place.values.items() if axis != name)
+            groups.setdefault((others, place.rest), []).append(run)
+        for runs in groups.values():
+            if len({places[run].values[name] for run in runs}) > 1:
+                points = [
+                    {
+                        "at": places[fit["run"]].values[name],
+                        "run": fit["run"],
+                        "task": fit["task"],
+                        "A": fit["parameters"]["A"],
+                        "interval": fit["intervals"]["A"],
+                    }
+                    for fit in fits
+                    if fit["run"] in runs and "A" in fit.get("intervals", {})
+                ]
+                if len({point["at"] for point in points}) > 1:
+                    found_axes.append({"name": name, "points": sorted(points, key=lambda point: point["at"])})
+    return found_axes
+
+
+def _integer(found: Mapping[str, str], name: str) -> int | None:
+    text = found.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 12 else None
+
+
+def _place(found: Mapping[str, str]) -> Place | None:
+    prompts, generations, tokens = (_integer(found, name) for name in (PROMPTS, GENERATIONS, TOKENS))
+    if prompts is None or generations is None or tokens is None:
+        return None
+    values = {
+        "completions per step": prompts * generations,
+        "generations per prompt": generations,
+        "tokens per completion": tokens,
+    }
+    return Place(values, frozenset(pair for pair in found.items() if pair[0] not in MOVES_ALONG))

@@ -1,0 +1,212 @@
+// Elements, numbers, state and data of the page. Text from runs only ever becomes a text node, never HTML.
+"use strict";
+window.Lab = {};
+
+(function () {
+  const SVG = new Set(["svg", "path", "g", "circle", "rect", "line", "text"]);
+
+  /** An element: h("p", {class: "note", onclick: f}, "text", child, [more]). */
+  function h(tag, attributes, ...children) {
+    const element = SVG.has(tag) ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (value === null || value === undefined || value === false) continue;
+      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (name === "style") Object.assign(element.style, value);
+      else if (name === "value" || name === "checked" || name === "selected") element[name] = value;
+      else element.setAttribute(name, value === true ? "" : value);
+    }
+    append(element, children);
+    return element;
+  }
+
+  function append(element, children) {
+    for (const child of children) {
+      if (Array.isArray(child)) append(element, child);
+      else if (child !== null && child !== undefined && child !== false) element.append(child.nodeType ? child : String(child));
+    }
+  }
+
+  /** Text with invisible and direction-changing characters made visible, so that it shows what is really there. */
+  function visible(text) {
+    return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]/g,
+      (character) => "⟨" + character.codePointAt(0).toString(16).padStart(4, "0") + "⟩");
+  }
+
+  /** A number as people read it, with so many significant digits. */
+  function number(value, digits = 3) {
+    if (value === null || value === undefined || !isFinite(value)) return "–";
+    const size = Math.abs(value);
+    const minus = value < 0 ? "−" : "";
+    if (size === 0) return "0";
+    if (size >= 1e15 || size < 1e-4) {
+      const [mantissa, exponent] = size.toExponential(digits - 1).split("e");
+      return `${minus}${mantissa}·10${superscript(Number(exponent))}`;
+    }
+    for (const [limit, unit] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+      if (size >= limit) return minus + trim((size / (unit === "k" ? 1e3 : limit)).toPrecision(digits)) + unit;
+    }
+    if (size >= 1000) return minus + Math.round(size).toLocaleString("en-US");
+    return minus + trim(size.toPrecision(digits));
+  }
+
+  function trim(text) {
+    if (text.includes("e")) return String(Number(text));
+    return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+  }
+
+  function superscript(value) {
+    return String(value).replace(/./g, (sign) => ({ "-": "⁻" }[sign] || "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(sign)]));
+  }
+
+  /** A value with its interval: as many decimals as the interval's width warrants. */
+  function interval(value, ends, digits) {
+    if (value === null || value === undefined) return "–";
+    if (!ends || ends[0] === null) return number(value);
+    const width = Math.abs((ends[1] === null ? value : ends[1]) - ends[0]) || Math.abs(value) || 1;
+    const decimals = digits ?? Math.min(6, Math.max(0, 1 - Math.floor(Math.log10(width))));
+    const show = (one) => (one === null ? "…" : fixed(one, decimals));
+    return `${show(value)} [${show(ends[0])}, ${show(ends[1])}]`;
+  }
+
+  function fixed(value, decimals) {
+    return (value < 0 ? "−" : "") + Math.abs(value).toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+  }
+
+  function signed(value, decimals = 3) {
+    if (value === null || value === undefined) return "–";
+    return (value < 0 ? "−" : "+") + Math.abs(value).toFixed(decimals);
+  }
+
+  function percent(share) {
+    if (share === null || share === undefined) return "–";
+    if (share > 0.995 && share < 1) return "> 99 %";
+    if (share < 0.005 && share > 0) return "< 1 %";
+    return `${Math.round(share * 100)} %`;
+  }
+
+  /** Compute with its unit; small parts of an hour in minutes. */
+  function quantity(value, unit) {
+    if (value === null || value === undefined) return "–";
+    if (unit && unit.endsWith("-hours") && value > 0 && value < 0.5) return `${number(value * 60)} ${unit.replace("hours", "minutes")}`;
+    return `${number(value)} ${unit || ""}`.trim();
+  }
+
+  function duration(hours) {
+    if (hours === null || hours === undefined) return "–";
+    const minutes = Math.round(hours * 60);
+    if (minutes < 60) return `${minutes} min`;
+    return minutes < 2880 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${number(hours / 24)} days`;
+  }
+
+  /** A table. Columns: {title, cell(row) → text or element, sort(row) → value, numeric}. */
+  function table(caption, columns, rows, options = {}) {
+    let order = options.order || null;
+    const body = h("tbody");
+    const heads = columns.map((column, index) => {
+      const label = column.sort
+        ? h("button", { type: "button", class: "sort", onclick: () => { order = order && order[0] === index ? [index, -order[1]] : [index, column.numeric ? -1 : 1]; fill(); } }, column.title)
+        : column.title;
+      return h("th", { scope: "col", class: column.numeric ? "numeric" : null }, label);
+    });
+    function fill() {
+      const shown = [...rows];
+      if (order) {
+        const value = columns[order[0]].sort;
+        shown.sort((a, b) => {
+          const [x, y] = [value(a), value(b)];
+          if (x === y) return 0;
+          if (x === null || x === undefined) return 1;
+          if (y === null || y === undefined) return -1;
+          return (x < y ? -1 : 1) * order[1];
+        });
+      }
+      heads.forEach((head, index) => {
+        if (order && order[0] === index) head.setAttribute("aria-sort", order[1] > 0 ? "ascending" : "descending");
+        else head.removeAttribute("aria-sort");
+      });
+      body.replaceChildren(...shown.map((row) => h("tr", { class: options.rowClass && options.rowClass(row) }, columns.map((column, index) =>
+        h(index === 0 && !options.plain ? "th" : "td", { scope: index === 0 && !options.plain ? "row" : null, class: column.numeric ? "numeric" : null }, column.cell(row))))));
+    }
+    fill();
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      h("table", {}, h("caption", { class: options.captioned ? null : "hidden" }, caption), h("thead", {}, h("tr", {}, heads)), body));
+  }
+
+  function select(label, choices, value, change) {
+    const box = h("select", { onchange: (event) => change(event.target.value) },
+      choices.map(([key, text]) => h("option", { value: key }, text)));
+    box.value = value;
+    return h("label", { class: "field" }, h("span", {}, label), box);
+  }
+
+  function checkbox(label, checked, change) {
+    return h("label", { class: "check" }, h("input", { type: "checkbox", checked, onchange: (event) => change(event.target.checked) }), label);
+  }
+
+  function button(label, press, attributes = {}) {
+    return h("button", { type: "button", onclick: press, ...attributes }, label);
+  }
+
+  /** The mark of a run in tables and legends: its symbol in its colour. */
+  function mark(code) {
+    const size = 14;
+    const shapes = {
+      circle: "M7 2a5 5 0 1 0 .01 0z", rect: "M2 2h10v10H2z", triangle: "M7 1l6 11H1z", diamond: "M7 0l6 7-6 7-6-7z",
+      pin: "M7 13C5 9 2 8 2 5a5 4.5 0 0 1 10 0c0 3-3 4-5 8z", arrow: "M7 0l5 13-5-4-5 4z", roundRect: "M4 2h6a2 2 0 0 1 2 2v6a2 2 0 0 1-2 2H4a2 2 0 0 1-2-2V4a2 2 0 0 1 2-2z",
+    };
+    return h("svg", { class: "mark", width: size, height: size, viewBox: `0 0 ${size} ${size}`, "aria-hidden": "true" },
+      h("path", { d: shapes[code.symbol] || shapes.circle, fill: tone(code.color) }));
+  }
+
+  /** A colour for the present theme: on dark ground lighter, in the same order of lightness. */
+  function tone(color) {
+    if (!dark()) return color;
+    let [r, g, b] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16) / 255);
+    const lift = 0.38;
+    [r, g, b] = [r, g, b].map((part) => Math.round((part + (1 - part) * lift) * 255));
+    return "#" + [r, g, b].map((part) => part.toString(16).padStart(2, "0")).join("");
+  }
+
+  function dark() {
+    const chosen = document.documentElement.dataset.theme;
+    return chosen ? chosen === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
+  }
+
+  /** Data: from the server, or from what is inside this file. */
+  function source() {
+    const inside = document.getElementById("data");
+    if (inside) return Lab.fileSource(JSON.parse(inside.textContent));
+    let tag = null;
+    const get = async (path, parameters = {}) => {
+      const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+      const answer = await fetch(`api/${path}${query.size ? "?" + query : ""}`);
+      const content = await answer.json();
+      if (!answer.ok) throw new Error(content.error || `the server answered ${answer.status}`);
+      return content;
+    };
+    return {
+      live: true,
+      async overview() {
+        const answer = await fetch("api/overview", { headers: tag ? { "if-none-match": tag } : {} });
+        if (answer.status === 304) return null;
+        if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+        tag = answer.headers.get("etag");
+        return answer.json();
+      },
+      run: (id) => get(`run/${id}`),
+      steps: (id) => get(`steps/${id}`),
+      completions: (id, filter) => get(`completions/${id}`, filter),
+      completion: (id, row) => get(`completion/${id}`, { row }),
+      prompt: (id, task, prompt) => get(`prompt/${id}`, { task, prompt }),
+      prompts: (id, filter) => get(`prompts/${id}`, filter),
+    };
+  }
+
+  /** What the visitor chose; kept while the page is open. */
+  const state = {
+    overview: null, x: "compute", log: false, bands: null, points: true, hidden: new Set(), tasks: null, budget: null, target: "",
+    selected: new Set(), run: null, other: "", filter: { text: "", status: "" }, grouped: true,
+  };
+
+  Object.assign(Lab, { h, visible, number, interval, fixed, signed, percent, quantity, duration, table, select, checkbox, button, mark, tone, dark, source, state });
+})();

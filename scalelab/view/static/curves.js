@@ -1,0 +1,242 @@
+// Pass rate against compute: points with errors, fits, bands, forecast; choice of axis, runs, tasks; the budget.
+"use strict";
+(function () {
+  const { h, number, interval, percent, quantity, signed, select, checkbox, button, mark, tone, state } = Lab;
+  const { ink, base, axis, tip, frame } = Lab.chart;
+  const AXES = { compute: null, step: "optimiser steps", completions: "completions", tokens: "tokens", flops: "FLOPs", hours: "wall-clock hours" };
+
+  const fitted = (run, task) => state.overview.fits.find((fit) => fit.run === run && fit.task === task && !fit.refused);
+  const pointsOf = (group, task) => state.overview.points.filter((points) => points.group === group && points.task === task);
+  const unit = () => (state.overview.fits[0] || {}).unit || (state.overview.runs[0] || {}).unit || "compute";
+  const shownGroups = () => state.overview.groups.filter((group) => !state.hidden.has(group.name));
+  const shownTasks = () => state.overview.tasks.filter((task) => !state.tasks || state.tasks.has(task.name));
+  const bands = () => state.bands ?? shownGroups().length <= 4;
+
+  function spent() {
+    return Math.max(...state.overview.fits.filter((fit) => !fit.refused).map((fit) => fit.window[1]), 0);
+  }
+
+  /** The axes that some run has values for. */
+  function choices() {
+    const present = Object.keys(AXES).filter((name) => state.overview.points.some((points) => (points.x[name] || []).some((value) => value !== null)));
+    return present.map((name) => [name, name === "compute" ? unit() : AXES[name]]);
+  }
+
+  function axisLabel() {
+    return state.x === "compute" ? `compute (${unit()})` : AXES[state.x];
+  }
+
+  /** One task's chart. */
+  function taskChart(task) {
+    const single = state.overview.groups.length === 1;
+    const make = () => {
+      const groups = shownGroups();
+      const series = [];
+      const xs = [];
+      const horizon = state.budget || spent() * 1.5;
+      let lowest = Infinity;
+      for (const group of groups) {
+        const code = single ? task : group;
+        const color = tone(code.color);
+        const entries = pointsOf(group.name, task.name);
+        const fit = fitted(group.name, task.name);
+        const data = [];
+        for (const points of entries) {
+          (points.x[state.x] || []).forEach((x, index) => {
+            if (x === null || (state.log && x <= 0)) return;
+            data.push({ value: [x, points.y[index], points.stderr[index] || 0, points.x.step ? points.x.step[index] : null, points.x.compute ? points.x.compute[index] : null], run: points.run });
+            xs.push(x);
+            if (x > 0) lowest = Math.min(lowest, x);
+          });
+        }
+        if (fit && entries.length) series.push(...fitSeries(fit, entries, color, code, group.name, horizon, xs));
+        if (state.points || !fit) series.push(...pointSeries(data, color, code, group.name, fit));
+      }
+      const marks = state.budget && state.x === "compute" ? [{ xAxis: state.budget, name: "budget" }] : [];
+      if (series.length && marks.length) series[0].markLine = { silent: true, symbol: "none", animation: false, label: { formatter: "budget", color: ink().muted }, lineStyle: { color: ink().muted, type: "dashed" }, data: marks };
+      return base({
+        grid: { left: 10, right: 22, top: 14, bottom: 66, containLabel: true },
+        xAxis: axis(axisLabel(), { type: state.log ? "log" : "value", min: state.log ? (isFinite(lowest) ? lowest : 1) : 0, max: xs.length ? Math.max(...xs) : 1, nameLocation: "middle", nameGap: 26, scale: false }),
+        yAxis: axis("", { type: "value", min: (range) => Math.max(0, Math.floor(range.min * 20) / 20), max: (range) => Math.min(1, Math.ceil(range.max * 20) / 20) }),
+        dataZoom: [{ type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl" }, { type: "slider", filterMode: "none", bottom: 6, height: 20, labelFormatter: (value) => number(value) }],
+        tooltip: { trigger: "item", formatter: (p) => pointTip(p) },
+        series,
+      });
+    };
+    const describe = () => {
+      const words = shownGroups().map((group) => {
+        const fit = fitted(group.name, task.name);
+        return fit ? `${group.name} A ${interval(fit.parameters.A, fit.intervals.A)}` : `${group.name} without a fit`;
+      });
+      return `${task.name || "pass rate"} against ${axisLabel()}: ${words.join("; ")}`;
+    };
+    return frame(`curves ${task.name}`, 420, make, describe, { title: `${task.name || "Pass rate"}: held-out pass rate`, ready: (chart) => chart.getZr().on("dblclick", (event) => setBudget(chart, event)) });
+  }
+
+  function setBudget(chart, event) {
+    if (state.x !== "compute") return;
+    const [x] = chart.convertFromPixel({ gridIndex: 0 }, [event.offsetX, event.offsetY]);
+    if (x > 0) { state.budget = x; Lab.curves.refresh(); }
+  }
+
+  /** The fitted curve over its points, the forecast beyond them, and the band. */
+  function fitSeries(fit, entries, color, code, name, horizon, xs) {
+    const place = Lab.curve.axisOf(entries[0], state.x);
+    if (!place) return [];
+    const first = state.log ? Math.min(...entries.flatMap((points) => (points.x.compute || []).filter((value) => value > 0))) : 0;
+    const [start, last] = [Math.max(first, 0), fit.window[1]];
+    const end = Math.max(horizon, last);
+    const inside = Lab.curve.grid(start || last / 1000, last, 90, state.log);
+    const outside = end > last ? Lab.curve.grid(last, end, 45, state.log) : [];
+    const at = (compute) => Lab.curve.sigmoid({ R0: fit.parameters.R0 ?? 0, ...fit.parameters }, compute);
+    xs.push(place(end));
+    const line = (list, value, more) => ({ type: "line", name, data: list.map((compute) => [place(compute), value(compute)]), showSymbol: false, silent: true, z: 3, itemStyle: { color }, emphasis: { disabled: true }, ...more });
+    const series = [line(inside, at, { lineStyle: { width: 2, color, type: code.dash } })];
+    const beyond = outside.length ? Lab.curve.band(fit, outside) : [];
+    if (outside.length) {
+      let step = 0;
+      series.push(line(outside, () => beyond[step++][1], { lineStyle: { width: 1.5, color, type: [3, 5] } }));
+    }
+    if (bands()) {
+      const rows = [...Lab.curve.band(fit, inside).map((row, index) => [inside[index], row]), ...beyond.map((row, index) => [outside[index], row])];
+      const outline = [...rows.map(([compute, row]) => [place(compute), row[2]]), ...rows.reverse().map(([compute, row]) => [place(compute), row[0]])];
+      series.push({
+        type: "custom", silent: true, z: 1, clip: true, data: [[outline[0][0], outline[0][1]]],
+        renderItem: (_, api) => ({ type: "polygon", shape: { points: outline.map((pair) => api.coord(pair)) }, style: { fill: color, opacity: 0.13 } }),
+      });
+    }
+    return series;
+  }
+
+  /** Points with bars of one standard error; hollow ones were not fitted. */
+  function pointSeries(data, color, code, name, fit) {
+    const many = data.length > 60;
+    const used = (row) => fit && (row.value[4] === 0 || (row.value[4] >= fit.window[0] && row.value[4] <= fit.window[1]));
+    return [
+      { type: "custom", silent: true, z: 2, clip: true, data: data.map((row) => row.value), encode: { x: 0, y: 1 },
+        renderItem: (_, api) => {
+          const [a, b] = [api.coord([api.value(0), api.value(1) - api.value(2)]), api.coord([api.value(0), api.value(1) + api.value(2)])];
+          return { type: "line", shape: { x1: a[0], y1: a[1], x2: b[0], y2: b[1] }, style: { stroke: color, opacity: 0.4 } };
+        } },
+      { type: "scatter", name, z: 4, symbol: code.symbol, symbolSize: many ? 5 : 7, data: data.map((row) => (used(row) ? row : { ...row, itemStyle: { color: ink().ground, borderColor: color, borderWidth: 1.2 } })), itemStyle: { color }, emphasis: { scale: 1.6 } },
+    ];
+  }
+
+  function pointTip(p) {
+    if (p.seriesType !== "scatter") return "";
+    const [x, y, stderr, step, compute] = p.value;
+    const run = state.overview.runs.find((one) => one.id === p.data.run);
+    const rows = [["pass rate", `${y.toFixed(3)} ± ${stderr.toFixed(3)}`]];
+    if (compute !== null) rows.push(["compute", quantity(compute, unit())]);
+    if (step !== null) rows.push(["step", number(step)]);
+    if (state.x !== "compute" && state.x !== "step") rows.push([AXES[state.x], number(x)]);
+    return tip(run ? run.name : p.seriesName, rows);
+  }
+
+  /** Forecasts at the budget: a table, and for a target pass rate the compute it takes. */
+  function forecastTable() {
+    const rows = [];
+    for (const task of shownTasks()) {
+      for (const group of shownGroups()) {
+        const fit = fitted(group.name, task.name);
+        if (fit) rows.push({ task, group, fit, found: Lab.curve.forecast(fit, state.budget || 2 * fit.window[1]) });
+      }
+    }
+    const target = Number(state.target);
+    const wanted = target > 0 && target < 1;
+    const columns = [
+      { title: "recipe", cell: (row) => [mark(row.group), row.group.name], sort: (row) => row.group.name },
+      { title: "task", cell: (row) => row.task.name || "–", sort: (row) => row.task.name },
+      { title: "spent", numeric: true, cell: (row) => quantity(row.fit.window[1], row.fit.unit), sort: (row) => row.fit.window[1] },
+      { title: "forecast", numeric: true, cell: (row) => interval(row.found.value, row.found.interval, 3), sort: (row) => row.found.value },
+      { title: "gain", numeric: true, cell: (row) => signed(row.found.gain), sort: (row) => row.found.gain },
+      { title: "advice", cell: (row) => verdict(Lab.curve.advice(row.found)), sort: (row) => row.found.worthwhile },
+    ];
+    if (wanted) columns.push({ title: `compute for ${target}`, numeric: true, cell: (row) => reachText(row.fit, target), sort: (row) => Lab.curve.reach(row.fit, target).compute });
+    return rows.length ? Lab.table("Forecasts at the budget", columns, rows) : h("p", { class: "note" }, "No fit yet: three evaluations and a rise are needed.");
+  }
+
+  function reachText(fit, target) {
+    const found = Lab.curve.reach(fit, target);
+    if (found.probability <= 0.05) return "not reachable";
+    if (!isFinite(found.compute)) return `probably never (${percent(found.probability)} that it is reached)`;
+    const high = isFinite(found.interval[1]) ? quantity(found.interval[1], fit.unit) : "never";
+    return `${quantity(found.compute, fit.unit)} [${quantity(found.interval[0], fit.unit)}, ${high}]`;
+  }
+
+  function verdict(word) {
+    return h("span", { class: `chip ${word}` }, { extend: "extend", stop: "stop", unclear: "unclear" }[word] || word);
+  }
+
+  /** The section: controls, one chart per task, legend, budget and forecasts. */
+  function section() {
+    const charts = shownTasks().map((task) => taskChart(task));
+    const legend = h("div", { class: "legend", role: "group", "aria-label": "Recipes shown" });
+    const forecasts = h("div", { class: "forecasts" });
+    const budgetText = h("output", { class: "budget", "aria-live": "polite" });
+    const most = spent();
+    const exponent = () => (state.budget && most ? Math.log10(state.budget / most) : Math.log10(1.5));
+    const slider = h("input", {
+      type: "range", min: "-1", max: "2", step: "0.01", "aria-label": "Budget, as a multiple of what is spent",
+      oninput: (event) => { state.budget = most * Math.pow(10, Number(event.target.value)); later(); },
+    });
+    let timer = null;
+    const later = () => { showBudget(); clearTimeout(timer); timer = setTimeout(refresh, 40); };
+    function showBudget() {
+      slider.value = String(exponent());
+      const at = state.budget || most * 1.5;
+      budgetText.textContent = most ? `${quantity(at, unit())} (${number(at / most)} × what is spent)` : "–";
+    }
+    function fillLegend() {
+      legend.replaceChildren(...(state.overview.groups.length > 1 ? [
+        ...state.overview.groups.map((group) => h("button", {
+          type: "button", class: "toggle", "aria-pressed": String(!state.hidden.has(group.name)),
+          onclick: () => { state.hidden.has(group.name) ? state.hidden.delete(group.name) : state.hidden.add(group.name); refresh(); fillLegend(); },
+        }, mark(group), group.name)),
+        button("all", () => { state.hidden.clear(); refresh(); fillLegend(); }, { class: "quiet small" }),
+        button("leaders", () => { leaders(); refresh(); fillLegend(); }, { class: "quiet small" }),
+        button("none", () => { state.overview.groups.forEach((group) => state.hidden.add(group.name)); refresh(); fillLegend(); }, { class: "quiet small" }),
+      ] : []));
+    }
+    function refresh() {
+      charts.forEach((chart) => chart.draw());
+      forecasts.replaceChildren(forecastTable());
+      showBudget();
+    }
+    const again = () => Lab.show();
+    const controls = h("div", { class: "controls" },
+      select("Horizontal axis", choices(), state.x, (value) => { state.x = value; refresh(); note.hidden = value === "compute"; }),
+      checkbox("logarithmic", state.log, (on) => { state.log = on; refresh(); }),
+      checkbox("bands", bands(), (on) => { state.bands = on; refresh(); }),
+      checkbox("points", state.points, (on) => { state.points = on; refresh(); }),
+      state.overview.tasks.length > 1 ? h("span", { class: "field", role: "group", "aria-label": "Tasks" }, h("span", {}, "Tasks"), state.overview.tasks.map((task) => checkbox(task.name, !state.tasks || state.tasks.has(task.name), (on) => {
+        const chosen = new Set(shownTasks().map((one) => one.name));
+        on ? chosen.add(task.name) : chosen.delete(task.name);
+        state.tasks = chosen.size === state.overview.tasks.length ? null : chosen;
+        again();
+      }))) : null,
+      button("reset zoom", refresh, { class: "quiet small" }));
+    const note = h("p", { class: "note", hidden: state.x === "compute" }, `Curves are fitted against ${unit()}; here they are drawn where that compute was spent.`);
+    fillLegend();
+    showBudget();
+    forecasts.replaceChildren(forecastTable());
+    Lab.curves.refresh = refresh;
+    return h("section", { id: "curves", "aria-labelledby": "curves-title" }, h("h2", { id: "curves-title" }, "Curves and forecast"), controls, legend,
+      h("div", { class: charts.length > 1 ? "pair" : "single" }, charts.map((chart) => chart.figure)), note,
+      h("p", { class: "note" }, `Bars: one standard error. Shaded: ${percent(state.overview.level)} band of the curve. Dashed: forecast. Hollow points were not fitted. Ctrl and wheel zooms; a double click sets the budget.`),
+      h("div", { class: "budgetbar" }, h("label", { class: "field wide" }, h("span", {}, "Budget"), slider), budgetText,
+        button("reset", () => { state.budget = null; refresh(); }, { class: "quiet small" }),
+        h("label", { class: "field" }, h("span", {}, "Target pass rate"), h("input", { type: "number", min: "0.01", max: "0.99", step: "0.01", value: state.target, oninput: (event) => { state.target = event.target.value; forecasts.replaceChildren(forecastTable()); } }))),
+      forecasts);
+  }
+
+  /** Leave only the best of each task. */
+  function leaders() {
+    const best = new Set();
+    for (const one of state.overview.comparisons) one.entries.slice(0, 3).forEach((entry) => best.add(entry.run));
+    if (!best.size) return;
+    state.hidden = new Set(state.overview.groups.map((group) => group.name).filter((name) => !best.has(name)));
+  }
+
+  Lab.curves = { section, verdict, fitted, unit, refresh() {} };
+})();

@@ -1,0 +1,87 @@
+// Views by address, the theme, and the live page's questions to the server.
+"use strict";
+(function () {
+  const { h, state, chart } = Lab;
+  const content = document.getElementById("content");
+  const TABS = [["#/", "Overview"], ["#/runs", "Runs"], ["#/run", "Run"], ["#/completions", "Completions"]];
+  const EVERY = 2000;
+  let asked = 0;
+
+  function address() {
+    const [path, query] = location.hash.slice(1).split("?");
+    return { parts: path.split("/").filter(Boolean), query: new URLSearchParams(query || "") };
+  }
+
+  async function show() {
+    const ticket = ++asked;
+    const { parts, query } = address();
+    const kind = parts[0] || "overview";
+    document.getElementById("tabs").replaceChildren(...TABS.filter(([href]) => href !== "#/completions" || state.overview.runs.some((run) => run.rollouts)).map(([href, name]) =>
+      h("a", { href, "aria-current": href.slice(2) === (kind === "overview" || kind === "curves" ? "" : kind) ? "page" : null }, name)));
+    let made;
+    try {
+      if (kind === "runs") made = Lab.runs.view();
+      else if (kind === "run") made = await Lab.run.view(parts[1] || state.run);
+      else if (kind === "completions") made = await Lab.completions.view(parts[1], parts[2], query);
+      else made = Lab.overview.view();
+    } catch (error) {
+      made = [h("p", { class: "problem" }, error.message)];
+    }
+    if (ticket !== asked) return;
+    chart.closeAll();
+    content.replaceChildren(...made.flat().filter(Boolean));
+    if (kind === "curves") document.getElementById("curves")?.scrollIntoView();
+    document.body.dataset.view = kind;
+    document.body.dataset.shown = String(ticket);
+  }
+
+  function header() {
+    const all = state.overview;
+    document.getElementById("title").textContent = all.title;
+    const running = all.runs.filter((run) => run.status === "running").length;
+    const parts = [`${all.runs.length} run${all.runs.length === 1 ? "" : "s"}`, all.tasks.map((task) => task.name).filter(Boolean).join(", ")];
+    if (Lab.data.live) parts.push(running ? `live: ${running} running` : "live");
+    if (all.pending) parts.push(`fitting ${all.pending} curves`);
+    if (!Lab.data.live) parts.push(`written ${new Date(all.made * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`);
+    document.getElementById("subtitle").textContent = parts.filter(Boolean).join(" · ");
+  }
+
+  /** Ask for what is new; while fits are being made, the last ranking stays. */
+  async function refresh() {
+    try {
+      const fresh = await Lab.data.overview();
+      document.body.classList.remove("lost");
+      if (fresh) {
+        if (fresh.pending && state.overview && !fresh.answers.length) for (const key of ["answers", "comparisons", "parallel"]) fresh[key] = state.overview[key];
+        const first = !state.overview;
+        state.overview = fresh;
+        Lab.run.forget();
+        header();
+        const busy = content.contains(document.activeElement) && document.activeElement !== content;
+        if (first || !(busy || document.body.dataset.view === "completions")) {
+          const at = window.scrollY;
+          const open = [...content.querySelectorAll("details")].map((one) => one.open);
+          await show();
+          if (!first) {
+            content.querySelectorAll("details").forEach((one, index) => { if (open[index]) one.open = true; });
+            window.scrollTo(0, at);
+          }
+        } else if (busy) Lab.curves.refresh();
+      }
+    } catch (error) {
+      document.body.classList.add("lost");
+      document.getElementById("subtitle").textContent = `The server does not answer (${error.message}); what is shown may be old.`;
+    }
+    if (Lab.data.live) setTimeout(refresh, EVERY);
+  }
+
+  document.getElementById("theme").addEventListener("click", () => {
+    document.documentElement.dataset.theme = Lab.dark() ? "light" : "dark";
+    if (state.overview) show();
+  });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (state.overview) show(); });
+  window.addEventListener("hashchange", () => { show().then(() => { if (!location.hash.startsWith("#/curves")) window.scrollTo(0, 0); }); });
+  Lab.show = show;
+  Lab.data = Lab.source();
+  refresh();
+})();

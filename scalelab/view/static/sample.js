@@ -1,0 +1,69 @@
+// The data of a page that is one file: the same questions as the server answers, over the completions that were sampled.
+"use strict";
+(function () {
+  Lab.fileSource = function (data) {
+    const kept = (id) => (data.completions && data.completions[id]) || [];
+    const preview = (text) => String(text || "").slice(0, 160);
+    const matches = (row, f) =>
+      (!f.kind || row.kind === f.kind) && (f.step === null || f.step === undefined || f.step === "" || row.step === Number(f.step)) &&
+      (!f.task || row.task === f.task) && (!f.prompt || row.prompt_id === f.prompt) && outcome(row, f.outcome) &&
+      (!f.text || [row.completion, row.prompt, row.detail].some((text) => String(text || "").toLowerCase().includes(f.text.toLowerCase())));
+    const outcome = (row, wanted) => {
+      if (!wanted) return true;
+      if (wanted === "truncated" || wanted === "interrupted") return Boolean(row[wanted]);
+      return wanted === "not passed" ? row.outcome !== "passed" : row.outcome === wanted;
+    };
+    const count = (rows) => rows.reduce((counts, row) => ({ ...counts, [row.outcome]: (counts[row.outcome] || 0) + 1 }), {});
+    const bySteps = (rows) => {
+      const found = new Map();
+      for (const row of rows) {
+        const key = row.kind + row.step;
+        if (!found.has(key)) found.set(key, { kind: row.kind, step: row.step, rows: [] });
+        found.get(key).rows.push(row);
+      }
+      return [...found.values()].sort((a, b) => a.step - b.step);
+    };
+    return {
+      live: false,
+      sampled: true,
+      async overview() { return data.overview; },
+      async run(id) {
+        if (!data.details[id]) throw new Error("this file does not hold that run");
+        return data.details[id];
+      },
+      async steps(id) {
+        return bySteps(kept(id)).map((group) => {
+          const tasks = {};
+          for (const row of group.rows) (tasks[row.task] = tasks[row.task] || []).push(row);
+          return { kind: group.kind, step: group.step, rows: group.rows.length, tasks: Object.fromEntries(Object.entries(tasks).map(([name, rows]) => [name, count(rows)])) };
+        });
+      },
+      async completions(id, filter) {
+        const rows = kept(id).filter((row) => matches(row, filter));
+        const page = rows.slice(filter.offset || 0, (filter.offset || 0) + (filter.limit || 50));
+        return { total: rows.length, outcomes: count(rows), rows: page.map((row) => ({ ...row, prompt: preview(row.prompt), completion: preview(row.completion) })) };
+      },
+      async completion(id, row) {
+        const found = kept(id).find((one) => one.id === row);
+        if (!found) throw new Error("this file does not hold that completion");
+        return found;
+      },
+      async prompt(id, task, prompt) {
+        return bySteps(kept(id).filter((row) => row.task === task && row.prompt_id === prompt))
+          .map((group) => ({ ...group, rows: group.rows.map((row) => ({ id: row.id, outcome: row.outcome })) }));
+      },
+      async prompts(id, filter) {
+        const table = (data.prompts && data.prompts[id]) || { steps: [], rows: [] };
+        const rows = table.rows.filter((row) => !filter.task || row.task === filter.task);
+        const known = (value) => value !== null && value !== undefined && value !== "" && table.steps.includes(Number(value));
+        const first = known(filter.first) ? Number(filter.first) : table.steps[0];
+        const second = known(filter.second) ? Number(filter.second) : table.steps[table.steps.length - 1];
+        const share = (row, step) => { const at = table.steps.indexOf(step); return row.n[at] ? row.passed[at] / row.n[at] : 0; };
+        const change = (row) => share(row, second) - share(row, first);
+        const fell = rows.filter((row) => change(row) < 0).length;
+        const sorted = [...rows].sort((a, b) => (change(a) - change(b)) * (fell ? 1 : -1));
+        return { steps: table.steps, first: first ?? null, second: second ?? null, fell, rose: rows.filter((row) => change(row) > 0).length, rows: sorted.slice(0, 60) };
+      },
+    };
+  };
+})();

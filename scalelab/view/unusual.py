@@ -1,0 +1,134 @@
+"""What is unusual about a run: falls of a pass rate, alarms, losses and restarts, lines that cannot be read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from scalelab.view.files import number
+
+FALL_Z = 4.0
+"""A fall between two evaluations counts from so many standard errors of their difference on. With a hundred
+evaluations of two tasks, chance alone passes it in less than one run of a hundred."""
+
+LEAST_FALL = 0.02
+"""Falls smaller than this are of no interest, however sure."""
+
+MOST_OF_A_KIND = 8
+"""Falls of one run that are listed; the largest first."""
+
+
+def falls(points: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Where a pass rate fell by more than chance allows, and whether it came back.
+
+    The spread of a difference is the larger of its standard error, √(s₁² + s₂²), and of what this run's evaluations
+    usually jump by in the run's later half: 1.4826 times the median of |difference − median difference|, which is a
+    normal's standard deviation.
+
+    Args:
+        points: one entry of `run_points`.
+
+    Returns:
+        `{"kind": "fall", "task", "step", "from", "to", "z", "back_at"}`, in order of size.
+    """
+    y = np.asarray(points["y"], float)
+    if len(y) < 3:
+        return []
+    stderr = np.array([value or 0.0 for value in points["stderr"]])
+    change = np.diff(y)
+    later = change[len(change) // 2 :]  # the first half holds the rise
+    jump = 1.4826 * float(np.median(np.abs(later - np.median(later))))
+    spread = np.maximum(np.hypot(stderr[1:], stderr[:-1]), max(jump, 1e-3))
+    step = points["x"].get("step") or points["x"].get("compute") or list(range(len(y)))
+    found = []
+    for index in np.flatnonzero((change < -LEAST_FALL) & (change < -FALL_Z * spread)):
+        level = y[index] - 2 * spread[index]
+        back = next((at for at in range(index + 2, len(y)) if y[at] >= level), None)
+        found.append(
+            {
+                "kind": "fall",
+                "task": points["task"],
+                "step": step[index + 1],
+                "from": float(y[index]),
+                "to": float(y[index + 1]),
+                "z": float(-change[index] / spread[index]),
+                "back_at": None if back is None else step[back],
+            }
+        )
+    return sorted(found, key=lambda fall: fall["to"] - fall["from"])[:MOST_OF_A_KIND]
+
+
+def describe_fall(fall: Mapping[str, Any]) -> str:
+    """A fall in words."""
+    where = "" if fall["step"] is None else f" at step {fall['step']:,.6g}"
+    ending = f"; back at step {fall['back_at']:,.6g}" if fall["back_at"] is not None else "; not back since"
+    task = f"{fall['task']}: " if fall["task"] else ""
+    return (
+        f"{task}pass rate fell from {fall['from']:.2f} to {fall['to']:.2f}{where} ({fall['z']:.0f} standard errors)"
+        + ending
+    )
+
+
+def unusual(
+    points: Sequence[Mapping[str, Any]],
+    alarms: Sequence[Mapping[str, Any]],
+    faults: Sequence[Mapping[str, Any]],
+    problems: Sequence[str],
+    status: str,
+) -> list[dict[str, Any]]:
+    """What is unusual about one run, the worst first.
+
+    Args:
+        points: its tasks' points.
+        alarms: lines of `alarms.jsonl`.
+        faults: lines of `faults.jsonl`.
+        problems: what could not be read.
+        status: of the run.
+
+    Returns:
+        `{"kind", "level": "bad" | "warn", "step", "task", "text"}`.
+    """
+    found = [_entry("problem", "bad", None, "", text) for text in problems]
+    if status == "failed":
+        found.append(_entry("status", "bad", None, "", "the run failed"))
+    if status == "silent":
+        found.append(_entry("status", "bad", None, "", "the run says it is running, and wrote nothing for ten minutes"))
+    for one in points:
+        for fall in falls(one):
+            level = "bad" if fall["back_at"] is None else "warn"
+            found.append(_entry("fall", level, fall["step"], one["task"], describe_fall(fall)))
+        errors = [index for index, count in enumerate(one.get("errors", [])) if count]
+        if errors:
+            total = sum(one["errors"][index] for index in errors)
+            text = f"{one['task']}: the verifier failed on {total:,.0f} completions of {len(errors)} evaluations"
+            found.append(_entry("verifier", "warn", None, one["task"], text))
+    found += _alarms(alarms)
+    lost = Counter(str(fault.get("role") or "something") for fault in faults if fault.get("event") == "lost")
+    for role, count in lost.items():
+        found.append(_entry("restart", "warn", None, "", f"a {role} was lost {count} time{'s' * (count > 1)}"))
+    return found
+
+
+def _alarms(alarms: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Alarms by what they watch: the last word on each, and how often it was said."""
+    said: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for alarm in alarms:
+        said.setdefault((str(alarm.get("name", "")), str(alarm.get("subject", ""))), []).append(alarm)
+    found = []
+    for lines in said.values():
+        raised = [line for line in lines if line.get("level") != "over"]
+        if not raised:
+            continue
+        last, over = raised[-1], lines[-1].get("level") == "over"
+        times = f" ({len(raised)} times)" if len(raised) > 1 else ""
+        text = str(last.get("message", "alarm")) + times + ("; over since" if over else "")
+        level = "bad" if last.get("level") == "alarm" and not over else "warn"
+        found.append(_entry("alarm", level, number(last.get("step")), str(last.get("subject") or ""), text))
+    return found
+
+
+def _entry(kind: str, level: str, step: float | None, task: str, text: str) -> dict[str, Any]:
+    return {"kind": kind, "level": level, "step": step, "task": task, "text": text}
