@@ -24,7 +24,7 @@ import numpy as np
 
 from scalelab.curves import Curve, analyse_all, compare, read_sources
 from scalelab.curves.compare import Comparison
-from scalelab.report.plots import colors, plot_efficiency, plot_fits
+from scalelab.report.plots import plot_efficiency, plot_fits
 from scalelab.report.tables import with_interval
 
 STUDY = Path(__file__).resolve().parents[1] / "docs" / "study"
@@ -165,8 +165,8 @@ def write_part(part: Part, study: Path) -> str:
     analyses, refused = analyse_all(curves)
     comparisons = compare(analyses)
     plot_fits(curves, analyses, study / f"{part.name}.png")
-    palette = colors([curve.run for curve in curves])
-    plot_efficiency(comparisons, study / f"{part.name}_efficiency.png", palette)
+    runs = [curve.run for curve in curves]
+    plot_efficiency(comparisons, study / f"{part.name}_efficiency.png", runs)
     text += [f"Seeds compared: {', '.join(seed.split()[-1] for seed in seeds)}.", ""]
     for one in comparisons:
         text += [f"**{one.task}**, {UNIT}; intervals 80 %.", "", comparison_table(one), ""]

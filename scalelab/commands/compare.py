@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="standard deviation of A between runs of one recipe, for runs of one seed (default 0.0125)",
     )
     add_fit_arguments(parser)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="efficiency plot F(R) = C^B: .png, .svg or .html")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="efficiency plot F(R) = C^B: .png, .svg or .pdf")
     parser.add_argument("--json", action="store_true", help="print one machine-readable object")
 
 

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare where the points come from."""
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="run folders, folders of runs, or files")
+    add_reading_arguments(parser)
+    parser.add_argument("--pool", metavar="NAME", help="take the sources for seeds of one run with this name")
+
+
+def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare how sources are read."""
     parser.add_argument("--task", action="append", metavar="T", help="only this task; repeat for more")
     parser.add_argument(
         "--column",
@@ -26,7 +32,6 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unit", help="unit of compute, where the source does not say it or --compute-scale changes it"
     )
-    parser.add_argument("--pool", metavar="NAME", help="take the sources for seeds of one run with this name")
 
 
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +60,7 @@ def read_curves(args: argparse.Namespace) -> list[Curve]:
     """The curves that the arguments ask for."""
     from scalelab.curves import pool, read_sources
 
-    columns = dict(_mapping(item) for item in args.column)
+    columns = column_names(args)
     curves = read_sources(args.sources, columns, compute_scale=args.compute_scale, unit=args.unit)
     if args.task:
         present = list(dict.fromkeys(item.task for item in curves))
@@ -66,6 +71,11 @@ def read_curves(args: argparse.Namespace) -> list[Curve]:
             )
         curves = [item for item in curves if item.task in args.task]
     return pool(curves, args.pool) if args.pool else curves
+
+
+def column_names(args: argparse.Namespace) -> dict[str, str]:
+    """Our names of columns → the sources' names for them, as the arguments have it."""
+    return dict(_mapping(item) for item in args.column)
 
 
 def fit_options(args: argparse.Namespace, method: str = "joint") -> Options:

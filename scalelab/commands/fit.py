@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("R0", "A", "B", "C_mid"),
         help="also fit the runs of each task together with these parameters in common",
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the fits: .png, .svg or .html")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the fits: .png, .svg or .pdf")
     parser.add_argument("--json", action="store_true", help="print one machine-readable object")
 
 

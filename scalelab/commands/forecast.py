@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--method", default="joint", choices=("joint", "power"), help="how to fit")
     add_fit_arguments(parser)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the forecasts: .png, .svg or .html")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the forecasts: .png, .svg or .pdf")
     parser.add_argument("--json", action="store_true", help="print one machine-readable object")
 
 

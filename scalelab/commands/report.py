@@ -1,5 +1,6 @@
-"""Writes one self-contained HTML page: points and fitted curves per task, parameters with intervals, what more compute
-would bring, settings, and the run's metrics. Several sources are compared. SOURCE as for `scalelab fit`.
+"""Write runs down as one self-contained HTML page: the answer first, curves to zoom and toggle, forecasts, completions,
+settings and metrics. It needs no network and shows the same as `scalelab view`; completions are sampled.
+With --figure or --markdown it writes those, and a page only where -o names one. SOURCE as for `scalelab fit`.
 
 Example:  scalelab report runs/quickstart -o report.html
 """
@@ -7,21 +8,48 @@ Example:  scalelab report runs/quickstart -o report.html
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from scalelab.commands.curve_options import add_fit_arguments, add_source_arguments, fit_options, read_curves
+from scalelab.commands.curve_options import add_fit_arguments, add_source_arguments, fit_options
+from scalelab.commands.view import reading
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_source_arguments(parser)
     add_fit_arguments(parser)
-    parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="page to write")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="page to write (default report.html)")
+    parser.add_argument(
+        "--figure", action="append", default=[], type=Path, metavar="FILE", help="draw the fits: .pdf, .svg or .png"
+    )
+    parser.add_argument("--markdown", action="store_true", help="print a summary in Markdown")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the page and print where it is."""
-    from scalelab.report.page import write_page
+    """Write what was asked for, and print where it is."""
+    from scalelab.report.markdown import markdown
+    from scalelab.report.page import read_lab, write_page
+    from scalelab.report.plots import check_figure, plot_fits
 
-    print(write_page(read_curves(args), [Path(source) for source in args.sources], args.out, fit_options(args)))
+    for path in args.figure:
+        check_figure(path)
+    lab = read_lab([Path(source) for source in args.sources], fit_options(args), reading(args))
+    if args.pool:
+        lab.pool(args.pool)
+    overview = lab.overview(progress=_progress)
+    if args.markdown:
+        print(markdown(overview), end="")
+    for path in args.figure:
+        fitted = [item for item in lab.curves if "refused" not in lab.judge.fit(item)]
+        plot_fits(lab.curves, [lab.judge.analysis(item) for item in fitted], path)
+        print(path)
+    if args.out or not (args.markdown or args.figure):
+        print(write_page(lab, args.out or Path("report.html")))
     return 0
+
+
+def _progress(done: int, total: int) -> None:
+    """Say on a terminal how far the fits are."""
+    if sys.stderr.isatty():
+        print(f"\rfits: {done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)

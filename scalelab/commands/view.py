@@ -1,6 +1,6 @@
-"""Serve runs as a web page on this machine: the answer, curves that move with every evaluation, completions, time lines.
-It is live while runs go on, read-only, and opens no file outside the runs it was given. Without SOURCE it shows `runs/`.
-SOURCE as for `scalelab fit`.
+"""Serve runs as a web page on this machine: the answer, curves that move with every evaluation, completions, time line.
+It is live while runs go on, read-only, and opens no file outside the runs it was given. Without SOURCE it shows
+`runs/`. SOURCE as for `scalelab fit`.
 
 Example:  scalelab view runs/quickstart
 """
@@ -10,10 +10,15 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from scalelab.commands.curve_options import add_fit_arguments, add_reading_arguments, fit_options
+from scalelab.commands.curve_options import add_fit_arguments, add_reading_arguments, column_names, fit_options
 from scalelab.errors import LabError
+
+if TYPE_CHECKING:
+    from scalelab.view.judge import Reading
 
 PORT = 8765
 
@@ -59,18 +64,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def reading(args: argparse.Namespace) -> object:
+def reading(args: argparse.Namespace) -> Reading:
     """How the arguments want sources to be read."""
-    from scalelab.commands.curve_options import column_names
     from scalelab.view.judge import Reading
 
     return Reading(column_names(args), args.compute_scale, args.unit, tuple(args.task or ()))
 
 
-def _listen(host: str, port: int):  # type: ignore[no-untyped-def]
+def _listen(host: str, port: int) -> socket.socket:
     """A listening socket, so that a port that is taken is said in one line."""
-    import socket
-
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalelab.report.tables import with_interval
+
 SURE = 0.95
 LIKELY = 0.8
 
@@ -12,7 +14,7 @@ LIKELY = 0.8
 def answers(
     tasks: Sequence[str], fits: Sequence[Mapping[str, Any]], comparisons: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, str]]:
-    """One entry `{"task", "text", "verdict"}` for each task.
+    """One entry `{"task", "text", "verdict", "note"}` for each task.
 
     Args:
         tasks: the tasks, in order.
@@ -28,7 +30,8 @@ def answers(
         fitted = [fit for fit in mine if "refused" not in fit]
         if not fitted:
             reasons = "; ".join(dict.fromkeys(str(fit["refused"]) for fit in mine if "refused" in fit))
-            found.append({"task": task, "text": f"No fit yet: {reasons or 'no evaluations'}.", "verdict": ""})
+            text = f"No fit yet: {reasons or 'no evaluations'}."
+            found.append({"task": task, "text": text, "verdict": "", "note": ""})
             continue
         if task in ranked:
             leader = ranked[task]["entries"][0]
@@ -38,7 +41,10 @@ def answers(
             fit = fitted[0]
             text = _alone(fit)
         text += " " + _outlook(fit, name=task in ranked)
-        found.append({"task": task, "text": text, "verdict": fit["extension"]["reading"].partition(":")[0]})
+        single = task in ranked and any(entry["seeds"] == 1 for entry in ranked[task]["entries"])
+        note = "Recipes with a single seed are judged by an assumed spread between runs." if single else ""
+        verdict = fit["extension"]["reading"].partition(":")[0]
+        found.append({"task": task, "text": text, "verdict": verdict, "note": note})
     return found
 
 
@@ -60,8 +66,6 @@ def _lead(one: Mapping[str, Any]) -> str:
     tied = leader["tied_with"]
     if tied:
         text += f", and its A ties with {_few(tied)}"
-    if any(entry["seeds"] == 1 for entry in one["entries"]):
-        text += "; recipes with one seed are judged by an assumed spread between runs"
     return text + "."
 
 
@@ -83,8 +87,6 @@ def _outlook(fit: Mapping[str, Any], name: bool) -> str:
 
 def value(number: float, interval: Sequence[float | None] | None) -> str:
     """A number with its interval, as the report's tables have it."""
-    from scalelab.report.tables import with_interval
-
     return with_interval(number, interval)
 
 

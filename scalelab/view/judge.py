@@ -43,7 +43,11 @@ class Reading:
         Raises:
             LabError: it cannot be read.
         """
-        found = read_sources([path], self.columns, compute_scale=self.compute_scale, unit=self.unit)
+        try:
+            found = read_sources([path], self.columns, compute_scale=self.compute_scale, unit=self.unit)
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            # A stranger's file may hold a list where a name should stand: its run is shown without curves.
+            raise LabError(f"{path}: a value is of the wrong kind ({type(error).__name__})") from None
         return [item for item in found if not self.tasks or item.task in self.tasks]
 
 
@@ -166,7 +170,7 @@ def _draws(found: Analysis) -> dict[str, list[float]]:
     assert draws is not None  # the joint fit always draws
     chosen_M = np.linspace(0, len(draws) - 1, min(DRAWS, len(draws))).astype(int)
     rng = np.random.default_rng(0)
-    record = {name: values[chosen_M] for name, values in draws.natural().items()}
+    record = {name: values[chosen_M] for name, values in draws.parameters().items()}
     record["noise"] = draws.noise_M[chosen_M] * rng.standard_normal(len(chosen_M))
     record["spread"] = draws.spread_M[chosen_M] * rng.standard_normal(len(chosen_M))
     return {name: [float(f"{value:.5g}") for value in values] for name, values in record.items()}

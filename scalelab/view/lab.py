@@ -11,11 +11,11 @@ from typing import Any
 
 from scalelab.curves import Curve, Options
 from scalelab.errors import LabError
-from scalelab.report.palette import codes
 from scalelab.view.answer import answers
 from scalelab.view.cache import Kept, user_folder
 from scalelab.view.discover import find_runs
 from scalelab.view.judge import Judge, Reading, as_recipe
+from scalelab.view.palette import codes
 from scalelab.view.run import ViewedRun
 from scalelab.view.settings import axes, differences
 
@@ -100,6 +100,18 @@ class Lab:
             "answers": answers(tasks, fits, comparisons) if whole else [],
             "problems": self._problems,
         }
+
+    def pool(self, name: str) -> None:
+        """Take all runs for seeds of one recipe with this name.
+
+        Raises:
+            LabError: they count compute in different units.
+        """
+        for run in self.runs.values():
+            run.member = replace(run.member, group=name)
+            run.points = [{key: value for key, value in points.items() if key != "run"} for points in run.points]
+        curves = [replace(item, run=run.member.name) for run in self.runs.values() for item in run.curves]
+        self.curves = as_recipe(curves, name) if curves else []
 
     def run(self, id: str) -> ViewedRun:
         """A run by its id.

@@ -21,7 +21,7 @@ from scalelab.errors import LabError
 from scalelab.view.files import inside, number
 
 NAME = re.compile(r"([a-z]+)_(\d{1,12})\.parquet")
-"""Files that hold completions: `step_000100.parquet` is the evaluation at step 100, `train_…` what a step trained on."""
+"""Files of completions: `step_000100.parquet` is the evaluation at step 100, `train_…` what a step trained on."""
 
 TEXT = ("task", "prompt_id", "prompt", "completion", "outcome", "detail", "gold", "answer")
 INDEX = ("task", "prompt_id", "outcome", "reward", "tokens", "truncated", "interrupted")
@@ -115,20 +115,28 @@ class Rollouts:
         Raises:
             LabError: there is no such completion.
         """
-        file, at = self._locate(id)
-        table = _read(file.path, [*TEXT, *INDEX, *TOKENS]).slice(at, 1)
-        found = {name: column[0].as_py() for name, column in zip(table.column_names, table.columns)}
-        record: dict[str, Any] = {"id": id, "kind": file.kind, "step": file.step}
-        for name in TEXT:
-            if found.get(name) is not None:
-                text = str(found[name])
-                record[name] = text[:LONGEST_TEXT]
-                record["cut"] = record.get("cut", False) or len(text) > LONGEST_TEXT
-        record |= {name: found.get(name) for name in INDEX if name not in TEXT}
-        for name in TOKENS:
-            if isinstance(found.get(name), list):
-                record[name] = [_token(value) for value in found[name][:MOST_TOKENS]]
-        return record
+        return self.full([id])[0]
+
+    def full(self, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """Completions in full, in the order of their ids; each file is read once.
+
+        Raises:
+            LabError: one of them does not exist, or cannot be read.
+        """
+        places = [self._locate(id) for id in ids]
+        found: dict[str, dict[str, Any]] = {}
+        for file in {file.path: file for file, _ in places}.values():
+            at = sorted({at for other, at in places if other is file})
+            columns: dict[str, list[Any]] = _take(file.path, at, [*TEXT, *INDEX])
+            try:
+                columns |= _take(file.path, at, TOKENS)
+            except LabError as error:
+                columns["remark"] = [str(error)] * len(at)
+            for place, row in enumerate(at):
+                record = {name: values[place] for name, values in columns.items()}
+                id = f"{file.path.stem}.{row}"
+                found[id] = {"id": id, "kind": file.kind, "step": file.step} | _bounded(record)
+        return [found[id] for id in ids]
 
     def prompt(self, task: str, prompt: str) -> list[dict[str, Any]]:
         """The completions of one prompt, from the first evaluation to the last: `{"step", "kind", "rows": [id, …]}`."""
@@ -144,7 +152,7 @@ class Rollouts:
         return found
 
     def prompts(self, task: str | None, first: int | None, second: int | None, limit: int = 60) -> dict[str, Any]:
-        """Passes of each prompt at every evaluation, those first that changed most between two of them.
+        """Passes of each prompt at every evaluation: those that fell between two of them, those that rose, the rest.
 
         Args:
             task: name of a task; None for all.
@@ -165,9 +173,7 @@ class Rollouts:
         tally = _tally(files, task)
         at = steps.index(first), steps.index(second)
         change = {key: _share(counts, at[1]) - _share(counts, at[0]) for key, counts in tally.items()}
-        order = sorted(tally, key=lambda key: (change[key], key))
-        if sum(1 for key in order if change[key] < 0) == 0:
-            order.reverse()
+        order = sorted(tally, key=lambda key: (change[key] >= 0, change[key] == 0, -abs(change[key]), key))
         rows = []
         for key in order[:limit]:
             passed, n = tally[key]
@@ -186,12 +192,11 @@ class Rollouts:
         """Put the beginning of each prompt's text to its row."""
         where = {key: at for at, key in reversed(list(enumerate(_keys(file))))}
         at = [where.get((row["task"], row["prompt_id"])) for row in rows]
-        known = [place for place in at if place is not None]
+        known = sorted({place for place in at if place is not None})
         if known:
-            texts = _read(file.path, ["prompt"]).take(known).column("prompt").to_pylist()
-            shown = dict(zip(known, texts))
+            shown = dict(zip(known, _previewed(file.path, known, ["prompt"]).get("prompt", [])))
             for row, place in zip(rows, at):
-                row["prompt"] = str(shown.get(place) or "")[:PREVIEW]
+                row["prompt"] = str(shown.get(-1 if place is None else place) or "")[:PREVIEW]
 
     def _all(self) -> list[_File]:
         """The files of the run, in order of their steps; new and changed ones are read."""
@@ -222,10 +227,10 @@ class Rollouts:
             if path is None:
                 return None
             file = _File(path, match[1], int(match[2]), stamp)
-            table = _read(path, INDEX)
-            file.rows = table.num_rows
+            index = _take(path, None, INDEX)
+            file.rows = len(index["outcome"])
             for column in INDEX:
-                values = table.column(column).to_pylist() if column in table.column_names else [None] * table.num_rows
+                values = index.get(column, [None] * file.rows)
                 textual = column in ("task", "prompt_id", "outcome")
                 file.columns[column] = np.array(
                     [str(value)[:200] if value is not None else "" for value in values] if textual else values,
@@ -258,14 +263,12 @@ class Rollouts:
 
     def _previews(self, file: _File, at_R: np.ndarray) -> list[dict[str, Any]]:
         """Rows of a list: the index, and the beginnings of the texts."""
-        table = _read(file.path, ["prompt", "completion"]).take(at_R.tolist())
-        texts = {name: table.column(name).to_pylist() for name in table.column_names}
+        texts = _previewed(file.path, at_R.tolist(), ["prompt", "completion"])
         rows = []
         for place, at in enumerate(at_R.tolist()):
             row: dict[str, Any] = {"id": f"{file.path.stem}.{at}", "kind": file.kind, "step": file.step}
-            row |= {name: file.columns[name][at] for name in INDEX}
-            row["reward"], row["tokens"] = number(row["reward"]), number(row["tokens"])
-            row |= {name: str(values[place] or "")[:PREVIEW] for name, values in texts.items()}
+            row |= _bounded({name: file.columns[name][at] for name in INDEX})
+            row |= {name: texts[name][place] if name in texts else "" for name in ("prompt", "completion")}
             rows.append(row)
         return rows
 
@@ -277,8 +280,13 @@ class Rollouts:
         raise LabError(f"there is no completion {id[:80]!r} in {self.folder}")
 
 
-def _read(path: Path, columns: Sequence[str]) -> Any:
-    """Some columns of a file as an Arrow table, text dictionary-encoded; columns that it lacks are left out.
+def _take(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> dict[str, list[Any]]:
+    """Some rows of some columns; columns that the file lacks are left out. Only row groups that are needed are read.
+
+    Args:
+        path: the file.
+        at: row numbers in rising order; None for all rows.
+        columns: names of columns.
 
     Raises:
         LabError: it is not Parquet, or larger than the limits.
@@ -290,38 +298,71 @@ def _read(path: Path, columns: Sequence[str]) -> Any:
         raise LabError("completions are Parquet files: install pyarrow, or `pip install 'scalelab[view]'`") from None
     try:
         with open(path, "rb") as opened:
-            metadata = parquet.ParquetFile(opened).metadata
-            _check_size(path, metadata)
-            present = [name for name in columns if name in metadata.schema.to_arrow_schema().names]
-            file = parquet.ParquetFile(opened, read_dictionary=[name for name in present if name in TEXT])
-            return file.read(columns=list(dict.fromkeys(present)), use_threads=False)
+            names = [name for name in columns if name in parquet.read_schema(opened).names]
+            file = parquet.ParquetFile(opened, read_dictionary=[name for name in names if name in TEXT])
+            found: dict[str, list[Any]] = {name: [] for name in names}
+            first = 0
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                mine = None if at is None else [row - first for row in at if first <= row < first + rows]
+                if names and mine != []:
+                    _check_size(path, file.metadata.row_group(group), names)
+                    part = file.read_row_group(group, columns=names, use_threads=False)
+                    part = part if mine is None else part.take(mine)
+                    for name in names:
+                        found[name] += part.column(name).to_pylist()
+                first += rows
+            return found
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())[:120]
         raise LabError(f"{path.name}: not a Parquet file that can be read ({reason})") from None
 
 
-def _check_size(path: Path, metadata: Any) -> None:
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    parts = [group.column(index) for group in groups for index in range(group.num_columns)]
+def _check_size(path: Path, group: Any, names: Sequence[str]) -> None:
+    """Refuse to unpack more than the limits, by what the file says of itself."""
+    parts = [group.column(index) for index in range(group.num_columns)]
+    parts = [part for part in parts if part.path_in_schema.partition(".")[0] in names]
     values = max((part.num_values for part in parts), default=0)
     unpacked = sum(part.total_uncompressed_size for part in parts)
-    if metadata.num_rows > MOST_ROWS or values > MOST_VALUES or unpacked > MOST_BYTES:
+    if group.num_rows > MOST_ROWS or values > MOST_VALUES or unpacked > MOST_BYTES:
         raise LabError(
-            f"{path.name}: {metadata.num_rows:,} rows, {values:,} values in a column, {unpacked:,} bytes unpacked: "
-            f"more than {MOST_ROWS:,}, {MOST_VALUES:,} or {MOST_BYTES:,}, so it is not shown"
+            f"{path.name}: {group.num_rows:,} rows, {values:,} values in a column, {unpacked:,} bytes unpacked: more "
+            f"than {MOST_ROWS:,}, {MOST_VALUES:,} or {MOST_BYTES:,}, so it is not shown"
         )
 
 
-def _holds(path: Path, at_R: np.ndarray, text: str) -> np.ndarray:
-    """Which of some rows hold a text in the completion, the prompt or the detail, `bool[len(at_R)]`."""
-    from pyarrow import compute
+def _previewed(path: Path, at: Sequence[int], names: Sequence[str]) -> dict[str, list[str]]:
+    """The beginnings of some texts; none where the file is too large to look into."""
+    try:
+        found = _take(path, at, names)
+    except LabError:
+        return {}
+    return {name: [str(value or "")[:PREVIEW] for value in values] for name, values in found.items()}
 
-    table = _read(path, ["completion", "prompt", "detail"]).take(at_R.tolist())
-    found = np.zeros(len(at_R), bool)
-    for column in table.columns:
-        values = column.cast("string")
-        found |= np.array(compute.match_substring(values, text, ignore_case=True).fill_null(False).to_pylist(), bool)
+
+def _holds(path: Path, at_R: np.ndarray, text: str) -> np.ndarray:
+    """Which of some rows hold a text, in any case, in the completion, the prompt or the detail, `bool[len(at_R)]`."""
+    found, wanted = np.zeros(len(at_R), bool), text.casefold()
+    for values in _take(path, at_R.tolist(), ["completion", "prompt", "detail"]).values():
+        found |= np.array([value is not None and wanted in str(value).casefold() for value in values], bool)
     return found
+
+
+def _bounded(record: dict[str, Any]) -> dict[str, Any]:
+    """A row as the page gets it: texts and token lists cut at their limits."""
+    bounded: dict[str, Any] = {"cut": False}
+    for name, value in record.items():
+        if name in TOKENS:
+            if isinstance(value, list):
+                bounded[name] = [_token(item) for item in value[:MOST_TOKENS]]
+        elif name in ("reward", "tokens"):
+            bounded[name] = number(value)
+        elif name in ("truncated", "interrupted"):
+            bounded[name] = bool(value)
+        elif value is not None:
+            bounded[name] = str(value)[:LONGEST_TEXT]
+            bounded["cut"] = bounded["cut"] or len(str(value)) > LONGEST_TEXT
+    return bounded
 
 
 def _keys(file: _File) -> Iterator[tuple[str, str]]:

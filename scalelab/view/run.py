@@ -45,12 +45,13 @@ class ViewedRun:
         self.problems: list[str] = []
         self._lines = {name: Lines(member.path, name) for name in FILES}
         self._seen: object = None
+        self._said = ""
 
     def update(self) -> bool:
         """Read what is new; whether anything changed."""
         stamp = self._stamp()
         if stamp == self._seen:
-            return False
+            return self._status_changed()
         self._seen = stamp
         self.problems = []
         if self.member.folder:
@@ -62,7 +63,13 @@ class ViewedRun:
             self.settings = bindings(self._try(lambda: read_text(self.member.path, "config.gin")) or "")
         self.curves = self._read_curves()
         self.points = self._read_points()
+        self._status_changed()
         return True
+
+    def _status_changed(self) -> bool:
+        """Whether the status is another than the last time: a run falls silent without a change to its files."""
+        before, self._said = self._said, self.status
+        return before != self._said
 
     def summary(self) -> dict[str, Any]:
         """The run's line in the table."""
@@ -124,7 +131,7 @@ class ViewedRun:
             "still": still,
             "held_out": held_out_panels(evals),
             "staleness": _staleness(metrics),
-            "timeline": timeline(metrics, evals, faults, alarms, self._started, max(int(generators or 1), 1)),
+            "timeline": timeline(metrics, evals, faults, alarms, max(int(generators or 1), 1)),
             "alarms": [_said(record) for record in alarms[-200:]],
             "faults": [_said(record) for record in faults[-200:]],
             "config": config or "",
@@ -206,7 +213,7 @@ class ViewedRun:
             except OSError:
                 continue
             stamps.append((str(file), facts.st_mtime_ns, facts.st_size, facts.st_ino))
-        return stamps, self.status == "silent" if self._seen is not None else None
+        return stamps
 
 
 def _staleness(metrics: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -252,5 +259,3 @@ def _text(value: object) -> str:
 
 def _hours(seconds: float | None) -> float | None:
     return None if seconds is None else seconds / 3600
-
-

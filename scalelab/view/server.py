@@ -32,7 +32,9 @@ try:
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 except ModuleNotFoundError:
-    raise LabError("the live page needs a server: `pip install 'scalelab[view]'`, or write a file by `scalelab report`")
+    raise LabError(
+        "the live page needs a server: `pip install 'scalelab[view]'`; `scalelab report` needs none"
+    ) from None
 
 POLL = 1.5
 """Seconds between two looks at the runs' files while somebody watches."""

@@ -18,7 +18,6 @@ def timeline(
     evals: Sequence[Record],
     faults: Sequence[Record],
     alarms: Sequence[Record],
-    started: float | None,
     generators: int = 1,
 ) -> dict[str, Any] | None:
     """The time line of a run; None where its steps say no times.
@@ -31,18 +30,18 @@ def timeline(
         evals: lines of `evals.jsonl`.
         faults: lines of `faults.jsonl`.
         alarms: lines of `alarms.jsonl`; they name a step, not a time.
-        started: seconds of Unix time that count as zero; None takes the first line's.
         generators: how many generators share the idle seconds.
 
     Returns:
         `{"phases": [names], "blocks": [{"end", "steps", "seconds": [per phase], "idle"}], "evaluations": [[time,
         step]], "faults": [{"time", "until", "text"}], "alarms": [{"time", "text"}]}`, times in seconds. `idle` is the
         share of the block that generators stood idle.
+        Zero is when the first step began.
     """
     lines = [line for line in metrics if number(line.get("time")) is not None]
     if not lines:
         return None
-    zero = started if started is not None else float(lines[0]["time"])
+    zero = float(lines[0]["time"]) - sum(_seconds(lines[0]).values())
     phases = list(dict.fromkeys(name for line in lines for name in _seconds(line)))[:8]
     stretch = -(-len(lines) // MOST_BLOCKS)
     blocks, before = [], lines[0]
@@ -52,9 +51,7 @@ def timeline(
         before = part[-1]
     step_time = {number(line.get("step")): float(line["time"]) - zero for line in lines}
     seen = dict.fromkeys(
-        (float(line["time"]) - zero, number(line.get("step")))
-        for line in evals
-        if number(line.get("time")) is not None
+        (float(line["time"]) - zero, number(line.get("step"))) for line in evals if number(line.get("time")) is not None
     )
     return {
         "phases": phases,
@@ -77,7 +74,9 @@ def _seconds(line: Record) -> dict[str, float]:
     return {str(name): value for name, found in seconds.items() if (value := number(found)) is not None and value >= 0}
 
 
-def _block(part: Sequence[Record], before: Record, phases: Sequence[str], zero: float, generators: int) -> dict[str, Any]:
+def _block(
+    part: Sequence[Record], before: Record, phases: Sequence[str], zero: float, generators: int
+) -> dict[str, Any]:
     """Some neighbouring steps as one stretch of the time line."""
     times = [_seconds(line) for line in part]
     last, earlier = part[-1], before

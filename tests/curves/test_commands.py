@@ -134,11 +134,11 @@ def test_mistakes_are_answered_in_one_line(
 def test_plots_are_written_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = table(tmp_path / "a.csv", tasks=("math",))
     other = table(tmp_path / "b.csv", tasks=("math",), seed=7)
-    for ending, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".html", b"<!doctype html>")):
+    for ending, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
         path = tmp_path / f"fit{ending}"
         assert main(["fit", source, "--plot", str(path)]) == 0
         assert path.read_bytes().startswith(start)
-    assert main(["compare", source, other, "--plot", str(tmp_path / "efficiency.html")]) == 0
-    assert "F(R) = C^B" in (tmp_path / "efficiency.html").read_text()
-    assert main(["forecast", source, "--at", "9000", "--plot", str(tmp_path / "forecast.html")]) == 0
+    assert main(["compare", source, other, "--plot", str(tmp_path / "efficiency.svg")]) == 0
+    assert "F(R) = C^B" in (tmp_path / "efficiency.svg").read_text()
+    assert main(["forecast", source, "--at", "9000", "--plot", str(tmp_path / "forecast.pdf")]) == 0
     capsys.readouterr()

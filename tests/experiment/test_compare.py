@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -56,11 +57,10 @@ def test_the_report_of_a_family_shows_its_axes(tmp_path: Path) -> None:
     truth = {"base": 0.7, "batch_88": 0.65, "batch_344": 0.8, "length_56": 0.6, "model_dense": 0.5}
     folder = fabricate(tmp_path, "axes_miniature", truth, seeds=[0])
     page = write_report([folder], tmp_path / "report.html").read_text()
-    assert "Along completions per step" in page
-    assert "Along tokens per completion" in page
-    assert "Along generations per prompt" not in page
-    along = page.partition("Along completions per step")[2].partition("</section>")[0]
-    rows = [size for size in ("88", "128", "344") if f"<td>{size}</td>" in along]
-    assert rows == ["88", "128", "344"]
-    assert "model_dense" not in along
-    assert "Efficiency" in page or "F(R)" in page
+    inside = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert inside is not None
+    axes = {axis["name"]: axis["points"] for axis in json.loads(inside[1])["overview"]["axes"]}
+    assert set(axes) == {"completions per step", "tokens per completion"}
+    along = axes["completions per step"]
+    assert sorted({point["at"] for point in along}) == [88, 128, 344]
+    assert "model_dense" not in {point["run"] for point in along}

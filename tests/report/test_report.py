@@ -1,41 +1,52 @@
-"""The page: one file, nothing fetched, every part of a run in it; and the small charts it is made of."""
+"""The page as one file, figures, the Markdown summary, and numbers as people read them."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from curve_points import run_points, table
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from curve_points import table
+from view_runs import HOSTILE, made_run
 
 from scalelab.cli import main
 from scalelab.report import write_report
-from scalelab.report.metrics import flatten, smooth
-from scalelab.report.svg import Chart, Line, Points, draw, number, ticks
+from scalelab.report.page import SAMPLED
 from scalelab.report.tables import with_error, with_interval
 
-numbers = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
-
+REPOSITORY = Path(__file__).resolve().parents[2]
 VOID = {"meta", "br", "img", "link", "input"}
 
 
-class Page(HTMLParser):
-    """Checks that tags nest, and keeps tags, links and text."""
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SCALELAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
-    def __init__(self, text: str) -> None:
+
+class Page(HTMLParser):
+    """Checks that tags nest; keeps tags, links, scripts and the data inside."""
+
+    def __init__(self, path: Path) -> None:
         super().__init__()
+        self.text = path.read_text(encoding="utf-8")
         self.open: list[str] = []
         self.tags: list[str] = []
         self.links: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
+        self.scripts: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(self.text)
         assert not self.open, f"left open: {self.open}"
+        self.data = json.loads(next(text for text in self.scripts if text.lstrip().startswith("{")))
 
     def handle_starttag(self, tag: str, attrs) -> None:
         self.tags.append(tag)
+        self.attributes += attrs
         self.links += [value for name, value in attrs if name in ("src", "href") and value]
         if tag not in VOID:
             self.open.append(tag)
@@ -47,61 +58,61 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.words)
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
 
 
-def make_run(folder: Path, tasks=("math", "code"), steps: int = 80) -> Path:
-    folder.mkdir(parents=True)
-    records = []
-    for seed, task in enumerate(tasks):
-        compute, points = run_points(20, noise=0.01, seed=seed)
-        records += [
-            {"step": 4 * i, "compute": c, "compute_unit": "core-hours", "task": task, "n_prompts": 100, "k": 4,
-             "pass_rate": p, "stderr": 0.02, "truncated": 0.01 * i, "outcomes": {"passed": 3, "timeout": i}}
-            for i, (c, p) in enumerate(zip(compute.tolist(), points.tolist()))
-        ]  # fmt: skip
-    (folder / "evals.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    metrics = [
-        {"step": s, "loss": 0.1 / s, "entropy": 1.0 - s / 100, "ratio_min": 0.5, "ratio_mean": 1.0, "ratio_max": 2.0,
-         "staleness": {"0": 3, "4": 1}, "tasks": {task: {"pass_rate": s / 100, "truncated": 0.1} for task in tasks},
-         "seconds": {"wait": 0.1, "step": 0.5}, "skipped": False, "strange_metric": s}
-        for s in range(1, steps + 1)
-    ]  # fmt: skip
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in metrics) + '{"torn')
-    alarm = {"step": 7, "name": "truncated", "level": "alarm", "message": "alarm at step 7: math truncated is 0.2"}
-    (folder / "alarms.jsonl").write_text(json.dumps(alarm) + "\n")
-    (folder / "config.gin").write_text('Model.name = "<tiny & odd>"\n')
-    (folder / "manifest.json").write_text(json.dumps({"seed": 0, "versions": {"numpy": "2"}}))
-    return folder
+def test_the_page_of_a_run_is_one_file_with_everything_in_it(tmp_path: Path) -> None:
+    page = Page(write_report(made_run(tmp_path / "quickstart"), tmp_path / "out" / "report.html"))
+    assert set(page.links) == {"data:,", "#content"}
+    assert "src" not in dict(page.attributes)
+    data = page.data
+    assert [run["name"] for run in data["overview"]["runs"]] == ["quickstart"]
+    assert {fit["task"] for fit in data["overview"]["fits"]} == {"math", "code"}
+    assert data["details"]["r0"]["panels"]
+    assert data["details"]["r0"]["timeline"]["blocks"]
+    assert "CISPO" in data["details"]["r0"]["config"]
+    assert data["prompts"]["r0"]["steps"] == [0, 80, 150]
+    steps = {row["step"] for row in data["completions"]["r0"]}
+    assert steps == {0, 80, 150}
 
 
-def test_the_page_of_a_run_is_self_contained_and_complete(tmp_path: Path) -> None:
-    path = write_report(make_run(tmp_path / "quickstart"), tmp_path / "out" / "report.html")
-    text = path.read_text()
-    page = Page(text)
-    assert not page.links
-    assert "script" not in page.tags
-    assert "http" not in text.replace("http-equiv", "")
-    assert page.tags.count("svg") > 8
-    for words in (
-        "Pass rate against compute", "Fitted curves", "What more compute would bring", "rise in parallel",
-        "Held-out evaluations", "Training metrics", "Settings", "Entropy (nats)", "Staleness (steps)", "Timeouts",
-        "strange_metric", "<tiny & odd>", "core-hours", "Alarms", "math truncated is 0.2",
-    ):  # fmt: skip
-        assert words in page.text, words
+def test_the_policy_of_the_page_names_its_scripts_and_no_others(tmp_path: Path) -> None:
+    page = Page(write_report(made_run(tmp_path / "run", rollouts=False), tmp_path / "r.html"))
+    policy = next(value for name, value in page.attributes if name == "content" and value and "script-src" in value)
+    allowed = set(re.findall(r"sha256-([\w+/=]+)", policy))
+    scripts = [text for text in page.scripts if not text.lstrip().startswith("{")]
+    assert allowed == {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts}
+    assert "unsafe-inline" not in policy.partition("script-src")[2].partition(";")[0]
+    assert policy.startswith("default-src 'none'")
 
 
-def test_several_runs_are_compared_on_one_page(tmp_path: Path) -> None:
-    sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("<base>", 0.7), ("worse", 0.55))]
-    assert main(["report", *sources, "-o", str(tmp_path / "r.html")]) == 0
-    page = Page((tmp_path / "r.html").read_text())
-    assert "2 runs compared" in page.text
-    assert "Efficiency at the common A" in page.text
-    assert "<base>" in page.text
+def test_nothing_that_a_run_says_becomes_a_tag(tmp_path: Path) -> None:
+    plain = Page(write_report(made_run(tmp_path / "plain"), tmp_path / "plain.html"))
+    hostile = Page(write_report(made_run(tmp_path / "<b>&'\"", text=HOSTILE, name=HOSTILE), tmp_path / "r.html"))
+    assert hostile.tags == plain.tags
+    assert hostile.data["overview"]["runs"][0]["experiment"] == HOSTILE
+    assert HOSTILE in hostile.data["completions"]["r0"][0]["completion"]
+
+
+def test_the_study_s_26_runs_fit_into_five_megabytes(tmp_path: Path) -> None:
+    path = write_report(REPOSITORY / "docs" / "study" / "runs", tmp_path / "study.html")
+    assert path.stat().st_size < 5_000_000
+    overview = Page(path).data["overview"]
+    assert len(overview["runs"]) == 26
+    assert len(overview["groups"]) == 16
+    assert [one["task"] for one in overview["answers"]] == ["code", "math"]
+
+
+def test_many_completions_are_sampled_alike_from_every_run(tmp_path: Path) -> None:
+    for number in range(4):
+        made_run(tmp_path / "runs" / str(number), loss=f"loss_{number}", per_task=1500, evaluations=6)
+    path = write_report(tmp_path / "runs", tmp_path / "r.html")
+    assert path.stat().st_size < 5_000_000
+    kept = Page(path).data["completions"]
+    sizes = [len(json.dumps(rows)) for rows in kept.values()]
+    assert all(0.5 * SAMPLED / 4 < size < 1.2 * SAMPLED / 4 for size in sizes)
+    assert {row["task"] for row in kept["r0"]} == {"math", "code"}
 
 
 def test_a_run_that_has_hardly_begun_still_has_a_page(tmp_path: Path) -> None:
@@ -109,32 +120,58 @@ def test_a_run_that_has_hardly_begun_still_has_a_page(tmp_path: Path) -> None:
     folder.mkdir()
     line = {"step": 0, "compute": 0.0, "task": "math", "pass_rate": 0.2, "stderr": 0.02}
     (folder / "evals.jsonl").write_text(json.dumps(line) + "\n")
-    page = Page(write_report(folder, tmp_path / "r.html").read_text())
-    assert "1 point in the window" in page.text
+    data = Page(write_report(folder, tmp_path / "r.html")).data
+    assert "No fit yet" in data["overview"]["answers"][0]["text"]
 
 
-@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
-def test_ticks_are_few_round_and_inside(low: float, span: float) -> None:
-    high = low + span
-    assume(span > 1e-6 * abs(low))
-    found = ticks(low, high)
-    assert len(found) <= 8
-    assert all(low - 1e-6 * span <= at <= high + 1e-6 * span for at in found)
+def test_a_source_without_points_is_refused(tmp_path: Path, capsys) -> None:
+    (tmp_path / "evals.jsonl").write_text("")
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "r.html")]) == 1
+    assert "no evaluations yet" in capsys.readouterr().err
+    assert not (tmp_path / "r.html").exists()
 
 
-@given(st.floats(1e-9, 1e9), st.floats(1.5, 1e9))
-def test_log_ticks_lie_inside(low: float, ratio: float) -> None:
-    assert all(low <= at * 1.001 and at <= low * ratio * 1.001 for at in ticks(low, low * ratio, log=True))
+def test_tables_of_others_have_a_page(tmp_path: Path) -> None:
+    sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("<base>", 0.7), ("worse", 0.55))]
+    assert main(["report", *sources, "-o", str(tmp_path / "r.html")]) == 0
+    overview = Page(tmp_path / "r.html").data["overview"]
+    assert overview["answers"][0]["text"].startswith("<base> leads 2 recipes")
 
 
-@given(st.lists(st.tuples(numbers, numbers), max_size=6), st.booleans(), st.booleans())
-def test_any_data_can_be_drawn(points, log_x: bool, log_y: bool) -> None:
-    x, y = [a for a, _ in points], [b for _, b in points]
-    chart = Chart([Line(x, y, "#000", "a <b>"), Points(x, y, "#111", "c", [0.1] * len(x))], "x", "y", log_x, log_y)
-    svg = draw(chart)
-    Page(svg)
-    assert "nan" not in svg
-    assert "inf" not in svg
+def test_a_pool_is_one_recipe(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        made_run(tmp_path / name, loss=name, seed=ord(name), rollouts=False)
+    sources = [str(tmp_path / name) for name in ("a", "b")]
+    assert main(["report", *sources, "--pool", "both", "-o", str(tmp_path / "r.html")]) == 0
+    overview = Page(tmp_path / "r.html").data["overview"]
+    assert {fit["run"] for fit in overview["fits"]} == {"both"}
+    assert [group["name"] for group in overview["groups"]] == ["both"]
+
+
+@pytest.mark.parametrize(("ending", "begins"), [(".pdf", b"%PDF"), (".svg", b"<?xml"), (".png", b"\x89PNG")])
+def test_figures_for_papers(tmp_path: Path, ending: str, begins: bytes, capsys) -> None:
+    source = table(tmp_path / "base.csv")
+    path = tmp_path / f"curves{ending}"
+    assert main(["report", source, "--figure", str(path)]) == 0
+    assert path.read_bytes().startswith(begins)
+    assert capsys.readouterr().out == f"{path}\n"
+
+
+def test_a_figure_that_cannot_be_drawn_is_refused_before_the_fits(tmp_path: Path, capsys) -> None:
+    assert main(["report", "nowhere", "--figure", str(tmp_path / "curves.docx")]) == 1
+    assert "use .png, .svg, .pdf" in capsys.readouterr().err
+
+
+def test_the_summary_is_markdown_that_nothing_escapes_from(tmp_path: Path, capsys) -> None:
+    made_run(tmp_path / "a|b <i>", text=HOSTILE, fall=12, evaluations=24, rollouts=False)
+    assert main(["report", str(tmp_path / "a|b <i>"), "--markdown"]) == 0
+    printed = capsys.readouterr().out
+    assert "heads for A" in printed
+    assert "pass rate fell" in printed
+    assert "<i>" not in printed
+    assert "<script>" not in printed
+    rows = [line for line in printed.splitlines() if line.startswith("| ") and "spent" not in line]
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [7, 7]
 
 
 def test_numbers_as_people_read_them() -> None:
@@ -143,19 +180,3 @@ def test_numbers_as_people_read_them() -> None:
     assert with_error(1.0, 0.0) == "1"
     assert with_interval(0.61234, (0.6, 0.63)) == "0.612 [0.600, 0.630]"
     assert with_interval(40_000.0, (30_000.0, None)) == "40,000 [30,000, …]"
-    assert [number(at) for at in (0, 12_000, 2e6, 0.25, 3e-5)] == ["0", "12k", "2M", "0.25", "3e-5"]
-
-
-def test_nested_metrics_become_dotted_names() -> None:
-    flat = flatten({"a": 1, "b": {"c": 2.5, "d": {"e": True}}, "name": "x", "staleness": {"0": 1, "4": 3}})
-    assert flat["b.c"] == 2.5
-    assert flat["b.d.e"] == 1.0
-    assert (flat["staleness.mean"], flat["staleness.max"]) == (3.0, 4.0)
-    assert "name" not in flat
-
-
-@given(st.lists(st.floats(-10, 10), min_size=1, max_size=30), st.integers(0, 5))
-def test_the_moving_mean_is_a_mean(values: list[float], reach: int) -> None:
-    for index, smoothed in enumerate(smooth(values, reach)):
-        near = values[max(index - reach, 0) : index + reach + 1]
-        assert smoothed == pytest.approx(sum(near) / len(near), abs=1e-9)

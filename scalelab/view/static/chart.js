@@ -62,10 +62,12 @@
     }
   }
 
-  function closeAll() {
-    for (const drawn of [...open.values()]) drawn.close();
-    waiting.clear();
-    watcher.disconnect();
+  /** Let go of the charts that are no longer on the page. */
+  function prune() {
+    for (const [box, drawn] of [...open]) if (!box.isConnected) drawn.close();
+    for (const box of [...waiting.keys()]) {
+      if (!box.isConnected) { waiting.delete(box); watcher.unobserve(box); }
+    }
   }
 
   function save(name, make, height, kind) {
@@ -120,10 +122,10 @@
   function forest(name, rows, label) {
     const values = rows.flatMap((row) => [row.value, ...(row.interval || []).filter((end) => end !== null)]);
     const make = (width) => base({
-      grid: { left: 8, right: 24, top: 8, bottom: 26, containLabel: true },
-      xAxis: axis(label, { type: "value", min: pad(Math.min(...values), -0.02), max: pad(Math.max(...values), 0.02), nameLocation: "middle", nameGap: 24 }),
+      grid: { left: labelWidth(rows.map((row) => row.name), width), right: 24, top: 8, bottom: 44 },
+      xAxis: axis(label, { type: "value", min: Math.max(0, Math.floor((Math.min(...values) - 0.01) * 20) / 20), max: Math.min(1, Math.ceil((Math.max(...values) + 0.01) * 20) / 20), nameLocation: "middle", nameGap: 26 }),
       yAxis: { type: "category", inverse: true, data: rows.map((row) => row.name), axisTick: { show: false }, axisLine: { show: false },
-        axisLabel: { color: ink().text, interval: 0, width: Math.min(190, width * 0.36), overflow: "truncate" } },
+        axisLabel: { color: ink().text, interval: 0, width: labelWidth(rows.map((row) => row.name), width) - 14, overflow: "truncate" } },
       tooltip: { trigger: "item", formatter: (p) => { const row = rows[p.dataIndex]; return tip(row.name, [[label, interval(row.value, row.interval)], ["", row.note || ""]]); } },
       series: [
         { type: "custom", data: rows.map((row, index) => [index, ...(row.interval || [row.value, row.value]).map((end) => end ?? row.value)]), encode: { x: [1, 2], y: 0 },
@@ -131,15 +133,18 @@
             const [a, b] = [api.coord([api.value(1), api.value(0)]), api.coord([api.value(2), api.value(0)])];
             return { type: "line", shape: { x1: a[0], y1: a[1], x2: b[0], y2: b[1] }, style: { stroke: tone(rows[api.value(0)].code.color), lineWidth: 4, opacity: 0.55, lineCap: "round" } };
           } },
-        { type: "scatter", data: rows.map((row, index) => ({ value: [row.value, index], symbol: row.code.symbol, itemStyle: { color: tone(row.code.color), borderColor: ink().ground, borderWidth: 1 } })), symbolSize: 12 },
+        { type: "scatter", data: rows.map((row, index) => ({ value: [row.value, index], symbol: Lab.symbol(row.code), itemStyle: { color: tone(row.code.color), borderColor: ink().ground, borderWidth: 1 } })), symbolSize: 12 },
       ],
     });
     const describe = () => `${name}: ${rows.map((row) => `${row.name} ${interval(row.value, row.interval)}`).join("; ")}`;
-    return frame(name, 54 + 26 * rows.length, make, describe);
+    return frame(name, 58 + 26 * rows.length, make, describe);
   }
 
-  function pad(value, by) {
-    return Math.max(0, Math.min(1, Math.round((value + by) * 1000) / 1000));
+  /** Room for the labels of a category axis: what the longest needs, at most two fifths of the chart. */
+  function labelWidth(names, width) {
+    const pen = document.createElement("canvas").getContext("2d");
+    pen.font = "12px system-ui, sans-serif";
+    return Math.min(Math.max(...names.map((name) => pen.measureText(name).width)) + 18, width * 0.42);
   }
 
   /** Lines against the step or another axis. lines: {label, x, y, code}. */
@@ -149,11 +154,11 @@
       grid: { left: 4, right: 12, top: series.length > 1 ? 34 : 14, bottom: 4, containLabel: true },
       legend: series.length > 1 ? { top: 0, left: 0, type: "scroll", itemWidth: 18, itemHeight: 8, textStyle: { color: ink().muted, fontSize: 11 }, pageIconSize: 9 } : undefined,
       xAxis: axis("", { type: options.logX ? "log" : "value", min: "dataMin", max: "dataMax", splitLine: { show: false } }),
-      yAxis: axis("", { type: options.log ? "log" : "value" }),
+      yAxis: axis("", options.log ? { type: "log", min: "dataMin", max: "dataMax" } : { type: "value" }),
       tooltip: { trigger: "axis", formatter: (points) => tip(`${options.x || "step"} ${number(points[0].value[0])}`, points.map((p) => [series.length > 1 ? p.seriesName : "", number(p.value[1])])) },
       series: series.map((line, index) => ({
-        name: line.label || name, type: "line", showSymbol: line.x.length < 30, symbol: codes(index).symbol, symbolSize: 5, data: line.x.map((x, at) => [x, line.y[at]]),
-        lineStyle: { width: 1.6, type: options.dashed ? ["solid", "dashed", "dotted"][index % 3] : codes(index).dash, color: tone(codes(index).color) }, itemStyle: { color: tone(codes(index).color) }, large: true, sampling: "none",
+        name: line.label || name, type: "line", showSymbol: line.x.length < 30, symbol: Lab.symbol(codes(index)), symbolSize: 5, data: line.x.map((x, at) => [x, line.y[at]]),
+        lineStyle: { width: 1.6, type: options.dashed ? ["solid", "dashed", "dotted"][index % 3] : Lab.dash(codes(index)), color: tone(codes(index).color) }, itemStyle: { color: tone(codes(index).color) }, large: true, sampling: "none",
         markLine: index === 0 && options.marks && options.marks.length ? { silent: true, symbol: "none", label: { show: false }, lineStyle: { color: "#c2410c", type: "dotted" }, data: options.marks.map((x) => ({ xAxis: x })) } : undefined,
       })),
     });
@@ -205,8 +210,8 @@
       return { type: "rect", shape: { x: a[0], y: a[1] - tall / 2, width: Math.max(b[0] - a[0], 0.7), height: tall }, style: { fill, opacity } };
     };
     const make = () => base({
-      grid: { left: 8, right: 18, top: 8, bottom: 64, containLabel: true },
-      xAxis: axis("minutes", { type: "value", min: 0, max: Math.ceil(minutes(end) * 10) / 10, nameLocation: "middle", nameGap: 24, scale: false }),
+      grid: { left: labelWidth(rows, 1e4), right: 18, top: 8, bottom: 72 },
+      xAxis: axis("minutes since training began", { type: "value", min: 0, max: Math.ceil(minutes(end) * 10) / 10, nameLocation: "middle", nameGap: 24, scale: false }),
       yAxis: { type: "category", inverse: true, data: rows, axisTick: { show: false }, axisLabel: { color: ink().text } },
       dataZoom: [{ type: "slider", bottom: 4, height: 18, labelFormatter: (value) => number(value) }, { type: "inside", zoomOnMouseWheel: "ctrl" }],
       tooltip: { formatter: (p) => {
@@ -232,5 +237,5 @@
 
   window.addEventListener("resize", () => { clearTimeout(window.labResize); window.labResize = setTimeout(redraw, 120); });
 
-  Lab.chart = { frame, forest, lines, heat, timeline, redraw, closeAll, axis, base, tip, ink, pad };
+  Lab.chart = { frame, forest, lines, heat, timeline, redraw, prune, axis, base, tip, ink };
 })();

@@ -198,7 +198,7 @@
     async function fill() {
       const found = await Lab.data.prompts(run.id, filter);
       const shown = columns(found.steps, found.first, found.second);
-      const head = `${found.fell} prompts pass less often at step ${found.second} than at step ${found.first}, ${found.rose} more often. Those that changed most come first.`;
+      const head = `${found.fell} prompts pass less often at step ${found.second} than at step ${found.first}, ${found.rose} more often. Those that fell come first, then those that rose.`;
       const cells = shown.map((step) => {
         const at = found.steps.indexOf(step);
         return { title: String(step), numeric: true, cell: (row) => cell(run, row, step, at, step === found.first || step === found.second) };

@@ -79,9 +79,9 @@ window.Lab = {};
 
   function percent(share) {
     if (share === null || share === undefined) return "–";
-    if (share > 0.995 && share < 1) return "> 99 %";
-    if (share < 0.005 && share > 0) return "< 1 %";
-    return `${Math.round(share * 100)} %`;
+    if (share > 0.995 && share < 1) return "> 99%";
+    if (share < 0.005 && share > 0) return "< 1%";
+    return `${Math.round(share * 100)}%`;
   }
 
   /** Compute with its unit; small parts of an hour in minutes. */
@@ -128,7 +128,7 @@ window.Lab = {};
         h(index === 0 && !options.plain ? "th" : "td", { scope: index === 0 && !options.plain ? "row" : null, class: column.numeric ? "numeric" : null }, column.cell(row))))));
     }
     fill();
-    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    return h("div", { class: rows.length > 12 && !options.whole ? "scroll long" : "scroll", tabindex: "0", role: "region", "aria-label": caption },
       h("table", {}, h("caption", { class: options.captioned ? null : "hidden" }, caption), h("thead", {}, h("tr", {}, heads)), body));
   }
 
@@ -147,15 +147,25 @@ window.Lab = {};
     return h("button", { type: "button", onclick: press, ...attributes }, label);
   }
 
+  const SHAPES = {
+    circle: "M7 2a5 5 0 1 0 .01 0z", square: "M2.5 2.5h9v9h-9z", triangle: "M7 1.5l5.5 10.5h-11z", diamond: "M7 1l5 6-5 6-5-6z",
+    down: "M1.5 2h11l-5.5 10.5z", plus: "M5.3 1.5h3.4v3.8h3.8v3.4H8.7v3.8H5.3V8.7H1.5V5.3h3.8z", star: "M7 .8l1.8 4.2 4.6.4-3.5 3 1.1 4.5-4-2.4-4 2.4 1.1-4.5-3.5-3 4.6-.4z",
+    left: "M1.5 7l10.5-5.5v11z", right: "M12.5 7l-10.5-5.5v11z", cross: "M4 1.8L7 4.8l3-3L12.2 4l-3 3 3 3L10 12.2l-3-3-3 3L1.8 10l3-3-3-3z", hexagon: "M7 1l5.2 3v6L7 13l-5.2-3V4z",
+  };
+
+  /** The dash of a run's line for ECharts. */
+  function dash(code) {
+    return code.dash === "dashdot" ? [9, 3, 2, 3] : code.dash;
+  }
+
   /** The mark of a run in tables and legends: its symbol in its colour. */
   function mark(code) {
-    const size = 14;
-    const shapes = {
-      circle: "M7 2a5 5 0 1 0 .01 0z", rect: "M2 2h10v10H2z", triangle: "M7 1l6 11H1z", diamond: "M7 0l6 7-6 7-6-7z",
-      pin: "M7 13C5 9 2 8 2 5a5 4.5 0 0 1 10 0c0 3-3 4-5 8z", arrow: "M7 0l5 13-5-4-5 4z", roundRect: "M4 2h6a2 2 0 0 1 2 2v6a2 2 0 0 1-2 2H4a2 2 0 0 1-2-2V4a2 2 0 0 1 2-2z",
-    };
-    return h("svg", { class: "mark", width: size, height: size, viewBox: `0 0 ${size} ${size}`, "aria-hidden": "true" },
-      h("path", { d: shapes[code.symbol] || shapes.circle, fill: tone(code.color) }));
+    return h("svg", { class: "mark", width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": "true" }, h("path", { d: SHAPES[code.symbol] || SHAPES.circle, fill: tone(code.color) }));
+  }
+
+  /** The same symbol for ECharts. */
+  function symbol(code) {
+    return code.symbol in SHAPES ? `path://${SHAPES[code.symbol]}` : "circle";
   }
 
   /** A colour for the present theme: on dark ground lighter, in the same order of lightness. */
@@ -208,5 +218,5 @@ window.Lab = {};
     selected: new Set(), run: null, other: "", filter: { text: "", status: "" }, grouped: true,
   };
 
-  Object.assign(Lab, { h, visible, number, interval, fixed, signed, percent, quantity, duration, table, select, checkbox, button, mark, tone, dark, source, state });
+  Object.assign(Lab, { h, visible, number, interval, fixed, signed, percent, quantity, duration, table, select, checkbox, button, mark, symbol, dash, tone, dark, source, state });
 })();

@@ -7,6 +7,8 @@
 
   const fitted = (run, task) => state.overview.fits.find((fit) => fit.run === run && fit.task === task && !fit.refused);
   const pointsOf = (group, task) => state.overview.points.filter((points) => points.group === group && points.task === task);
+  /** Compute as the axis shows it: minutes where all of it is a small part of an hour. */
+  const scale = () => (state.x === "compute" && unit().endsWith("-hours") && spent() > 0 && spent() < 0.5 ? 60 : 1);
   const unit = () => (state.overview.fits[0] || {}).unit || (state.overview.runs[0] || {}).unit || "compute";
   const shownGroups = () => state.overview.groups.filter((group) => !state.hidden.has(group.name));
   const shownTasks = () => state.overview.tasks.filter((task) => !state.tasks || state.tasks.has(task.name));
@@ -23,7 +25,7 @@
   }
 
   function axisLabel() {
-    return state.x === "compute" ? `compute (${unit()})` : AXES[state.x];
+    return state.x === "compute" ? `compute (${scale() === 60 ? unit().replace("hours", "minutes") : unit()})` : AXES[state.x];
   }
 
   /** One task's chart. */
@@ -44,19 +46,19 @@
         for (const points of entries) {
           (points.x[state.x] || []).forEach((x, index) => {
             if (x === null || (state.log && x <= 0)) return;
-            data.push({ value: [x, points.y[index], points.stderr[index] || 0, points.x.step ? points.x.step[index] : null, points.x.compute ? points.x.compute[index] : null], run: points.run });
-            xs.push(x);
-            if (x > 0) lowest = Math.min(lowest, x);
+            data.push({ value: [x * scale(), points.y[index], points.stderr[index] || 0, points.x.step ? points.x.step[index] : null, points.x.compute ? points.x.compute[index] : null], run: points.run });
+            xs.push(x * scale());
+            if (x > 0) lowest = Math.min(lowest, x * scale());
           });
         }
         if (fit && entries.length) series.push(...fitSeries(fit, entries, color, code, group.name, horizon, xs));
         if (state.points || !fit) series.push(...pointSeries(data, color, code, group.name, fit));
       }
-      const marks = state.budget && state.x === "compute" ? [{ xAxis: state.budget, name: "budget" }] : [];
+      const marks = state.budget && state.x === "compute" ? [{ xAxis: state.budget * scale(), name: "budget" }] : [];
       if (series.length && marks.length) series[0].markLine = { silent: true, symbol: "none", animation: false, label: { formatter: "budget", color: ink().muted }, lineStyle: { color: ink().muted, type: "dashed" }, data: marks };
       return base({
         grid: { left: 10, right: 22, top: 14, bottom: 66, containLabel: true },
-        xAxis: axis(axisLabel(), { type: state.log ? "log" : "value", min: state.log ? (isFinite(lowest) ? lowest : 1) : 0, max: xs.length ? Math.max(...xs) : 1, nameLocation: "middle", nameGap: 26, scale: false }),
+        xAxis: axis(axisLabel(), { type: state.log ? "log" : "value", min: state.log ? (isFinite(lowest) ? lowest : 1) : 0, max: xs.length ? Math.max(...xs) : 1, nameLocation: "middle", nameGap: 26, scale: false, axisLabel: { color: ink().muted, formatter: (value) => number(value), hideOverlap: true, showMaxLabel: false } }),
         yAxis: axis("", { type: "value", min: (range) => Math.max(0, Math.floor(range.min * 20) / 20), max: (range) => Math.min(1, Math.ceil(range.max * 20) / 20) }),
         dataZoom: [{ type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl" }, { type: "slider", filterMode: "none", bottom: 6, height: 20, labelFormatter: (value) => number(value) }],
         tooltip: { trigger: "item", formatter: (p) => pointTip(p) },
@@ -76,13 +78,14 @@
   function setBudget(chart, event) {
     if (state.x !== "compute") return;
     const [x] = chart.convertFromPixel({ gridIndex: 0 }, [event.offsetX, event.offsetY]);
-    if (x > 0) { state.budget = x; Lab.curves.refresh(); }
+    if (x > 0) { state.budget = x / scale(); Lab.curves.refresh(); }
   }
 
   /** The fitted curve over its points, the forecast beyond them, and the band. */
   function fitSeries(fit, entries, color, code, name, horizon, xs) {
-    const place = Lab.curve.axisOf(entries[0], state.x);
-    if (!place) return [];
+    const along = Lab.curve.axisOf(entries[0], state.x);
+    if (!along) return [];
+    const place = (compute) => along(compute) * scale();
     const first = state.log ? Math.min(...entries.flatMap((points) => (points.x.compute || []).filter((value) => value > 0))) : 0;
     const [start, last] = [Math.max(first, 0), fit.window[1]];
     const end = Math.max(horizon, last);
@@ -91,7 +94,7 @@
     const at = (compute) => Lab.curve.sigmoid({ R0: fit.parameters.R0 ?? 0, ...fit.parameters }, compute);
     xs.push(place(end));
     const line = (list, value, more) => ({ type: "line", name, data: list.map((compute) => [place(compute), value(compute)]), showSymbol: false, silent: true, z: 3, itemStyle: { color }, emphasis: { disabled: true }, ...more });
-    const series = [line(inside, at, { lineStyle: { width: 2, color, type: code.dash } })];
+    const series = [line(inside, at, { lineStyle: { width: 2, color, type: Lab.dash(code) } })];
     const beyond = outside.length ? Lab.curve.band(fit, outside) : [];
     if (outside.length) {
       let step = 0;
@@ -118,7 +121,7 @@
           const [a, b] = [api.coord([api.value(0), api.value(1) - api.value(2)]), api.coord([api.value(0), api.value(1) + api.value(2)])];
           return { type: "line", shape: { x1: a[0], y1: a[1], x2: b[0], y2: b[1] }, style: { stroke: color, opacity: 0.4 } };
         } },
-      { type: "scatter", name, z: 4, symbol: code.symbol, symbolSize: many ? 5 : 7, data: data.map((row) => (used(row) ? row : { ...row, itemStyle: { color: ink().ground, borderColor: color, borderWidth: 1.2 } })), itemStyle: { color }, emphasis: { scale: 1.6 } },
+      { type: "scatter", name, z: 4, symbol: Lab.symbol(code), symbolSize: many ? 5 : 7, data: data.map((row) => (used(row) ? row : { ...row, itemStyle: { color: ink().ground, borderColor: color, borderWidth: 1.2 } })), itemStyle: { color }, emphasis: { scale: 1.6 } },
     ];
   }
 
@@ -170,6 +173,7 @@
 
   /** The section: controls, one chart per task, legend, budget and forecasts. */
   function section() {
+    begin();
     const charts = shownTasks().map((task) => taskChart(task));
     const legend = h("div", { class: "legend", role: "group", "aria-label": "Recipes shown" });
     const forecasts = h("div", { class: "forecasts" });
@@ -216,18 +220,26 @@
         again();
       }))) : null,
       button("reset zoom", refresh, { class: "quiet small" }));
+    const few = h("p", { class: "note" }, state.overview.groups.length > 8 ? "At first only the leaders of each task are shown: choose others above." : "");
     const note = h("p", { class: "note", hidden: state.x === "compute" }, `Curves are fitted against ${unit()}; here they are drawn where that compute was spent.`);
     fillLegend();
     showBudget();
     forecasts.replaceChildren(forecastTable());
     Lab.curves.refresh = refresh;
     return h("section", { id: "curves", "aria-labelledby": "curves-title" }, h("h2", { id: "curves-title" }, "Curves and forecast"), controls, legend,
-      h("div", { class: charts.length > 1 ? "pair" : "single" }, charts.map((chart) => chart.figure)), note,
+      h("div", { class: charts.length > 1 ? "pair" : "single" }, charts.map((chart) => chart.figure)), few, note,
       h("p", { class: "note" }, `Bars: one standard error. Shaded: ${percent(state.overview.level)} band of the curve. Dashed: forecast. Hollow points were not fitted. Ctrl and wheel zooms; a double click sets the budget.`),
       h("div", { class: "budgetbar" }, h("label", { class: "field wide" }, h("span", {}, "Budget"), slider), budgetText,
         button("reset", () => { state.budget = null; refresh(); }, { class: "quiet small" }),
         h("label", { class: "field" }, h("span", {}, "Target pass rate"), h("input", { type: "number", min: "0.01", max: "0.99", step: "0.01", value: state.target, oninput: (event) => { state.target = event.target.value; forecasts.replaceChildren(forecastTable()); } }))),
       forecasts);
+  }
+
+  /** Of many recipes the best alone are shown at first. */
+  function begin() {
+    if (state.begun || !state.overview.comparisons.length) return;
+    state.begun = true;
+    if (state.overview.groups.length > 8) leaders();
   }
 
   /** Leave only the best of each task. */

@@ -28,8 +28,8 @@
       made = [h("p", { class: "problem" }, error.message)];
     }
     if (ticket !== asked) return;
-    chart.closeAll();
     content.replaceChildren(...made.flat().filter(Boolean));
+    chart.prune();
     if (kind === "curves") document.getElementById("curves")?.scrollIntoView();
     document.body.dataset.view = kind;
     document.body.dataset.shown = String(ticket);

@@ -17,7 +17,7 @@
     const empty = all.pending ? `Fitting ${all.pending} curves …` : "No evaluations yet: the answer comes with the third.";
     return h("section", { id: "answer", "aria-labelledby": "answer-title" }, h("h2", { id: "answer-title" }, "The answer"),
       all.problems.map((text) => h("p", { class: "problem" }, text)),
-      cards.length ? h("div", { class: "cards" }, cards) : h("p", { class: "note" }, empty),
+      cards.length ? [h("div", { class: "cards" }, cards), [...new Set(all.answers.map((one) => one.note).filter(Boolean))].map((text) => h("p", { class: "note" }, text))] : h("p", { class: "note" }, empty),
       all.pending && cards.length ? h("p", { class: "note" }, `Fitting ${all.pending} curves that changed …`) : null);
   }
 
@@ -26,7 +26,9 @@
     const fits = state.overview.fits.filter((fit) => !fit.refused);
     const tasks = single ? [null] : state.overview.tasks;
     const charts = tasks.map((task) => {
-      const mine = fits.filter((fit) => !task || fit.task === task.name).sort((a, b) => b.parameters.A - a.parameters.A);
+      const ranked = task && state.overview.comparisons.find((one) => one.task === task.name);
+      const rank = (fit) => (ranked ? ranked.entries.findIndex((entry) => entry.run === fit.run) : -fit.parameters.A);
+      const mine = fits.filter((fit) => !task || fit.task === task.name).sort((a, b) => rank(a) - rank(b));
       if (!mine.length) return null;
       const rows = mine.map((fit) => ({
         name: single ? fit.task || fit.run : fit.run, code: single ? state.overview.tasks.find((one) => one.name === fit.task) : codeOf(fit.run),
@@ -34,8 +36,8 @@
       }));
       return Lab.chart.forest(task ? `${task.name || "pass rate"}: asymptote A` : "Asymptote A of each task", rows, "A: pass rate with compute without end").figure;
     }).filter(Boolean);
-    return charts.length ? h("section", { "aria-labelledby": "forest-title" }, h("h2", { id: "forest-title" }, single ? "Where the tasks are heading" : "Ranking by A"),
-      h("div", { class: charts.length > 1 ? "pair" : "single" }, charts), h("p", { class: "note" }, `Bars: ${percent(state.overview.level)} intervals.`)) : null;
+    return charts.length ? h("section", { "aria-labelledby": "forest-title" }, h("h2", { id: "forest-title" }, single ? "Where the tasks are heading" : "Ranking"),
+      h("div", { class: charts.length > 1 ? "pair" : "single" }, charts), h("p", { class: "note" }, `Bars: ${percent(state.overview.level)} intervals.${single ? "" : " Ranked by A; those that tie (0.02 or less apart) are ranked by B at their common A."}`)) : null;
   }
 
   function unusual() {
@@ -140,8 +142,8 @@
       series: one.entries.flatMap((entry) => {
         const color = tone(codeOf(entry.run).color);
         const data = (values) => entry.efficiency.compute.map((compute, index) => [compute, values[index]]).filter((pair) => pair[1] > 0);
-        return [{ type: "line", name: entry.run, data: data(entry.efficiency.line), showSymbol: false, silent: true, lineStyle: { color, width: 1.4, type: codeOf(entry.run).dash } },
-          { type: "scatter", name: entry.run, data: data(entry.efficiency.F), symbol: codeOf(entry.run).symbol, symbolSize: 5, itemStyle: { color, borderColor: ink().ground } }];
+        return [{ type: "line", name: entry.run, data: data(entry.efficiency.line), showSymbol: false, silent: true, lineStyle: { color, width: 1.4, type: Lab.dash(codeOf(entry.run)) } },
+          { type: "scatter", name: entry.run, data: data(entry.efficiency.F), symbol: Lab.symbol(codeOf(entry.run)), symbolSize: 5, itemStyle: { color, borderColor: ink().ground } }];
       }),
     });
     return frame(`efficiency ${one.task}`, 360, make, () => `Efficiency of ${one.task}: ${one.entries.map((entry) => `${entry.run} B ${number(entry.B_at_common_A)}`).join("; ")}`, { title: `${one.task}: efficiency at the common A` }).figure;

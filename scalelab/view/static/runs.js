@@ -31,6 +31,7 @@
   /** Leave the recipes of the chosen runs in the charts, and go there. */
   function compare() {
     const groups = new Set(state.overview.runs.filter((run) => state.selected.has(run.id)).map((run) => run.group));
+    state.begun = true;
     state.hidden = new Set(state.overview.groups.map((group) => group.name).filter((name) => !groups.has(name)));
     location.hash = "#/curves";
   }
@@ -47,7 +48,7 @@
       { title: "status", cell: (row) => status(row), sort: (row) => row.members[0].status },
       { title: "progress", cell: (row) => progress(row), sort: (row) => mean(row, (run) => run.progress) },
       ...tasks.map((task) => ({ title: task.name || "pass rate", numeric: true, cell: (row) => last(row, task.name), sort: (row) => mean(row, (run) => (run.last[task.name] || [null])[0]) })),
-      ...tasks.map((task) => ({ title: `${task.name} at the end`, numeric: true, cell: (row) => ending(row, task.name), sort: (row) => endValue(row, task.name) })),
+      ...(state.overview.runs.every((run) => run.progress === 1) ? [] : tasks).map((task) => ({ title: `${task.name} at the end`, numeric: true, cell: (row) => ending(row, task.name), sort: (row) => endValue(row, task.name) })),
       { title: "compute", numeric: true, cell: (row) => quantity(mean(row, (run) => run.compute), row.members[0].unit), sort: (row) => mean(row, (run) => run.compute) },
       { title: "steps", numeric: true, cell: (row) => number(mean(row, (run) => run.step)), sort: (row) => mean(row, (run) => run.step) },
       { title: "time", numeric: true, cell: (row) => [duration(mean(row, (run) => run.wall_hours)), row.members.some((run) => run.clock === "virtual") ? h("span", { class: "quiet" }, " virtual clock") : ""], sort: (row) => mean(row, (run) => run.wall_hours) },
@@ -95,13 +96,13 @@
 
   function list(runs, refill) {
     const rows = runs.map((run) => ({ name: run.name, group: run.group, members: [run] }));
-    return Lab.table("Runs", columns(refill, false), rows);
+    return Lab.table("Runs", columns(refill, false), rows, { whole: true });
   }
 
   function grouped(runs, refill) {
     const groups = new Map();
     for (const run of runs) groups.set(run.group, [...(groups.get(run.group) || []), run]);
-    return Lab.table("Runs, seeds together", columns(refill, true), [...groups].map(([name, members]) => ({ name, group: name, members })));
+    return Lab.table("Runs, seeds together", columns(refill, true), [...groups].map(([name, members]) => ({ name, group: name, members })), { whole: true });
   }
 
   Lab.runs = { view };

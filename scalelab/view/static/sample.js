@@ -61,7 +61,8 @@
         const share = (row, step) => { const at = table.steps.indexOf(step); return row.n[at] ? row.passed[at] / row.n[at] : 0; };
         const change = (row) => share(row, second) - share(row, first);
         const fell = rows.filter((row) => change(row) < 0).length;
-        const sorted = [...rows].sort((a, b) => (change(a) - change(b)) * (fell ? 1 : -1));
+        const order = (row) => (change(row) < 0 ? change(row) - 2 : change(row) > 0 ? -change(row) : 1);
+        const sorted = [...rows].sort((a, b) => order(a) - order(b));
         return { steps: table.steps, first: first ?? null, second: second ?? null, fell, rose: rows.filter((row) => change(row) > 0).length, rows: sorted.slice(0, 60) };
       },
     };

@@ -1,0 +1,53 @@
+"""A summary of some runs in Markdown, for a chat or an issue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalelab.report.tables import with_interval
+from scalelab.view.answer import quantity
+
+MOST = 12
+"""Rows of a table, and lines of a list."""
+
+
+def markdown(overview: Mapping[str, Any]) -> str:
+    """The answer, the fitted curves and what is unusual.
+
+    Args:
+        overview: what `Lab.overview` gives.
+    """
+    parts = [f"## {_text(overview['title'])}", ""]
+    for one in overview["answers"]:
+        parts += [f"**{_text(one['task'] or 'pass rate')}**: {_text(one['text'])}", ""]
+    fits = [fit for fit in overview["fits"] if "refused" not in fit]
+    if fits:
+        parts += ["| recipe | task | A | B | C_mid | spent |", "|---|---|---|---|---|---|"]
+        ranked = sorted(fits, key=lambda fit: (fit["task"], -fit["parameters"]["A"]))
+        parts += [_row(fit) for fit in ranked[: 2 * MOST]]
+        if len(ranked) > 2 * MOST:
+            parts.append(f"\n{len(ranked) - 2 * MOST} more curves are not listed.")
+        parts += ["", f"In brackets: {overview['level']:.0%} intervals."]
+    unusual = [(run["name"], entry["text"]) for run in overview["runs"] for entry in run["unusual"]]
+    if unusual:
+        parts += ["", "**Unusual**", ""]
+        parts += [f"- {_text(name)}: {_text(text)}" for name, text in unusual[:MOST]]
+        if len(unusual) > MOST:
+            parts.append(f"- and {len(unusual) - MOST} more")
+    return "\n".join(parts) + "\n"
+
+
+def _row(fit: Mapping[str, Any]) -> str:
+    cells = [_text(fit["run"]), _text(fit["task"] or "–")]
+    cells += [with_interval(fit["parameters"][name], fit["intervals"].get(name)) for name in ("A", "B", "C_mid")]
+    return "| " + " | ".join([*cells, quantity(fit["window"][1], fit["unit"])]) + " |"
+
+
+def _text(text: object) -> str:
+    """Text of a run in one line, with nothing in it that Markdown or HTML would act on."""
+    line = " ".join(str(text).split())
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for character in "\\`*_|[]#!~":
+        line = line.replace(character, "\\" + character)
+    return line

@@ -1,0 +1,154 @@
+"""Fits of the page: the same as the curves' own, computed once, kept by content."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from view_runs import made_run
+
+from scalelab.curves import Options, analyse, compare, forecast
+from scalelab.curves.compare import entry_summary
+from scalelab.view import judge as module
+from scalelab.view.cache import Kept
+from scalelab.view.judge import DRAWS, Judge, Reading
+from scalelab.view.lab import Lab
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("judge")
+    for seed, (name, A) in enumerate({"best": 0.85, "middle": 0.75, "worst": 0.6}.items()):
+        made_run(folder / name, A=A, seed=seed, loss=name, rollouts=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lab(runs: Path) -> Lab:
+    lab = Lab([runs], kept=Kept(None))
+    lab.update()
+    return lab
+
+
+@pytest.fixture(scope="module")
+def overview(lab: Lab) -> dict:
+    return json.loads(json.dumps(lab.overview(), allow_nan=False))
+
+
+def test_a_fit_is_that_of_the_curves(lab: Lab, overview: dict) -> None:
+    for item, record in zip(lab.curves, overview["fits"]):
+        own = analyse(item, Options())
+        assert record["parameters"] == pytest.approx(own.fit.parameters)
+        assert record["intervals"]["A"] == pytest.approx(own.intervals["A"])
+        assert len(record["draws"]["A"]) == DRAWS
+
+
+def test_the_page_s_draws_forecast_as_all_draws_do(lab: Lab, overview: dict) -> None:
+    """400 of 4,000 draws: quantiles of the curve move by less than a fifth of the interval's width."""
+    item, record = lab.curves[0], overview["fits"][0]
+    [own] = forecast(analyse(item, Options()), [3.0])
+    d = {name: np.array(values) for name, values in record["draws"].items()}
+    rise = 1 / (1 + (d["C_mid"] / 3.0) ** d["B"])
+    curve = d["R0"] + (d["A"] - d["R0"]) * rise
+    measured = np.clip(curve + d["noise"] + d["spread"] * rise, 0, 1)
+    for values, interval in ((curve, own.curve_interval), (measured, own.interval)):
+        width = interval[1] - interval[0]
+        assert np.quantile(values, [0.1, 0.9]) == pytest.approx(interval, abs=0.2 * width)
+    assert np.median(curve) == pytest.approx(own.value, abs=0.1 * (own.interval[1] - own.interval[0]))
+
+
+def test_the_ranking_is_that_of_compare(lab: Lab, overview: dict) -> None:
+    [math] = [one for one in overview["comparisons"] if one["task"] == "math"]
+    [own] = compare([analyse(item, Options()) for item in lab.curves if item.task == "math"])
+    assert [entry["run"] for entry in math["entries"]] == [entry.run for entry in own.entries]
+    assert math["entries"][0]["beats"] == pytest.approx(entry_summary(own.entries[0])["beats"])
+    assert overview["answers"][0]["text"].startswith("best leads 3 recipes with A = ")
+
+
+def test_fits_are_computed_once_and_kept_by_content(runs: Path, tmp_path: Path, monkeypatch) -> None:
+    first = Lab([runs], kept=Kept(tmp_path))
+    first.update()
+    before = first.overview()
+    monkeypatch.setattr(module, "analyse", None)  # whoever calls it now fails
+    monkeypatch.setattr(module, "compare", None)
+    again = Lab([runs], kept=Kept(tmp_path))
+    again.update()
+    after = again.overview()
+    for name in ("fits", "comparisons", "parallel", "answers"):
+        assert json.dumps(after[name]) == json.dumps(before[name])
+    item = again.curves[0]
+    assert Judge(Options(level=0.9), Kept(tmp_path)).known(item) is None
+    assert Judge(Options(), Kept(tmp_path)).known(item.select(np.arange(len(item) - 1))) is None
+
+
+def test_a_spoilt_entry_is_computed_again(runs: Path, tmp_path: Path) -> None:
+    lab = Lab([runs / "best"], kept=Kept(tmp_path))
+    lab.update()
+    lab.overview()
+    for entry in tmp_path.glob("*.json"):
+        entry.write_bytes(b'{"torn')
+    again = Lab([runs / "best"], kept=Kept(tmp_path))
+    again.update()
+    assert again.overview()["fits"][0]["parameters"]
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_time(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    lab = Lab([runs / "best"], kept=Kept(tmp_path / "file" / "fits"))
+    lab.update()
+    assert lab.overview()["answers"]
+
+
+def test_seeds_are_pooled_and_not_ranked_against_each_other(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        made_run(tmp_path / f"seed{seed}", seed=seed, rollouts=False)
+    lab = Lab([tmp_path / "seed0", tmp_path / "seed1"], kept=Kept(None))
+    lab.update()
+    overview = lab.overview()
+    assert overview["comparisons"] == []
+    assert {fit["seeds"] for fit in overview["fits"]} == {2}
+    assert len(overview["points"]) == 4
+
+
+def test_other_units_are_left_out_with_a_reason(runs: Path, tmp_path: Path) -> None:
+    other = made_run(tmp_path / "other", loss="other", rollouts=False)
+    lines = (other / "evals.jsonl").read_text().replace("GPU-hours", "core-hours")
+    (other / "evals.jsonl").write_text(lines)
+    lab = Lab([runs / "best", other], kept=Kept(None))
+    lab.update()
+    assert {item.run for item in lab.curves} == {"best"}
+    assert "counts compute in core-hours" in lab.overview()["problems"][0]
+
+
+def test_an_axis_is_found_among_runs_that_differ_along_it(tmp_path: Path) -> None:
+    for tokens in (64, 128, 256):
+        made_run(tmp_path / f"tokens_{tokens}", tokens=tokens, A=0.6 + tokens / 1000, rollouts=False)
+    made_run(tmp_path / "other", tokens=512, loss="other", rollouts=False)
+    lab = Lab([tmp_path], kept=Kept(None))
+    lab.update()
+    [axis] = lab.overview()["axes"]
+    assert axis["name"] == "tokens per completion"
+    assert [point["at"] for point in axis["points"]] == [64, 64, 128, 128, 256, 256]
+
+
+def test_a_column_can_be_the_compute(runs: Path) -> None:
+    lab = Lab([runs / "best"], Reading({"compute": "completions"}, 0.001, "thousand completions"), kept=Kept(None))
+    lab.update()
+    assert lab.curves[0].unit == "thousand completions"
+    assert lab.curves[0].compute_N[-1] == pytest.approx(4.8)
+    assert lab.runs["r0"].points[0]["x"]["compute"][-1] == pytest.approx(4.8)
+
+
+def test_a_run_that_grows_is_fitted_again(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run", rollouts=False)
+    whole = (folder / "evals.jsonl").read_text().splitlines(keepends=True)
+    (folder / "evals.jsonl").write_text("".join(whole[:2]))
+    lab = Lab([folder], kept=Kept(None))
+    lab.update()
+    assert "No fit yet" in lab.overview()["answers"][0]["text"]
+    (folder / "evals.jsonl").write_text("".join(whole))
+    assert lab.update()
+    assert lab.pending() == 2
+    assert "heads for A" in lab.overview()["answers"][0]["text"]

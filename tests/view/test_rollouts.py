@@ -1,0 +1,181 @@
+"""Completions of a run: filters, pages, one prompt through the run, hostile files, and the command."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from view_runs import HOSTILE, add_rollouts, made_run, rollout_rows
+
+from scalelab.cli import main
+from scalelab.errors import LabError
+from scalelab.view import rollouts as module
+from scalelab.view.rollouts import Filter, Rollouts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return made_run(tmp_path_factory.mktemp("rollouts") / "run")
+
+
+STEPS = (0, 80, 150)
+ROWS = [row | {"step": step} for step in STEPS for row in rollout_rows(step)]
+
+
+@given(
+    step=st.none() | st.sampled_from(STEPS), task=st.none() | st.sampled_from(("math", "code")),
+    outcome=st.none() | st.sampled_from(("passed", "failed", "not passed", "interrupted", "truncated")),
+    text=st.none() | st.sampled_from(("ANSWER 80", "think 3", "nowhere")), offset=st.integers(0, 80),
+    limit=st.integers(1, 30),
+)  # fmt: skip
+def test_filters_and_pages_agree_with_a_slow_search(folder, step, task, outcome, text, offset, limit) -> None:
+    def passes(row: dict) -> bool:
+        wanted = {
+            None: True, "not passed": row["outcome"] != "passed", "interrupted": row["interrupted"],
+            "truncated": row["truncated"],
+        }.get(outcome, row["outcome"] == outcome)  # fmt: skip
+        words = f"{row['prompt']}\0{row['completion']}\0{row['detail']}".lower()
+        return wanted and step in (None, row["step"]) and task in (None, row["task"]) and (text or "").lower() in words
+
+    expected = [row for row in ROWS if passes(row)]
+    found = Rollouts(folder).rows(Filter(step=step, task=task, outcome=outcome, text=text), offset, limit)
+    assert found["total"] == len(expected)
+    assert found["outcomes"] == Counter(row["outcome"] for row in expected)
+    shown = [(row["step"], row["prompt_id"], row["outcome"]) for row in found["rows"]]
+    assert shown == [(row["step"], row["prompt_id"], row["outcome"]) for row in expected[offset : offset + limit]]
+
+
+def test_one_completion_is_whole_with_its_tokens(folder: Path) -> None:
+    rollouts = Rollouts(folder)
+    row = rollouts.row("step_000080.3")
+    [expected] = [rollout_rows(80)[3]]
+    assert row["completion"] == expected["completion"]
+    assert row["pieces"] == expected["pieces"]
+    assert row["logprobs"] == expected["logprobs"]
+    assert row["spans"] == [[80, 0, 2], [81, 2, 4]]
+    assert row["forced"] == [False, False, True, False]
+    for id in ("step_000080.999", "step_000080.-1", "../../etc/passwd.0", "", "step_000081.0"):
+        with pytest.raises(LabError, match="no completion"):
+            rollouts.row(id)
+
+
+def test_a_prompt_is_followed_through_the_run(folder: Path) -> None:
+    found = Rollouts(folder).prompt("math", "math/2")
+    assert [entry["step"] for entry in found] == list(STEPS)
+    assert all(len(entry["rows"]) == 2 for entry in found)
+
+
+def test_prompts_that_fell_come_first(folder: Path) -> None:
+    found = Rollouts(folder).prompts("math", 0, 150)
+
+    def passes(prompt: str, step: int) -> int:
+        return sum(r["outcome"] == "passed" for r in ROWS if (r["prompt_id"], r["step"]) == (prompt, step))
+
+    change = [passes(row["prompt_id"], 150) - passes(row["prompt_id"], 0) for row in found["rows"]]
+    order = [(one >= 0, one == 0, -abs(one)) for one in change]
+    assert order == sorted(order)
+    assert (found["fell"], found["rose"]) == (sum(one < 0 for one in change), sum(one > 0 for one in change))
+    for row in found["rows"]:
+        assert row["passed"] == [passes(row["prompt_id"], step) for step in STEPS]
+
+
+def test_a_run_of_before_has_no_tokens_and_is_shown(tmp_path: Path) -> None:
+    path = add_rollouts(tmp_path, 10)
+    old = ["task", "prompt_id", "prompt", "completion", "outcome", "reward", "detail", "tokens"]
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(path, columns=old), path)
+    row = Rollouts(tmp_path).row("step_000010.0")
+    assert "logprobs" not in row
+    assert row["outcome"] in ("passed", "failed")
+
+
+def test_files_that_are_not_parquet_are_problems_and_the_rest_is_shown(tmp_path: Path) -> None:
+    add_rollouts(tmp_path, 10)
+    (tmp_path / "rollouts" / "step_000020.parquet").write_bytes(b"PAR1 nonsense PAR1")
+    (tmp_path / "rollouts" / "step_000030.parquet").symlink_to("/etc/passwd")
+    (tmp_path / "rollouts" / "notes.parquet").write_bytes(b"")
+    rollouts = Rollouts(tmp_path)
+    assert [entry["step"] for entry in rollouts.steps()] == [10]
+    assert len(rollouts.problems) == 2
+
+
+def test_a_file_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path, monkeypatch) -> None:
+    add_rollouts(tmp_path, 10)
+    monkeypatch.setattr(module, "MOST_VALUES", 10)
+    rollouts = Rollouts(tmp_path)
+    assert rollouts.steps() == []
+    assert "so it is not shown" in rollouts.problems[0]
+
+
+def test_a_text_that_repeats_a_million_times_costs_what_is_shown(tmp_path: Path) -> None:
+    """A dictionary makes a small file of a huge column: only the rows of a page are unpacked."""
+    (tmp_path / "rollouts").mkdir()
+    count, text = 50_000, "x" * 20_000
+    codes = pyarrow.array([0] * count, pyarrow.int32())
+    long = pyarrow.DictionaryArray.from_arrays(codes, [text])
+    outcome = pyarrow.DictionaryArray.from_arrays(codes, ["passed"])
+    table = pyarrow.table(
+        {"completion": long, "prompt": long, "outcome": outcome, "task": outcome, "prompt_id": outcome}
+    )
+    pyarrow.parquet.write_table(table, tmp_path / "rollouts" / "step_000000.parquet")
+    found = Rollouts(tmp_path).rows(Filter(), offset=count - 5)
+    assert found["total"] == count
+    assert len(found["rows"]) == 5
+    assert len(found["rows"][0]["completion"]) == module.PREVIEW
+
+
+def test_new_files_appear(tmp_path: Path) -> None:
+    add_rollouts(tmp_path, 10)
+    rollouts = Rollouts(tmp_path)
+    assert len(rollouts.steps()) == 1
+    add_rollouts(tmp_path, 20)
+    assert [entry["step"] for entry in rollouts.steps()] == [10, 20]
+
+
+def test_the_command_prints_completions(folder: Path, capsys) -> None:
+    assert main(["rollouts", str(folder), "--step", "80", "--failed", "--limit", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "✗ failed" in printed
+    assert "test 3: got 1" in printed
+    assert "\033[" not in printed
+    assert "2 of " in printed
+
+
+def test_the_command_compares_steps_and_runs(folder: Path, tmp_path: Path, capsys) -> None:
+    assert main(["rollouts", str(folder), "--step", "150", "--vs", "0"]) == 0
+    assert "prompts pass less often at step 150 than at step 0" in capsys.readouterr().out
+    other = made_run(tmp_path / "other", seed=3)
+    assert main(["rollouts", str(folder), "--vs", str(other), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["shared"] == 12
+    for row in found["changed"]:
+        assert row["before"] != row["after"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--step", "81"], "the nearest step is 80"),
+        (["--task", "chess"], "there are: code, math"),
+        (["--limit", "0"], "give 1 or more"),
+        (["--vs", "7"], "kept no completions of step 7"),
+        (["--vs", "nowhere"], "no such run folder"),
+    ],
+)
+def test_the_command_says_what_is_wrong(folder: Path, arguments: list[str], words: str, capsys) -> None:
+    assert main(["rollouts", str(folder), *arguments]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_the_command_lets_no_escape_through(tmp_path: Path, capsys) -> None:
+    folder = made_run(tmp_path / "run", text=HOSTILE)
+    for more in ([], ["--vs", "0"]):
+        assert main(["rollouts", str(folder), *more]) == 0
+        printed = capsys.readouterr().out
+        assert "\x1b" not in printed
+        assert "\u202e" not in printed

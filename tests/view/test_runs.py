@@ -1,0 +1,219 @@
+"""From folders to the page's records: discovery, points, what is unusual, settings, metrics, time line."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from view_runs import made_run, metrics_line, write_lines
+
+from scalelab.errors import LabError
+from scalelab.view.discover import find_runs
+from scalelab.view.judge import Reading
+from scalelab.view.metrics import MOST_POINTS, flatten, metric_panels, thin
+from scalelab.view.points import run_points
+from scalelab.view.run import SILENT_AFTER, ViewedRun
+from scalelab.view.settings import bindings, differences
+from scalelab.view.timeline import timeline
+from scalelab.view.unusual import falls, unusual
+
+
+def names(*sources: Path) -> list[tuple[str, str]]:
+    return [(run.group, run.name) for run in find_runs(sources)]
+
+
+def test_seed_folders_and_settings_that_differ_in_seeds_alone_are_one_recipe(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        made_run(tmp_path / "family" / "a" / f"seed_{seed}", seed=seed, rollouts=False)
+    made_run(tmp_path / "one", seed=0, loss="GSPO", rollouts=False)
+    made_run(tmp_path / "two", seed=1, loss="GSPO", rollouts=False)
+    made_run(tmp_path / "three", seed=1, loss="DAPO", rollouts=False)
+    found = names(tmp_path / "family", tmp_path / "one", tmp_path / "two", tmp_path / "three")
+    groups = [group for group, _ in found]
+    assert groups == ["a", "a", "one", "one", "three"]
+    assert found[0] == ("a", "a · seed_0")
+    assert found[4] == ("three", "three")
+
+
+def test_a_run_is_there_before_its_first_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "young").mkdir()
+    (tmp_path / "young" / "manifest.json").write_text('{"status": "running"}')
+    assert names(tmp_path) == [("young", "young")]
+
+
+def test_links_that_lead_out_of_a_source_are_not_followed(tmp_path: Path) -> None:
+    made_run(tmp_path / "elsewhere" / "secret", rollouts=False)
+    made_run(tmp_path / "runs" / "own", rollouts=False)
+    (tmp_path / "runs" / "link").symlink_to(tmp_path / "elsewhere" / "secret")
+    assert names(tmp_path / "runs") == [("own", "own")]
+
+
+def test_a_source_that_is_not_there_is_said() -> None:
+    with pytest.raises(LabError, match="no such file"):
+        find_runs([Path("nowhere")])
+
+
+def test_points_have_every_axis_that_the_lines_hold(tmp_path: Path) -> None:
+    run = ViewedRun(find_runs([made_run(tmp_path / "run", rollouts=False)])[0], Reading())
+    assert run.update()
+    math = next(points for points in run.points if points["task"] == "math")
+    assert set(math["x"]) == {"compute", "step", "completions", "tokens", "flops", "hours"}
+    assert math["x"]["completions"][1] == 320
+    assert math["x"]["hours"][0] == pytest.approx(10 / 3600)
+    assert not run.update()
+
+
+def test_old_lines_get_completions_by_the_batch_size_and_tokens_by_the_steps() -> None:
+    evals = [{"step": step, "compute": float(step), "task": "t", "pass_rate": 0.5} for step in (0, 2, 4)]
+    metrics = [{"step": step, "tokens": 100} for step in (1, 2, 3, 4)]
+    [points] = run_points(evals, metrics, Reading(), per_step=32, started=None)
+    assert points["x"]["completions"] == [0, 64, 128]
+    assert points["x"]["tokens"] == [0, 200, 400]
+    assert "hours" not in points["x"]
+
+
+def test_a_repeated_evaluation_replaces_the_earlier_one() -> None:
+    evals = [{"step": 1, "compute": 1.0, "task": "t", "pass_rate": rate} for rate in (0.4, 0.6)]
+    [points] = run_points(evals, [], Reading())
+    assert points["y"] == [0.6]
+
+
+def flat_points(y: list[float], stderr: float) -> dict:
+    return {"task": "t", "x": {"step": list(range(len(y)))}, "y": y, "stderr": [stderr] * len(y)}
+
+
+def test_a_fall_is_found_with_its_return() -> None:
+    y = [0.90, 0.91, 0.90, 0.92, 0.94, 0.78, 0.91, 0.93, 0.92, 0.93]
+    [fall] = falls(flat_points(y, 0.012))
+    assert (fall["step"], fall["from"], fall["to"], fall["back_at"]) == (5, 0.94, 0.78, 6)
+    [entry] = unusual([flat_points(y, 0.012)], [], [], [], "finished")
+    assert "fell from 0.94 to 0.78 at step 5" in entry["text"]
+    assert entry["level"] == "warn"
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=30), st.floats(0.001, 0.2))
+def test_falls_are_those_of_a_slow_search(y: list[float], stderr: float) -> None:
+    """By loops: four spreads down, the spread being the larger of √2 s and of the later half's usual jump."""
+    change = [second - first for first, second in pairwise(y)]
+    later = sorted(change[len(change) // 2 :])
+    middle = float(np.median(later))
+    jump = 1.4826 * float(np.median([abs(one - middle) for one in later]))
+    spread = max(2**0.5 * stderr, jump, 1e-3)
+    assume(all(abs(one + 4 * spread) > 1e-9 and abs(one + 0.02) > 1e-9 for one in change))
+    expected = {at + 1 for at, one in enumerate(change) if one < -0.02 and one < -4 * spread}
+    found = {fall["step"] for fall in falls(flat_points(y, stderr))}
+    assert found <= expected
+    assert len(found) == min(len(expected), 8)
+
+
+def test_noise_alone_is_seldom_called_a_fall() -> None:
+    rng = np.random.default_rng(0)
+    runs = 300
+    seen = sum(bool(falls(flat_points((0.8 + 0.015 * rng.standard_normal(40)).tolist(), 0.015))) for _ in range(runs))
+    assert seen <= 6
+
+
+def test_alarms_are_told_once_with_their_count(tmp_path: Path) -> None:
+    alarms = [{"step": s, "name": "gap", "level": level, "subject": "", "message": f"gap {s}"}
+              for s, level in ((1, "alarm"), (2, "over"), (3, "alarm"))]  # fmt: skip
+    [entry] = unusual([], alarms, [], [], "finished")
+    assert entry["text"] == "gap 3 (2 times)"
+    assert entry["level"] == "bad"
+
+
+def test_a_run_that_stopped_writing_is_called_silent(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run", rollouts=False, status="running")
+    written = max(path.stat().st_mtime for path in folder.iterdir())
+    run = ViewedRun(find_runs([folder])[0], Reading(), clock=lambda: written + SILENT_AFTER + 1)
+    run.update()
+    assert run.summary()["status"] == "silent"
+    run = ViewedRun(find_runs([folder])[0], Reading(), clock=lambda: written + 1)
+    run.update()
+    assert run.summary()["status"] == "running"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "evals.jsonl", "config.gin", "metrics.jsonl"])
+def test_a_broken_file_is_a_problem_of_its_run_alone(tmp_path: Path, name: str) -> None:
+    folder = made_run(tmp_path / "run", rollouts=False)
+    (folder / name).write_bytes(b"\xff\xfe{]\n\x00\n" * 3)
+    run = ViewedRun(find_runs([folder])[0], Reading())
+    run.update()
+    json.dumps(run.summary(), allow_nan=False)
+    json.dumps(run.detail(), allow_nan=False)
+
+
+def test_settings_that_differ_are_listed_without_seeds() -> None:
+    settings = {
+        "a": bindings("Run.seed = 0\nX.lr = 1\nX.b = 2  # laptop.gin:3"),
+        "b": bindings("Run.seed = 1\nX.lr = 2\nX.b = 2"),
+    }
+    assert differences(settings) == [{"name": "X.lr", "values": {"a": "1", "b": "2"}}]
+
+
+def test_metrics_have_panels_and_the_rest_gets_its_own() -> None:
+    lines = [metrics_line(step) | {"strange": step} for step in range(1, 9)]
+    panels, still = metric_panels(lines)
+    titles = [panel["title"] for panel in panels]
+    assert {"Staleness (steps)", "Entropy (nats)", "strange"} <= set(titles)
+    assert "Truncated share" in still
+    assert not any("skipped" in title for title in titles)
+
+
+def test_nested_metrics_become_dotted_names() -> None:
+    flat = flatten({"a": 1, "b": {"c": 2.5, "d": {"e": True}}, "name": "x", "staleness": {"0": 1, "4": 3}})
+    assert flat["b.c"] == 2.5
+    assert flat["b.d.e"] == 1.0
+    assert (flat["staleness.mean"], flat["staleness.max"]) == (3.0, 4.0)
+    assert "name" not in flat
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=3000))
+def test_thinning_keeps_the_extremes(values: list[float]) -> None:
+    points = list(enumerate(values))
+    kept = thin(points)
+    assert len(kept) <= MOST_POINTS + 2
+    assert min(value for _, value in kept) == min(values)
+    assert max(value for _, value in kept) == max(values)
+    assert [step for step, _ in kept] == sorted(step for step, _ in kept)
+
+
+def test_the_time_line_lays_phases_out_and_pairs_losses(tmp_path: Path) -> None:
+    metrics = [metrics_line(step) for step in range(1, 5)]
+    faults = [
+        {"time": 1001.0, "event": "lost", "name": "generator 1", "error": "died"},
+        {"time": 1009.0, "event": "recovered", "name": "generator 1"},
+    ]
+    found = timeline(metrics, [{"time": 1010.0, "step": 1}], faults, [{"step": 2, "message": "loud"}], generators=2)
+    assert found is not None
+    assert found["phases"] == ["wait", "build", "step"]
+    zero = 1006.0 - 5.1
+    assert found["blocks"][0]["end"] == pytest.approx(5.1)
+    assert found["blocks"][1]["idle"] == pytest.approx(1 / 6 / 2, abs=1e-4)
+    assert found["faults"][0]["until"] == pytest.approx(1009.0 - zero)
+    assert found["alarms"] == [{"time": pytest.approx(1012.0 - zero), "text": "loud"}]
+
+
+def test_a_long_run_s_time_line_is_bounded() -> None:
+    found = timeline([metrics_line(step) for step in range(1, 5001)], [], [], [])
+    assert found is not None
+    assert len(found["blocks"]) <= 400
+    assert sum(sum(block["seconds"]) for block in found["blocks"]) == pytest.approx(5000 * 5.1, rel=1e-3)
+
+
+def test_lines_of_the_wrong_kinds_are_survived(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    odd = [None, "x", [], {}, True, 1e400, -1, {"a": {"b": [1]}}]
+    keys = ("step", "task", "compute", "pass_rate", "stderr", "outcomes", "time", "seconds", "staleness", "tasks")
+    records = [dict.fromkeys(keys, value) for value in odd]
+    for name in ("evals.jsonl", "metrics.jsonl", "alarms.jsonl", "faults.jsonl"):
+        write_lines(folder / name, records)
+    (folder / "manifest.json").write_text(json.dumps({key: [1] for key in ("status", "hardware", "versions")}))
+    run = ViewedRun(find_runs([folder])[0], Reading())
+    run.update()
+    json.dumps([run.summary(), run.detail(), run.points], allow_nan=False)

@@ -1,0 +1,150 @@
+"""The live server: read-only, loopback or token, nothing but the runs, everything as data."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from view_runs import HOSTILE, made_run
+
+from scalelab.view.cache import Kept
+from scalelab.view.lab import Lab
+from scalelab.view.page import SCRIPTS
+from scalelab.view.server import Keeper, make_app, new_token
+
+
+@pytest.fixture(scope="module")
+def keeper(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    made_run(folder / "run")
+    made_run(folder / "hostile", loss="other", text=HOSTILE)
+    keeper = Keeper(Lab([folder], kept=Kept(None)))
+    keeper.start()
+    yield keeper
+    keeper.stop()
+
+
+@pytest.fixture(scope="module")
+def client(keeper: Keeper) -> TestClient:
+    return TestClient(make_app(keeper), base_url="http://127.0.0.1:8765")
+
+
+def whole(client: TestClient) -> dict:
+    """The overview once all fits are made."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        overview = client.get("/api/overview").json()
+        if not overview["pending"] and overview["answers"]:
+            return overview
+        time.sleep(0.1)
+    raise AssertionError("the fits took more than a minute")
+
+
+def test_points_are_there_at_once_and_fits_follow(client: TestClient) -> None:
+    first = client.get("/api/overview")
+    assert len(first.json()["points"]) == 4
+    assert len(whole(client)["fits"]) == 4
+
+
+def test_what_did_not_change_is_not_sent_again(client: TestClient) -> None:
+    whole(client)
+    tag = client.get("/api/overview").headers["etag"]
+    again = client.get("/api/overview", headers={"if-none-match": tag})
+    assert again.status_code == 304
+    assert again.content == b""
+
+
+def test_every_question_is_answered_in_strict_json(client: TestClient) -> None:
+    for run in whole(client)["runs"]:
+        row = client.get(f"/api/completions/{run['id']}", params={"limit": "3"}).json()["rows"][0]
+        asked = {"row": row["id"], "task": row["task"], "prompt": row["prompt_id"]}
+        for question in ("run", "steps", "prompts", "completion", "prompt", "completions"):
+            answer = client.get(f"/api/{question}/{run['id']}", params=asked)
+            assert answer.status_code == 200, question
+            json.loads(answer.content, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise AssertionError(f"not strict JSON: {constant}")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/api/run/r99", "/api/run/..%2f..%2fetc", "/static/../server.py", "/static/%2e%2e/server.py", "/static/x.py",
+        "/static/__init__.py", "/etc/passwd", "/api/completion/r0?row=../../manifest.json", "/api/nothing",
+    ],
+)  # fmt: skip
+def test_nothing_else_is_opened(client: TestClient, address: str) -> None:
+    answer = client.get(address)
+    assert answer.status_code == 404
+    assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_it_only_reads(client: TestClient, method: str) -> None:
+    assert client.request(method, "/api/overview").status_code == 405
+    assert client.request(method, "/").status_code == 405
+
+
+def test_pages_carry_a_policy_that_lets_no_foreign_script_run(client: TestClient) -> None:
+    answer = client.get("/")
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "onerror" not in answer.text.replace("&lt;img src=x onerror", "")
+    for name in SCRIPTS:
+        assert client.get(f"/static/{name}").headers["content-type"].startswith("text/javascript")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "10.0.0.1:8765"])
+def test_a_foreign_host_name_is_refused(client: TestClient, host: str) -> None:
+    """A website that points its own name at 127.0.0.1 reads nothing."""
+    assert client.get("/api/overview", headers={"host": host}).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["localhost:8765", "127.0.0.1:8765", "[::1]:8765"])
+def test_loopback_names_are_served(client: TestClient, host: str) -> None:
+    assert client.get("/api/overview", headers={"host": host}).status_code == 200
+
+
+def test_an_address_needs_its_token(keeper: Keeper) -> None:
+    token = new_token("0.0.0.0")
+    assert token is not None
+    assert new_token("127.0.0.1") is None
+    open_client = TestClient(make_app(keeper, token), base_url="http://10.0.0.7:8765", follow_redirects=False)
+    assert open_client.get("/").status_code == 403
+    assert open_client.get("/api/overview?token=wrong").status_code == 403
+    assert open_client.get("/static/core.js").status_code == 403
+    answer = open_client.get(f"/?token={token}")
+    assert answer.status_code == 303
+    assert "token" not in answer.headers["location"]
+    assert "httponly" in answer.headers["set-cookie"].lower()
+    assert open_client.get("/").status_code == 200
+    assert open_client.get("/api/overview").status_code == 200
+
+
+def test_a_new_run_and_new_evaluations_appear(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "runs" / "one", rollouts=False)
+    keeper = Keeper(Lab([tmp_path / "runs"], kept=Kept(None)))
+    keeper.start()
+    try:
+        client = TestClient(make_app(keeper), base_url="http://127.0.0.1")
+        whole(client)
+        made_run(tmp_path / "runs" / "two", loss="other", rollouts=False)
+        with open(folder / "evals.jsonl", "a") as file:
+            line = {"step": 160, "compute": 1.1, "compute_unit": "GPU-hours", "task": "math", "pass_rate": 0.7}
+            file.write(json.dumps(line | {"stderr": 0.01}) + "\n")
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            overview = whole(client)
+            counts = [len(points["y"]) for points in overview["points"]]
+            if len(overview["runs"]) == 2 and max(counts) == 17:
+                break
+            time.sleep(0.2)
+        assert len(overview["runs"]) == 2
+        assert max(counts) == 17
+    finally:
+        keeper.stop()
