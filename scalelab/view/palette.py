@@ -1,7 +1,7 @@
 """Colours and symbols of runs: never the same pair twice, and told apart by every kind of eye.
 
 The first three colours are of Okabe and Ito, *Color Universal Design* (2008); the other five were searched for so that
-the eight lie far apart for eyes without one kind of cone, too, and read on white. Darker and lighter shades of the eight
+the eight lie far apart for eyes without one kind of cone, too, and read on white. Darker and lighter shades of them
 follow. Each run also has a symbol and a dash, so that colour is never the only code.
 """
 
