@@ -37,8 +37,11 @@ def advantages(rewards: list[list[float]], norm: str) -> list[list[float]]:
     return result
 
 
-def aggregate(values: list[list[list[float]]], how: str) -> float:
+def aggregate(values: list[list[list[float]]], how: str, longest: int = 14 * 1024) -> float:
     """Average per-token values; completions are lists of the values of their sampled tokens."""
+    if how == "constant":
+        completions = [sum(c) / longest for group in values for c in group]
+        return sum(completions) / len(completions)
     if how == "prompt":
         prompts = []
         for group in values:
@@ -61,8 +64,10 @@ def sequence_ratio(new: list[float], old: list[float]) -> float:
     return ratio(sum(new) / len(new), sum(old) / len(old))
 
 
-def surrogate(rho: float, advantage: float, low: float, high: float) -> tuple[float, float]:
-    """min(ρÂ, clip(ρ)Â) and its derivative by log ρ."""
+def surrogate(rho: float, advantage: float, low: float, high: float, dual: float = math.inf) -> tuple[float, float]:
+    """min(ρÂ, clip(ρ)Â), at least dual · Â where Â < 0, and its derivative by log ρ."""
+    if advantage < 0 and rho > dual:
+        return dual * advantage, 0.0
     clipped = min(max(rho, 1.0 - low), 1.0 + high)
     if clipped * advantage < rho * advantage:
         return clipped * advantage, 0.0
@@ -82,11 +87,11 @@ def objective_terms(loss: str, new: list[float], old: list[float], advantage: fl
             terms.append(weight * advantage * new[t])
             jacobian[t, t] = weight * advantage
         elif loss == "token":
-            value, slope = surrogate(ratio(new[t], old[t]), advantage, eps["low"], eps["high"])
+            value, slope = surrogate(ratio(new[t], old[t]), advantage, **eps)
             terms.append(value)
             jacobian[t, t] = slope if abs(new[t] - old[t]) <= 20.0 else 0.0
         else:
-            value, slope = surrogate(sequence_ratio(new, old), advantage, eps["low"], eps["high"])
+            value, slope = surrogate(sequence_ratio(new, old), advantage, **eps)
             terms.append(value)
             bounded = abs(sum(new) / size - sum(old) / size) <= 20.0
             jacobian[t, :] = slope / size if bounded else 0.0

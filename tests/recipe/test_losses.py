@@ -14,7 +14,9 @@ from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO, Tokens
 LOSSES = {
     "cispo": (CISPO(1.5), "cispo", {"eps_max": 1.5}),
     "dapo": (DAPO(0.1, 0.3), "token", {"low": 0.1, "high": 0.3}),
+    "dapo_dual": (DAPO(0.1, 0.3, dual_clip=1.4), "token", {"low": 0.1, "high": 0.3, "dual": 1.4}),
     "grpo": (GRPO(0.2), "token", {"low": 0.2, "high": 0.2}),
+    "grpo_dual": (GRPO(0.2, dual_clip=3.0), "token", {"low": 0.2, "high": 0.2, "dual": 3.0}),
     "gspo": (GSPO(0.05, 0.1), "sequence", {"low": 0.05, "high": 0.1}),
 }
 every_loss = pytest.mark.parametrize("name", sorted(LOSSES))
@@ -135,7 +137,7 @@ def test_packing_order_and_micro_batches_change_nothing(name, batch, order_seed,
     assert joined(parts) == pytest.approx(metrics, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["cispo", "dapo", "grpo"])
+@pytest.mark.parametrize("name", ["cispo", "dapo", "dapo_dual", "grpo"])
 @given(batch=batches, seed=st.integers(0, 999), ranks=st.integers(2, 4))
 def test_token_losses_may_be_split_inside_a_completion(name, batch, seed, ranks):
     loss = LOSSES[name][0]
@@ -178,7 +180,8 @@ def test_ratio_metrics_are_those_of_the_sampled_tokens(name, batch):
             if formula == "cispo":
                 clipped += rho > eps["eps_max"]
             else:
-                clipped += (advantage > 0 and rho > 1 + eps["high"]) or (advantage < 0 and rho < 1 - eps["low"])
+                clipped += advantage > 0 and rho > 1 + eps["high"]
+                clipped += advantage < 0 and (rho < 1 - eps["low"] or rho > eps.get("dual", np.inf))
     assert metrics["clipped_sum"] == clipped
     assert metrics["ratio_sum"] == pytest.approx(sum(ratios), rel=1e-9)
     assert metrics["ratio_min"] == pytest.approx(min(ratios, default=np.inf), rel=1e-9)
@@ -195,8 +198,20 @@ def test_ratio_metrics_are_those_of_the_sampled_tokens(name, batch):
         lambda: DAPO(1.0, 0.2),
         lambda: GRPO(-0.2),
         lambda: GSPO(3e-3, float("nan")),
+        lambda: DAPO(dual_clip=1.0),
     ],
 )
 def test_clips_that_mean_nothing_are_refused(build):
     with pytest.raises(ValueError, match=r"CISPO|DAPO|GRPO|GSPO"):
         build()
+
+
+def test_a_dual_clip_bounds_what_one_stale_token_can_do():
+    """Without it, a token with Â < 0 that the policy has come to like pulls with its whole ratio."""
+    stale = pack([([(-4.0, 3.9, True)], -1.0, 1.0)])
+    free, _, _ = evaluate(DAPO(), stale)
+    bounded, gradient, metrics = evaluate(DAPO(dual_clip=3.0), stale)
+    assert free == pytest.approx(np.exp(3.9))
+    assert bounded == pytest.approx(3.0)
+    assert gradient.item() == 0.0
+    assert metrics["clipped_sum"] == 1

@@ -25,7 +25,9 @@ LOSSES = {
     "grpo": (GRPO(0.15), "token", {"low": 0.15, "high": 0.15}),
     "gspo": (GSPO(0.05, 0.05), "sequence", {"low": 0.05, "high": 0.05}),
 }
-CHOICES = list(itertools.product(sorted(LOSSES), ["prompt", "sample", "token"], ["batch", "prompt", "none"]))
+CHOICES = list(
+    itertools.product(sorted(LOSSES), ["prompt", "sample", "token", "constant"], ["batch", "prompt", "none"])
+)
 
 
 def rollout(rng, prompt, reward, length=None, outcome=None, task="math"):
@@ -109,6 +111,8 @@ def test_a_step_is_the_recipes_objective(loss, aggregation, norm, groups, zero_v
         advantage_norm=norm,
         zero_variance=zero_variance,
         generations_per_prompt=3,
+        length_control=None,
+        max_tokens=16,
     )
     sequences, _ = build_step(groups, recipe, VERSION)
     kept, terms, jacobians = slow_step(groups, recipe, formula, eps)
@@ -116,7 +120,7 @@ def test_a_step_is_the_recipes_objective(loss, aggregation, norm, groups, zero_v
     if not sequences:
         return
     value, gradients, _ = run(sequences, policy_loss)
-    assert value == pytest.approx(-slow.aggregate(terms, aggregation), rel=1e-5, abs=1e-6)
+    assert value == pytest.approx(-slow.aggregate(terms, aggregation, 16), rel=1e-5, abs=1e-6)
     for sequence_id, (jacobian, sampled) in enumerate(jacobians):
         # d(aggregate)/d(log π_u): average the completion's Jacobian rows with every other term at zero.
         expected = np.zeros(len(gradients[sequence_id]))
@@ -124,7 +128,7 @@ def test_a_step_is_the_recipes_objective(loss, aggregation, norm, groups, zero_v
         for u, t in enumerate(sampled):
             column = [[[0.0] * len(c) for c in group] for group in terms]
             column[sequence_id // 3][sequence_id % 3] = list(jacobian[:, u])
-            expected[offset + t] = -slow.aggregate(column, aggregation)
+            expected[offset + t] = -slow.aggregate(column, aggregation, 16)
         np.testing.assert_allclose(gradients[sequence_id].numpy(), expected, rtol=1e-4, atol=1e-6)
 
 

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.recipe.advantages import NORMS, centred, signed
-from scalelab.recipe.aggregation import AGGREGATIONS
+from scalelab.recipe.aggregation import AVERAGES, constant_length, token_weights
 from scalelab.recipe.filters import zero_variance
 from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
 
 # 0/1 rewards, their ±1 form, and penalised ones; few distinct values, so that equal groups are common.
+HOW = [*sorted(AVERAGES), "constant"]
 reward = st.sampled_from([-1.0, 1.0, 1.0, 0.7, 1.0 / 3.0])
 reward_batches = st.lists(st.lists(reward, min_size=2, max_size=6), min_size=1, max_size=6)
 length_batches = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=5), min_size=1, max_size=5)
@@ -62,26 +63,26 @@ def test_rewards_are_trained_on_as_plus_and_minus_one():
 
 def test_no_prompts_give_no_advantages_and_no_weights():
     assert all(norm([]) == [] for norm in NORMS.values())
-    assert all(aggregation([]) == [] for aggregation in AGGREGATIONS.values())
+    assert all(token_weights(how, [], 8) == [] for how in HOW)
 
 
-@given(length_batches, st.sampled_from(sorted(AGGREGATIONS)), st.integers(0, 2**32 - 1))
+@given(length_batches, st.sampled_from(HOW), st.integers(0, 2**32 - 1))
 def test_weighted_sums_are_the_averages(lengths, how, seed):
     rng = np.random.default_rng(seed)
     values = [[rng.normal(size=length).tolist() for length in group] for group in lengths]
-    weights = AGGREGATIONS[how](arrays(lengths))
+    weights = token_weights(how, arrays(lengths), 50)
     total = sum(
         weight * sum(tokens)
         for weights_G, group in zip(weights, values, strict=True)
         for weight, tokens in zip(weights_G, group, strict=True)
     )
-    assert total == pytest.approx(slow.aggregate(values, how), abs=1e-12)
+    assert total == pytest.approx(slow.aggregate(values, how, 50), abs=1e-12)
     assert np.all(np.isfinite(flat(weights)))
 
 
-@given(length_batches, st.sampled_from(sorted(AGGREGATIONS)))
+@given(length_batches, st.sampled_from(sorted(AVERAGES)))
 def test_weights_of_all_tokens_add_up_to_the_share_of_what_has_tokens(lengths, how):
-    weights = AGGREGATIONS[how](arrays(lengths))
+    weights = AVERAGES[how](arrays(lengths))
     total = float((flat(weights) * flat(lengths)).sum())
     with_tokens = {
         "prompt": np.mean([sum(group) > 0 for group in lengths]),
@@ -89,6 +90,14 @@ def test_weights_of_all_tokens_add_up_to_the_share_of_what_has_tokens(lengths, h
         "token": float(flat(lengths).sum() > 0),
     }[how]
     assert total == pytest.approx(with_tokens)
+
+
+@given(length_batches, st.integers(1, 100))
+def test_a_constant_gives_every_token_the_same_weight_in_every_step(lengths, longest):
+    weights = flat(constant_length(arrays(lengths), longest))
+    assert np.all(weights == 1 / (len(weights) * longest))
+    total = float((weights * flat(lengths)).sum())
+    assert total == pytest.approx(float(np.mean(flat(lengths))) / longest)
 
 
 @given(st.lists(reward, min_size=2, max_size=8))
