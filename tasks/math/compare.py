@@ -7,6 +7,7 @@ Python that an answer contains. Math-Verify alone would accept `6=5` for 5 and 1
 from __future__ import annotations
 
 import logging
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,8 @@ _TARGETS = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig(
 _DIGITS = 30
 # Relative difference up to which two values are one: both exact, or one of them written as a decimal.
 _EXACT, _ROUNDED = 1e-20, 1e-6
+# Exact numbers are subtracted to this many digits; relative to them, their difference vanishes below the second.
+_MOST_DIGITS, _VANISHING = 200, sympy.Float("1e-100")
 # Arguments at which two formulas are compared: of both signs, large and small, in no simple relation to each other.
 _POINTS = ("0.73718256", "-1.61927341", "2.90415537", "-0.31415826", "5.47721093", "1.20205690")
 
@@ -30,6 +33,7 @@ def equal(gold: str, answer: str) -> bool:
     Raises:
         MemoryError: the comparison needs more memory than the process may have.
     """
+    gold, answer = _same_logarithm(gold, answer)
     gold_value, answer_value = _parsed(gold), _parsed(answer)
     if gold_value is None or answer_value is None:
         return False
@@ -43,6 +47,17 @@ def equal(gold: str, answer: str) -> bool:
         return False
     pairs = zip(_entries(gold_value), _entries(answer_value))
     return all(_same_scalar(one, other) is not False for one, other in pairs)
+
+
+_BARE_LOG = re.compile(r"\\log(?![a-zA-Z_ ]| ?_)|\\log (?! ?_)")
+
+
+def _same_logarithm(gold: str, answer: str) -> tuple[str, str]:
+    """Read a logarithm without a base as the natural one where the other side is natural."""
+    for natural, bare in ((gold, answer), (answer, gold)):
+        if "\\ln" in natural and "\\log" not in natural and _BARE_LOG.search(bare):
+            return _BARE_LOG.sub(r"\\ln ", gold), _BARE_LOG.sub(r"\\ln ", answer)
+    return gold, answer
 
 
 @lru_cache(maxsize=1024)
@@ -75,15 +90,18 @@ def _bare(gold: Any, answer: Any) -> tuple[Any, Any]:
 def _same_scalar(gold: Any, answer: Any) -> bool | None:
     """Whether two numbers or formulas have the same values; None if they are something else or have no value.
 
-    Formulas are compared at a few points to thirty digits, which is quicker than `simplify` and misses nothing that
-    it finds.
+    Numbers without a decimal point are compared exactly. Formulas are compared at a few points to thirty digits, which
+    is quicker than `simplify` and misses nothing that it finds.
     """
     if not (isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr)):
         return None
     if isinstance(gold, sympy.Symbol) or isinstance(answer, sympy.Symbol):
         return None
     symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
-    tolerance = _ROUNDED if gold.has(sympy.Float) or answer.has(sympy.Float) else _EXACT
+    rounded = gold.has(sympy.Float) or answer.has(sympy.Float)
+    if not symbols and not rounded and (exact := _same_exactly(gold.doit(), answer.doit())) is not None:
+        return exact
+    tolerance = _ROUNDED if rounded else _EXACT
     compared = False
     for shift in range(len(_POINTS) if symbols else 1):
         points = {s: sympy.Rational(_POINTS[(i + shift) % len(_POINTS)]) for i, s in enumerate(symbols)}
@@ -96,7 +114,20 @@ def _same_scalar(gold: Any, answer: Any) -> bool | None:
     return True if compared else None
 
 
+def _same_exactly(gold: Any, answer: Any) -> bool | None:
+    """Whether two exact numbers are equal; None where that is not known, or they have no finite value."""
+    if gold.is_Rational and answer.is_Rational:
+        return bool(gold == answer)
+    difference = (gold - answer).evalf(_DIGITS, maxn=_MOST_DIGITS)
+    scale = max(abs(gold.evalf(_DIGITS)), abs(answer.evalf(_DIGITS)))
+    if not (difference.is_number and difference.is_finite and scale.is_finite):
+        return None
+    return bool(abs(difference) <= scale * _VANISHING)
+
+
 def _value(formula: Any, points: dict[Any, Any]) -> Any:
+    if formula.has(sympy.Sum, sympy.Product):  # their closed form has values at every point
+        formula = formula.doit()
     value = formula.subs(points).doit().evalf(_DIGITS)
     return value if value.is_number and value.is_finite else None
 

@@ -20,11 +20,15 @@ def extract_answer(text: str) -> str | None:
         text: a solution, without the thinking before it.
 
     Returns:
-        The content of the last `\boxed{}`; else what follows the last "final answer is" (or "answer:") on its line;
-        else the last line. None where that is empty, longer than `MAX_ANSWER`, or a box that never closes.
+        The content of the last `\boxed{}`; else of the last `<answer>`; else what follows the last "final answer is"
+        (or "answer:") on its line; else the last line. None where that is empty, longer than `MAX_ANSWER`, or a box
+        that never closes.
     """
     box = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
-    answer = _braced(text, text.index("{", box)) if box >= 0 else _after_phrase(text) or _last_line(text)
+    if box >= 0:
+        answer = _braced(text, text.index("{", box))
+    else:
+        answer = _tagged(text) or _after_phrase(text) or _last_line(text)
     if answer is None or not answer.strip() or len(answer) > MAX_ANSWER:
         return None
     return answer.strip()
@@ -46,6 +50,13 @@ def _braced(text: str, opening: int) -> str | None:
                 return text[opening + 1 : position]
         position += 1
     return None
+
+
+def _tagged(text: str) -> str | None:
+    """What stands in the last `<answer>…</answer>`."""
+    _, opened, rest = text.rpartition("<answer>")
+    inside, closed, _ = rest.partition("</answer>")
+    return (inside.strip() or None) if opened and closed else None
 
 
 def _after_phrase(text: str) -> str | None:

@@ -1,7 +1,8 @@
 r"""Compares answers that are plain numbers or words, exactly and without a computer algebra system.
 
 Numbers are integers, decimals, fractions, mixed numbers, scientific notation and digits with a base, with or without
-a unit. What these comparisons decide is final; they evaluate nothing that could take long.
+a unit; words are names, choices, dates and times. What these comparisons decide is final; they evaluate nothing that
+could take long.
 """
 
 from __future__ import annotations
@@ -10,43 +11,13 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tasks.math.moments import same_moment
+from tasks.math.spelling import normalise
+from tasks.math.units import NAMES, measure
+
 _MAX_EXPONENT = 1000
 # Characters of the longest number that is read here; the patterns may take quadratic time.
 _LONGEST = 120
-
-# Spellings that mean the same, in the order in which they are replaced.
-_SPELLINGS = (
-    (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
-    (re.compile(r"\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\displaystyle(?![a-zA-Z])"), ""),
-    (re.compile(r"\\!"), ""),
-    (re.compile("≈"), r"\\approx "),
-    (re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![a-zA-Z])|~"), " "),
-    (re.compile(r"\\\$|\$|\\[()\[\]]"), ""),
-    (re.compile(r"\\(?:mathrm|textbf|textit|mbox|textrm|mathbf|operatorname)\{"), r"\\text{"),
-    (re.compile(r"\{,\}"), ","),
-    (re.compile("[−–﹣－]"), "-"),
-    (re.compile("×"), r"\\times "),
-    (re.compile("·|⋅"), r"\\cdot "),
-    (re.compile(r"≤|\\leq(?![a-zA-Z])"), r"\\le "),
-    (re.compile(r"≥|\\geq(?![a-zA-Z])"), r"\\ge "),
-    (re.compile("≠"), r"\\ne "),
-    (re.compile("π"), r"\\pi "),
-    (re.compile("∞"), r"\\infty "),
-    (re.compile("∪"), r"\\cup "),
-    (re.compile("°"), r"^\\circ"),
-    (re.compile(r"\^\{\\circ\}"), r"^\\circ"),
-    (re.compile(r"\\%"), "%"),
-    (re.compile(r"(?:, ?)?\\text\{ ?(?:, ?)?(?:and|or) ?\}"), ", "),
-    (re.compile(r"\s+"), " "),
-)
-
-
-def normalise(answer: str) -> str:
-    """The answer with the spellings that mean the same made one."""
-    for pattern, replacement in _SPELLINGS:
-        answer = pattern.sub(replacement, answer)
-    exact, *_ = answer.strip().removeprefix("\\approx").split("\\approx")
-    return exact.strip()
 
 
 @dataclass(frozen=True)
@@ -69,15 +40,61 @@ def decide(gold: str, answer: str) -> bool | None:
     gold, answer = normalise(gold), normalise(answer)
     if _unspaced(gold) == _unspaced(answer):
         return True
+    if _NOTHING.fullmatch(gold) or _NOTHING.fullmatch(answer):
+        return bool(_NOTHING.fullmatch(gold) and _NOTHING.fullmatch(answer))
+    if (same := same_moment(gold, answer)) is not None:
+        return same
     gold_number, answer_number = number(gold), number(answer)
     if gold_number and answer_number:
         return _same_number(gold_number, answer_number)
     if (gold_number and gold_number.base) or (answer_number and answer_number.base):
         return False
-    words = _words(gold)
-    if words is not None and words == _words(answer):
-        return True
+    if (same := _same_decimal_comma(gold, answer)) is not None:
+        return same
+    if gold.startswith("(") and answer.startswith("\\{"):
+        return False  # a tuple has an order
+    return _same_words(gold, answer)
+
+
+_NOTHING = re.compile(
+    r"\\emptyset|\\\{ ?\\\}|\{\}|(?:\\text\{ ?)?no(?: real| integer)? (?:solutions?|roots?|such [a-z]+)(?: ?\})?\.?",
+    re.IGNORECASE,
+)
+
+
+def _same_decimal_comma(gold: str, answer: str) -> bool | None:
+    """`3,5` beside 3.5; None where the comma may separate two numbers or thousands."""
+    for one, other, own in ((answer, gold, False), (gold, answer, True)):
+        # A gold answer of its own may well be a list of two digits.
+        if (_DECIMAL_COMMA if not own else _SURE_DECIMAL_COMMA).fullmatch(one):
+            mine, theirs = number(one.replace(",", ".")), number(other)
+            if mine and theirs and theirs.value.denominator > 1:
+                return _same_number(theirs, mine)
     return None
+
+
+_DECIMAL_COMMA = re.compile(r"[+-]?(?:0,\d+|\d+,(?:\d{1,2}|\d{4,}))")
+_SURE_DECIMAL_COMMA = re.compile(r"[+-]?(?:0,\d{2,}|\d+,(?:\d{2}|\d{4,}))")
+
+
+def _same_words(gold: str, answer: str) -> bool | None:
+    words, answered = _words(gold), _words(answer)
+    if words is not None and words == answered:
+        return True
+    if words is None:
+        return None
+    if len(words) == 1 and (chosen := _CHOICE.match(_TEXT.sub(r"\1", answer))):
+        others = _OTHER_CHOICE.search(_TEXT.sub(r"\1", answer), chosen.end())
+        return chosen["letter"] == words and not others
+    if answered is not None and len(words) >= 3 and _CAPITALS.fullmatch(gold):
+        return False  # the name of a figure is no product of its letters
+    return None
+
+
+# `(B) 42`, `B) 42`, `B. 42`; and whether another choice follows.
+_CHOICE = re.compile(r"\(?(?P<letter>[A-J])[).:] ?(?=\S)")
+_OTHER_CHOICE = re.compile(r"\([A-J]\)|\b(?:and|or)\b|,")
+_CAPITALS = re.compile(r"(?:\\text\{)?[A-Z]{3,}\}?")
 
 
 def _unspaced(answer: str) -> str:
@@ -117,13 +134,14 @@ _FORMS = (
     ),
 )
 _NUMERAL = re.compile(rf"{_SIGN}\(?(?P<digits>[0-9A-Za-z]+)\)?_ ?\{{? ?(?P<base>\d{{1,2}}) ?\}}?\.?")
-_UNIT_WORDS = (
-    "percent|degrees?|dollars?|cents?|euros?|mm|cm|km|meters?|metres?|inch|inches|feet|foot|ft|yards?|miles?|mph|"
-    "kg|grams?|pounds?|lbs?|seconds?|minutes?|hours?|days?|weeks?|months?|years?|units?|square units?|ways?"
-)
+# Short names are letters of formulas unless a space stands before them.
+_UNIT_WORDS = "|".join(["percent", "square units?", "units?", "ways?", *(re.escape(n) for n in NAMES if len(n) > 2)])
+_SHORT_UNITS = "|".join(re.escape(name) for name in NAMES if len(name) <= 2)
+_POWER = r"(?:\^\{?[23]\}?)?"
 _WITH_UNIT = re.compile(
-    r"(?P<number>[^a-zA-Z]*(?:\\frac)?[^a-zA-Z\\^]*) ?"
-    rf"(?P<unit>%|\^\\circ|\\text\{{[^{{}}]*\}}(?:\^\{{?[23]\}}?)?|(?:{_UNIT_WORDS})(?:\^\{{?[23]\}}?)?)\.?"
+    r"(?P<number>[^a-zA-Z]*(?:\\frac)?[^a-zA-Z\\^]*?)"
+    rf"(?P<unit> ?%| ?\^\\circ| ?\\text\{{[^{{}}]*\}}{_POWER}| ?(?:{_UNIT_WORDS}){_POWER}| (?:{_SHORT_UNITS}){_POWER}"
+    rf"|(?<=\d)(?:mm|cm|km|kg|ft|lb){_POWER})\.?"
 )
 
 
@@ -177,14 +195,16 @@ def _numeral(match: re.Match[str]) -> Number | None:
 
 
 def _unit(text: str) -> str:
-    plain = _TEXT.sub(r"\1", text).lower()
-    plain = {"percent": "%", "degree": "^\\circ", "degrees": "^\\circ"}.get(plain.strip(" ."), plain)
-    return re.sub(r"[ .{}]", "", plain).removesuffix("s")
+    plain = re.sub(r"[ .{}]", "", _TEXT.sub(r"\1", text)).lower()
+    return {"percent": "%", "degree": "^\\circ", "degrees": "^\\circ"}.get(plain, plain)
 
 
 def _same_number(gold: Number, answer: Number) -> bool | None:
     if gold.base or answer.base:
         return (gold.value, gold.base or 10) == (answer.value, answer.base or 10)
+    mine, theirs = measure(gold.unit), measure(answer.unit)
+    if mine and theirs:
+        return mine[0] == theirs[0] and gold.value * mine[1] == answer.value * theirs[1]
     if gold.value == answer.value:
         return True if gold.unit == answer.unit or not (gold.unit and answer.unit) else None
     if gold.unit == "%" and not answer.unit:

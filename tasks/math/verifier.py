@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from tasks.errors import TaskError
 from tasks.math.extract import MAX_ANSWER, extract_answer
-from tasks.math.literal import decide, normalise
+from tasks.math.literal import decide
 from tasks.math.pool import Comparison, ComparisonPool
+from tasks.math.spelling import normalise
 from tasks.thinking import answer_part
 from tasks.types import Outcome, Prompt, Verdict, verdict
 
@@ -66,7 +67,12 @@ class MathVerifier:
             start = time.monotonic()
             answer = self._answer(completion)
             gold = str(prompt.gold)
-            equal = False if answer is None else decide(gold, answer)
+            try:
+                equal = False if answer is None else decide(gold, answer)
+            except Exception as error:  # nothing that an answer says may end its neighbours' grading
+                detail = f"the verifier failed: {type(error).__name__}"
+                verdicts.append(verdict("error", time.monotonic() - start, detail))
+                continue
             if answer is not None and equal is None:
                 verdicts.append(None)
                 undecided.append((normalise(gold), normalise(answer)))

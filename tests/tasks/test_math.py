@@ -1,19 +1,23 @@
 """Math grading: the one answer counts, equal is what mathematics calls equal, and no answer stalls it."""
 
+import math
 import os
 import resource
 import signal
 import threading
+import time
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from math_pairs import RIGHT, WRONG
 
 from tasks.errors import TaskError
 from tasks.math.extract import MAX_ANSWER, extract_answer
-from tasks.math.literal import decide, normalise, number
+from tasks.math.literal import decide, number
 from tasks.math.pool import START_SECONDS
+from tasks.math.spelling import normalise
 from tasks.math.verifier import MathVerifier
 from tasks.types import Prompt
 
@@ -80,7 +84,7 @@ def test_the_answer_is_the_last_box_else_the_final_answer_else_the_last_line(tex
         (r"50\%", "50", True),
         ("50", "0.5", False),
         (r"5\text{ cm}", "5 cm", True),
-        (r"5\text{ cm}", r"5\text{ inches}", None),
+        (r"5\text{ cm}", r"5\text{ inches}", False),
         ("120^\\circ", "120", True),
         (r"\$1.65", "1.65", True),
         ("5", "5x", None),
@@ -151,6 +155,56 @@ def test_a_decimal_is_read_as_its_exact_value(value):
 )
 def test_mathematics_decides_the_rest(verifier, gold, answer, outcome):
     assert grade(verifier, gold, answer) == outcome
+
+
+KNOWN = {(r"(-\infty,1)\cup(2,\infty)", r"x<1 \text{ or } x>2")}  # inequalities joined by "or" are not read as a union
+
+
+@pytest.mark.timeout(300)
+def test_answers_are_judged_as_a_person_judges_them(verifier):
+    def outcomes(pairs):
+        items = [(Prompt("math/1", "math", "", gold), f"</think>So \\boxed{{{answer}}}.") for gold, answer in pairs]
+        return [verdict.outcome for verdict in verifier.verify(items)]
+
+    assert len(RIGHT) + len(WRONG) >= 250
+    refused = {pair for pair, outcome in zip(RIGHT, outcomes(RIGHT)) if outcome != "passed"}
+    assert refused == KNOWN
+    assert [pair for pair, outcome in zip(WRONG, outcomes(WRONG)) if outcome != "failed"] == []
+
+
+@given(st.integers(60, 400), st.integers(-3, 3), st.sampled_from(["2^{{{n}}}{d:+d}", "{n}!{d:+d}"]))
+@settings(max_examples=15)
+def test_exact_numbers_of_any_size_differ_by_one(verifier, n, off, form):
+    n = n if "^" in form else n // 4
+    value = (2**n if "^" in form else math.factorial(n)) + off
+    prompt = Prompt("math/1", "math", "", str(value))
+    for other in range(-1, 2):
+        answer = form.format(n=n, d=off + other) if off + other else form.format(n=n, d=0)
+        (verdict,) = verifier.verify([(prompt, f"</think>\\boxed{{{answer}}}")])
+        assert (verdict.outcome == "passed") == (other == 0)
+
+
+PIECES = [*"\\{}()[]$^_,.:/%0123456789abxyBe \n", "\\frac", "\\boxed{", "\\text{", "\ud800", "\\pm", "a.m.", "May "]
+HOSTILE = st.text(st.characters(codec=None, categories=None)) | st.lists(st.sampled_from(PIECES)).map("".join)
+
+
+@given(HOSTILE, HOSTILE)
+def test_extraction_and_spelling_take_any_text(text, gold):
+    answer = extract_answer(text)
+    assert answer is None or 0 < len(answer) <= MAX_ANSWER
+    assert decide(gold, answer or text) in (True, False, None)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "unit", ["{", "(", "\\frac", " ", "1,", "\\text{", "0", "[1,", "^\\circ ", "\\color{a}", "a:", "1 "]
+)
+def test_the_longest_answers_are_decided_in_linear_time(unit):
+    answer = (unit * 1000)[:1000]
+    start = time.process_time()
+    decide(answer, answer[:-1] + "7")
+    decide("5", answer)
+    assert time.process_time() - start < 1.0
 
 
 def test_a_process_with_many_open_files_can_grade():
