@@ -103,7 +103,7 @@ class CISPO:
         """Return the loss summed over the tokens, and its metrics."""
         ratio_T = _exp(tokens.log_ratio_T.detach())
         gain_T = ratio_T.clamp(max=self.eps_max) * tokens.advantages_T * tokens.logprobs_T
-        return -(tokens.weights_T * gain_T).sum(), _ratio_metrics(ratio_T, ratio_T > self.eps_max, tokens.mask_T)
+        return -(tokens.weights_T * gain_T).sum(), ratio_metrics(ratio_T, ratio_T > self.eps_max, tokens.mask_T)
 
 
 @checked(frozen=True, config=CHECKED)
@@ -180,10 +180,17 @@ def _clipped_surrogate(
     if dual_clip is not None:
         bounded_T = (advantages_T < 0) & (ratio_T > dual_clip)
         gain_T, stopped_T = gain_T.where(~bounded_T, dual_clip * advantages_T), stopped_T | bounded_T
-    return -(tokens.weights_T * gain_T).sum(), _ratio_metrics(ratio_T.detach(), stopped_T, tokens.mask_T)
+    return -(tokens.weights_T * gain_T).sum(), ratio_metrics(ratio_T.detach(), stopped_T, tokens.mask_T)
 
 
-def _ratio_metrics(ratio_T: Tensor, clipped_T: Tensor, mask_T: Tensor) -> dict[str, Tensor]:
+def ratio_metrics(ratio_T: Tensor, clipped_T: Tensor, mask_T: Tensor) -> dict[str, Tensor]:
+    """Make the metrics that every loss returns.
+
+    Args:
+        ratio_T: float[T], importance ratio of each token, without gradient.
+        clipped_T: bool[T], tokens whose gradient the loss holds back.
+        mask_T: bool[T], the tokens in the loss.
+    """
     return {
         "ratio_sum": ratio_T.masked_fill(~mask_T, 0.0).sum(),
         "ratio_min": ratio_T.masked_fill(~mask_T, math.inf).min(),
