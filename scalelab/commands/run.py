@@ -7,6 +7,7 @@ the others, but makes the exit code 1. Ctrl-C stops everything in order; what wa
 Examples:
   scalelab run quickstart --set Run.seed=1
   scalelab run leave_one_out_miniature --only 'fp32_*' --seeds 0 1 2
+  scalelab run quickstart --sweep OptimizerConfig.lr=1e-4,3e-4 --seeds 0 1
   scalelab run recipes --hours 50000 --stop-losers
 """
 
@@ -25,7 +26,7 @@ from scalelab.errors import LabError
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved
     from scalelab.sweep.members import Member
-    from scalelab.sweep.sweep import Outcome
+    from scalelab.sweep.sweep import Ended
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the run (runs/NAME, or the next free) or family (runs/FAMILY)",
     )
     parser.add_argument("--only", metavar="GLOB", help="members of a family to run, such as 'fp32_*'")
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="CLASS.FIELD=A,B,…",
+        help="run once per value, in runs/NAME_sweep; given twice, once per combination",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", metavar="S", help="run each once per value of Run.seed")
     parser.add_argument("--hours", type=float, metavar="H", help="device-hours after which the family's runs end")
     parser.add_argument(
@@ -66,10 +74,12 @@ def run(args: argparse.Namespace) -> int | None:
         if not members:
             raise LabError(f"no member of {args.experiment} matches --only {args.only}: `scalelab list` shows them")
     [(name, experiment), *others] = members.items()
-    if others or args.seeds or args.only or ("/" in name and args.out is None):
+    if others or args.seeds or args.only or args.sweep or ("/" in name and args.out is None):
+        from scalelab.sweep.grid import grid
         from scalelab.sweep.members import members as sweep_members
 
-        return _sweep(args, sweep_members(args.experiment, members, args.sets, args.seeds, args.out))
+        found = sweep_members(args.experiment, members, args.sets, args.seeds, args.out, grid(args.sweep))
+        return _sweep(args, found)
     if args.hours is not None or args.stop_losers:
         raise LabError(f"--hours and --stop-losers are for families; end {name} with --set Budget.hours=…")
     _run_one(args, resolve_experiment(name, experiment, args.sets))
@@ -133,16 +143,16 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
     from scalelab.cli import FAILED, INTERRUPTED, main
     from scalelab.commands.output import print_json
     from scalelab.report import write_report
-    from scalelab.sweep.sweep import Options, Sweep, cluster_devices
+    from scalelab.sweep.sweep import Sweep, SweepOptions, cluster_devices
 
     _heed_interrupts()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # its runs must not outlive it
     clusters = {(m.resolved.run.cluster.address, m.resolved.run.cluster.device) for m in members}
     [(address, device), *more] = clusters
     together = not more and address is not None and len(members) > 1
-    options = Options(args.hours, args.stop_losers, cluster_devices(address, device) if together else None)
+    options = SweepOptions(args.hours, args.stop_losers, cluster_devices(address, device) if together else None)
     outcomes = Sweep(members, options, lambda line: print(line, file=sys.stderr, flush=True)).run()
-    root = args.out or Path("runs") / members[0].resolved.name.partition("/")[0]
+    root = args.out or Path(*members[0].path.parts[:2])  # runs/FAMILY
     measured = [outcome for outcome in outcomes if outcome.member.evaluations()]
     report = write_report([root], root / "report.html") if measured else None
     endings = {outcome.ending for outcome in outcomes}
@@ -158,7 +168,7 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
     return FAILED if "failed" in endings else INTERRUPTED if "interrupted" in endings else 0
 
 
-def _summary(outcome: Outcome) -> dict[str, object]:
+def _summary(outcome: Ended) -> dict[str, object]:
     member = outcome.member
     return {
         "experiment": member.resolved.name,
@@ -171,7 +181,7 @@ def _summary(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _print_summary(outcomes: list[Outcome]) -> None:
+def _print_summary(outcomes: list[Ended]) -> None:
     from scalelab.commands.output import print_table
     from scalelab.sweep.sweep import standing
 

@@ -41,7 +41,7 @@ class Imports:
     """File of each of the user's modules, by the part of its name before the first point."""
 
     def state(self, name: str, value: Any) -> bool:
-        """Take `name = "/folder/name.py"` for what it says: where that module lies.
+        """Note where a module lies, if `name = "/folder/name.py"` says so.
 
         Returns:
             False if the macro is nothing of the kind.

@@ -1,4 +1,4 @@
-"""Finding experiments and fragments by name, and reading them."""
+"""Find experiments and fragments by name, and read them."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def set_statement(text: str, registry: Registry) -> Statement:
 
 
 def _comments(value: str, statement: Statement, registry: Registry) -> bool:
-    """Whether gin took the end of the value for a comment."""
+    """True if gin took the end of the value for a comment."""
     before, sharp, _ = value.rpartition("#")
     while sharp:
         try:

@@ -16,7 +16,7 @@ from scalelab.experiment.values import lacking
 
 @dataclass(frozen=True)
 class Reference(Mention):
-    """A `Mention` whose name has been looked up."""
+    """A mention of a class, together with the class."""
 
     target: Any = None
     """The class to make an object of; of a mention without parentheses, the value itself."""
@@ -36,7 +36,7 @@ class Statement:
 
     @property
     def key(self) -> str:
-        """What stands left of the equals sign."""
+        """Text left of the equals sign."""
         owner = f"{self.name}." if self.cls else ""
         return f"{self.scope}/{owner}{self.parameter}" if self.scope else f"{owner}{self.parameter}"
 
@@ -57,7 +57,7 @@ class Registry:
     """
 
     def __init__(self, root: type, others: Iterable[type] = ()) -> None:
-        """Take the classes that go by their name alone.
+        """Register the classes that go by their name alone.
 
         Args:
             root: class of the whole run's configuration.
@@ -85,7 +85,7 @@ class Registry:
         return self._parameters[cls]
 
     def known(self, cls: Any) -> bool:
-        """Whether objects of the class can be configured."""
+        """True if objects of the class can be configured."""
         return cls in self._names
 
     def reference(self, cls: type) -> Reference:
@@ -135,7 +135,7 @@ class Registry:
         return Statement(cls, name, binding.parameter, value, origin, binding.scope)
 
     def homes(self, parameter: str) -> list[str]:
-        """Classes that have a parameter of this name."""
+        """Names of the classes that have a parameter of this name."""
         return [name for name, cls in self.classes.items() if parameter in self._parameters[cls]]
 
     def following(self, hint: Any) -> list[str]:

@@ -26,7 +26,7 @@ DEEPEST = 32  # objects within objects; beyond it, one holds itself
 
 @dataclass(frozen=True)
 class Heading:
-    """What the resolved configuration is called, and the file and line that errors about missing values name."""
+    """Name and description of a configuration, and the file and line that errors about missing values name."""
 
     name: str
     description: str
@@ -84,7 +84,7 @@ class _Walk:
                     raise LabError(f"{statement.origin}: there is no scope {part!r}; {nearest(part, sorted(known))}")
 
     def node(self, cls: type, path: str, scope: tuple[str, ...], base: Any) -> Node:
-        """Lay out one object, and below it all it holds.
+        """Lay out one object and all objects in it.
 
         Args:
             cls: its class.
@@ -124,7 +124,7 @@ class _Walk:
         return None
 
     def _expand(self, value: Any, origin: str, through: tuple[str, ...] = ()) -> tuple[Any, str]:
-        """The value without macros, and its origin, which names each macro's line too."""
+        """Replace macros in a value; the origin then names each macro's line, too."""
         if isinstance(value, Macro):
             statement = self._macros.get(value.name)
             if statement is None:
@@ -145,7 +145,7 @@ class _Walk:
         return value, origin
 
     def _place(self, value: Any, path: str, scope: tuple[str, ...]) -> Any:
-        """The value with a laid-out node in place of each object."""
+        """Replace each object in a value by a laid-out node."""
         if isinstance(value, Reference):
             if not value.called:
                 return value
@@ -162,7 +162,7 @@ class _Walk:
         return value
 
     def _meant(self, statement: Statement) -> str:
-        """What to say of `lr = …`, a value without its class."""
+        """Hint to the field that `lr = …`, a value without its class, may have meant."""
         keys: dict[str, list[str]] = {}
         for node in self.nodes:
             for name in node.settings:
@@ -173,11 +173,11 @@ class _Walk:
         return f"did you mean {' or '.join(dict.fromkeys(keys[near[0]]))}?"
 
     def unused(self) -> tuple[Statement, ...]:
-        """Bindings that reached nothing; those that a later one of the same key replaced are not meant."""
+        """List bindings without effect; not those that a later one of the same key replaced."""
         return tuple(s for s in (*self._bound.values(), *self._macros.values()) if s not in self.used)
 
     def why_unused(self, statement: Statement) -> str:
-        """What to say of a binding that reached nothing."""
+        """Explain why a binding has no effect."""
         if statement.cls is None:
             return self._meant(statement)
         winners = [self._find(node, statement.parameter) for node in self.nodes if node.cls is statement.cls]
@@ -218,7 +218,7 @@ def _build(registry: Registry, resolved: Resolved, node: Node) -> Any:
 
 
 def _contradiction(node: Node, message: str, resolved: Resolved) -> str:
-    """An object's own complaint, with where the values that it speaks of come from."""
+    """Extend an object's own error message by the origins of the values that it names."""
     message = message.partition("\n")[0]
     inside = (f"{node.path}.", f"{node.path}[") if node.path else ("",)
     leaves = [

@@ -1,4 +1,4 @@
-"""What an experiment comes to: the whole tree of values with their origins, as text, as a table, against another."""
+"""A resolved configuration: the tree of all values with their origins, its text, and its differences to another."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Resolved:
 
     @property
     def origins(self) -> dict[str, str]:
-        """Where each of `bindings` comes from: a file and line, a `--set`, or "default"."""
+        """The origin of each of `bindings`: a file and line, a `--set`, or "default"."""
         return {key: setting.origin for key, _, setting in self.settings()}
 
     def settings(self) -> Iterator[tuple[str, str, Setting]]:
@@ -132,7 +132,7 @@ class Resolved:
         return "\n".join(text) + "\n"
 
     def differences(self, other: Resolved) -> list[Difference]:
-        """Where this configuration and another differ; an object of another class counts once, with all it holds."""
+        """List where two configurations differ; an object of another class counts once, with all it holds."""
         mine = {path: setting for _, path, setting in self.settings()}
         theirs = {path: setting for _, path, setting in other.settings()}
         found: list[Difference] = []
@@ -157,7 +157,7 @@ def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
 
 
 def holds_nodes(value: Any) -> bool:
-    """Whether an object stands in the value."""
+    """True if the value contains an object."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
     return isinstance(value, Node) or any(map(holds_nodes, items))
 

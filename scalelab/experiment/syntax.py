@@ -32,7 +32,7 @@ class Mention:
 
     @property
     def key(self) -> str:
-        """What stands left of the point in bindings of the object."""
+        """Text left of the point in bindings of the object."""
         return f"{self.scope}/{self.name}" if self.scope else self.name
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def settings_in(text: str, name: str) -> dict[str, Any]:
-    """As `read_settings`, of a text.
+    """Read the values in a text as `read_settings` does in a file.
 
     Args:
         text: gin source.
@@ -148,7 +148,7 @@ def _depth(value: Any) -> int:
 
 
 class _Delegate(config_parser.ParserDelegate):
-    """Turns what gin's parser meets inside values into `Mention` and `Macro`."""
+    """Make `Mention` and `Macro` of references and macros inside values."""
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Mention:
         scope, _, name = scoped_configurable_name.rpartition("/")
@@ -163,7 +163,7 @@ def _problem(
     parser: config_parser.ConfigParser | None,
     origin: Callable[[int], str],
 ) -> str:
-    """What gin, its tokenizer or (of keys of dicts) Python says of a text, with the place in it."""
+    """Turn an error of gin, its tokenizer or Python into one line that names the place."""
     message = str(error.args[0])
     line = error.lineno if isinstance(error, SyntaxError) else None
     if isinstance(error, tokenize.TokenError):

@@ -1,4 +1,4 @@
-"""Does a value fit the annotation of its field, types and ranges? pydantic decides; the words are the lab's."""
+"""Check a value against the annotation of its field, type and range: pydantic decides, the messages are the lab's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MismatchError(Exception):
 
 
 def conform(value: Any, hint: Any, written: Any = None) -> Any:
-    """The value as a field annotated with `hint` should hold it.
+    """Check a value against an annotation, and return it as the field should hold it.
 
     An int fits float and becomes one; a bool fits bool alone; floats are finite. An object fits its class and the bases
     of that, and a protocol if its class has all members of it.
@@ -61,7 +61,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def _checkable(hint: Any) -> Any:
-    """The annotation as pydantic should see it: objects are built already, so they are asked for their class alone."""
+    """Rewrite an annotation for pydantic: of objects, which are built already, only the class is checked."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         limits = _limits(args[1:])
@@ -88,7 +88,7 @@ def _follows(cls: type) -> Callable[[Any], Any]:
 
 
 def lacking(cls: type, wanted: type) -> list[str] | None:
-    """What keeps objects of a class from standing for another one.
+    """List the members that a class lacks to stand for another class or protocol.
 
     Returns:
         The members of a protocol that the class does not have; None if `wanted` is a class and none of its bases.
@@ -135,7 +135,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def accepts(hint: Any, kind: Any) -> bool:
-    """Whether values of a plain type fit an annotation as they are."""
+    """True if an annotation takes values of a plain type."""
     return hint is kind or any(accepts(option, kind) for option in _options(hint))
 
 

@@ -50,7 +50,7 @@ def token_average(lengths: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def constant_length(lengths: Sequence[np.ndarray], longest: int) -> list[np.ndarray]:
-    """Sum over tokens, divided by a constant: w = 1 / (P · G · L_max) (Dr. GRPO, arXiv 2503.20783, §3.2).
+    """Sum over tokens, divided by a constant: w = 1 / (P · G · L_max) (Dr. GRPO, arXiv 2503.20783).
 
     A token weighs the same whatever the length of its completion, in every step. The weights of a step add up to the
     completions' mean length over L_max.

@@ -17,11 +17,11 @@ TIME_IS_UP = "Okay, time is up. Let me stop thinking and formulate a final answe
 
 
 class LengthControl(Protocol):
-    """What keeps completions within their budget; a class of one's own may derive from it and change one part."""
+    """A way to keep completions within their budget; a class of one's own may derive from it and change one part."""
 
     @property
     def phrase(self) -> str:
-        """The text that is forced into a completion to end its thinking; "" if nothing is."""
+        """Text that is forced into a completion to end its thinking; "" for none."""
         return ""
 
     def draw(self, rng: np.random.Generator) -> int | None:

@@ -59,7 +59,7 @@ class Tokens:
         weights_T: Tensor,
         sequence_ids_T: Tensor,
     ) -> Tokens:
-        """Take what stands at masked positions out, NaN and infinities included, before anything is computed.
+        """Make tokens whose masked positions hold zeros, whatever was there (NaN and infinities included).
 
         Args:
             logprobs_T: log π_train(y_t).
@@ -81,7 +81,7 @@ class Tokens:
 
 
 class Loss(Protocol):
-    """What all losses have in common."""
+    """A policy loss; a class of one's own follows this, too."""
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss summed over the tokens, and its metrics."""

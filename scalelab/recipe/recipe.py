@@ -1,4 +1,4 @@
-"""A recipe: the choices that the lab compares, as one frozen record."""
+"""The recipe: the choices that the lab compares, as one frozen record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FP32Head = Literal["both", "trainer", "generator", "none"]
 
 @dataclass(frozen=True, config=CHECKED)
 class Recipe:
-    """How completions become a gradient. The defaults are ScaleRL (§4).
+    """The choices that turn completions into a gradient. The defaults are ScaleRL (§4).
 
     Who waits for whom (PipelineRL-k, PPO-off-policy-k, synchronous) belongs to the schedule, the learning rate to the
     optimiser.
@@ -75,10 +75,10 @@ class Recipe:
 
     @property
     def trainer_fp32_head(self) -> bool:
-        """Whether the trainer computes its head in FP32."""
+        """True if the trainer computes its head in FP32."""
         return self.fp32_head in ("both", "trainer")
 
     @property
     def generator_fp32_head(self) -> bool:
-        """Whether the generator computes its head in FP32."""
+        """True if the generator computes its head in FP32."""
         return self.fp32_head in ("both", "generator")

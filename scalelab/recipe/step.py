@@ -43,26 +43,26 @@ def rewards(group: Group, recipe: Recipe) -> np.ndarray:
     return rewards_G
 
 
-def graded(group: Group) -> list[Rollout]:
-    """The completions that the verifier could judge: where it failed itself, a reward of 0 would blame the policy."""
+def graded_only(group: Group) -> list[Rollout]:
+    """Leave out completions that the verifier failed to grade: a reward of 0 for them would blame the policy."""
     return [rollout for rollout in group if rollout.graded]
 
 
 def pass_rate(group: Group) -> float | None:
     """Mean reward in [0, 1] over the graded completions, as the sampler's history takes it; None without any."""
-    return float(np.mean([rollout.reward for rollout in graded(group)])) if graded(group) else None
+    return float(np.mean([rollout.reward for rollout in graded_only(group)])) if graded_only(group) else None
 
 
 def drop_reason(group: Group, recipe: Recipe) -> str | None:
-    """Say why a group stays out of the loss, or None if it is in.
+    """Name the reason that keeps a group out of the loss; None if it is in.
 
     Returns:
         `ungraded` (fewer than two graded completions), or what `zero_variance` says, unless such groups are
         kept.
     """
-    if len(graded(group)) < 2:
+    if len(graded_only(group)) < 2:
         return "ungraded"
-    return None if recipe.zero_variance == "keep" else zero_variance(rewards(graded(group), recipe))
+    return None if recipe.zero_variance == "keep" else zero_variance(rewards(graded_only(group), recipe))
 
 
 def build_step(
@@ -86,7 +86,7 @@ def build_step(
     for group in groups:
         _check_group(group, recipe)
     reasons = [drop_reason(group, recipe) for group in groups]
-    kept = [graded(group) for group, reason in zip(groups, reasons, strict=True) if reason is None]
+    kept = [graded_only(group) for group, reason in zip(groups, reasons, strict=True) if reason is None]
     norm = recipe.advantage_norm
     normalise = NORMS[norm] if isinstance(norm, str) else norm.normalise
     advantages = normalise([centred(rewards(group, recipe)) for group in kept])

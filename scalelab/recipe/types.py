@@ -70,7 +70,7 @@ class Rollout:
 
     @property
     def graded(self) -> bool:
-        """Whether the reward says anything about the completion."""
+        """True unless the verifier itself failed, which leaves the reward without meaning."""
         return self.outcome != "error"
 
     @property

@@ -1,1 +1,1 @@
-"""Families run as a whole: side by side or one after the other, skipped, resumed, stopped; one table at the end."""
+"""Run families as a whole: side by side or one after the other; finished runs are skipped, others resumed."""

@@ -1,7 +1,8 @@
-"""The runs of a sweep: one per member and seed, where each lies on disk, and how far it has come."""
+"""The runs of a sweep: one per member, setting and seed, with its folder and its state."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Literal
 from scalelab.errors import LabError
 from scalelab.experiment import Experiment, Resolved, read_settings, resolve_experiment, settings_in
 from scalelab.run.folder import read_manifest
+from scalelab.sweep.grid import Point
 
 State = Literal["new", "unfinished", "finished"]
 
@@ -36,7 +38,7 @@ class Member:
         return int(self.resolved.run.devices)
 
     def state(self) -> State:
-        """How far it has come.
+        """Look at its folder: new, unfinished or finished.
 
         Raises:
             LabError: the folder holds something else, or a run with another configuration.
@@ -54,7 +56,7 @@ class Member:
         return "finished" if read_manifest(self.path).get("status") == "finished" else "unfinished"
 
     def command(self) -> list[str]:
-        """The command that starts the run, or goes on with it where it was broken off."""
+        """The command that starts the run, or resumes it."""
         scalelab = [sys.executable, "-m", "scalelab", "run"]
         if self.state() == "unfinished":
             return [*scalelab, str(self.path), "--resume"]
@@ -77,6 +79,7 @@ def members(
     sets: Sequence[str],
     seeds: Sequence[int] | None,
     out: Path | None,
+    points: Sequence[Point] = (Point("", ()),),
 ) -> list[Member]:
     """The runs of a family (or of one experiment over several seeds), everything about them checked.
 
@@ -86,26 +89,27 @@ def members(
         sets: bindings for all.
         seeds: values of `Run.seed`; None takes each member's own.
         out: folder of the family; None is `runs/FAMILY`.
+        points: combinations of settings, each run for every member and seed.
 
     Returns:
-        In the order of the members, seed by seed: `OUT/MEMBER/seed_S`, or `OUT/seed_S` for an experiment that is no
-        member of a family.
+        In the order of the members, seed by seed: `OUT/MEMBER/POINT/seed_S`, without MEMBER for an experiment that is
+        no member of a family and without POINT where no settings are combined.
 
     Raises:
         LabError: a member does not resolve, or its folder is a run's.
     """
     found = []
-    for name, experiment in experiments.items():
+    for (name, experiment), point in itertools.product(experiments.items(), points):
         family, _, member = name.partition("/")
-        root = (out or Path("runs") / family) / member
+        root = (out or Path("runs") / (f"{family}_sweep" if point.name else family)) / member / point.name
         if (root / "manifest.json").exists():
             raise LabError(f"{root} is a run itself, its seeds need a folder of their own: give another --out")
         own = spec if spec.endswith((".gin", f"/{member}")) or not member else f"{spec}/{member}"
         for seed in seeds or (None,):
-            bindings = (*sets, *(() if seed is None else (f"Run.seed={seed}",)))
+            bindings = (*sets, *point.sets, *(() if seed is None else (f"Run.seed={seed}",)))
             resolved = resolve_experiment(name, experiment, bindings)
             path = root / f"seed_{resolved.run.seed}"
-            label = member or family
+            label = " ".join(filter(None, (member, point.name))) or family
             found.append(
                 Member(own, f"{label} seed {seed}" if seeds and len(seeds) > 1 else label, bindings, resolved, path)
             )

@@ -1,4 +1,4 @@
-"""Running a sweep: each run is a process of its own, so that one that fails takes nothing with it."""
+"""Run a sweep: each run is a process of its own, so that a run that fails does not end the others."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ END_SECONDS = 180.0
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to run a sweep."""
+class SweepOptions:
+    """Limits of a sweep."""
 
     hours: float | None = None
     """Device-hours after which it ends, those of its earlier runs and of evaluations included; None is no limit."""
@@ -37,8 +37,8 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How one run of a sweep ended, and why."""
+class Ended:
+    """The end of one run of a sweep, and its reason."""
 
     member: Member
     ending: Ending
@@ -58,28 +58,28 @@ class _Child:
 
     @property
     def patience(self) -> float:
-        """How long it may take to end in order, in seconds: it finishes its step and saves."""
+        """Seconds that it may take to end in order: it finishes its step and saves."""
         return max(END_SECONDS, float(self.member.resolved.run.cluster.stall_seconds))
 
 
 @dataclass
 class Sweep:
-    """One sweep: what is still to do, what runs, and how the rest ended."""
+    """One sweep: the runs that wait, those that go on, and those that have ended."""
 
     members: Sequence[Member]
-    options: Options
+    options: SweepOptions
     say: Callable[[str], None]
     command: Callable[[Member], list[str]] = Member.command
     """What to start for a member."""
     waiting: list[Member] = field(default_factory=list)
     running: list[_Child] = field(default_factory=list)
-    ended: dict[str, Outcome] = field(default_factory=dict)
+    ended: dict[str, Ended] = field(default_factory=dict)
 
-    def run(self) -> list[Outcome]:
+    def run(self) -> list[Ended]:
         """Run everything that is not finished.
 
         Returns:
-            An outcome for every member, in their order. Ctrl-C ends the runs in order and is told by their outcomes.
+            How each member ended, in their order; after Ctrl-C, too, which ends the runs in order.
 
         Raises:
             LabError: before anything starts, if a folder holds something else, or a run needs more than there is.
@@ -95,7 +95,7 @@ class Sweep:
                 self._reap()
                 self._keep_budget()
                 self._start()
-                self._watch()
+                self._look()
                 if self.running:
                     time.sleep(self.options.poll_seconds)
         except KeyboardInterrupt:
@@ -112,7 +112,7 @@ class Sweep:
             )
 
     def _start(self) -> None:
-        """Start what there is room for, in order: the first that does not fit lets none overtake it."""
+        """Start waiting runs in order while devices are free; a run that does not fit is not overtaken."""
         while self.waiting and not self._spent_budget():
             held = sum(child.member.devices for child in self.running)
             if self.running and (self.options.devices is None or held + self.waiting[0].devices > self.options.devices):
@@ -140,7 +140,7 @@ class Sweep:
         self.running.append(_Child(member, process, log))
 
     def _reap(self) -> None:
-        """Book the runs whose process has ended."""
+        """Note the runs whose process has ended."""
         for child in list(self.running):
             if child.asked_at is not None and time.monotonic() - child.asked_at > child.patience:
                 self._kill(child, f"it did not end within {child.patience:.0f} s")
@@ -155,10 +155,10 @@ class Sweep:
             elif child.stopped_for:
                 self._end(child.member, "stopped", child.stopped_for)
             else:
-                self._end(child.member, "failed", f"exit code {code}" if child.log is None else _last_words(child))
+                self._end(child.member, "failed", f"exit code {code}" if child.log is None else _error_line(child))
 
     def _end(self, member: Member, ending: Ending, reason: str = "") -> None:
-        self.ended[member.name] = Outcome(member, ending, reason)
+        self.ended[member.name] = Ended(member, ending, reason)
         self.say(f"{member.name}: {ending}{f', {reason}' if reason else ''}")
 
     def _spent_budget(self) -> bool:
@@ -166,7 +166,7 @@ class Sweep:
         return hours is not None and sum(member.spent() for member in self.members) >= hours
 
     def _keep_budget(self) -> None:
-        """Once the budget is spent, ask what runs to end, and start nothing more."""
+        """End all runs in order once the budget is spent, and start no more."""
         if not (self.waiting or self.running) or not self._spent_budget():
             return
         reason = f"the sweep's {self.options.hours:g} device-hours are spent"
@@ -175,8 +175,8 @@ class Sweep:
         while self.waiting:
             self._end(self.waiting.pop(0), "not started", reason)
 
-    def _watch(self) -> None:
-        """Tell of new evaluations, and stop what they say cannot win."""
+    def _look(self) -> None:
+        """Print new evaluations, and stop runs that cannot win by them."""
         for child in self.running:
             newest = child.member.evaluations()
             step = max((record["step"] for record in newest.values()), default=-1)
@@ -222,7 +222,7 @@ class Sweep:
 
 
 def standing(member: Member) -> str:
-    """How far a run has come: step, compute, and the newest pass rate of each task."""
+    """Progress of a run in one line: step, compute, and the newest pass rate of each task."""
     newest = member.evaluations()
     if not newest:
         return "no evaluation yet"
@@ -231,8 +231,8 @@ def standing(member: Member) -> str:
     return f"step {record['step']}, {record['compute']:.4g} {record['compute_unit']}   {rates}"
 
 
-def _last_words(child: _Child) -> str:
-    """What the run's process said last: its error, in one line."""
+def _error_line(child: _Child) -> str:
+    """Last line of a run's log: its error."""
     path = child.member.path.with_name(f"{child.member.path.name}.log")
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     last = [line for line in lines if line.strip()][-1:]

@@ -15,9 +15,10 @@ import pytest
 from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.experiment import load
+from scalelab.sweep.grid import grid
 from scalelab.sweep.losers import cannot_win
 from scalelab.sweep.members import Member, members
-from scalelab.sweep.sweep import Options, Sweep
+from scalelab.sweep.sweep import Sweep, SweepOptions
 
 RECORDED = Path(__file__).parents[2] / "docs" / "quickstart"
 
@@ -69,7 +70,7 @@ def sweep(
         code, seconds, hours = (children or {}).get(member.name, (0, 0.0, 1.0))
         return [sys.executable, str(script), str(member.path), *map(str, (code, seconds, hours)), str(config)]
 
-    return Sweep(family, Options(poll_seconds=0.02, **options), lambda line: None, command)
+    return Sweep(family, SweepOptions(poll_seconds=0.02, **options), lambda line: None, command)
 
 
 def family(folder: Path, *names: str, seeds: list[int] | None = None) -> list[Member]:
@@ -213,3 +214,35 @@ def test_only_what_cannot_win_is_stopped_on_recorded_curves(tmp_path: Path) -> N
 def test_mistakes_are_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *arguments]) == 1
     assert says in capsys.readouterr().err
+
+
+def test_settings_on_the_command_line_make_a_family_of_every_combination(tmp_path: Path) -> None:
+    points = grid(["OptimizerConfig.lr=1e-4,3e-4", "OptimizerConfig.betas=(0.9, 0.95),(0.8, 0.9)"])
+    runs = members("quickstart", load("quickstart"), ("Budget.steps=5",), [0, 1], tmp_path, points)
+    assert len(runs) == len({run.path for run in runs}) == 8
+    assert runs[0].path == tmp_path / "lr=1e-4,betas=_0.9_0.95_" / "seed_0"
+    last = runs[-1]
+    assert (last.resolved.run.trainer.optimizer.lr, last.resolved.run.trainer.optimizer.betas) == (3e-4, (0.8, 0.9))
+    assert (last.resolved.run.seed, last.resolved.run.budget.steps) == (1, 5)
+    assert last.name == "lr=3e-4,betas=_0.8_0.9_ seed 1"
+    assert last.command()[-8:] == [
+        *("--set", "Budget.steps=5", "--set", "OptimizerConfig.lr=3e-4"),
+        *("--set", "OptimizerConfig.betas=(0.8, 0.9)", "--set", "Run.seed=1"),
+    ]
+    [alone] = members("quickstart", load("quickstart"), (), None, None, grid(["Recipe.loss=DAPO"]))
+    assert alone.path == Path("runs/quickstart_sweep/loss=DAPO/seed_0")
+
+
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [
+        (["OptimizerConfig.lr"], "write it as CLASS.FIELD=VALUE,VALUE"),
+        (["OptimizerConfig.lr=1e-4,"], "write it as CLASS.FIELD=VALUE,VALUE"),
+        (["lr=1e-4,1e-3"], "write it as CLASS.FIELD=VALUE,VALUE"),
+        (["OptimizerConfig.lr=1e-4,1e-4"], "two runs called lr=1e-4"),
+        (["A.b='x/y','x y'"], "two runs called b=_x_y_"),
+    ],
+)
+def test_a_sweep_that_says_too_little_or_too_much_is_refused(texts: list[str], says: str) -> None:
+    with pytest.raises(LabError, match=says):
+        grid(texts)
