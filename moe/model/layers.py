@@ -138,9 +138,9 @@ class SwiGlu(MegatronModule):
         return swiglu(gate_up_TF)
 
 
-def parameter_device(config: TransformerConfig) -> torch.device:
-    """Where Megatron builds the parameters of its own layers."""
-    return torch.device("cpu") if config.use_cpu_initialization else torch.device(torch.cuda.current_device())
+def parameter_device(config: TransformerConfig) -> torch.device | None:
+    """Name the device that Megatron builds its own layers on; None for torch's default, such as "meta"."""
+    return None if config.use_cpu_initialization else torch.device(torch.cuda.current_device())
 
 
 BIAS = "router.bias_E"
@@ -161,7 +161,8 @@ class Router(TopKRouter):
 
     def __init__(self, config: TransformerConfig, pg_collection: ProcessGroupCollection | None = None) -> None:
         super().__init__(config, pg_collection)
-        self.to(parameter_device(config))  # Megatron draws it on the host, and DDP moves no frozen router
+        if (device := parameter_device(config)) is not None:
+            self.to(device)  # Megatron makes it on the host, and DDP moves no frozen router
         self.load_E = torch.zeros(config.num_moe_experts, device=self.weight.device)
         self.step_tokens = 1
         self.bias_E: Tensor | None

@@ -45,6 +45,7 @@ from moe.weights import hf_weights
 from moe.weights.buckets import Bucket, fill
 from moe.weights.hf_folder import FolderWeights, read_biases, save_folder
 from moe.weights.links import EXPERT_BIAS, shapes
+from moe.weights.shards import Publisher, Segment
 
 LossFunction = Callable[[Tensor, Tensor, dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
 """(logprobs_T, entropy_T, extras) → (sum of the loss over the tokens, metrics); see `Trainer.train_step`."""
@@ -85,6 +86,7 @@ class Trainer:
         self.hf_config, self.config, self.rank, self.world = hf_config, config, rank, world
         self.version = self.skipped = self._skipped_in_a_row = 0
         self._saver = Saver(config.save_deadline)
+        self._publisher: Publisher | None = None
         self._chunks = arch.chunks
         try:
             self._build()
@@ -189,6 +191,20 @@ class Trainer:
         """The same in a few flat buffers that share no memory with the model; collective."""
         yield from fill(self.export_weights(), bucket_bytes)
 
+    def publish(self, version: int, host: str = "127.0.0.1") -> Segment:
+        """Write this rank's share of the weights for generators to read, in place of the last; not collective.
+
+        Args:
+            version: policy version.
+            host: address at which other machines reach this one, the same each time.
+
+        Raises:
+            MoeError: there is no room for the share in memory.
+        """
+        if self._publisher is None:
+            self._publisher = Publisher(host)
+        return self._publisher.publish(version, self.rank, hf_weights.own_parts(self.model, self.hf_config))
+
     def load_weights(
         self, weights: str | os.PathLike[str] | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
     ) -> None:
@@ -291,6 +307,8 @@ class Trainer:
         try:
             self.finish_saving()
         finally:
+            if self._publisher is not None:
+                self._publisher.close()
             parallel.leave()
             if "optimizer" in self.__dict__:
                 self.optimizer.release()

@@ -20,6 +20,7 @@ from torch import Tensor
 from moe.errors import MoeError
 from moe.model.gpt import LogProbModel
 from moe.weights.links import Link, check_names, check_shape, expert_bias_names, links, shapes
+from moe.weights.shards import Cut as ShardCut
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,51 @@ def _own(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, 
         if not _is_copy(param):
             for name, tensor in zip(link.names, link.split(_whole(param, link))):
                 yield name, tensor.contiguous()
+
+
+def own_parts(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[str, tuple[ShardCut, ...], Tensor]]:
+    """List what this rank publishes: every part of every parameter is published by one of the ranks that hold it.
+
+    Not collective. Ranks that hold the same part take turns by bytes, so that the shares of all are about equal.
+
+    Returns:
+        (Megatron's name with layers counted from the model's first, how the part was cut, the part).
+    """
+    own, turns = [], _Turns()
+    for link, param in _linked(model, hf_config):
+        if not _is_copy(param) and turns.mine(param, experts=link.experts):
+            cuts = tuple((cut.axis, cut.stretches, cut.group.rank(), cut.group.size()) for cut in _cuts(param, link))
+            own.append((link.param, cuts, param.detach()))
+    names = expert_bias_names(hf_config)
+    for router in model.routers:
+        if router.bias_E is not None and turns.mine(router.bias_E, experts=False):
+            own.append((names[router.layer_number - 1], (), router.bias_E))
+    return own
+
+
+class _Turns:
+    """Whose turn it is among ranks that hold the same, counted alike on all of them."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, list[int]] = {}
+
+    def mine(self, part: Tensor, *, experts: bool) -> bool:
+        """Give a part to the rank with the fewest bytes so far, and say whether that is this one."""
+        if experts:
+            kind, rank, ranks = "experts", *_of(parallel_state.get_expert_data_parallel_group())
+        else:
+            kind, rank, ranks = "cut", *_of(parallel_state.get_data_parallel_group(with_context_parallel=True))
+            if not getattr(part, "tensor_model_parallel", False):
+                group = parallel_state.get_tensor_model_parallel_group()
+                kind, rank, ranks = "whole", rank * group.size() + group.rank(), ranks * group.size()
+        held = self._bytes.setdefault(kind, [0] * ranks)
+        turn = held.index(min(held))
+        held[turn] += part.nbytes
+        return turn == rank
+
+
+def _of(group: dist.ProcessGroup) -> tuple[int, int]:
+    return group.rank(), group.size()
 
 
 def export(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:

@@ -40,8 +40,9 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 from moe.weights.hf_folder import read_biases, save_folder
 from moe.weights.links import expert_bias_names
+from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
-from scalelab.rollout import expert_bias
+from scalelab.rollout import expert_bias, transfer
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, processor_config
 from scalelab.rollout.routing import RoutingRecorder
@@ -94,7 +95,9 @@ class Engine:
             self._engine.collective_rpc(
                 expert_bias.install, args=(list(self._biases), hf_config["num_experts_per_tok"])
             )
-            self._engine.collective_rpc(expert_bias.set_biases, args=(read_biases(model_dir),))
+            self._engine.collective_rpc(expert_bias.set_workers_biases, args=(read_biases(model_dir),))
+        init = {"hf_config": hf_config}
+        self._engine.collective_rpc(transfer.install, args=(transfer.BACKEND, init))
         self._recorder = None
         if config.record_routing and current_platform.is_cpu():
             sizes = config.max_sequences, config.max_model_len
@@ -161,8 +164,17 @@ class Engine:
         if current_platform.is_cpu():
             self._engine.collective_rpc(_pack_experts)
         if biases:
-            self._engine.collective_rpc(expert_bias.set_biases, args=(biases,))
+            self._engine.collective_rpc(expert_bias.set_workers_biases, args=(biases,))
         self._set_version(version)
+        self._add_waiting_again()
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Replace the weights by a version that is here; unfinished sequences go on with it and their KV cache.
+
+        vLLM's own weight transfer loads them, in every process that shares the model.
+        """
+        transfer.update(self._engine, snapshot.segments)
+        self._set_version(snapshot.version)
         self._add_waiting_again()
 
     def _load_into_all(self, weights: Weights) -> None:
@@ -284,27 +296,11 @@ def _rank_no_logprobs(worker: WorkerBase) -> None:
 
 
 def _tie_head(worker: WorkerBase) -> None:
-    """Give a tied head the new embedding.
-
-    vLLM 0.32.0 reloads the embedding alone and leaves the head as it was; on a CPU that is a packed copy of the first
-    weights, from which all later log-probs would come, without an error.
-    """
-    model = worker.model_runner.get_model()
-    head = model.lm_head.tie_weights(model.model.embed_tokens)
-    head.quant_method.process_weights_after_loading(head)
+    transfer.tie_head(worker.model_runner.get_model())
 
 
 def _pack_experts(worker: WorkerBase) -> None:
-    """Pack the weights of routed experts for the CPU kernel again.
-
-    vLLM 0.32.0 packs them when a model is first loaded and skips that on a reload
-    (`UnquantizedFusedMoEMethod._setup_kernel`), so the kernel would read unpacked weights: without an error, and
-    with log-probs that are off by 2-3.
-    """
-    for module in worker.model_runner.get_model().modules():
-        kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
-        if kernel is not None and hasattr(module, "w13_weight"):
-            kernel.fused_experts.process_weights_after_loading(module)
+    transfer.pack_experts(worker.model_runner.get_model())
 
 
 def bias_shapes(model_dir: Path, config: GeneratorConfig) -> dict[str, tuple[int, ...]]:

@@ -29,19 +29,24 @@ def install(worker: WorkerBase, names: Sequence[str], experts_per_token: int) ->
         experts_per_token: how many a gate chooses.
     """
     for name in names:
-        gate = _gate(worker, name)
+        gate = _gate(worker.model_runner.get_model(), name)
         gate.expert_bias_E = torch.zeros(gate.output_size, device=gate.weight.device)
         gate.register_forward_hook(partial(_leave_chosen, experts_per_token))
 
 
-def set_biases(worker: WorkerBase, biases: Mapping[str, torch.Tensor]) -> None:
+def set_biases(model: torch.nn.Module, biases: Mapping[str, torch.Tensor]) -> None:
     """Take the biases of every gate, fp32 [E] by name."""
     for name, bias_E in biases.items():
-        _gate(worker, name).expert_bias_E.copy_(bias_E)
+        _gate(model, name).expert_bias_E.copy_(bias_E)
 
 
-def _gate(worker: WorkerBase, name: str) -> Any:
-    return worker.model_runner.get_model().get_submodule(name.removesuffix(EXPERT_BIAS))
+def set_workers_biases(worker: WorkerBase, biases: Mapping[str, torch.Tensor]) -> None:
+    """Do the same in a worker's process."""
+    set_biases(worker.model_runner.get_model(), biases)
+
+
+def _gate(model: torch.nn.Module, name: str) -> Any:
+    return model.get_submodule(name.removesuffix(EXPERT_BIAS))
 
 
 def _leave_chosen(experts_per_token: int, gate: Any, _: Any, output: tuple[torch.Tensor, Any]) -> tuple:

@@ -6,6 +6,7 @@ free, new weights are swapped in between two steps, finished completions come ou
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter, deque
@@ -19,11 +20,13 @@ from pathlib import Path
 import torch
 
 from moe.weights.buckets import Bucket
+from moe.weights.shards import Segment
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.engine import Engine, Output, bias_shapes, weight_shapes
 from scalelab.rollout.interruption import Phrases, forced_mask
 from scalelab.rollout.thinking import Transitions
+from scalelab.rollout.transfer import fetch
 from scalelab.rollout.types import Completion, Kind, Outstanding, Request
 
 _EMBEDDING = "model.embed_tokens.weight"
@@ -74,6 +77,7 @@ class Generator:
     ) -> None:
         self._config = config
         self._phrases = Phrases(tuple(interruption_token_ids), tuple(end_think))
+        self._hf_config = json.loads((Path(model_dir) / "config.json").read_text())
         self._shapes = weight_shapes(Path(model_dir))
         if _EMBEDDING not in self._shapes:
             raise LabError(f"{model_dir} holds no weights of a language model: give a folder with *.safetensors files")
@@ -162,6 +166,34 @@ class Generator:
             self._stats["updates"] += 1
 
         self._call(load, self._config.update_timeout, f"the generator to take weights of version {version}")
+        return seconds[0]
+
+    def take_weights(self, segments: Sequence[Segment]) -> float:
+        """Replace the weights by a version that trainer ranks published (`moe.weights.shards`).
+
+        It is fetched while generation goes on; unfinished sequences then go on with it and their stale KV cache.
+
+        Returns:
+            Seconds that generation stood still.
+
+        Raises:
+            SupersededError: a newer version takes its place: take that one; the old weights stay.
+            LabError: it does not fit this model, or cannot be had (the old ones stay); or the engine failed.
+        """
+        version, seconds = segments[0].version, []
+        snapshot = fetch(self._hf_config, segments, self._config.update_timeout)
+
+        def take(engine: Engine) -> None:
+            began = time.monotonic()
+            engine.take(snapshot)
+            seconds.append(time.monotonic() - began)
+            self._stats["update_seconds"] += seconds[0]
+            self._stats["updates"] += 1
+
+        try:
+            self._call(take, self._config.update_timeout, f"the generator to take weights of version {version}")
+        finally:
+            snapshot.close()
         return seconds[0]
 
     def abort(self, ids: Iterable[str]) -> list[str]:

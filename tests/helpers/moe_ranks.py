@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, weights
 
 from moe.errors import MoeError
 from moe.model.config import Model
 from moe.model.head import token_logprobs
 from moe.train.config import Layout, OptimizerConfig
+from moe.train.trainer import Trainer
 from moe.weights.links import EXPERT_BIAS
+from moe.weights.shards import Snapshot
 
 LLAMA = replace(DENSE, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4)
 MODELS: dict[str, Model] = {
@@ -93,11 +96,29 @@ def probe(case: Case, rank: int = 0, world: int = 1, at: str | None = None) -> d
     result = one.train_step(given(batch(0)), weighted)
     moved = {name: (tensor - start[name]) / SCALE for name, tensor in one.export_weights()}
     biases = {name: moved.pop(name) * SCALE for name in list(moved) if name.endswith(EXPERT_BIAS)}
+    shared = published(one)
     one.load_weights(start)
     back = all(torch.equal(tensor, start[name]) for name, tensor in one.export_weights())
     one.close()
     told = {"start": start, "logprobs": logprobs, "result": result, "gradients": moved, "biases": biases}
-    return {**told, "back": back}
+    return {**told, "back": back, "published": shared}
+
+
+def published(one: Trainer) -> bool:
+    """Whether what all ranks publish is what they export, read on their machine and on another one, and again."""
+    same = []
+    for version, machine in enumerate((None, "another", None)):
+        segments: list[Any] = [None] * one.world
+        dist.all_gather_object(segments, one.publish(version))
+        snapshot = Snapshot(segments, machine=machine)
+        dist.barrier()
+        exported = dict(one.export_weights())
+        found = dict(snapshot.weights(one.hf_config))
+        same.append(exported.keys() == found.keys())
+        same += [torch.equal(tensor, found[name]) for name, tensor in exported.items()]
+        dist.barrier()  # nobody replaces what another still opens
+        snapshot.close()
+    return all(same)
 
 
 def uneven(bias_E: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ Axes: `_T` tokens of one completion.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from moe.model.config import Llama, Llama4Text, Mixtral, Qwen3, Qwen3Moe
+from moe.weights.links import links
+from moe.weights.shards import Publisher, Segment
 from scalelab.rollout.generator import Generator
 from scalelab.rollout.types import Completion, Request
 
@@ -52,6 +55,33 @@ def write_model(folder: Path, shape: Llama | Llama4Text, seed: int) -> Path:
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
+
+
+class Ranks:
+    """Two trainer ranks that hold a half of every cut matrix each, one of them on another machine."""
+
+    def __init__(self) -> None:
+        self.publishers = [Publisher(), Publisher(machine="another")]
+
+    def publish(self, version: int, folder: Path) -> list[Segment]:
+        hf_config, held = json.loads((folder / "config.json").read_text()), weights_of(folder)
+        parts: list[list[tuple]] = [[], []]
+        for number, link in enumerate(links(hf_config)):
+            whole = link.merge(held[name] for name in link.names)
+            stretches = 2 if "fc1" in link.param else 1
+            axis = 0 if not link.experts else 1
+            if whole.dim() == 1 or "router" in link.param:
+                parts[number % 2].append((link.param, (), whole))
+                continue
+            halves = whole.unflatten(axis, (stretches, 2, -1))
+            for rank in range(2):
+                half = halves.select(axis + 1, rank).flatten(axis, axis + 1)
+                parts[rank].append((link.param, ((axis, stretches, rank, 2),), half.contiguous()))
+        return [one.publish(version, rank, parts[rank]) for rank, one in enumerate(self.publishers)]
+
+    def close(self) -> None:
+        for publisher in self.publishers:
+            publisher.close()
 
 
 def reference(folder: Path) -> PreTrainedModel:

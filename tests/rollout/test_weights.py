@@ -12,6 +12,7 @@ import pytest
 from rollout_models import (
     DENSE,
     MOE,
+    Ranks,
     generate,
     prompts,
     reference,
@@ -23,6 +24,7 @@ from rollout_models import (
 
 from moe.model.config import Llama, Llama4Text
 from moe.weights.buckets import fill
+from moe.weights.shards import SupersededError
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.generator import Generator
@@ -42,6 +44,7 @@ class Lab:
     first: Path
     second: Path
     generator: Generator = field(init=False)
+    ranks: Ranks = field(default_factory=Ranks)
     from_fresh_engine: list[Completion] = field(init=False)
     """Greedy completions of an engine that was started on `second`."""
 
@@ -51,7 +54,7 @@ class Lab:
         return [Request(f"{name}{i}", ids[i // 2], max_tokens, **options) for i in range(count)]
 
     def load(self, version: int, folder: Path) -> None:
-        self.generator.update_weights(version, weights_of(folder).items())
+        self.generator.take_weights(self.ranks.publish(version, folder))
 
     def check(self, completions: list[Completion], folders: dict[int, Path]) -> None:
         """Hold the log-probs to those of transformers."""
@@ -72,6 +75,7 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     lab.generator = Generator(lab.first, CONFIG)
     yield lab
     lab.generator.close()
+    lab.ranks.close()
 
 
 def test_logprobs_equal_those_of_transformers_beyond_the_attention_chunk(lab: Lab) -> None:
@@ -103,8 +107,13 @@ def test_update_with_the_same_weights_changes_nothing(lab: Lab) -> None:
         np.testing.assert_array_equal(old.logprobs_T, new.logprobs_T)
 
 
-def test_updated_engine_equals_a_fresh_one(lab: Lab) -> None:
-    lab.generator.update_weights(1, fill(weights_of(lab.second).items(), bucket_bytes=100_000))
+@pytest.mark.parametrize("way", ["shards", "buckets"])
+def test_updated_engine_equals_a_fresh_one(lab: Lab, way: str) -> None:
+    lab.load(0, lab.first)
+    if way == "shards":
+        lab.load(1, lab.second)
+    else:
+        lab.generator.update_weights(1, fill(weights_of(lab.second).items(), bucket_bytes=100_000))
     updated = generate(lab.generator, lab.requests("updated", 6, **GREEDY))
     for ours, theirs in zip(updated, lab.from_fresh_engine):
         np.testing.assert_array_equal(ours.token_ids, theirs.token_ids)
@@ -163,6 +172,24 @@ def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay(lab: Lab) -> 
     lab.check(generate(lab.generator, lab.requests("kept", 4)), {0: lab.first})
 
 
+def test_a_version_that_cannot_be_had_is_refused_and_the_old_one_stays(lab: Lab) -> None:
+    lab.load(0, lab.first)
+    gone = lab.ranks.publish(1, lab.second)
+    current = lab.ranks.publish(2, lab.second)
+    with pytest.raises(SupersededError, match="version 1"):
+        lab.generator.take_weights(gone)
+    with pytest.raises(LabError, match=r"0 of 1 parts of .*: a rank is missing|1 of 2 parts of .*: a rank is missing"):
+        lab.generator.take_weights(current[:1])
+    with pytest.raises(LabError, match=r"versions \[1, 2\]: publish them together"):
+        lab.generator.take_weights([gone[0], current[1]])
+    lab.ranks.publishers[1].close()  # the other machine dies before anybody fetched
+    with pytest.raises(LabError, match=r"rank 1 at 127.0.0.1:\d+ did not hand over the weights of version 2"):
+        lab.generator.take_weights(current)
+    lab.check(generate(lab.generator, lab.requests("stays", 4)), {0: lab.first})
+    lab.ranks.close()
+    lab.ranks = Ranks()
+
+
 def wait_for_steps(generator: Generator, count: int, timeout: float = 60.0) -> None:
     goal, deadline = generator.stats()["steps"] + count, time.monotonic() + timeout
     while generator.stats()["steps"] < goal:
@@ -174,15 +201,18 @@ def wait_for_steps(generator: Generator, count: int, timeout: float = 60.0) -> N
 def test_two_processes_that_share_a_model_are_one_generator(tmp_path: Path) -> None:
     shape = replace(MOE, intermediate_size=64)
     first, second = write_model(tmp_path / "first", shape, 0), write_model(tmp_path / "second", shape, 1)
-    generator = Generator(first, replace(CONFIG, tensor_parallel=2))
+    generator, ranks = Generator(first, replace(CONFIG, tensor_parallel=2)), Ranks()
     try:
         requests = [Request(f"a{i}", ids, 24) for i, ids in enumerate(prompts(4, 40, MOE.vocab_size, seed=3))]
         before = generate(generator, requests, timeout=300)
         generator.update_weights(1, fill(weights_of(second).items()))
         after = generate(generator, [replace(request, id=f"b{request.id}") for request in requests], timeout=300)
+        generator.take_weights(ranks.publish(2, first))
+        again = generate(generator, [replace(request, id=f"c{request.id}") for request in requests], timeout=300)
     finally:
         generator.close()
-    for completions, folder in ((before, first), (after, second)):
+        ranks.close()
+    for completions, folder in ((before, first), (after, second), (again, first)):
         for completion in completions:
             expected = reference_logprobs({completion.oldest_version: reference(folder)}, completion)
             np.testing.assert_allclose(completion.logprobs_T, expected, atol=1e-4)
