@@ -1,10 +1,13 @@
 # Two commands do everything on a fresh machine with Python 3.11: `make quickstart` and `make test`.
 PY := .venv/bin/python
 
-.PHONY: install quickstart test test-fast lint types docs
+.PHONY: install install-gpu quickstart test test-fast lint types docs
 
 install:
 	@tools/install.sh
+
+install-gpu:
+	@tools/cluster/install.sh
 
 quickstart: install
 	.venv/bin/scalelab run experiments/quickstart.py

@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # A Ray cluster inside a Slurm job, and one scalelab command on it:
-#     sbatch --nodes=10 --gpus-per-node=8 tools/cluster/slurm.sh run scalerl_8b --out /shared/runs/scalerl_8b
+#     sbatch --nodes=10 --gpus-per-node=8 tools/cluster/slurm.sh run h100/scalerl_8b --out /shared/runs/scalerl_8b
 # Submitted again after a time limit, add --resume. The checkout, its .venv and --out must be on a file system that all
-# nodes see. Set CLUSTER_SETUP to a file that is sourced first on every node (modules, NCCL variables).
+# nodes see, the first two made by `make install-gpu`. Set CLUSTER_SETUP to a file that is sourced first on every node
+# (modules, NCCL variables), and CONTAINER to an image for Pyxis that tools/cluster/Dockerfile has made.
 #SBATCH --job-name=scalelab
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
-#SBATCH --signal=B:INT@300
+# Time to write a last checkpoint: 1.5 TB of the 17Bx16 at 2 GB/s take 13 minutes.
+#SBATCH --signal=B:INT@1200
 #SBATCH --output=%x-%j.log
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?run this with sbatch}"
 [ -z "${CLUSTER_SETUP:-}" ] || source "$CLUSTER_SETUP"
+source tools/cluster/environment.sh
+inside=(${CONTAINER:+--container-image="$CONTAINER" --container-mounts="$PWD:$PWD" --container-workdir="$PWD"})
 [ $# -gt 0 ] || { echo "give a scalelab command: sbatch … tools/cluster/slurm.sh run EXPERIMENT" >&2; exit 2; }
 
 port=${RAY_PORT:-6379}
@@ -23,7 +27,7 @@ export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token}
 [ "$RAY_AUTH_MODE" != token ] || .venv/bin/ray get-auth-token --generate >/dev/null
 
 # One `ray start --block` a node; they end with the job.
-srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" \
+srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" "${inside[@]}" \
     .venv/bin/ray start --head --node-ip-address="$address" --port="$port" --disable-usage-stats --block &
 for attempt in $(seq 60); do
     .venv/bin/ray health-check --address "$address:$port" >/dev/null 2>&1 && break
@@ -31,7 +35,7 @@ for attempt in $(seq 60); do
     sleep 2
 done
 if [ "${#nodes[@]}" -gt 1 ]; then
-    srun --nodes=$((${#nodes[@]} - 1)) --ntasks=$((${#nodes[@]} - 1)) --overlap --exclude="$head" \
+    srun --nodes=$((${#nodes[@]} - 1)) --ntasks=$((${#nodes[@]} - 1)) --overlap --exclude="$head" "${inside[@]}" \
         .venv/bin/ray start --address="$address:$port" --disable-usage-stats --block &
 fi
 
