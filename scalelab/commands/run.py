@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int | None:
         return _sweep(args, found)
     if args.hours is not None or args.stop_losers:
         raise LabError(f"--hours and --stop-losers are for families; end {name} with --set Budget.hours=…")
-    _run_one(args, resolve_experiment(name, experiment, args.sets))
+    _run_one(args, resolve_experiment(name, experiment, args.sets, imports=True))
     return None
 
 
@@ -112,7 +112,7 @@ def _resume(args: argparse.Namespace) -> None:
             raise LabError(
                 f"{args.experiment} has {len(others) + 1} members, which go on by themselves: leave --resume out"
             )
-        asked = resolve_experiment(name, experiment, args.sets)
+        asked = resolve_experiment(name, experiment, args.sets, imports=True)
         path = args.out or (path if (path / MANIFEST).exists() else latest_folder(name))
     with Progress() as progress:
         resumed = resume(path, asked, progress)

@@ -113,7 +113,10 @@ def resolve_experiment(
     """The complete, checked configuration of an experiment at hand; arguments as in `resolve`."""
     sites = [Path(site.file) for site in experiment.sites.values()]
     allowed = all(file.suffix != ".gin" for file in sites) if imports is None else imports
-    registry = registry.opened(Imports([*dict.fromkeys(file.parent for file in sites)], allowed))
+    beside = dict.fromkeys(
+        file.parent for file in sites if file.suffix == ".py"
+    )  # a config.gin names its modules itself
+    registry = registry.opened(Imports([*beside], allowed))
     statements = [
         statement for fragment in experiment.fragments for statement in _fragment(fragment, experiment, registry)
     ]

@@ -107,7 +107,7 @@ def members(
         own = spec if spec.endswith((".gin", f"/{member}")) or not member else f"{spec}/{member}"
         for seed in seeds or (None,):
             bindings = (*sets, *point.sets, *(() if seed is None else (f"Run.seed={seed}",)))
-            resolved = resolve_experiment(name, experiment, bindings)
+            resolved = resolve_experiment(name, experiment, bindings, imports=True)
             path = root / f"seed_{resolved.run.seed}"
             label = " ".join(filter(None, (member, point.name))) or family
             found.append(

@@ -137,6 +137,19 @@ def test_the_saved_configuration_says_where_the_module_lies_and_runs_again_from_
     assert child.stdout.split() == ["4", "reverse"], child.stderr
 
 
+def test_a_configuration_does_not_import_what_lies_beside_it(folder: Path) -> None:
+    """Of a run that somebody sends, with a module in its folder."""
+    text = resolve(mine(folder, TASK)).config_gin()
+    own = module(folder)
+    config = folder / "config.gin"
+    config.write_text("\n".join(line for line in text.splitlines() if not line.startswith(f"{own} =")))
+    sys.modules.pop(own)
+    sys.path.remove(str(folder))
+    with pytest.raises(LabError, match=f"there is no configurable '{own}.Reverse'"):
+        resolve(str(config), imports=True)
+    assert own not in sys.modules
+
+
 def test_reading_a_configuration_that_somebody_else_wrote_imports_nothing(folder: Path) -> None:
     text = resolve(mine(folder, TASK)).config_gin()
     (folder / "hostile.py").write_text("raise SystemExit('ran')\n")

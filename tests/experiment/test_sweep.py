@@ -5,12 +5,16 @@ from __future__ import annotations
 import _thread
 import json
 import sys
+import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import example, given, settings
 
 from scalelab.cli import main
 from scalelab.errors import LabError
@@ -214,6 +218,25 @@ def test_only_what_cannot_win_is_stopped_on_recorded_curves(tmp_path: Path) -> N
 def test_mistakes_are_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *arguments]) == 1
     assert says in capsys.readouterr().err
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.binary(max_size=60) | st.recursive(st.none() | st.booleans() | st.text() | st.floats(), st.lists).map(json.dumps)
+)
+@example("[" * 100_000)
+@example('{"status": ["finished"]}')
+def test_a_manifest_that_is_none_is_refused_in_one_line(content: str | bytes) -> None:
+    [member] = family(Path("nowhere"), "loss")
+    with tempfile.TemporaryDirectory() as name:
+        run = replace(member, path=Path(name))
+        (run.path / "config.gin").write_text(member.resolved.config_gin())
+        (run.path / "manifest.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+        try:
+            state = run.state()
+        except LabError as error:
+            state = str(error)
+    assert state in ("unfinished", "finished") or ("manifest.json is n" in state and state.isprintable())
 
 
 def test_settings_on_the_command_line_make_a_family_of_every_combination(tmp_path: Path) -> None:
