@@ -14,6 +14,7 @@ from megatron.core import parallel_state, tensor_parallel
 from moe.cpu import host as cpu_host
 from moe.errors import MoeError
 from moe.train.config import Layout
+from moe.train.meeting import meet
 from moe.train.packing import Share
 
 
@@ -52,7 +53,7 @@ def join(layout: Layout, rank: int, world: int, rendezvous: str, deadline: float
         layout: how the model is cut, see `moe.train.layout.check_layout`.
         rank: this process, 0 … world − 1.
         world: number of trainer processes.
-        rendezvous: ``tcp://host:port`` (rank 0 listens) or ``file:///path`` on a shared disk; another one
+        rendezvous: ``tcp://host:port`` (rank 0 listens there alone) or ``file:///path`` on a shared disk; another one
             for every meeting, for a rank that comes early to the next would meet the last one's remains.
         deadline: seconds to wait for the other ranks, here and in every collective operation.
 
@@ -66,7 +67,7 @@ def join(layout: Layout, rank: int, world: int, rendezvous: str, deadline: float
     try:
         dist.init_process_group(
             "nccl" if torch.cuda.is_available() else "gloo",
-            init_method=rendezvous,
+            store=meet(rendezvous, rank, world, deadline),
             rank=rank,
             world_size=world,
             timeout=datetime.timedelta(seconds=deadline),

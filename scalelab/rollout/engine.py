@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +45,7 @@ from scalelab.rollout import expert_bias, transfer
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, processor_config
 from scalelab.rollout.routing import RoutingRecorder
+from scalelab.rollout.shared_folder import shared_folder
 from scalelab.rollout.types import Request
 
 Weights = Iterable[tuple[str, torch.Tensor]]
@@ -179,11 +179,10 @@ class Engine:
 
     def _load_into_all(self, weights: Weights) -> None:
         """Put the weights where the processes that share the model all read them: in memory, as a folder of files."""
-        memory = Path("/dev/shm")
-        with tempfile.TemporaryDirectory(prefix="scalelab-weights-", dir=memory if memory.is_dir() else None) as folder:
+        with shared_folder("scalelab-weights-") as folder:
             held = dict(weights)
             save_folder(folder, self._hf_config, held.items(), {name: tensor.shape for name, tensor in held.items()})
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
 
     def close(self) -> None:
         """Give back memory and the process group."""
