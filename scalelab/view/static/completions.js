@@ -226,7 +226,7 @@
     if (!n) return "";
     const share = passed / n;
     const address = `#/completions/${run.id}?${new URLSearchParams({ task: row.task, prompt: row.prompt_id, step })}`;
-    return h("a", { href: address, class: compared ? "heat compared" : "heat", style: { background: `rgba(0, 114, 178, ${0.08 + 0.72 * share})`, color: share > 0.55 ? "#fff" : "" }, title: `step ${step}: ${passed} of ${n} passed` }, `${passed}/${n}`);
+    return h("a", { href: address, class: compared ? "heat compared" : "heat", style: Lab.heat(share), title: `step ${step}: ${passed} of ${n} passed` }, `${passed}/${n}`);
   }
 
   Lab.completions = { view };

@@ -182,6 +182,13 @@ window.Lab = {};
     return chosen ? chosen === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
   }
 
+  /** Background and text of a cell that shows a share: tints below one half, strong colours above, both readable. */
+  function heat(share) {
+    if (share <= 0.5) return { background: `rgba(0, 84, 147, ${0.05 + 0.5 * share})` };
+    const part = (low, high) => Math.round(low + (high - low) * (share - 0.5) * 2);
+    return { background: `rgb(${part(52, 0)}, ${part(116, 68)}, ${part(170, 125)})`, color: "#fff" };
+  }
+
   /** Data: from the server, or from what is inside this file. */
   function source() {
     const inside = document.getElementById("data");
@@ -218,5 +225,5 @@ window.Lab = {};
     selected: new Set(), run: null, other: "", filter: { text: "", status: "" }, grouped: true,
   };
 
-  Object.assign(Lab, { h, visible, number, interval, fixed, signed, percent, quantity, duration, table, select, checkbox, button, mark, symbol, dash, tone, dark, source, state });
+  Object.assign(Lab, { h, visible, number, interval, fixed, signed, percent, quantity, duration, table, select, checkbox, button, mark, symbol, dash, tone, dark, heat, source, state });
 })();

@@ -90,13 +90,9 @@
     const names = one.entries.map((entry) => entry.run);
     const columns = [{ title: "probability that … is above", cell: (row) => row.run }, ...names.map((name, index) => ({
       title: h("span", { title: name }, String(index + 1)), numeric: true,
-      cell: (row) => (row.run === name ? "·" : h("span", { class: "cell", style: { background: shade(row.beats[name]), color: row.beats[name] > 0.6 ? "#fff" : "" } }, percent(row.beats[name]))),
+      cell: (row) => (row.run === name ? "·" : h("span", { class: "cell", style: Lab.heat(row.beats[name] ?? 0) }, percent(row.beats[name]))),
     }))];
     return Lab.table(`Win probabilities of ${one.task}; columns by rank`, columns, one.entries);
-  }
-
-  function shade(share) {
-    return share === null || share === undefined ? "transparent" : `rgba(0, 84, 147, ${Math.max(0, share - 0.3) * 1.3})`;
   }
 
   function details() {

@@ -1,0 +1,406 @@
+"""The page in a real browser: every control, live growth, hostile and broken runs, narrow and dark, axe-core.
+
+They need Debian's chromium (`tools/install.sh`) and count as skips without it. Nothing here waits for a time, only for
+what the page shows.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+from view_runs import HOSTILE, add_rollouts, made_run
+
+from scalelab.report import write_report
+from scalelab.view.cache import Kept
+from scalelab.view.lab import Lab
+from scalelab.view.server import Keeper, make_app
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium"),
+    pytest.mark.timeout(300),
+]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+VIEWS = ("#/", "#/runs", "#/run/r0", "#/completions/r0", "#/completions/r0/prompts")
+WAIT = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser) -> Iterator[Callable]:
+    """Opens a page and collects what goes wrong on it; at the end nothing may have."""
+    contexts, wrong = [], []
+
+    def open_page(address: str, width: int = 1400, scheme: str = "light", offline: bool = False):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(WAIT)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("dialog", lambda dialog: wrong.append(f"dialog {dialog.message}"))
+        if offline:
+            page.on(
+                "request",
+                lambda asked: None if asked.url.startswith(("file:", "data:", "blob:")) else wrong.append(asked.url),
+            )
+        page.goto(address)
+        page.wait_for_selector("body[data-shown]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+class Served:
+    """The live page of some runs on a free port."""
+
+    def __init__(self, folder: Path) -> None:
+        import uvicorn
+
+        self.keeper = Keeper(Lab([folder], kept=Kept(None)))
+        self.keeper.start()
+        self.server = uvicorn.Server(uvicorn.Config(make_app(self.keeper), port=0, log_level="error"))
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.thread.start()
+        until(lambda: self.server.started, "the server to start")
+        self.address = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}/"
+
+    def close(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(20)
+        self.keeper.stop()
+
+
+def until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("browser")
+    made_run(folder / "best", A=0.85, evaluations=20, fall=12)
+    made_run(folder / "worse", A=0.7, loss="other", seed=1, evaluations=20)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(runs: Path) -> Iterator[Served]:
+    served = Served(runs)
+    yield served
+    served.close()
+
+
+@pytest.fixture(scope="module")
+def written(runs: Path, tmp_path_factory) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SCALELAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return write_report(runs, tmp_path_factory.mktemp("page") / "report.html").as_uri()
+
+
+def go(page, address: str, view: str) -> None:
+    """Go to another view of an open page, and wait until it is shown instead of the one before."""
+    before = page.get_attribute("body", "data-shown")
+    page.goto(address + view)
+    until(lambda: page.get_attribute("body", "data-shown") != before, f"{view} to be shown")
+
+
+def fitted(page) -> None:
+    """Wait for the answer."""
+    page.wait_for_selector("#answer .card")
+
+
+def drawn(page) -> list[int]:
+    """Numbers of series of the charts that are on the page; charts that are out of sight are scrolled to."""
+    for figure in page.query_selector_all("figure .chart"):
+        if figure.is_visible():
+            figure.scroll_into_view_if_needed()
+            handle = figure
+            until(
+                lambda handle=handle: handle.evaluate("box => !!echarts.getInstanceByDom(box)"), "a chart to be drawn"
+            )
+    return page.evaluate(
+        "() => [...document.querySelectorAll('figure .chart')].map(box => echarts.getInstanceByDom(box))"
+        ".filter(Boolean).map(chart => chart.getOption().series.length)"
+    )
+
+
+def press_everything(page) -> int:
+    """Use every control of a view once: buttons, boxes, menus, sliders, folds; returns how many.
+
+    A control may take others away, or change the view: what is gone by the time it is reached is left out.
+    """
+    for fold in page.query_selector_all("main details:not([open]) > summary"):
+        fold.click()
+    used = 0
+    for control in reversed(page.query_selector_all("main button, main input, main select")):  # menus that leave: last
+        try:
+            used += press(control)
+        except playwright.Error as error:
+            if "not attached" not in str(error) and "not connected" not in str(error):
+                raise
+    return used
+
+
+def press(control) -> bool:
+    """Use one control; whether it could be used."""
+    if not control.evaluate("one => one.isConnected") or not control.is_visible() or not control.is_enabled():
+        return False
+    kind = control.evaluate("one => one.tagName + ' ' + (one.type || '')")
+    if kind.startswith("SELECT"):
+        for choice in control.evaluate("one => [...one.options].map(o => o.value)")[:4]:
+            if control.evaluate("one => one.isConnected"):
+                control.select_option(choice, timeout=5000)
+    elif kind in ("INPUT search", "INPUT number"):
+        control.fill("0.5", timeout=5000)
+        control.fill("", timeout=5000)
+    elif kind == "INPUT range":
+        control.evaluate("one => { one.value = one.max; one.dispatchEvent(new Event('input')); }")
+    elif "Save" not in (control.get_attribute("aria-label") or ""):
+        control.evaluate("one => one.click()")
+    return True
+
+
+@pytest.mark.parametrize(
+    ("mode", "view"), [*(("written", view) for view in VIEWS), ("served", "#/"), ("served", "#/completions/r0")]
+)
+def test_every_control_of_every_view_does_its_work(request, visit, mode: str, view: str) -> None:
+    target = request.getfixturevalue(mode)
+    address = target.address if mode == "served" else target
+    page = visit(address, offline=mode == "written")
+    fitted(page)
+    go(page, address, view)
+    assert press_everything(page) >= 3
+    assert page.query_selector_all("main > .problem") == []
+
+
+def test_the_answer_comes_first_then_the_ranking_then_what_is_unusual(visit, served: Served) -> None:
+    page = visit(served.address)
+    fitted(page)
+    titles = [title.inner_text() for title in page.query_selector_all("main > section h2")]
+    assert titles[:4] == ["The answer", "Ranking", "What is unusual", "Curves and forecast"]
+    assert "best leads 2 recipes" in page.inner_text("#answer")
+    assert "pass rate fell from" in page.inner_text(".unusual")
+    assert min(drawn(page)) >= 2
+
+
+def test_a_fall_leads_to_the_prompts_that_fell(visit, served: Served) -> None:
+    page = visit(served.address)
+    fitted(page)
+    page.click(".unusual >> text=which prompts?")
+    page.wait_for_selector("text=prompts pass less often")
+    page.click(".heat >> nth=0")
+    page.wait_for_selector(".reading pre")
+    assert "What is" in page.inner_text(".reading")
+
+
+def test_the_budget_moves_the_forecast_as_numpy_has_it(visit, served: Served) -> None:
+    page = visit(served.address)
+    fitted(page)
+    found = page.evaluate(
+        """() => { const fit = Lab.state.overview.fits[0];
+        return {fit, forecast: Lab.curve.forecast(fit, 3), reach: Lab.curve.reach(fit, 0.6)}; }"""
+    )
+    fit = found["fit"]
+    d = {name: np.array(values) for name, values in fit["draws"].items()}
+
+    def curve(compute: float) -> np.ndarray:
+        return d["R0"] + (d["A"] - d["R0"]) / (1 + (d["C_mid"] / compute) ** d["B"])
+
+    rise = 1 / (1 + (d["C_mid"] / 3) ** d["B"])
+    measured = np.clip(curve(3) + d["noise"] + d["spread"] * rise, 0, 1)
+    assert found["forecast"]["value"] == pytest.approx(np.median(curve(3)))
+    assert found["forecast"]["interval"] == pytest.approx(np.quantile(measured, [0.1, 0.9]))
+    assert found["forecast"]["gain"] == pytest.approx(np.mean(curve(3) - curve(fit["window"][1])))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        needed = d["C_mid"] / ((d["A"] - 0.6) / (0.6 - d["R0"])) ** (1 / d["B"])
+    assert found["reach"]["compute"] == pytest.approx(np.quantile(needed, 0.5, method="inverted_cdf"))
+    before = page.inner_text(".forecasts tbody tr >> nth=0")
+    page.evaluate(
+        "() => { const s = document.querySelector('[type=range]'); s.value = 2; s.dispatchEvent(new Event('input')); }"
+    )
+    until(lambda: page.inner_text(".forecasts tbody tr >> nth=0") != before, "the forecast to move")
+    assert "100 × what is spent" in page.inner_text(".budget")
+
+
+def test_a_run_that_is_being_written_is_followed(visit, tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "runs" / "young", rollouts=False, status="running", evaluations=12)
+    lines = (folder / "evals.jsonl").read_text().splitlines(keepends=True)
+    (folder / "evals.jsonl").write_text(lines[0] + lines[1][:20])
+    served = Served(tmp_path / "runs")
+    try:
+        page = visit(served.address)
+        page.wait_for_selector("#answer >> text=No fit yet")
+        assert "running" in page.inner_text("#subtitle")
+        with open(folder / "evals.jsonl", "a") as file:
+            file.write(lines[1][20:])
+            for line in lines[2:]:
+                file.write(line)
+                file.flush()
+        page.wait_for_selector("#answer >> text=heads for A")
+        add_rollouts(folder, 110)
+        (folder / "manifest.json").write_text((folder / "manifest.json").read_text().replace("running", "finished"))
+        page.wait_for_selector("nav >> text=Completions")
+        until(lambda: "running" not in page.inner_text("#subtitle"), "the run to be finished")
+    finally:
+        served.close()
+
+
+def test_nothing_that_a_run_says_is_executed(visit, tmp_path: Path) -> None:
+    made_run(tmp_path / "runs" / "<img src=x onerror=alert(1)>", text=HOSTILE, name=HOSTILE)
+    made_run(tmp_path / "runs" / "plain", loss="other", seed=2)
+    served = Served(tmp_path / "runs")
+    try:
+        page = visit(served.address)
+        fitted(page)
+        for view in VIEWS:
+            go(page, served.address, view)
+            for fold in page.query_selector_all("main details > summary"):
+                fold.click()
+            drawn(page)
+            assert page.evaluate("window.pwned") is None
+            assert page.query_selector("main img, main script, main iframe") is None
+        go(page, served.address, "#/completions/r0")
+        page.wait_for_selector(".reading pre")
+        text = page.inner_text(".reading")
+        assert "<script>window.pwned=1</script>" in text
+        assert "\u202e" not in text
+        assert "⟨202e⟩" in text
+    finally:
+        served.close()
+
+
+def test_a_broken_run_is_said_and_the_others_are_shown(visit, tmp_path: Path) -> None:
+    made_run(tmp_path / "runs" / "good")
+    broken = made_run(tmp_path / "runs" / "broken", loss="other")
+    (broken / "manifest.json").write_text("{")
+    (broken / "evals.jsonl").write_text('{"task": 1}\nnonsense\n')
+    (broken / "rollouts" / "step_000000.parquet").write_bytes(b"PAR1")
+    served = Served(tmp_path / "runs")
+    try:
+        page = visit(served.address)
+        fitted(page)
+        assert "good" in page.inner_text("#answer")
+        assert "not JSON" in page.inner_text(".unusual")
+    finally:
+        served.close()
+
+
+def test_tokens_are_shaded_and_forced_ones_marked(visit, written: str) -> None:
+    page = visit(written + "#/completions/r0", offline=True)
+    page.wait_for_selector(".reading pre")
+    choices = page.get_by_label("Shade tokens by")
+    for choice, words in (("logprob", "log-prob"), ("gap", "gap"), ("version", "version")):
+        choices.select_option(choice)
+        tokens = page.query_selector_all(".token")
+        assert len(tokens) == 4
+        assert words in (tokens[1].get_attribute("title") or "")
+    assert len(page.query_selector_all(".token.forced")) == 1
+    colors = {token.evaluate("one => one.style.background") for token in page.query_selector_all(".token")}
+    assert len(colors) == 2  # two policy versions
+
+
+def test_one_prompt_is_put_beside_itself(visit, written: str) -> None:
+    page = visit(written + "#/completions/r0", offline=True)
+    page.wait_for_selector(".history .dot")
+    page.click(".history .dot[aria-pressed=false] >> nth=-1")
+    page.wait_for_selector(".compare .pair")
+    assert len(page.query_selector_all(".compare pre")) == 2
+    assert page.query_selector_all(".compare mark")
+
+
+def test_settings_of_two_runs_are_compared(visit, written: str) -> None:
+    page = visit(written + "#/run/r0", offline=True)
+    page.get_by_label("Differences to").select_option("r1")
+    page.wait_for_selector("text=Settings that differ from worse")
+    assert "Recipe.loss" in page.inner_text("main")
+
+
+def test_the_chosen_runs_are_compared_at_a_click(visit, written: str) -> None:
+    page = visit(written + "#/runs", offline=True)
+    page.get_by_label("Choose worse").check()
+    page.click("text=Compare 1")
+    page.wait_for_selector("#curves")
+    pressed = [one.get_attribute("aria-pressed") for one in page.query_selector_all(".toggle")]
+    assert pressed == ["false", "true"]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "SVG"])
+def test_a_chart_is_saved(visit, written: str, kind: str) -> None:
+    page = visit(written, offline=True)
+    fitted(page)
+    drawn(page)
+    with page.expect_download() as download:
+        page.get_by_label(f"Save curves math as {kind}").click(force=True)
+    content = Path(download.value.path()).read_bytes()
+    assert content.startswith(b"\x89PNG" if kind == "PNG" else b"<svg")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_screen_scrolls_down_only(visit, written: str, scheme: str) -> None:
+    page = visit(written, width=390, scheme=scheme, offline=True)
+    fitted(page)
+    for view in VIEWS:
+        go(page, written, view)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(json.loads(f"[{ground[4:-1]}]")) < 200) == (scheme == "dark")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(visit, written: str, scheme: str) -> None:
+    pytest.importorskip("axe_playwright_python")
+    axe = next(resources.files("axe_playwright_python").glob("**/axe.min.js")).read_text(encoding="utf-8")  # type: ignore[attr-defined]
+    page = visit(written, scheme=scheme, offline=True)
+    fitted(page)
+    for view in VIEWS:
+        go(page, written, view)
+        for fold in page.query_selector_all("main details:not([open]) > summary"):
+            fold.click()
+        page.evaluate(axe)
+        found = page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
+        bad = [(one["id"], one["nodes"][0]["html"][:120]) for one in found if one["impact"] in ("serious", "critical")]
+        assert bad == [], view
+
+
+def test_the_study_s_26_runs_are_one_page(visit, tmp_path: Path, monkeypatch) -> None:
+    path = write_report(REPOSITORY / "docs" / "study" / "runs", tmp_path / "study.html")
+    page = visit(path.as_uri(), offline=True)
+    fitted(page)
+    assert len(page.query_selector_all(".toggle")) == 16
+    assert 0 < len(page.query_selector_all(".toggle[aria-pressed=true]")) <= 8
+    page.click(".legend >> text=all")
+    assert len(page.query_selector_all(".toggle[aria-pressed=true]")) == 16
+    assert max(drawn(page)) >= 16 * 3
+    for choice in ("step", "completions", "hours"):
+        page.get_by_label("Horizontal axis").select_option(choice)
+    go(page, path.as_uri(), "#/runs")
+    page.wait_for_selector("text=26 of 26 runs")
+    page.get_by_label("Filter runs by name").fill("scalerl · seed")
+    page.wait_for_selector("text=3 of 26 runs")
