@@ -143,6 +143,7 @@ class _Widening:
         for part in two_bf16(grad_CV):
             summand = torch.mm(part, other, out_dtype=torch.float32)
             result = summand if result is None else result.add_(summand)
+            del summand  # as large as the gradient of the output matrix: before the next one is made
         return result
 
 

@@ -50,6 +50,9 @@ from moe.weights.shards import Publisher, Segment
 LossFunction = Callable[[Tensor, Tensor, dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
 """(logprobs_T, entropy_T, extras) → (sum of the loss over the tokens, metrics); see `Trainer.train_step`."""
 
+Weights = str | os.PathLike[str] | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+"""A Hugging Face folder, or whole tensors by their Hugging Face names; biases of experts may be among them."""
+
 _LOSS = "_loss_sum"
 
 
@@ -62,6 +65,7 @@ class Trainer:
         rank: this process among the trainer ranks.
         world: number of trainer processes.
         rendezvous: where they meet, see `moe.train.parallel.join`.
+        weights: what to start from, as `load_weights` takes it; None draws initial weights from the seed.
 
     Attributes:
         version: optimiser steps taken.
@@ -78,6 +82,7 @@ class Trainer:
         rank: int = 0,
         world: int = 1,
         rendezvous: str = "tcp://127.0.0.1:29600",
+        weights: Weights | None = None,
     ) -> None:
         arch = architecture(hf_config)
         check_layout(hf_config, config.layout, world)
@@ -89,18 +94,19 @@ class Trainer:
         self._publisher: Publisher | None = None
         self._chunks = arch.chunks
         try:
-            self._build()
+            self._build(weights)
         except BaseException:
             self.close()
             raise
 
-    def _build(self) -> None:
+    def _build(self, weights: Weights | None) -> None:
         with cpu_host.megatron():
             self.model = models.build(self.hf_config, self.config)
             self.optimizer = Optimizer(self.model, self.config.optimizer)
-        self.load_weights(
-            InitialWeights(shapes(self.hf_config).items(), self.hf_config["num_hidden_layers"], self.config.seed)
-        )
+        if weights is None:  # drawing takes minutes for a large model
+            layers = self.hf_config["num_hidden_layers"]
+            weights = InitialWeights(shapes(self.hf_config).items(), layers, self.config.seed)
+        self.load_weights(weights)
 
     def train_step(
         self,
@@ -205,9 +211,7 @@ class Trainer:
             self._publisher = Publisher(host)
         return self._publisher.publish(version, self.rank, hf_weights.own_parts(self.model, self.hf_config))
 
-    def load_weights(
-        self, weights: str | os.PathLike[str] | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
-    ) -> None:
+    def load_weights(self, weights: Weights) -> None:
         """Set the weights from a Hugging Face folder or from (name, tensor) pairs; the optimiser is kept.
 
         Biases of experts come from a folder that `save_hf` wrote, or with the pairs; else they are 0.

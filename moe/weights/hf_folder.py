@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from moe.errors import MoeError
+from moe.weights.links import check_names, shapes
 
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
@@ -229,6 +230,27 @@ def _apart(name: str, place: _Place, kind: str | None) -> dict[str, _Place]:
         )
         for number in range(experts * len(parts))
     }
+
+
+def is_multimodal(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder's text model is a part of a larger one (the public Llama-4 folders)."""
+    return "text_config" in json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+
+
+def write_text_model(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Write the text model of a multimodal folder as a folder of its own, with its tokenizer.
+
+    Holds one tensor at a time.
+
+    Raises:
+        MoeError: the source lacks a tensor, or has one too many.
+        OSError: the disk refuses.
+    """
+    weights, config = FolderWeights(source), read_config(source)
+    wanted = shapes(config)
+    check_names(wanted, weights)
+    save_folder(target, config, ((name, weights[name]) for name in wanted), wanted)
+    copy_tokenizer(Path(source), Path(target))
 
 
 def save_folder(

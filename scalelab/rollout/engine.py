@@ -6,7 +6,6 @@ Not thread-safe: `scalelab.rollout.generator` steps it from one thread. Axes: `_
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from vllm.v1.executor import Executor
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.worker_base import WorkerBase
 
-from moe.weights.hf_folder import read_biases, save_folder
+from moe.weights.hf_folder import read_biases, read_config, save_folder
 from moe.weights.links import expert_bias_names
 from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
@@ -80,7 +79,7 @@ class Engine:
     def __init__(
         self, model_dir: Path, config: GeneratorConfig, phrases: Phrases, version: int = 0, seed: int = 0
     ) -> None:
-        self._hf_config = hf_config = json.loads((model_dir / "config.json").read_text())
+        self._hf_config = hf_config = read_config(model_dir)
         self._tensor_parallel = config.tensor_parallel
         _check(hf_config, config, model_dir)
         eos = hf_config["eos_token_id"]
@@ -307,8 +306,8 @@ def bias_shapes(model_dir: Path, config: GeneratorConfig) -> dict[str, tuple[int
     biases = read_biases(model_dir)
     if not (biases or config.expert_bias):
         return {}
-    hf_config = json.loads((model_dir / "config.json").read_text())
-    experts = hf_config.get("num_local_experts") or hf_config.get("num_experts")
+    hf_config = read_config(model_dir)
+    experts: int = hf_config.get("num_local_experts") or hf_config["num_experts"]
     names = expert_bias_names(hf_config).values()
     if biases and set(biases) != set(names):
         raise LabError(f"the biases of experts in {model_dir} are of another model: write the folder again")

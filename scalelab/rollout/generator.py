@@ -6,7 +6,6 @@ free, new weights are swapped in between two steps, finished completions come ou
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter, deque
@@ -20,6 +19,7 @@ from pathlib import Path
 import torch
 
 from moe.weights.buckets import Bucket
+from moe.weights.hf_folder import read_config
 from moe.weights.shards import Segment
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
@@ -77,7 +77,7 @@ class Generator:
     ) -> None:
         self._config = config
         self._phrases = Phrases(tuple(interruption_token_ids), tuple(end_think))
-        self._hf_config = json.loads((Path(model_dir) / "config.json").read_text())
+        self._hf_config = read_config(model_dir)
         self._shapes = weight_shapes(Path(model_dir))
         if _EMBEDDING not in self._shapes:
             raise LabError(f"{model_dir} holds no weights of a language model: give a folder with *.safetensors files")

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.train.batch import Sequence
+from moe.weights.hf_folder import is_multimodal, write_text_model
 from scalelab import __version__
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tokenizer
@@ -87,7 +89,23 @@ def pretrained(run: Run, folder: str) -> Path:
             "bind Run.model to its shape"
         )
     found.tokenizer()
-    return found.path
+    return _text_model(found.path) if is_multimodal(found.path) else found.path
+
+
+def _text_model(folder: Path) -> Path:
+    """The text model of a multimodal folder, written once into the cache: engines load no part of a larger model."""
+    stamp = f"{folder.resolve()} {(folder / 'config.json').stat().st_mtime_ns}"
+    target = _cache() / f"text-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
+    if not target.exists():
+        partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+        try:
+            write_text_model(folder, partial)
+            os.replace(partial, target)
+        except MoeError as error:
+            raise LabError(f"{folder}: {error}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return target
 
 
 def cache_key(run: Run, tokenizer: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from moe.checkpoint.folder import MANIFEST, finished, read_manifest
 from moe.errors import MoeError
+from moe.weights.hf_folder import read_config
 from scalelab.errors import LabError
 from scalelab.run.config import Run
 
@@ -97,10 +97,9 @@ def find_model(path: Path) -> CheckpointModel:
             f"{path} holds no model: neither {MANIFEST} (a run's checkpoint) nor config.json and *.safetensors"
         )
     try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise LabError(f"{path / 'config.json'} is not JSON ({error}): fetch it again") from None
-    return CheckpointModel(path, config, None)
+        return CheckpointModel(path, read_config(path), None)
+    except MoeError as error:
+        raise LabError(str(error)) from None
 
 
 def _run_of(path: Path) -> Run:

@@ -48,10 +48,10 @@ def rendezvous() -> str:
         return f"tcp://127.0.0.1:{free.getsockname()[1]}"
 
 
-def trainer(model: Model, rank: int = 0, world: int = 1, at: str | None = None, **kwargs) -> Trainer:
+def trainer(model: Model, rank: int = 0, world: int = 1, at: str | None = None, weights=None, **kwargs) -> Trainer:
     """A trainer with small micro-batches, so that every step has several."""
     settings = {"optimizer": OPTIMIZER, "tokens_per_micro_batch": 150, "head_chunk": 64, "deadline": 60, **kwargs}
-    return Trainer(model.to_hf(), TrainerConfig(**settings), rank, world, at or rendezvous())
+    return Trainer(model.to_hf(), TrainerConfig(**settings), rank, world, at or rendezvous(), weights)
 
 
 def batch(seed: int, count: int = 12, longest: int = 60) -> list[Sequence]:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from moe.errors import MoeError
 from moe.model.size import parameters
 from moe.weights.convert import export_checkpoint, import_folder
-from moe.weights.hf_folder import FolderWeights, save_folder
+from moe.weights.hf_folder import FolderWeights, is_multimodal, save_folder, write_text_model
 from moe.weights.links import shapes
 from scalelab import cli
 
@@ -91,6 +91,13 @@ def test_experts_in_stacks_and_text_models_within_others_are_read(tmp_path):
     save_file({**parts, "vision_model.patch.weight": torch.zeros(2)}, whole / "model.safetensors")
     assert import_folder(whole, tmp_path / "checkpoint").model_type == "llama4_text"
     assert_holds(whole, weights)
+    (whole / "tokenizer.json").write_text("{}")
+    assert is_multimodal(whole)
+    write_text_model(whole, tmp_path / "alone")
+    assert not is_multimodal(tmp_path / "alone")
+    assert (tmp_path / "alone" / "tokenizer.json").exists()
+    alone = transformers.Llama4ForCausalLM.from_pretrained(tmp_path / "alone").state_dict()
+    assert all(torch.equal(alone[name], tensor) for name, tensor in weights.items())
 
 
 def test_a_stored_copy_of_a_tied_embedding_is_left_out_unless_it_differs(tmp_path):

@@ -11,6 +11,7 @@ import transformers
 from moe_models import DENSE, MOE, OPTIMIZER, QWEN3_MOE, batch, rendezvous, trainer, weighted, weights
 
 from moe.errors import MoeError
+from moe.model.init import InitialWeights
 from moe.train.batch import Sequence
 from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 
@@ -154,6 +155,15 @@ def test_weights_go_out_and_in_bit_for_bit(make, tmp_path):
         assert all(torch.equal(tensor, out[name]) for name, tensor in other.export_weights())
     assert len(buckets) > 3
     assert sum(len(bucket.entries) for bucket in buckets) == len(out)
+
+
+def test_a_trainer_that_is_given_weights_draws_none(make, tmp_path, monkeypatch):
+    one = make(MOE, seed=1)
+    out = weights(one)
+    one.save_hf(tmp_path)
+    monkeypatch.setattr(InitialWeights, "__getitem__", lambda self, name: pytest.fail(f"drew {name}"))
+    started = make(MOE, weights=tmp_path)
+    assert all(torch.equal(tensor, out[name]) for name, tensor in started.export_weights())
 
 
 def make_zero(tensors):
