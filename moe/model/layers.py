@@ -130,6 +130,33 @@ def swiglu(gate_up_TF: Tensor) -> Tensor:
     return _SwiGlu.apply(gate_up_TF)
 
 
+class _Weigh(torch.autograd.Function):
+    """Rows times fp32 weights, in the rows' type without a copy of them in fp32."""
+
+    @staticmethod
+    def forward(ctx: Any, rows_TD: Tensor, weights_T: Tensor) -> Tensor:
+        ctx.save_for_backward(rows_TD, weights_T)
+        return torch.mul(rows_TD, weights_T.unsqueeze(1), out=torch.empty_like(rows_TD))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, Tensor]:
+        rows_TD, weights_T = ctx.saved_tensors
+        grad_T = torch.empty_like(weights_T)
+        for at in range(0, len(rows_TD), _ROWS):
+            part = slice(at, at + _ROWS)
+            grad_T[part] = (grad_TD[part].to(weights_T.dtype) * rows_TD[part]).sum(1)
+        return torch.mul(grad_TD, weights_T.unsqueeze(1), out=torch.empty_like(rows_TD)), grad_T
+
+
+_ROWS = 4096  # rows of which fp32 copies exist at the same time
+
+
+def weigh(rows_TD: Tensor, weights_T: Tensor) -> Tensor:
+    """Multiply each row by its fp32 weight, and round once: [T, D] in the rows' type."""
+    return _Weigh.apply(rows_TD, weights_T)
+
+
 class SwiGlu(MegatronModule):
     """The same as a module, in the place that Megatron has for Transformer Engine's."""
 
@@ -334,11 +361,11 @@ class StackedExperts(MegatronModule):
         ends_E = tokens_per_expert.cumsum(0).int().to(tokens_TH.device, non_blocking=True)
         on_input = self.config.moe_apply_probs_on_input
         if on_input:
-            tokens_TH = (tokens_TH * probs_T.unsqueeze(1)).to(tokens_TH.dtype)
+            tokens_TH = weigh(tokens_TH, probs_T)
         gate_up = F.grouped_mm(tokens_TH, self.fc1_EFH.transpose(1, 2), offs=ends_E)
         inner_TI = swiglu(gate_up)
         if not on_input:
-            inner_TI = (inner_TI * probs_T.unsqueeze(1)).to(inner_TI.dtype)
+            inner_TI = weigh(inner_TI, probs_T)
         return F.grouped_mm(inner_TI, self.fc2_EHI.transpose(1, 2), offs=ends_E), None
 
     def sharded_state_dict(

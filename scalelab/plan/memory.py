@@ -140,18 +140,23 @@ def _experts(fields: dict[str, Any], config: TrainerConfig) -> float:
     # tokens of a tensor-parallel group are shared out to the experts; expert-tensor ranks all get the same
     share = config.layout.expert_tensor / config.layout.tensor
     scores = fields["num_moe_experts"] * 5 / BYTES[config.dtype] / config.layout.tensor  # and the map, a byte each
-    return fields["moe_router_topk"] * row * share + scores
+    widened = hidden * 4 / BYTES[config.dtype] / config.layout.tensor if config.dtype != "float32" else 0
+    return fields["moe_router_topk"] * row * share + scores + widened  # the router's input in fp32
 
 
 def head_bytes(hf_config: dict[str, Any], config: TrainerConfig) -> float:
     """The output product of one chunk of tokens and its backward pass (`moe.model.head`).
 
     Logits in fp32 and their gradient in the type of the product, for at most 2²⁶ logits; the gradient of the output
-    matrix is summed over the chunks in fp32. Independent of the tokens of a micro-batch.
+    matrix is summed over the chunks in fp32. Where fp32 gradients go as two bf16 numbers, both are there beside them,
+    and a product of the output matrix's size before it is added. Independent of the tokens of a micro-batch.
     """
     words = hf_config["vocab_size"] / config.layout.tensor
     tokens = min(config.head_chunk, max(1, _LOGITS // words))
-    return tokens * words * (4 + BYTES[config.dtype]) + words * hf_config["hidden_size"] * 4
+    matrix = words * hf_config["hidden_size"] * 4
+    if config.fp32_head and config.dtype == "bfloat16":
+        return tokens * words * (4 + 2 * BYTES["bfloat16"]) + 2 * matrix
+    return tokens * words * (4 + BYTES[config.dtype]) + matrix
 
 
 def kv_bytes_per_token(hf_config: dict[str, Any], dtype: str, ranks: int = 1) -> float:

@@ -20,6 +20,7 @@ from scalelab.plan.speed import (
     Decoding,
     decoding,
     publication_seconds,
+    splits_head,
     training_flops,
     training_seconds,
 )
@@ -116,7 +117,11 @@ def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -
         alone = decoding(hf, place.generator, 1, length, device, assumed)
         seconds["step"] = train + max(generate, run.recipe.max_tokens * alone.seconds / steps) + publish / steps
     flops = completions * training_flops(
-        hf, place.trainer.recompute, length.mean + assumed.prompt, length.square + 2 * assumed.prompt * length.mean
+        hf,
+        place.trainer.recompute,
+        length.mean + assumed.prompt,
+        length.square + 2 * assumed.prompt * length.mean,
+        split_head=splits_head(place.trainer),
     )
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
     return Plan(place, trainer, generator, seconds, engine, flops, problems)

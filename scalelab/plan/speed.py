@@ -60,21 +60,29 @@ def attention_flops(hf_config: dict[str, Any], tokens: float, square: float) -> 
     return 2.0 * width * pairs
 
 
-def training_flops(hf_config: dict[str, Any], recompute: str, tokens: float, square: float) -> float:
+def training_flops(
+    hf_config: dict[str, Any], recompute: str, tokens: float, square: float, *, split_head: bool = False
+) -> float:
     """Products of one sequence's forward and backward pass.
 
     6·N a token for the N active parameters of the layers (Kaplan et al., arXiv 2001.08361 §2.1), 8·N where whole layers
     are computed twice, and what is between where only attention and feed-forwards are. The head's products are four
-    instead of three, as its logits are computed again (`moe.model.head`): 8·V·H. Attention's backward pass takes 2.5
-    forward passes (FlashAttention-2 §4.1).
+    instead of three, as its logits are computed again (`moe.model.head`): 8·V·H; or six, 12·V·H, where the gradient of
+    fp32 logits goes as two bf16 numbers (`split_head`). Attention's backward pass takes 2.5 forward passes
+    (FlashAttention-2 §4.1).
     """
     counts, arch = sizes(hf_config), shape(hf_config)
     layers = sum(layer.active - layer.norms for layer in counts.layers)
     inner = sum(layer.active - layer.norms - layer.attention for layer in counts.layers)
     again = {"none": 0.0, "selective": 2.0 * inner, "full": 2.0 * layers}[recompute]
-    head = 8.0 * hf_config["vocab_size"] * arch.fields["hidden_size"]
+    head = (12.0 if split_head else 8.0) * hf_config["vocab_size"] * arch.fields["hidden_size"]
     passes = 3.5 if recompute == "none" else 4.5
     return tokens * (6.0 * layers + again + head) + passes * attention_flops(hf_config, tokens, square)
+
+
+def splits_head(config: TrainerConfig) -> bool:
+    """Whether the output product takes bf16 values and gives fp32 ones, as `moe.model.head.product` has it on a GPU."""
+    return config.fp32_head and config.dtype == "bfloat16"
 
 
 def training_seconds(
@@ -92,7 +100,11 @@ def training_seconds(
     """
     tokens = length.mean + assumed.prompt
     square = length.square + 2 * assumed.prompt * length.mean + assumed.prompt**2
-    flops = completions * (1 - assumed.dropped) * training_flops(hf_config, config.recompute, tokens, square)
+    flops = (
+        completions
+        * (1 - assumed.dropped)
+        * training_flops(hf_config, config.recompute, tokens, square, split_head=splits_head(config))
+    )
     layout = config.layout
     rows = ranks / (layout.tensor * layout.pipeline * layout.context)
     micro_batches = max(1.0, completions * tokens / rows / config.tokens_per_micro_batch)

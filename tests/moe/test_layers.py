@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from moe.model.attention import rotate
-from moe.model.layers import L2Norm, RmsNorm, swiglu
+from moe.model.layers import L2Norm, RmsNorm, swiglu, weigh
 from moe.train.packing import turn_of
 
 
@@ -71,6 +71,21 @@ def test_norms_equal_their_formula_in_fp64(kind, dtype):
         torch.autograd.grad(norm(x), inputs, grad), torch.autograd.grad(exact, exact_inputs, grad.double())
     ):
         torch.testing.assert_close(fast.double(), slow, **close)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_weighed_rows_equal_a_product_in_fp32_that_is_rounded_once(dtype):
+    stream = torch.Generator().manual_seed(2)
+    rows = torch.randn(9000, 6, generator=stream).to(dtype).requires_grad_()
+    weights = torch.rand(9000, generator=stream).requires_grad_()
+    grad = torch.randn(9000, 6, generator=stream).to(dtype)
+    fast, slow = weigh(rows, weights), (rows * weights.unsqueeze(1)).to(dtype)
+    assert fast.dtype == dtype
+    assert torch.equal(fast, slow)
+    for ours, theirs in zip(
+        torch.autograd.grad(fast, (rows, weights), grad), torch.autograd.grad(slow, (rows, weights), grad)
+    ):
+        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
