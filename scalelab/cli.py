@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "show": "what an experiment resolves to, and where each value comes from",
     "simulate": "the real schedule on a simulated clock: speed, idle shares, staleness, best split",
     "plan": "parameters, memory per rank, placement, step time, GPU-hours; needs no GPU",
+    "rehearse": "every role of a layout at full size on fake tensors; needs no GPU",
     "run": "an experiment, or a family of them, to its fits and report",
     "fit": "sigmoid fits per task: R0, A, B, C_mid",
     "forecast": "pass rate at further compute, compute for a target, extend or stop",

@@ -135,8 +135,9 @@ class Optimizer:
         scale = min(1.0, self.config.clip_grad / (norm + 1e-6)) if self.config.clip_grad else 1.0
         for group in self.megatron.param_groups:
             group["lr"] = lr
-            if scale < 1:
-                torch._foreach_mul_([p.grad for p in group["params"] if p.grad is not None], scale)
+            mine = [p.grad for p in group["params"] if p.grad is not None]
+            if scale < 1 and mine:  # a share of the optimiser that lies within one matrix has no vectors at all
+                torch._foreach_mul_(mine, scale)
         self.megatron.step_with_ready_grads()
         return norm, True
 

@@ -1,0 +1,152 @@
+"""Every role of the real layout at full size on fake tensors, without a GPU; 1 if one would break.
+
+A rank of every distinct kind is built, loaded, trained for a step and exported, and a device of an engine configured,
+built and loaded, on tensors that have shapes but no numbers. Printed are memory and FLOPs beside the plan's, every
+exchange between ranks, what broke, and what could not be rehearsed; see docs/rehearse.md.
+
+Examples:
+  scalelab rehearse scalerl_8b
+  scalelab rehearse h100/scalerl_17bx16 --json
+  scalelab rehearse scalerl_17bx16 --hardware gb200 --imbalance 1.5
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from scalelab.commands.arguments import add_experiment, add_json
+from scalelab.errors import LabError
+
+if TYPE_CHECKING:
+    from scalelab.rehearse.result import RoleResult
+    from scalelab.run.config import Run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_experiment(parser)
+    parser.add_argument("--hardware", metavar="NAME", help="a100, h100, h200, b200, gb200, cpu (Cluster.hardware)")
+    spread = "tokens that each rank's experts get, as a multiple of their even share (default 1)"
+    parser.add_argument("--imbalance", type=float, default=1.0, metavar="X", help=spread)
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="roles at a time")
+    parser.add_argument("--deadline", type=float, default=900.0, metavar="S", help="seconds for a role (default 900)")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Rehearse all roles and print what became of them."""
+    from scalelab.commands.output import print_json
+    from scalelab.experiment import load, resolve_experiment
+    from scalelab.plan.check import check, usual
+    from scalelab.plan.hardware import Hardware, device
+    from scalelab.rehearse.planned import micro_batches
+    from scalelab.rehearse.processes import Interpreter, rehearse_all
+    from scalelab.rehearse.roles import engine_roles, trainer_roles
+    from scalelab.rehearse.setting import Setting
+
+    for option in ("imbalance", "jobs", "deadline"):
+        if getattr(args, option) <= 0:
+            raise LabError(f"--{option} {getattr(args, option)} must be positive")
+    members = load(args.experiment)
+    if len(members) > 1:
+        raise LabError(f"{args.experiment} is a family: rehearse one member of it, such as {next(iter(members))}")
+    ((name, member),) = members.items()
+    experiment = resolve_experiment(name, member, args.sets).run
+    hardware = device(args.hardware or usual(experiment))
+    if hardware.gpu:
+        check(experiment, Hardware(hardware, experiment.devices)).demand()
+    roles = [
+        *trainer_roles(experiment.trainer_config.layout, experiment.cluster.trainers),
+        *engine_roles(experiment.generator_config.tensor_parallel, experiment.cluster.generators),
+    ]
+    setting = Setting(experiment, hardware, micro_batches(experiment), args.imbalance)
+
+    started = time.monotonic()
+
+    def tell(result: RoleResult, seconds: float) -> None:
+        print(f"{result.role}: {'ok' if result.ok else 'breaks'} ({seconds:.0f} s)", file=sys.stderr)
+
+    interpreters = {"trainer": Interpreter(), "engine": Interpreter()}
+    results = rehearse_all(setting, roles, interpreters, args.jobs, args.deadline, tell)
+    for result in results:
+        _hold_against(result, hardware.memory_gib, experiment)
+    ok = all(result.ok for result in results)
+    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20  # KiB on Linux
+    took = time.monotonic() - started
+    print(f"{took:.0f} s; {args.jobs} at a time, none with more than {most:.1f} GiB of memory", file=sys.stderr)
+    if args.json:
+        shown = [result.to_json() for result in results]
+        print_json({"experiment": name, "hardware": hardware.name, "ok": ok, "roles": shown})
+    else:
+        _print(name, experiment, hardware.name, setting.micro_batches, results)
+    return 0 if ok else 1
+
+
+def _hold_against(result: RoleResult, memory_gib: float, run: Run) -> None:
+    """Add a problem where what was found does not fit, with what the plan reserves beside it."""
+    from scalelab.plan.memory import ENGINE_RESERVE, RESERVE
+
+    if run.cluster.device != "gpu" or not result.ok:
+        return
+    reserve = RESERVE if result.kind == "trainer" else ENGINE_RESERVE
+    if result.peak_gib + reserve > memory_gib:
+        instead = {
+            "trainer": "recompute more, cut the model further, or give a micro-batch fewer tokens",
+            "engine": "give it less KV cache",
+        }
+        found = f"takes {result.peak_gib:.1f} GiB, and {reserve:.0f} are reserved, of {memory_gib:.1f}"
+        result.problems.append(f"{found}: {instead[result.kind]}")
+
+
+def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list[RoleResult]) -> None:
+    from scalelab.commands.output import print_table
+    from scalelab.rehearse.result import differences
+
+    print(f"{name} rehearsed for {run.devices} × {hardware}\n")
+    kinds = list(dict.fromkeys(kind for result in results for kind in result.plan_memory_gib))
+    rows = []
+    for result in results:
+        apart = dict(differences(result))
+        rows.append(
+            [
+                result.role,
+                f"{result.stands_for}",
+                "ok" if result.ok else "breaks",
+                *(f"{result.memory_gib[kind]:.2f}" if kind in result.memory_gib else "–" for kind in kinds),
+                f"{result.peak_gib:.2f}",
+                f"{result.plan_gib:.2f}",
+                _percent(apart.get("memory")),
+                f"{result.flops / 1e12:.4g}" if result.flops else "–",
+                f"{result.plan_flops / 1e12:.4g}" if result.plan_flops else "–",
+                _percent(apart.get("FLOPs")),
+            ]
+        )
+    header = ["GiB on a device", "ranks", "", *(kind.replace("_", " ") for kind in kinds)]
+    print_table(rows, [*header, "peak", "plan", "±", "TFLOP a row", "plan", "±"])
+    longest = max(result.longest_row for result in results)
+    print(f"\nlongest row: {longest:,} tokens; exchanges are those of a step of {micro_batches} micro-batches a rank")
+    for exchanges, alike in groupby(results, key=lambda result: result.collectives):
+        if exchanges:
+            print(f"\nexchanges of {', '.join(result.role.partition(':')[0] for result in alike)}")
+            print_table([_exchange(e) for e in exchanges], ["group", "operation", "calls", "GB a step"])
+    for result in results:
+        for line in result.problems:
+            print(f"\nbreaks: {result.role}: {line}")
+    seen = dict.fromkeys(f"{result.kind}: {line}" for result in results for line in result.not_rehearsed)
+    print("\nnot rehearsed")
+    for line in seen:
+        print(f"  {line}")
+
+
+def _exchange(exchange: dict[str, Any]) -> list[str]:
+    return [exchange["group"], exchange["op"], f"{exchange['calls']:,}", f"{exchange['bytes'] / 1e9:.3f}"]
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:+.1%}"

@@ -1,0 +1,150 @@
+"""One device of an engine at full size: vLLM's configuration as on a GPU, its own model, and its own loading.
+
+Tensors are on torch's "meta" device: they have shapes and types only. vLLM's CPU build makes the model; what differs on
+a GPU are kernels, which a rehearsal does not run.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from scalelab.rollout.engine import engine_config  # isort: skip  (sets vLLM's environment first)
+
+import torch
+import vllm.config.vllm as vllm_config
+import vllm.distributed.parallel_state as vllm_ranks
+from torch import Tensor
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_processors_params_validator
+
+from moe.weights.links import shapes
+from scalelab.plan.memory import kv_bytes_per_token
+from scalelab.rehearse import planned
+from scalelab.rehearse.explain import explain
+from scalelab.rehearse.ranks import other_ranks, replaced
+from scalelab.rehearse.result import GIB, Phase, RoleResult
+from scalelab.rehearse.roles import Role
+from scalelab.rehearse.setting import Setting
+from scalelab.rollout.interruption import Phrases
+
+
+def rehearse(setting: Setting, role: Role) -> RoleResult:
+    """Make one device of an engine and give it the trainer's weights; what goes wrong is written down, not raised."""
+    result = RoleResult(role.name, "engine", role.stands_for)
+    with tempfile.TemporaryDirectory(prefix="scalelab-rehearsal-") as folder:
+        _Rehearsal(setting, role, result, Path(folder)).run()
+    return result
+
+
+class _Rehearsal:
+    def __init__(self, setting: Setting, role: Role, result: RoleResult, folder: Path) -> None:
+        self.role, self.result, self.folder = role, result, folder
+        self.hf, self.config = setting.run.model.to_hf(), setting.run.generator_config
+        self.gpu = setting.hardware.gpu
+        self.model: torch.nn.Module | None = None
+        self.vllm: VllmConfig | None = None
+
+    def run(self) -> None:
+        """All phases, up to the first that fails."""
+        (self.folder / "config.json").write_text(json.dumps({**self.hf, "dtype": self.config.dtype}))
+        self.result.longest_row = self.config.max_model_len
+        self.result.plan_memory_gib = planned.engine_gib(self.hf, self.config)
+        self.result.not_rehearsed += [
+            "a step of the engine: vLLM's kernels run on a GPU only",
+            "what vLLM takes for activations and CUDA graphs: the plan reserves for it",
+        ]
+        plain = vllm_ranks.init_model_parallel_group
+
+        def quiet(*args: object, **kwargs: object) -> object:
+            """A group that opens no queue to the other devices."""
+            return plain(*args, **{**kwargs, "use_message_queue_broadcaster": False, "use_device_communicator": False})
+
+        with replaced([*other_ranks(), (vllm_ranks, "init_model_parallel_group", quiet)]):
+            phases: dict[str, Callable[[], None]] = {
+                "configure": self._configure,
+                "build": self._build,
+                "load": self._load,
+                "cache": self._cache,
+            }
+            try:
+                for name, do in phases.items():
+                    if not self._phase(name, do):
+                        break
+            finally:
+                vllm_ranks.destroy_model_parallel()
+                vllm_ranks.destroy_distributed_environment()
+
+    def _phase(self, name: str, do: Callable[[], None]) -> bool:
+        started, phase = time.perf_counter(), Phase(name, True, 0.0)
+        try:
+            do()
+        except Exception as error:  # whatever breaks is what a rehearsal is for
+            phase.ok = False
+            self.result.problems.append(f"{name}: {explain(error)}")
+        phase.seconds, phase.peak_gib = time.perf_counter() - started, sum(self.result.memory_gib.values())
+        self.result.phases.append(phase)
+        return phase.ok
+
+    def _engine_config(self, eager: bool) -> VllmConfig:
+        return engine_config(self.folder, self.hf, self.config, Phrases(), 0, eager)
+
+    def _configure(self) -> None:
+        """As on a GPU: compiled, and with the model runner that vLLM takes where Triton is."""
+        self.vllm = self._engine_config(eager=True)
+        if not self.gpu:
+            return
+        with replaced([(vllm_config, "HAS_TRITON", True)]):
+            there = self._engine_config(eager=False)
+            if there.use_v2_model_runner:
+                build_custom_logits_processors_params_validator(there.model_config.logits_processors)
+            there.compute_hash()  # every compiled engine asks for it
+
+    def _build(self) -> None:
+        assert self.vllm is not None
+        ranks, dtype = self.config.tensor_parallel, torch.get_default_dtype()
+        with set_current_vllm_config(self.vllm):
+            vllm_ranks.init_distributed_environment(ranks, self.role.rank, "file:///rehearsal", self.role.rank, "gloo")
+            vllm_ranks.ensure_model_parallel_initialized(ranks, 1)
+            torch.set_default_dtype(getattr(torch, self.config.dtype))
+            try:
+                with torch.device("meta"):
+                    self.model = initialize_model(vllm_config=self.vllm, model_config=self.vllm.model_config)
+            finally:
+                torch.set_default_dtype(dtype)
+        weights = sum(parameter.nbytes for parameter in self.model.parameters())
+        self.result.memory_gib["weights"] = weights / GIB
+
+    def _load(self) -> None:
+        assert self.model is not None
+        dtype = getattr(torch, self.config.dtype)
+
+        def published() -> Iterator[tuple[str, Tensor]]:
+            for name, shape in shapes(self.hf).items():
+                yield name, torch.empty(shape, dtype=dtype, device="meta")
+
+        with set_current_vllm_config(self.vllm):
+            loaded = self.model.load_weights(published())
+        if left := sorted(dict(self.model.named_parameters()).keys() - loaded):
+            raise ValueError(f"vLLM's model got no weights for {left[0]} and {len(left) - 1} more")
+
+    def _cache(self) -> None:
+        """How many tokens the KV cache holds, by vLLM's own pages."""
+        assert self.vllm is not None
+        layers = self.vllm.compilation_config.static_forward_context.values()
+        attention = [layer for layer in layers if isinstance(layer, AttentionLayerBase)]
+        specs = [spec for layer in attention if (spec := layer.get_kv_cache_spec(self.vllm)) is not None]
+        block = sum(spec.page_size_bytes for spec in specs)
+        blocks = int(self.config.kv_cache_gib * GIB) // block
+        self.result.memory_gib["kv_cache"] = blocks * block / GIB
+        found, wanted = block / self.config.block_size, self.config.max_model_len
+        expected = kv_bytes_per_token(self.hf, self.config.dtype, self.config.tensor_parallel)
+        if abs(found / expected - 1) > 0.01:
+            raise ValueError(f"a token takes {found:.0f} bytes of KV cache, the plan says {expected:.0f}")
+        if blocks * self.config.block_size < wanted:
+            raise ValueError(f"the KV cache holds {blocks * self.config.block_size} tokens, a sequence has {wanted}")

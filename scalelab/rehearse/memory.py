@@ -1,0 +1,112 @@
+"""Device memory of a rank from the tensors that it makes, by kind and by phase: live bytes and their peak.
+
+Every operator's results are seen as they are made and as they are let go. What kernels take inside themselves
+(workspaces), the CUDA context, NCCL's buffers and fragmentation are not seen: `scalelab plan` reserves for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_BLOCK = 512  # bytes to which torch's allocator rounds up
+OTHER = "activations"
+"""The kind of whatever was not said to be of another."""
+
+
+@dataclass
+class Peak:
+    """The most memory of a phase.
+
+    Attributes:
+        bytes: live at its fullest moment.
+        kinds: the same by kind.
+    """
+
+    bytes: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+
+
+class Memory(TorchDispatchMode):
+    """Follow the storages of all tensors made on the device.
+
+    Args:
+        device: type of the device: "cuda", or "cpu" where fake tensors have the CPU's label.
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = device
+        self._sizes: dict[int, tuple[str, int]] = {}  # storage → (kind, bytes)
+        self._live: Counter[str] = Counter()
+        self._total = 0
+        self._peaks: list[Peak] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(made):
+            if isinstance(leaf, FakeTensor) and leaf.fake_device.type == self._device:
+                self._follow(leaf)
+        return made
+
+    @contextlib.contextmanager
+    def phase(self) -> Iterator[Peak]:
+        """A block whose peak is wanted; may be nested."""
+        peak = Peak(self._total, dict(self._live))
+        self._peaks.append(peak)
+        try:
+            yield peak
+        finally:
+            self._peaks.remove(peak)
+
+    def classify(self, kind: str, tensors: Iterable[Tensor]) -> None:
+        """Say of what kind tensors are, from now on."""
+        for tensor in tensors:
+            key = tensor.untyped_storage()._cdata
+            if key in self._sizes:
+                before, size = self._sizes[key]
+                self._live[before] -= size
+                self._live[kind] += size
+                self._sizes[key] = kind, size
+
+    def live(self, kind: str) -> int:
+        """Bytes of a kind now."""
+        return self._live[kind]
+
+    def _follow(self, tensor: FakeTensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, -(-storage.nbytes() // _BLOCK) * _BLOCK
+        kind, known = self._sizes.get(key, (OTHER, None))
+        if known == size:
+            return
+        if known is None:
+            weakref.finalize(storage, self._forget, key).atexit = False
+        self._sizes[key] = kind, size
+        self._live[kind] += size - (known or 0)
+        self._total += size - (known or 0)
+        for peak in self._peaks:
+            if self._total > peak.bytes:
+                peak.bytes, peak.kinds = self._total, dict(self._live)
+
+    def _forget(self, key: int) -> None:
+        kind, size = self._sizes.pop(key)
+        self._live[kind] -= size
+        self._total -= size
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the storages that tensors share."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    for tensor in tensors:
+        storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+    return sum(storage.nbytes() for storage in storages.values())

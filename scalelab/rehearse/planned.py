@@ -1,0 +1,77 @@
+"""What `scalelab plan` says of one role, in the words of a rehearsal; importable without torch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from moe.train.config import TrainerConfig
+from scalelab.plan.lengths import LogNormal
+from scalelab.plan.memory import activation_bytes, generator_memory, head_bytes
+from scalelab.plan.shape import shape, sizes
+from scalelab.plan.sizes import held
+from scalelab.plan.speed import Assumptions, training_flops
+from scalelab.rehearse.result import GIB
+from scalelab.rollout.config import GeneratorConfig
+from scalelab.run.config import Run
+
+_OF_LAYERS = ("no_rope_layers", "layer_types", "moe_layers")
+"""Entries of a config.json with one value for each layer, or with layers' numbers."""
+
+
+def trainer_gib(
+    hf_config: dict[str, Any], config: TrainerConfig, world: int, longest: int, stage: int
+) -> dict[str, float]:
+    """GiB of a trainer rank of one pipeline stage by kind; activations include the logits of a chunk."""
+    parts = held(hf_config, config.layout, world, config.dtype, stage)
+    head = head_bytes(hf_config, config) if stage == config.layout.pipeline - 1 else 0.0
+    kinds = {
+        "weights": parts.weights,
+        "gradients": parts.gradients,
+        "optimizer": parts.optimizer,
+        "activations": activation_bytes(hf_config, config, longest, stage) + head,
+    }
+    return {kind: size / GIB for kind, size in kinds.items()}
+
+
+def trainer_flops(hf_config: dict[str, Any], config: TrainerConfig, row: list[int], stage: int) -> float:
+    """FLOPs of a rank of one pipeline stage for one micro-batch.
+
+    Args:
+        hf_config: the model.
+        config: layout and recomputation.
+        row: tokens of each sequence of the micro-batch.
+        stage: the pipeline stage.
+    """
+    layout = config.layout
+    tokens, square = float(sum(row)), float(sum(length**2 for length in row))
+    found = training_flops(_stage(hf_config, stage, layout.pipeline), config.recompute, tokens, square)
+    if stage < layout.pipeline - 1:  # the last stage has the output product
+        found -= 8.0 * hf_config["vocab_size"] * hf_config["hidden_size"] * tokens
+    return found / (layout.tensor * layout.context)
+
+
+def _stage(hf_config: dict[str, Any], stage: int, stages: int) -> dict[str, Any]:
+    """The config of a model that has the layers of one pipeline stage only."""
+    count = hf_config["num_hidden_layers"] // stages
+    mine = range(stage * count, (stage + 1) * count)
+    experts = [layer.experts for layer in shape(hf_config).layers]
+    kept = {name: [hf_config[name][i] for i in mine] for name in _OF_LAYERS[:2] if hf_config.get(name)}
+    if hf_config.get("moe_layers"):
+        kept["moe_layers"] = [i - mine.start for i in mine if experts[i]]
+    return {**hf_config, "num_hidden_layers": count, **kept}
+
+
+def micro_batches(run: Run) -> int:
+    """Micro-batches of a data-parallel rank in one optimiser step, from the plan's mean length of a completion."""
+    assumed, layout = Assumptions(), run.trainer_config.layout
+    mean = LogNormal.of_recipe(run.recipe, assumed.median * run.recipe.max_tokens, assumed.sigma).moments().mean
+    tokens = run.recipe.prompts_per_step * run.recipe.generations_per_prompt * (mean + assumed.prompt)
+    rows = run.cluster.trainers / (layout.tensor * layout.pipeline * layout.context)
+    return max(1, math.ceil(tokens / rows / run.trainer_config.tokens_per_micro_batch))
+
+
+def engine_gib(hf_config: dict[str, Any], config: GeneratorConfig) -> dict[str, float]:
+    """GiB of weights and KV cache on one of the devices that share an engine."""
+    memory = generator_memory(sizes(hf_config).total, config, gpu=True)
+    return {"weights": memory.weights, "kv_cache": memory.kv_cache}

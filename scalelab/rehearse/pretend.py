@@ -1,0 +1,175 @@
+"""What has to be pretended so that one process can be one rank of many on a GPU: all of it, in this one place.
+
+Tensors are fake (`torch._subclasses.FakeTensorMode`): they have a shape, a type and a device, but no memory and no
+numbers, and operators only say what they would return. Around that this module answers what a program asks of a real
+cluster: other ranks, values of numbers on the device, shapes that depend on them, and the name of the GPU.
+
+Without CUDA the tensors bear the label "cpu" and `moe.cpu.host` answers Megatron; the kernels chosen are those of the
+GPU all the same. With a pretended CUDA runtime (`docs/rehearse.md`) they bear the label "cuda" and a tensor on the
+wrong device is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # read when torch is imported: its compiler wants real tensors
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core.optimizer import clip_grads
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.attention.varlen import varlen_attn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from moe.model import attention, gpt, head
+from moe.model.kernels import Host
+from scalelab.plan.hardware import Device
+from scalelab.rehearse.ranks import Replacement, other_ranks, replaced
+
+_CAPABILITIES = {"a100": (8, 0), "h100": (9, 0), "h200": (9, 0), "b200": (10, 0), "gb200": (10, 0)}
+
+
+@dataclass(frozen=True)
+class World:
+    """What is pretended.
+
+    Attributes:
+        hardware: the GPU; "cpu" takes the CPU's kernels.
+        chosen: experts per token, 0 in a dense model.
+        imbalance: tokens that this rank's experts get, as a multiple of their even share.
+        hidden: shape [T, 1, H] of what pipeline stages hand to each other.
+        report: what the last pipeline stage tells the others of a step.
+    """
+
+    hardware: Device
+    chosen: int = 0
+    imbalance: float = 1.0
+    hidden: tuple[int, int, int] = (0, 1, 0)
+    report: dict[str, float] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def pretended(world: World) -> Iterator[FakeTensorMode]:
+    """A block in which a `moe.train.trainer.Trainer` can be any rank of any number of ranks."""
+    replacements = [*other_ranks(world.report), *_gpu(world), *_routing(world), *_torch()]
+    with replaced(replacements), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        try:
+            yield mode
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+def _gpu(world: World) -> list[Replacement]:
+    """The kernels of the GPU, also where the tensors have the CPU's label."""
+    if not world.hardware.gpu:
+        return []
+    host = Host(world.hardware.name, _CAPABILITIES[world.hardware.name])
+    product = head.product
+    return [
+        (gpt, "this_host", lambda: host),
+        (head, "product", lambda device, dtype, fp32: product("cuda", dtype, fp32)),
+    ]
+
+
+def _routing(world: World) -> list[Replacement]:
+    """Numbers that the host must know: how many tokens each expert gets, and the shape of what a stage receives."""
+    count = MoEAlltoAllTokenDispatcher.preprocess
+
+    def preprocess(self: Any, routing_map: Tensor) -> Tensor:
+        """Megatron's, then even shares in place of what it counted."""
+        counted = count(self, routing_map)
+        sent = self.num_out_tokens
+        given = even(sent, self.ep_size)
+        mine = round(int(given[self.ep_group.rank()]) * world.imbalance)
+        if self.ep_size > 1 or self.tp_size > 1:
+            self.input_splits, self.output_splits = given, np.full(self.ep_size, mine)
+            self.output_splits_tp = np.full(self.tp_size, mine * self.ep_size)
+        if self.num_local_experts > 1:
+            share = even(mine, self.num_local_experts)
+            self.num_global_tokens_per_local_expert = np.tile(share, (self.tp_size * self.ep_size, 1))
+        return counted
+
+    def shapes(self: Any, send_next: Any, send_prev: Any, recv_prev: bool, recv_next: bool) -> tuple[Any, Any]:
+        return list(world.hidden), list(world.hidden)
+
+    return [(MoEAlltoAllTokenDispatcher, "preprocess", preprocess), (P2PCommunicator, "_communicate_shapes", shapes)]
+
+
+def _torch() -> list[Replacement]:
+    """What fake tensors cannot do: three things that change nothing in memory, sizes or products."""
+    move, whole = torch.nn.Module.to, attention._attend
+
+    def norm(chunk: int, overflow: Tensor, gradients: list[list[Tensor]], *args: Any) -> tuple[Tensor, None]:
+        """The norm of all gradients, which Megatron without fused kernels sums up on the host."""
+        return torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients[0]]).norm().view(1), None
+
+    def to(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        """Change the label of a module's fake tensors; torch would swap them, which its cache may forbid."""
+        device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+        tensors = [*module.parameters(), *module.buffers()]
+        if dtype is not None or not all(isinstance(tensor, FakeTensor) for tensor in tensors):
+            return move(module, *args, **kwargs)
+        for tensor in tensors:
+            tensor.fake_device = device
+        return module
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Attention that looks back beyond its own stretch: flash attention, as the GPU has it, for torch's bias."""
+        if bias is None:
+            return whole(q, k, v)
+        rows = [x.squeeze(0).transpose(0, 1) for x in (q, k, v)]
+        borders = [torch.empty(2, dtype=torch.int32, device=q.device) for _ in "qk"]
+        out = varlen_attn(*rows, *borders, q.shape[2], k.shape[2], window_size=(-1, 0), enable_gqa=True)
+        return out.transpose(0, 1).unsqueeze(0)
+
+    return [
+        (clip_grads, "l2_norm_impl", norm),
+        (torch.nn.Module, "to", to),
+        (attention, "causal_lower_right", lambda *size: torch.empty(0)),
+        (attention, "_attend", attend),
+    ]
+
+
+def even(number: int, parts: int) -> np.ndarray:
+    """Whole numbers that differ by at most one and add up to ``number``."""
+    return number // parts + (np.arange(parts) < number % parts)
+
+
+class Answers(TorchDispatchMode):
+    """Answer operators whose result depends on numbers that fake tensors do not have.
+
+    A number read on the host is 1. A mask selects ``chosen`` elements for each of its columns, as a map of experts to
+    tokens does.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._chosen, self._gpu = world.chosen, world.hardware.gpu
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        aten = torch.ops.aten
+        if func is aten._local_scalar_dense.default:
+            kind = args[0].dtype
+            return True if kind is torch.bool else 1.0 if kind.is_floating_point else 1
+        if func is aten.masked_select.default:
+            return args[0].new_empty(args[1].shape[-1] * max(1, self._chosen))
+        if func is aten.record_stream.default:
+            return None
+        if func is aten._grouped_mm.default and not self._gpu:
+            return _grouped(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _grouped(a: Tensor, b: Tensor, offs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """A product of stacked experts on a CPU, which takes fp32 where torch's check of fake tensors wants bf16."""
+    return a.new_empty(a.shape[0], b.shape[-1]) if b.dim() == 3 else a.new_empty(len(offs), a.shape[0], b.shape[1])

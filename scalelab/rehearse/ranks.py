@@ -1,0 +1,48 @@
+"""Other ranks that are not there: process groups of the right sizes, and answers in the place of theirs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+Replacement = tuple[Any, str, Any]
+"""An owner, the name of an attribute of its, and what takes its place."""
+
+
+@contextlib.contextmanager
+def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
+    """A block in which attributes have other values."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in replacements:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
+        yield
+
+
+def other_ranks(report: dict[str, float] | None = None) -> list[Replacement]:
+    """Groups of the right sizes in which nobody else is; what others would say is what this rank says.
+
+    Args:
+        report: what the last pipeline stage tells the others of a step, of which they have nothing themselves.
+    """
+    start, group = dist.init_process_group, dist.new_group
+
+    def alone(*args: Any, rank: int, world_size: int, **kwargs: Any) -> None:
+        start("fake", store=FakeStore(), rank=rank, world_size=world_size)
+
+    def everyone_says(answers: list[Any], mine: Any, group: Any = None) -> None:
+        answers[:] = [mine] * len(answers)
+
+    def last_says(box: list[Any], *args: Any, **kwargs: Any) -> None:
+        box[:] = [dict(report) if value is None and report is not None else value for value in box]
+
+    return [
+        (dist, "init_process_group", alone),
+        (dist, "new_group", lambda *args, **kwargs: group(*args, **{**kwargs, "backend": "fake"})),
+        (dist, "all_gather_object", everyone_says),
+        (dist, "broadcast_object_list", last_says),
+    ]

@@ -1,0 +1,94 @@
+"""What a rehearsal found, role by role, in the form that `--json` prints; importable without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+GIB = 2**30
+
+
+@dataclass
+class Phase:
+    """One stretch of a role's life.
+
+    Attributes:
+        name: "build", "load", "step", "export".
+        ok: whether it went through.
+        seconds: it took here.
+        peak_gib: most device memory during it.
+    """
+
+    name: str
+    ok: bool
+    seconds: float
+    peak_gib: float = 0.0
+
+
+@dataclass
+class RoleResult:
+    """What became of one role.
+
+    Attributes:
+        role: its name.
+        kind: "trainer" or "engine".
+        stands_for: ranks that it stands for.
+        phases: in order; those after one that failed are missing.
+        memory_gib: by kind, when the role's memory was fullest.
+        plan_memory_gib: the plan's, by the same kinds.
+        flops: of one micro-batch, forward and backward, recomputation included.
+        plan_flops: the plan's, for the same rows.
+        longest_row: tokens of the longest sequence that went through.
+        collectives: exchanges of one optimiser step: group, op, calls, bytes.
+        problems: why the role cannot run; none if it can.
+        not_rehearsed: what was left out, and why.
+    """
+
+    role: str
+    kind: str
+    stands_for: int = 1
+    phases: list[Phase] = field(default_factory=list)
+    memory_gib: dict[str, float] = field(default_factory=dict)
+    plan_memory_gib: dict[str, float] = field(default_factory=dict)
+    flops: float = 0.0
+    plan_flops: float = 0.0
+    longest_row: int = 0
+    collectives: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    not_rehearsed: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything went through."""
+        return not self.problems
+
+    @property
+    def peak_gib(self) -> float:
+        """Most device memory in any phase."""
+        return max((phase.peak_gib for phase in self.phases), default=0.0)
+
+    @property
+    def plan_gib(self) -> float:
+        """The plan's total, without what it reserves."""
+        return sum(self.plan_memory_gib.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """The role's entry in the output of `--json`."""
+        return {**asdict(self), "ok": self.ok, "peak_gib": self.peak_gib, "plan_gib": self.plan_gib}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> RoleResult:
+        """The result that `to_json` wrote."""
+        fields = {name: value for name, value in values.items() if name not in ("ok", "peak_gib", "plan_gib")}
+        return cls(**{**fields, "phases": [Phase(**phase) for phase in values["phases"]]})
+
+
+def differences(result: RoleResult) -> Iterator[tuple[str, float]]:
+    """Relative differences from the plan, for what both know: memory in all, and FLOPs."""
+    for name, found, planned in (
+        ("memory", result.peak_gib, result.plan_gib),
+        ("FLOPs", result.flops, result.plan_flops),
+    ):
+        if found and planned:
+            yield name, found / planned - 1

@@ -1,0 +1,69 @@
+"""Which ranks of a run differ from one another, so that a few rehearsed stand for all; importable without torch.
+
+Megatron numbers its ranks stage by stage. Within a stage, the first rank is the first and the last rank is the last of
+every way to cut a model: tensor, context, expert, data. What lies between them is like one of the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moe.train.config import Layout
+
+
+@dataclass(frozen=True)
+class Role:
+    """One rank that is rehearsed.
+
+    Attributes:
+        name: for a reader, such as "trainer rank 15: last of tensor 4, expert 16".
+        kind: "trainer" or "engine".
+        rank: among the trainer ranks, or among the devices that share an engine.
+        stands_for: ranks that it stands for, itself included.
+        stage: its pipeline stage; 0 for an engine.
+    """
+
+    name: str
+    kind: str
+    rank: int
+    stands_for: int
+    stage: int = 0
+
+
+def trainer_roles(layout: Layout, world: int) -> list[Role]:
+    """First and last rank of the first, the second and the last pipeline stage, as far as they differ.
+
+    Args:
+        layout: how the model is cut; `moe.train.layout.check_layout` has accepted it.
+        world: trainer ranks.
+    """
+    ranks, stages = world // layout.pipeline, layout.pipeline
+    cuts = {axis: getattr(layout, axis) for axis in ("tensor", "context", "expert", "expert_tensor")}
+    cut = ", ".join(f"{axis.replace('_', '-')} {size}" for axis, size in cuts.items() if size > 1)
+    found = []
+    for stage in sorted({0, min(1, stages - 1), stages - 1}):
+        alike = stages - 2 if 0 < stage < stages - 1 else 1  # stages between the first and the last
+        of_stage = f"stage {stage + 1} of {stages}" if stages > 1 else ""
+        halves = [(0, "first of ", (ranks + 1) // 2), (ranks - 1, "last of ", ranks // 2)]
+        for place, end, share in halves if cut else [(0, "", ranks)]:
+            rank = stage * ranks + place
+            words = ", ".join(word for word in (of_stage, end + cut) if word)
+            name = f"trainer rank {rank}" + (f": {words}" if words else "")
+            found.append(Role(name, "trainer", rank, alike * share, stage))
+    return found
+
+
+def engine_roles(devices: int, engines: int) -> list[Role]:
+    """First and last of the devices that share an engine.
+
+    Args:
+        devices: that share one.
+        engines: in the run.
+    """
+    if devices == 1:
+        return [Role("engine", "engine", 0, engines)]
+    shares = {0: (devices + 1) // 2, devices - 1: devices // 2}
+    return [
+        Role(f"engine: tensor rank {rank} of {devices}", "engine", rank, engines * share)
+        for rank, share in shares.items()
+    ]

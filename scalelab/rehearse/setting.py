@@ -1,0 +1,25 @@
+"""What is rehearsed, for all roles; importable without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scalelab.plan.hardware import Device
+from scalelab.run.config import Run
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is rehearsed.
+
+    Attributes:
+        run: the experiment.
+        hardware: the GPU that is pretended; "cpu" takes the CPU's kernels.
+        micro_batches: of an optimiser step of the run, by which exchanges are counted.
+        imbalance: tokens that a rank's experts get, as a multiple of their even share.
+    """
+
+    run: Run
+    hardware: Device
+    micro_batches: int = 1
+    imbalance: float = 1.0

@@ -1,0 +1,226 @@
+"""One trainer rank's life at full size on fake tensors: build, load, a step, export."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from scalelab.rehearse.pretend import Answers, World, pretended  # isort: skip  (sets torch's environment first)
+
+import numpy as np
+import torch
+from megatron.core import parallel_state
+from torch import Tensor
+
+from moe.model.architectures import architecture
+from moe.train.batch import Sequence
+from moe.train.trainer import _LOSS, Trainer
+from moe.weights.hf_folder import FolderWeights
+from moe.weights.links import shapes
+from scalelab.recipe.step import StepLoss
+from scalelab.rehearse import planned
+from scalelab.rehearse.collectives import Collectives
+from scalelab.rehearse.explain import explain
+from scalelab.rehearse.flops import counter
+from scalelab.rehearse.memory import Memory
+from scalelab.rehearse.result import GIB, Phase, RoleResult
+from scalelab.rehearse.roles import Role
+from scalelab.rehearse.setting import Setting
+
+_ON_HOST = ("build", "load", "export")
+"""Phases with tensors on the host, too: initial weights, those of files, whole tensors on their way out."""
+
+
+def rehearse(setting: Setting, role: Role) -> RoleResult:
+    """Live through one trainer rank's run; what goes wrong is written down, not raised."""
+    result = RoleResult(role.name, "trainer", role.stands_for)
+    _Rehearsal(setting, role, result).run()
+    return result
+
+
+class _Rehearsal:
+    def __init__(self, setting: Setting, role: Role, result: RoleResult) -> None:
+        self.setting, self.role, self.result = setting, role, result
+        self.run_config = setting.run
+        self.hf = setting.run.model.to_hf()
+        self.config = replace(setting.run.trainer_config, device="auto")  # what is there is pretended
+        self.ranks = setting.run.cluster.trainers
+        layout = self.config.layout
+        self.data = self.ranks // (layout.tensor * layout.pipeline * layout.context)
+        self.row = micro_batch(setting.run.generator.max_model_len, self.config.tokens_per_micro_batch)
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.memory, self.collectives = Memory(self.device), Collectives()
+        self.trainer: Trainer | None = None
+
+    def run(self) -> None:
+        """All phases, up to the first that fails."""
+        result, layout = self.result, self.config.layout
+        fields = architecture(self.hf).fields
+        split = layout.context * layout.tensor
+        world = World(
+            self.setting.hardware,
+            fields.get("moe_router_topk", 0),
+            self.setting.imbalance,
+            (-(-sum(self.row) // split), 1, self.hf["hidden_size"]),
+            {_LOSS: 0.0},
+        )
+        result.longest_row = max(self.row)
+        result.plan_memory_gib = planned.trainer_gib(
+            self.hf, self.config, self.ranks, self.run_config.generator.max_model_len, self.role.stage
+        )
+        result.plan_flops = planned.trainer_flops(self.hf, self.config, self.row, self.role.stage)
+        steps: dict[str, Callable[[], None]] = {
+            "build": self._build,
+            "load": self._load,
+            "step": self._step,
+            "export": self._export,
+        }
+        self._say_what_is_left_out(fields)
+        with pretended(world), Answers(world), self.collectives, self.memory:
+            for name, do in steps.items():
+                if not self._phase(name, do):
+                    break
+            if self.trainer is not None:
+                self.trainer.close()
+                self.trainer = None
+
+    def _say_what_is_left_out(self, fields: dict[str, Any]) -> None:
+        left = self.result.not_rehearsed
+        if self.setting.hardware.gpu and self.config.kernels != "local":
+            left.append("Transformer Engine's layers, which run on a GPU only: rehearsed are the local ones")
+        if self.setting.hardware.gpu and self.device == "cpu":
+            left.append("which device a tensor is on, and memory of build, load and export: see docs/rehearse.md")
+        if "num_moe_experts" in fields and self.setting.imbalance == 1:
+            left.append("uneven routing: every expert gets its even share; try --imbalance")
+        left.append("numbers, kernels' own workspaces, fragmentation, checkpoints")
+
+    def _phase(self, name: str, do: Callable[[], None]) -> bool:
+        started = time.perf_counter()
+        phase = Phase(name, True, 0.0)
+        with self.memory.phase() as peak:
+            try:
+                do()
+            except Exception as error:  # whatever breaks is what a rehearsal is for
+                phase.ok = False
+                self.result.problems.append(f"{name}: {explain(error)}")
+        phase.seconds, phase.peak_gib = time.perf_counter() - started, peak.bytes / GIB
+        if name in _ON_HOST and self.device == "cpu":
+            phase.peak_gib = 0.0  # with one label for both, tensors on the host cannot be told from those on the device
+        if phase.peak_gib > self.result.peak_gib:
+            self.result.memory_gib = {kind: size / GIB for kind, size in peak.kinds.items()}
+        self.result.phases.append(phase)
+        return phase.ok
+
+    def _build(self) -> None:
+        self.trainer = Trainer(self.hf, self.config, self.role.rank, self.ranks, "file:///rehearsal")
+        self.collectives.groups.update(_group_names(self.config.layout.context > 1))
+        optimizer = self.trainer.optimizer
+        buffers = optimizer.ddp.buffers + optimizer.ddp.expert_parallel_buffers
+        self.memory.classify("gradients", (buffer.grad_data for buffer in buffers))
+        for part in optimizer.megatron.chained_optimizers:
+            for main, state in part.optimizer.state.items():
+                self.memory.classify("optimizer", [main, *state.values()])
+        self.memory.classify("weights", [buffer.param_data for buffer in buffers])
+        self.memory.classify("weights", self.trainer.model.parameters())
+
+    def _load(self) -> None:
+        assert self.trainer is not None
+        folder = self.run_config.sft.pretrained
+        if folder and (Path(folder) / "config.json").is_file():
+            found = {name: tuple(shape) for name, shape in FolderWeights(folder).shapes.items()}
+        else:
+            found = {name: tuple(shape) for name, shape in shapes(self.hf).items()}
+            self.result.not_rehearsed.append(
+                f"the tensors of SFT.pretrained ({folder}), which is not here: names and shapes are the config's"
+                if folder
+                else "pretrained weights: the run starts from random ones"
+            )
+        self.trainer.load_weights(_Files(found, getattr(torch, self.config.dtype)))
+
+    def _step(self) -> None:
+        assert self.trainer is not None
+        trainer, stages = self.trainer, self.config.layout.pipeline
+        finish = trainer.model.config.finalize_model_grads_func
+
+        def finalize(*args: Any, **kwargs: Any) -> None:
+            self.collectives.per_micro_batch = False
+            finish(*args, **kwargs)
+
+        trainer.model.config.finalize_model_grads_func = finalize
+        sequences = [_sequence(length, i) for i, length in enumerate(self.row * self.data * stages)]
+        self.collectives.forget()
+        self.collectives.per_micro_batch = True
+        with counter() as flops:
+            trainer.train_step(sequences, StepLoss(self.run_config.recipe.loss))
+        self.result.flops = flops.get_total_flops() / stages
+        exchanges = self.collectives.of_a_step(stages, self.setting.micro_batches)
+        self.result.collectives = [vars(exchange) for exchange in exchanges]
+
+    def _export(self) -> None:
+        assert self.trainer is not None
+        wanted = {name: tuple(shape) for name, shape in shapes(self.hf).items() if self._is_here(name)}
+        found = {name: tuple(tensor.shape) for name, tensor in self.trainer.export_weights()}
+        if wrong := {name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)}:
+            name = min(wrong)
+            raise ValueError(f"{name} comes out as {found.get(name)}, the config says {wanted.get(name)}")
+
+    def _is_here(self, name: str) -> bool:
+        """Whether this pipeline stage exports a tensor; what other stages export, they alone know."""
+        stages = self.config.layout.pipeline
+        if name.startswith("model.layers."):
+            return int(name.split(".")[2]) * stages // self.hf["num_hidden_layers"] == self.role.stage
+        return self.role.stage == (0 if name.startswith("model.embed_tokens.") else stages - 1)
+
+
+class _Files(Mapping[str, Tensor]):
+    """Tensors as a folder gives them: on the host, when asked for."""
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype) -> None:
+        self._shapes, self._dtype = shapes, dtype
+
+    def __getitem__(self, name: str) -> Tensor:
+        return torch.empty(self._shapes[name], dtype=self._dtype, device="cpu")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+
+def micro_batch(longest: int, budget: int) -> list[int]:
+    """Lengths of the sequences of one full micro-batch: as long as they may be, and a rest."""
+    whole, rest = divmod(max(budget, longest), longest)
+    return [longest] * whole + ([rest] if rest else [])
+
+
+def _sequence(tokens: int, number: int) -> Sequence:
+    """A completion as the recipe hands it to the trainer."""
+    floats = {name: np.ones(tokens, np.float32) for name in ("old_logprobs", "advantages", "weights", "same_version")}
+    return Sequence(np.zeros(tokens, np.int32), {**floats, "sequence_ids": np.full(tokens, number, np.int64)})
+
+
+def _group_names(context: bool) -> dict[str, str]:
+    """Readers' names of Megatron's groups, by torch's; without context parallelism several are the same ranks."""
+    state = parallel_state
+    named = {
+        "pipeline": state.get_pipeline_model_parallel_group(),
+        "model": state.get_model_parallel_group(),
+        "data": state.get_data_parallel_group(),
+        "tensor-data": state.get_tensor_and_data_parallel_group(),
+        "data-context": state.get_data_parallel_group(with_context_parallel=True),
+        "tensor-data-context": state.get_tensor_and_data_parallel_group(with_context_parallel=True),
+        "expert-data": state.get_expert_data_parallel_group(),
+        "expert-tensor": state.get_expert_tensor_parallel_group(),
+        "experts' ranks": state.get_expert_tensor_and_model_parallel_group(),
+        "expert-tensor-pipeline": state.get_expert_tensor_model_pipeline_parallel_group(),
+        "tensor-context": state.get_tensor_and_context_parallel_group(),
+        "context": state.get_context_parallel_group(),
+        "expert": state.get_expert_model_parallel_group(),
+        "tensor": state.get_tensor_model_parallel_group(),
+        "all": state.get_intra_distributed_optimizer_instance_group(),
+    }
+    return {g.group_name: name if context else name.replace("-context", "") for name, g in named.items()}

@@ -1,0 +1,46 @@
+"""A process that rehearses one role: a pickled `Task` comes on its standard input, a result goes into a file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalelab.rehearse.roles import Role
+from scalelab.rehearse.setting import Setting
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a process is to do.
+
+    Attributes:
+        setting: the run.
+        role: the role to rehearse.
+        result: file for the result, JSON as `RoleResult.to_json` has it.
+    """
+
+    setting: Setting
+    role: Role
+    result: Path
+
+
+def main() -> None:
+    """Do the task."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    task: Task = pickle.load(sys.stdin.buffer)
+    if task.role.kind == "trainer":
+        from scalelab.rehearse.trainer import rehearse
+    else:
+        from scalelab.rehearse.engine import rehearse
+    result = rehearse(task.setting, task.role)
+    task.result.write_text(json.dumps(result.to_json()))
+
+
+if __name__ == "__main__":
+    main()

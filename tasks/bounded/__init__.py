@@ -1,1 +1,0 @@
-"""Functions that must not take for ever, in processes that can be killed."""

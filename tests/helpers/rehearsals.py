@@ -1,0 +1,45 @@
+"""Runs for rehearsals: real models at full width with few layers, in any layout."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from real_models import LLAMA_8B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, SCOUT
+
+from moe.model.config import Llama, Llama4Text, Mixtral, Model, Qwen3, Qwen3Moe
+from moe.train.config import Layout
+from scalelab.experiment import resolve
+from scalelab.run.config import Run
+
+LENGTH = 2048
+
+
+def full_width(kind: type[Model], config: dict[str, Any], layers: int) -> Model:
+    """A model of the hub with fewer layers; how rotary embedding is stretched has no part in sizes."""
+    known = {field.name for field in fields(kind)} - {"rope_scaling"}
+    values = {name: value for name, value in config.items() if name in known}
+    return kind(**{**values, "num_hidden_layers": layers, "eos_token_id": 2})
+
+
+MODELS: dict[str, Any] = {
+    "llama": full_width(Llama, LLAMA_8B, 2),
+    "qwen3": full_width(Qwen3, QWEN3_8B, 2),
+    "qwen3_moe": replace(full_width(Qwen3Moe, QWEN3_30B, 2), num_experts=32),  # of 128, each of which takes its time
+    "mixtral": full_width(Mixtral, MIXTRAL_8X7B, 2),
+    "llama4": full_width(Llama4Text, SCOUT, 4),
+}
+
+
+def run_of(model: Model, layout: Layout, world: int, recompute: str = "none", length: int = LENGTH) -> Run:
+    """ScaleRL's run with another model, layout and length."""
+    run = resolve("scalerl_8b").run
+    return replace(
+        run,
+        model=model,
+        trainer=replace(run.trainer, layout=layout, recompute=recompute, tokens_per_micro_batch=length),
+        generator=replace(run.generator, max_model_len=length),
+        recipe=replace(run.recipe, max_tokens=length - 256, length_control=None),
+        cluster=replace(run.cluster, trainers=world),
+        sft=replace(run.sft, trainers=world),
+    )

@@ -1,0 +1,86 @@
+"""`scalelab rehearse` prints what design.md says, refuses bad input in one line, and fails if a role would."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from rehearsals import MODELS, run_of
+
+from moe.train.config import Layout
+from scalelab.cli import main
+from scalelab.plan.hardware import device
+from scalelab.rehearse.processes import Interpreter, rehearse_all
+from scalelab.rehearse.result import RoleResult
+from scalelab.rehearse.roles import trainer_roles
+from scalelab.rehearse.setting import Setting
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_miniature_is_rehearsed_for_the_cpu(capsys):
+    assert main(["rehearse", "quickstart", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["experiment"], said["hardware"], said["ok"]) == ("quickstart", "cpu", True)
+    trainer, engine = said["roles"]
+    assert trainer["role"] == "trainer rank 0"
+    assert engine["role"] == "engine"
+    for role in (trainer, engine):
+        assert role["ok"]
+        assert role["problems"] == []
+        assert role["peak_gib"] > 0
+        assert role["plan_gib"] > 0
+    assert trainer["flops"] > 0
+    assert trainer["plan_flops"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["scalerl_8b", "--hardware", "abacus"], "no hardware 'abacus' in the table: there are a100"),
+        (["scalerl_17bx16", "--hardware", "h100"], "does not fit"),
+        (["recipes"], "is a family: rehearse one member of it"),
+        (["scalerl_8b", "--imbalance", "0"], "--imbalance 0.0 must be positive"),
+        (["scalerl_8b", "--jobs", "-1"], "--jobs -1 must be positive"),
+        (["scalerl_8b", "--set", "Layout.tensor=3"], "Layout"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, said, capsys):
+    assert main(["rehearse", *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def rehearsed(interpreter, deadline):
+    layout = Layout(tensor=2)
+    roles = trainer_roles(layout, 2)
+    told = []
+    setting = Setting(run_of(MODELS["llama"], layout, 2), device("h100"))
+    results = rehearse_all(setting, roles, {"trainer": interpreter}, 2, deadline, lambda *said: told.append(said))
+    assert [result.role for result in results] == [role.name for role in roles]
+    assert len(told) == 2
+    return results
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_dies_is_a_problem_of_its_role():
+    for result in rehearsed(Interpreter("/bin/false"), 30):
+        assert result.problems == ["its process ended with code 1 and said last: nothing"]
+        assert not result.ok
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_hangs_is_given_up(tmp_path):
+    hang = tmp_path / "hang"
+    hang.write_text("#!/bin/sh\nexec sleep 30\n")
+    hang.chmod(0o755)
+    for result in rehearsed(Interpreter(str(hang)), 1):
+        assert result.problems[0].startswith("not done within 1 s")
+
+
+def test_a_result_comes_back_from_json_as_it_went():
+    result = RoleResult("trainer rank 0", "trainer", 2, memory_gib={"weights": 1.5}, problems=["load: lost"])
+    read = RoleResult.from_json(json.loads(json.dumps(result.to_json())))
+    assert read == result
+    assert replace(read, problems=[]).ok

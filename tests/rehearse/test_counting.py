@@ -1,0 +1,129 @@
+"""Memory, exchanges and FLOPs are counted right: against tensors kept by hand, plain sums and real products."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention.varlen import varlen_attn
+
+from scalelab.errors import LabError
+from scalelab.rehearse.collectives import Collectives
+from scalelab.rehearse.flops import counter
+from scalelab.rehearse.memory import Memory
+from scalelab.rehearse.ranks import other_ranks, replaced
+
+BLOCK = 512
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.sampled_from(["make", "view", "drop"]), st.integers(1, 2000)), max_size=30))
+def test_live_memory_is_that_of_the_tensors_that_live(actions):
+    """Views share memory, in-place operators make none, and what nobody holds is gone."""
+    memory, held, most = Memory("cpu"), [], 0
+
+    def live():
+        storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in held}
+        return sum(-(-size // BLOCK) * BLOCK for size in storages.values())
+
+    with FakeTensorMode(), memory, memory.phase() as peak:
+        for action, number in actions:
+            if action == "make":
+                held.append(torch.empty(number))
+            elif held and action == "view":
+                held.append(held[number % len(held)].view(-1).mul_(2)[: 1 + number // 2])
+            elif held:
+                del held[number % len(held)]
+            most = max(most, live())
+        assert memory.live("activations") == live()
+        assert peak.bytes == most
+
+
+def test_kinds_are_followed_to_their_end():
+    memory = Memory("cpu")
+    with FakeTensorMode(), memory:
+        weight, other = torch.empty(BLOCK), torch.empty(BLOCK)
+        memory.classify("weights", [weight])
+        with memory.phase() as peak:
+            del other
+            made = torch.empty(2 * BLOCK)
+        del weight, made
+    assert peak.kinds == {"weights": 4 * BLOCK, "activations": 8 * BLOCK}
+    assert memory.live("weights") == memory.live("activations") == 0
+
+
+@pytest.fixture
+def four_ranks():
+    collectives = Collectives()
+    with replaced(other_ranks()), FakeTensorMode():
+        dist.init_process_group("nccl", rank=1, world_size=4)
+        try:
+            collectives.groups[dist.group.WORLD.group_name] = "all"
+            with collectives:
+                yield collectives
+        finally:
+            dist.destroy_process_group()
+
+
+def test_exchanges_are_counted_by_micro_batch_and_by_step(four_ranks):
+    small, large = torch.empty(8), torch.empty(32)
+    four_ranks.per_micro_batch = True
+    dist.all_gather_into_tensor(large, small)
+    dist.all_gather(list(large.chunk(4)), small)
+    dist.all_to_all_single(torch.empty(10), torch.empty(6), [1, 2, 3, 4], [3, 1, 1, 1])
+    four_ranks.per_micro_batch = False
+    dist.reduce_scatter_tensor(small, large)
+    dist.all_reduce(small)
+    found = {(e.group, e.op): (e.calls, e.bytes) for e in four_ranks.of_a_step(rehearsed=1, micro_batches=5)}
+    assert found == {
+        ("all × 4", "all-gather"): (10, 10 * 32 * 4),
+        ("all × 4", "all-to-all"): (5, 5 * 10 * 4),
+        ("all × 4", "reduce-scatter"): (1, 32 * 4),
+        ("all × 4", "all-reduce"): (1, 8 * 4),
+    }
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: dist.all_gather_into_tensor(torch.empty(31), torch.empty(8)), "all-gather over 4 ranks of 8 elements"),
+        (lambda: dist.reduce_scatter_tensor(torch.empty(8), torch.empty(33)), "reduce-scatter over 4 ranks"),
+        (
+            lambda: dist.all_to_all_single(torch.empty(9), torch.empty(4), [1, 2, 3, 4], [1, 1, 1, 1]),
+            "cuts an output of 9 rows",
+        ),
+        (lambda: dist.all_to_all_single(torch.empty(4), torch.empty(5)), "an input of 5 rows into equal parts"),
+    ],
+)
+def test_sizes_at_which_nccl_would_stop_are_refused(four_ranks, call, said):
+    with pytest.raises(LabError, match=said):
+        call()
+
+
+def test_products_of_stacked_experts_count_every_row_once():
+    """As many FLOPs as the same rows through matrices one by one, forward and backward."""
+    rows, experts, inner, out = 96, 4, 16, 48
+    with FakeTensorMode():
+        tokens = torch.empty(rows, inner, dtype=torch.bfloat16, requires_grad=True)
+        weights = torch.empty(experts, out, inner, dtype=torch.bfloat16, requires_grad=True)
+        ends = torch.empty(experts, dtype=torch.int32)
+        with counter() as together:
+            torch.nn.functional.grouped_mm(tokens, weights.transpose(1, 2), offs=ends).relu().sum().backward()
+        with counter() as apart:
+            parts = [part @ weight.T for part, weight in zip(tokens.chunk(experts), weights, strict=True)]
+            torch.cat(parts).relu().sum().backward()
+    assert together.get_total_flops() == apart.get_total_flops() == 3 * 2 * rows * inner * out
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(64, 64), (16, 64)])
+def test_causal_attention_counts_the_pairs_that_are_seen(queries, keys):
+    heads, size = 4, 8
+    with FakeTensorMode():
+        q = torch.empty(queries, heads, size, requires_grad=True)
+        k, v = (torch.empty(keys, heads, size, requires_grad=True) for _ in "kv")
+        borders = torch.empty(2, dtype=torch.int32)
+        with counter() as flops:
+            varlen_attn(q, k, v, borders, borders, queries, keys, window_size=(-1, 0)).sum().backward()
+    seen = sum(keys - queries + i + 0.5 for i in range(queries))  # the diagonal counts half
+    assert flops.get_total_flops() == (2 + 5) * 2 * seen * heads * size

@@ -1,0 +1,32 @@
+"""vLLM takes the engines' configuration as on a GPU, and its models every weight that the trainer publishes."""
+
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+from scalelab.experiment import resolve
+from scalelab.plan.hardware import device
+from scalelab.rehearse.engine import rehearse
+from scalelab.rehearse.roles import engine_roles
+from scalelab.rehearse.setting import Setting
+
+for name, devices in (("scalerl_8b", 1), ("scalerl_17bx16", 4)):
+    run = resolve(name).run
+    roles = engine_roles(run.generator.tensor_parallel, run.cluster.generators)
+    assert roles[-1].rank == devices - 1
+    result = rehearse(Setting(run, device("gb200")), roles[-1])
+    assert result.problems == [], result.problems
+    assert [phase.name for phase in result.phases] == ["configure", "build", "load", "cache"]
+    for kind, planned in result.plan_memory_gib.items():
+        assert abs(result.memory_gib[kind] / planned - 1) < 0.01, (kind, result.memory_gib[kind], planned)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_last_device_of_both_models_engines_takes_all_weights_at_full_size():
+    """In a process of its own, since vLLM's groups and settings are a whole process's."""
+    ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=280, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]

@@ -1,0 +1,126 @@
+"""Trainer ranks at full width live through build, load, step and export, and need what the plan says."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from rehearsals import LENGTH, MODELS, run_of
+from safetensors.torch import save_file
+
+from moe.train.config import Layout
+from moe.weights.links import shapes
+from scalelab.experiment import resolve
+from scalelab.plan.hardware import device
+from scalelab.rehearse.roles import Role, trainer_roles
+from scalelab.rehearse.setting import Setting
+from scalelab.rehearse.trainer import micro_batch, rehearse
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+H100 = device("h100")
+LAYOUTS = [
+    ("llama", Layout(), 1, "none"),
+    ("llama", Layout(tensor=2, context=2), 8, "selective"),
+    ("llama", Layout(tensor=2, pipeline=2), 8, "full"),
+    ("qwen3", Layout(tensor=4), 8, "none"),
+    ("qwen3", Layout(context=4), 4, "full"),
+    ("qwen3_moe", Layout(expert=8), 8, "none"),
+    ("qwen3_moe", Layout(tensor=2, expert=4, expert_tensor=2), 8, "selective"),
+    ("qwen3_moe", Layout(expert=4, context=2, pipeline=2), 16, "full"),
+    ("mixtral", Layout(tensor=2, expert=8), 8, "selective"),
+    ("mixtral", Layout(expert=2, expert_tensor=2, pipeline=2), 8, "none"),
+    ("llama4", Layout(tensor=4, expert=16), 16, "selective"),
+    ("llama4", Layout(tensor=2, expert=8, context=2, pipeline=2), 32, "full"),
+    ("llama4", Layout(tensor=8, expert=8, pipeline=4), 32, "none"),
+]
+
+
+def rehearsed(model, layout, world, recompute, role=-1, micro_batches=1):
+    run = run_of(model, layout, world, recompute)
+    return rehearse(Setting(run, H100, micro_batches), trainer_roles(layout, world)[role])
+
+
+@pytest.mark.parametrize(("family", "layout", "world", "recompute"), LAYOUTS, ids=str)
+def test_every_family_lives_through_every_layout(family, layout, world, recompute):
+    """The last rank of the last stage has every part that a rank can have but the embedding."""
+    result = rehearsed(MODELS[family], layout, world, recompute)
+    assert result.problems == []
+    assert [phase.name for phase in result.phases] == ["build", "load", "step", "export"]
+    for kind in ("weights", "gradients", "optimizer"):
+        assert result.memory_gib[kind] == pytest.approx(result.plan_memory_gib[kind], rel=1e-2), kind
+
+
+def test_flops_before_the_last_stage_are_the_plans():
+    """A stage without the output product computes what the plan counts, and the router's small products."""
+    for family, layout, world, recompute in (
+        ("llama", Layout(tensor=2, pipeline=2), 8, "full"),
+        ("mixtral", Layout(expert=2, expert_tensor=2, pipeline=2), 8, "none"),
+        ("llama4", Layout(tensor=4, expert=4, pipeline=2), 8, "selective"),
+    ):
+        result = rehearsed(MODELS[family], layout, world, recompute, role=0)
+        assert result.problems == []
+        assert result.flops == pytest.approx(result.plan_flops, rel=1e-3)
+
+
+def test_memory_of_the_8b_at_full_depth_is_the_plans_within_5_percent():
+    run = resolve("scalerl_8b").run
+    role = trainer_roles(run.trainer_config.layout, run.cluster.trainers)[0]
+    result = rehearse(Setting(run, device("gb200")), role)
+    assert result.problems == []
+    assert result.peak_gib == pytest.approx(result.plan_gib, rel=0.05)
+    assert result.flops == pytest.approx(result.plan_flops, rel=0.05)
+    assert result.longest_row == run.generator.max_model_len
+
+
+def test_a_share_of_the_optimizer_without_vectors_takes_a_clipped_step():
+    """Of 32 data ranks the last holds a part of the embedding and nothing else."""
+    last = Role("trainer rank 31", "trainer", 31, 1)
+    assert rehearse(Setting(run_of(MODELS["llama"], Layout(), 32), H100), last).problems == []
+
+
+def test_bytes_between_ranks_are_those_of_the_tensors_that_cross():
+    """Data ranks exchange the gradients and the weights; experts' ranks every routed token there and back, twice."""
+    layout, micro_batches = Layout(expert=4), 3
+    model = replace(MODELS["qwen3_moe"], num_experts=8)
+    result = rehearsed(model, layout, 8, "none", micro_batches=micro_batches)
+    found = {(e["group"], e["op"]): e for e in result.collectives}
+    gib = 2**30
+    planned = result.plan_memory_gib
+    shared = found["data × 8", "reduce-scatter"]["bytes"] + found["expert-data × 2", "reduce-scatter"]["bytes"]
+    assert shared == pytest.approx(planned["gradients"] * gib, rel=1e-3)
+    gathered = found["data × 8", "all-gather"]["bytes"] + found["expert-data × 2", "all-gather"]["bytes"]
+    # each of Megatron's two optimisers, of the experts and of the rest, gathers all weights
+    assert gathered == pytest.approx(2 * planned["weights"] * gib, rel=1e-3)
+    routed = LENGTH * model.num_experts_per_tok
+    row = 2 * model.hidden_size * 2 + 4  # a token out and back in bf16, and its weight in fp32
+    every = found["expert × 4", "all-to-all"]
+    assert every["bytes"] == micro_batches * model.num_hidden_layers * 2 * routed * row
+
+
+def test_busier_experts_take_more_memory():
+    run = run_of(replace(MODELS["mixtral"], num_hidden_layers=1), Layout(expert=8), 8)
+    role = trainer_roles(run.trainer.layout, 8)[0]
+    even, busy = (rehearse(Setting(run, H100, imbalance=share), role) for share in (1.0, 3.0))
+    assert even.problems == busy.problems == []
+    assert busy.memory_gib["activations"] > 1.2 * even.memory_gib["activations"]
+
+
+def test_a_folder_of_another_model_is_found_out(tmp_path):
+    model = MODELS["llama"]
+    small = {name: torch.zeros(1) for name in shapes(model.to_hf())}
+    save_file(small, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(model.to_hf()))
+    run = run_of(model, Layout(), 1)
+    run = replace(run, sft=replace(run.sft, pretrained=str(tmp_path)))
+    result = rehearse(Setting(run, H100), trainer_roles(Layout(), 1)[0])
+    assert [problem.split(":")[0] for problem in result.problems] == ["load"]
+    assert "has shape (1,), but this model needs (128256, 4096)" in result.problems[0]
+    assert [phase.ok for phase in result.phases] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("longest", "budget", "row"), [(16, 16, [16]), (16, 40, [16, 16, 8]), (64, 40, [64]), (1, 3, [1, 1, 1])]
+)
+def test_a_row_is_full_and_has_the_longest_sequences(longest, budget, row):
+    assert micro_batch(longest, budget) == row
