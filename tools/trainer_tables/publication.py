@@ -75,7 +75,7 @@ def lines() -> Iterator[str]:
             yield f"| {name} | {size / 1e6:.0f} | {way} | {peak:.0f} | {still:.2f} | {engine[way]:.2f} |"
         shares = [rank["share"] / size for rank in told]
         notes.append(
-            f"{name}: shares of {min(shares):.3f} to {max(shares):.3f} of the model; to a reader on another machine went "
+            f"{name}: shares of {min(shares):.3f} to {max(shares):.3f} of the model; a reader on another machine got "
             f"{engine['fetched'] / size:.3f} times the model, in {engine['fetch']:.2f} s beside generation."
         )
     yield ""
