@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,7 @@ from typing import Any
 logging.getLogger("tensorboard").setLevel(logging.ERROR)
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # noqa: E402
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata  # noqa: E402
-from tensorboard.compat.proto.tensor_pb2 import TensorProto  # noqa: E402
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto  # noqa: E402
-from tensorboard.compat.proto.types_pb2 import DataType  # noqa: E402
+from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: E402
 from tensorboard.summary.writer.event_file_writer import EventFileWriter  # noqa: E402
 
 from scalelab.run.trackers import scalars  # noqa: E402
@@ -29,23 +26,7 @@ class Board:
 
     def write(self, step: int, record: Mapping[str, Any], under: str) -> None:
         """Add every number of a record at `step`, and flush."""
-        self.numbers(step, dict(scalars(record, under)))
-
-    def numbers(self, step: int, values: Mapping[str, float]) -> None:
-        """Add numbers at `step`, and flush."""
-        self._add(step, [Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
-
-    def text(self, step: int, tag: str, text: str) -> None:
-        """Add a text in Markdown at `step`, and flush."""
-        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
-        tensor = TensorProto(
-            dtype=DataType.DT_STRING,
-            tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
-            string_val=[text.encode()],
-        )
-        self._add(step, [Summary.Value(tag=f"{tag}/text_summary", metadata=metadata, tensor=tensor)])
-
-    def _add(self, step: int, values: Sequence[Summary.Value]) -> None:
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars(record, under)]
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
         self._writer.flush()
 

@@ -24,6 +24,8 @@ from scalelab.schedule.books import SchedulePolicy
 from scalelab.schedule.pipeline import PipelineRL
 from tasks.task import Task
 
+TrackerName = Literal["wandb", "mlflow", "trackio"]
+
 
 @dataclass(frozen=True, config=CHECKED)
 class SFT:
@@ -188,6 +190,9 @@ class Run:
 
     retention: Retention = field(default_factory=Retention)
     """Which evaluations' completions stay on disk."""
+
+    trackers: tuple[TrackerName, ...] = ()
+    """Where the run is shown besides its own folder and TensorBoard (docs/howto/trackers.md)."""
 
     def __post_init__(self) -> None:
         if self.reproducible and isinstance(self.schedule, PipelineRL) and self.schedule.k:

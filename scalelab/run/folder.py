@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import FileIO
 from itertools import takewhile
 from pathlib import Path
@@ -18,6 +18,7 @@ from moe.durable import PARTIAL, append, put_in_place, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.run.board import Board
+from scalelab.run.trackers import Trackers
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +171,7 @@ class RunFolder:
         self.undone = Lines(path / "undone.jsonl")
         sync(path)
         self._board: Board | None = Board(path / "tensorboard")
+        self._trackers: Trackers | None = None
         self.manifest: dict[str, Any] = read_manifest(path) if (path / MANIFEST).exists() else {}
 
     @property
@@ -182,15 +184,33 @@ class RunFolder:
         write_whole(self.path / CONFIG, config_gin)
         self.describe(**facts, **{CONFIG_SHA256: config_sha256(self.path)})
 
+    def track(self, names: Sequence[str], settings: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        """Send to trackers, too, what is written from now on.
+
+        Args:
+            names: trackers, such as `wandb`.
+            settings: the run's configuration by names such as `recipe.max_tokens`.
+            say: takes a line for people.
+
+        Raises:
+            LabError: a tracker is not installed, or does not start.
+        """
+        if names:
+            self._trackers = Trackers.start(names, self.path, self.manifest, say, settings)
+
     def add_step(self, record: dict[str, Any]) -> None:
         """Write an optimiser step's line."""
         self.metrics.write(record)
         self._show(lambda board: board.write(record["step"], record, "train"))
+        if self._trackers:
+            self._trackers.step(record)
 
     def add_evaluation(self, record: dict[str, Any]) -> None:
         """Write the line of one task's evaluation."""
         self.evals.write(record)
         self._show(lambda board: board.write(record["step"], record, f"eval/{record['task']}"))
+        if self._trackers:
+            self._trackers.evaluation([record])
 
     def add_measurement(self, step: int, records: Iterable[dict[str, Any]], rollouts: Iterable[dict[str, Any]]) -> None:
         """Write an evaluation: its completions first, for its lines say that it is done.
@@ -207,6 +227,8 @@ class RunFolder:
     def add_alarm(self, record: dict[str, Any]) -> None:
         """Write what a monitor said."""
         self.alarms.write(record)
+        if self._trackers:
+            self._trackers.alarm(record)
 
     def add_fault(self, record: dict[str, Any]) -> None:
         """Write what was lost, or replaced."""
@@ -229,6 +251,8 @@ class RunFolder:
         self.alarms.remove(lambda record: record["step"] > step, self.undone)
         self.evals.remove(lambda record: record["step"] > step or whole[record["step"]] < len(tasks), self.undone)
         self._show(lambda board: board.go_back(step))
+        if self._trackers:
+            self._trackers.go_back(step)
         return len(gone)
 
     def _show(self, tell: Callable[[Board], None]) -> None:
@@ -263,11 +287,16 @@ class RunFolder:
 
         target = self.path / "rollouts" / f"{name}.parquet"
         partial = target.with_name(target.name + PARTIAL)
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), partial)
+        rows = list(rows)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), partial)
         put_in_place(partial, target)
+        if self._trackers and (evaluation := re.fullmatch(r"step_(\d+)", name)):
+            self._trackers.completions(int(evaluation[1]), rows)
 
     def close(self) -> None:
-        """Close the append-only files."""
+        """Close the append-only files, and send trackers what is left."""
+        if self._trackers:
+            self._trackers.close(self.manifest.get("status", "failed"))
         self.evals.close()
         self.metrics.close()
         self.alarms.close()

@@ -22,6 +22,7 @@ from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.run.config import Run
 from scalelab.run.folder import RunFolder, free_folder, read_manifest, write_whole
 from scalelab.run.progress import Progress
+from scalelab.run.trackers import settings_of
 
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved
@@ -102,6 +103,7 @@ def _see_through(run: Run, folder: RunFolder, progress: Progress) -> None:
     began, before = time.time(), folder.manifest.get("wall_seconds", 0.0)
     status = "failed"
     try:
+        folder.track(run.trackers, settings_of(run), progress.say)
         _run(run, folder, progress)
         status = "finished"
     except KeyboardInterrupt:

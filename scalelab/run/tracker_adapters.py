@@ -1,4 +1,4 @@
-"""One adapter per tracker: TensorBoard, Weights & Biases, MLflow and Trackio.
+"""One adapter per tracker: Weights & Biases, MLflow and Trackio.
 
 Where a run goes is said by each tracker's own environment variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI`, …); the
 project is called scalelab unless they name another. A package is imported by the adapter that needs it alone.
@@ -48,38 +48,7 @@ class Opening:
     def config(self) -> dict[str, Any]:
         """Settings and facts, as plain values."""
         facts = {key: value for key, value in self.facts.items() if isinstance(value, str | int | float | bool)}
-        return {**facts, **{key: _plain(value) for key, value in self.settings.items()}}
-
-
-class TensorBoard:
-    """Event files in the run's folder."""
-
-    def __init__(self, opening: Opening) -> None:
-        from scalelab.run.board import Board
-
-        self._board = Board(opening.folder / "tensorboard")
-
-    def numbers(self, step: int, values: Values) -> None:
-        """Add scalars."""
-        self._board.numbers(step, values)
-
-    def alarm(self, step: int, name: str, text: str) -> None:
-        """Add a text under `alarms/NAME`."""
-        self._board.text(step, f"alarms/{name}", text)
-
-    def completions(self, step: int, rows: Rows) -> None:
-        """Add a text per task under `completions/TASK`."""
-        for task in dict.fromkeys(row["task"] for row in rows):
-            mine = [row for row in rows if row["task"] == task]
-            self._board.text(step, f"completions/{task}", "\n\n".join(map(_markdown, mine)))
-
-    def go_back(self, step: int) -> None:
-        """Have TensorBoard forget later steps."""
-        self._board.go_back(step)
-
-    def close(self, status: str) -> None:
-        """Close the file."""
-        self._board.close()
+        return {**facts, **self.settings}
 
 
 class WandB:
@@ -227,16 +196,11 @@ class Trackio:
 
 
 ADAPTERS: dict[str, Callable[[Opening], Tracker]] = {
-    "tensorboard": TensorBoard,
     "wandb": WandB,
     "mlflow": MLflow,
     "trackio": Trackio,
 }
 """Adapter of each name that `Run.trackers` takes."""
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
 def _word(name: str) -> str:
@@ -246,9 +210,3 @@ def _word(name: str) -> str:
 
 def _milliseconds() -> int:
     return round(time.time() * 1000)
-
-
-def _markdown(row: Mapping[str, Any]) -> str:
-    """A completion as TensorBoard's text view shows it; the texts are quoted, so that nothing in them is markup."""
-    quoted = "\n".join(f"    {line}" for line in f"{row['prompt']}{row['completion']}".splitlines())
-    return f"**{row['outcome']}** ({row['prompt_id']}, {row['tokens']} tokens)\n\n{quoted}"

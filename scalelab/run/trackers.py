@@ -1,7 +1,8 @@
 """Send a run's numbers to the trackers that people look at, without ever making the run wait for one.
 
 `Trackers` takes the lines that the run has just written, and hands them to one adapter per tracker in a thread of its
-own. The run's folder stays the record: what a tracker loses is only missing there.
+own. The run's folder stays the record: what a tracker loses is only missing there. TensorBoard's events are part of the
+folder, and written by it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from scalelab.curves import Curve, FitError, analyse, curve, extend_or_stop
 from scalelab.errors import LabError
-
-Name = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+from scalelab.run.config import TrackerName
 
 IDENTITIES = "trackers.json"
 """File of the run's folder that remembers what each tracker calls the run, so that a resumed run goes on there."""
@@ -93,7 +94,7 @@ class Trackers:
             folder: the run's folder.
             facts: the run's manifest.
             say: takes a line for people.
-            settings: the run's configuration by keys such as `Recipe.max_tokens`.
+            settings: the run's configuration by names such as `recipe.max_tokens`.
 
         Raises:
             LabError: a tracker is not installed, or refuses (no login, no server).
@@ -120,7 +121,7 @@ class Trackers:
         self._add("numbers", record["step"], dict(scalars(record, "train")))
 
     def evaluation(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Send all lines of `evals.jsonl` of one evaluation, and the fits that follow from all evaluations so far."""
+        """Send lines of `evals.jsonl`, and the fits of their tasks that follow from all evaluations so far."""
         self._add("evaluation", records)
 
     def alarm(self, record: Mapping[str, Any]) -> None:
@@ -185,12 +186,29 @@ def check_trackers(names: Sequence[str]) -> None:
         LabError: one is not.
     """
     for name in names:
-        if name not in get_args(Name):
-            raise LabError(f"Run.trackers names {name!r}: there are {', '.join(get_args(Name))}")
+        if name not in get_args(TrackerName):
+            raise LabError(f"Run.trackers names {name!r}: there are {', '.join(get_args(TrackerName))}")
         if importlib.util.find_spec(name) is None:
             raise LabError(f"Run.trackers names {name}, which is not installed: pip install 'scalelab[trackers]'")
     if len(set(names)) < len(names):
         raise LabError("Run.trackers names a tracker twice: leave one out")
+
+
+def settings_of(config: Any, under: str = "") -> dict[str, Any]:
+    """Flatten a configuration, such as `Run`, into plain values by names such as `recipe.max_tokens`."""
+    if isinstance(config, tuple | list) and any(map(is_dataclass, config)):
+        return {
+            name: value
+            for number, item in enumerate(config)
+            for name, value in settings_of(item, f"{under}{number}.").items()
+        }
+    if not is_dataclass(config):
+        plain = config if isinstance(config, str | int | float | bool) or config is None else str(config)
+        return {under.removesuffix("."): plain}
+    values: dict[str, Any] = {under.removesuffix("."): type(config).__name__} if under else {}
+    for field in fields(config):
+        values |= settings_of(getattr(config, field.name), f"{under}{field.name}.")
+    return values
 
 
 def scalars(record: Mapping[str, Any], under: str) -> Iterator[tuple[str, float]]:
@@ -227,11 +245,11 @@ class _Fits:
             self._records = [json.loads(line) for line in lines if line.strip()]
 
     def after(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Fit every task that has enough evaluations, these included; names are such as `fit/math/A`."""
-        steps = {record["step"] for record in records}
-        self._records = [one for one in self._records if one["step"] not in steps] + list(records)
+        """Fit the tasks of these evaluations, as far as they have enough; names are such as `fit/math/A`."""
+        new = {(record["step"], record["task"]) for record in records}
+        self._records = [one for one in self._records if (one["step"], one["task"]) not in new] + list(records)
         values: dict[str, float] = {}
-        for task in dict.fromkeys(str(record["task"]) for record in self._records):
+        for task in dict.fromkeys(str(record["task"]) for record in records):
             try:
                 found = analyse(self._curve(task))
             except (FitError, LabError):  # too few evaluations yet

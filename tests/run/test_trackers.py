@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from scalelab.errors import LabError
+from scalelab.experiment import resolve
 from scalelab.run import trackers as module
-from scalelab.run.trackers import IDENTITIES, SAMPLED, Trackers, check_trackers, sample, scalars
+from scalelab.run.folder import RunFolder
+from scalelab.run.trackers import IDENTITIES, SAMPLED, Trackers, check_trackers, sample, scalars, settings_of
 
 FACTS = {"experiment": "quickstart", "seed": 3, "versions": {"python": "3.11"}}
-SETTINGS = {"Recipe.max_tokens": 80, "Recipe.loss": "@CISPO()"}
+SETTINGS = {"recipe.max_tokens": 80, "recipe.loss": "CISPO"}
 
 
 def evaluation(step: int, rate: float, task: str = "math") -> dict[str, Any]:
@@ -71,21 +73,6 @@ def open_and_send(name: str, folder: Path) -> list[str]:
     return said
 
 
-def test_tensorboard_holds_every_number_and_forgets_what_is_undone(folder: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    assert open_and_send("tensorboard", folder) == []
-    events = EventAccumulator(str(folder / "tensorboard"), purge_orphaned_data=True)
-    events.Reload()
-    tags = events.Tags()
-    assert {"train/loss", "train/seconds/wait", "eval/math/pass_rate", "eval/code/compute"} <= set(tags["scalars"])
-    assert "train/time" not in tags["scalars"]
-    rates = events.Scalars("eval/math/pass_rate")
-    assert [event.step for event in rates] == list(range(0, 91, 10))
-    assert [event.value for event in rates] == pytest.approx([rising(event.step) for event in rates])
-    assert events.Scalars("fit/math/A")[-1].value == pytest.approx(0.8, abs=0.1)
-
-
 def test_wandb_offline_holds_numbers_fits_alarms_and_completions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert open_and_send("wandb", folder) == []
@@ -99,7 +86,7 @@ def test_wandb_offline_holds_numbers_fits_alarms_and_completions(folder: Path, m
     assert len(table["data"]) == 2 * SAMPLED
     assert summary["status"] == "finished"
     assert summary["rollbacks"] == 1
-    assert config["Recipe.max_tokens"] == 80
+    assert config["recipe.max_tokens"] == 80
     assert name == "recipes/dapo"
 
 
@@ -159,7 +146,7 @@ def test_mlflow_holds_numbers_settings_alarms_and_completions_and_a_resumed_run_
     [run] = client.search_runs([experiment.experiment_id])
     assert run.info.run_name == "recipes/dapo"
     assert run.info.status == "FINISHED"
-    assert run.data.params["Recipe.max_tokens"] == "80"
+    assert run.data.params["recipe.max_tokens"] == "80"
     assert run.data.tags["alarm.entropy"].startswith("alarm at step 20")
     losses = client.get_metric_history(run.info.run_id, "train/loss")
     assert [(metric.step, metric.value) for metric in losses] == [
@@ -188,7 +175,7 @@ def test_trackio_holds_numbers_fits_alarms_and_completions(folder: Path, monkeyp
     assert [title for (title,) in database.execute("SELECT title FROM alerts")] == ["entropy at step 20"]
     [(name, config)] = database.execute("SELECT run_name, config FROM configs")
     assert name == "recipes/dapo"
-    assert json.loads(config)["Recipe.max_tokens"] == 80
+    assert json.loads(config)["recipe.max_tokens"] == 80
 
 
 def test_what_trackers_print_does_not_mix_with_the_output_of_a_command(
@@ -281,7 +268,7 @@ def test_trackers_that_cannot_start_are_named_before_the_run_starts(
     with pytest.raises(LabError, match=r"^Run.trackers: mlflow does not start: [^\n]+$"):
         Trackers.start(("mlflow",), folder, FACTS, print)
     for names, says in (
-        (("wandbb",), "there are tensorboard, wandb"),
+        (("wandbb",), "there are wandb, mlflow, trackio"),
         (("wandb", "wandb"), "twice"),
     ):
         with pytest.raises(LabError, match=says):
@@ -292,7 +279,7 @@ def test_trackers_that_cannot_start_are_named_before_the_run_starts(
     (folder / IDENTITIES).write_text("[")
     monkeypatch.undo()
     with pytest.raises(LabError, match="remove it"):
-        Trackers.start(("tensorboard",), folder, FACTS, print)
+        Trackers.start(("wandb",), folder, FACTS, print)
 
 
 def test_fits_of_a_resumed_run_count_the_evaluations_before(folder: Path) -> None:
@@ -316,3 +303,35 @@ def test_a_sample_holds_passed_and_failed_completions_of_each_task_with_bounded_
     chosen = sample(rows)
     assert [row["prompt_id"] for row in chosen] == ["p0", "p2", "p4", "p6", "p1", "p3", "p5", "p7", "p0"]
     assert len(chosen[-1]["completion"]) < 21_000
+
+
+def test_what_a_run_writes_down_is_what_its_trackers_get(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = resolve("quickstart", ["Run.trackers=('wandb',)"]).run
+    written = RunFolder(folder)
+    written.describe(**FACTS)
+    written.track(run.trackers, settings_of(run), print)
+    for step in range(0, 61, 10):
+        if step:
+            written.add_step({"step": step, "time": 1.0, "loss": 1 / step})
+        written.keep_rollouts(f"step_{step:06d}", ROWS)
+        for task in ("math", "code"):
+            written.add_evaluation(evaluation(step, rising(step), task))
+    written.describe(status="finished")
+    written.close()
+    history, summary, config, _ = read_wandb(folder)
+    assert [row["step"] for row in history if "train/loss" in row] == list(range(10, 61, 10))
+    for task in ("math", "code"):
+        assert [row["step"] for row in history if f"eval/{task}/pass_rate" in row] == list(range(0, 61, 10))
+        assert any(f"fit/{task}/A" in row for row in history)
+    assert len(list((folder / "wandb").rglob("*.table.json"))) == 7
+    assert summary["status"] == "finished"
+    assert config["recipe.max_tokens"] == run.recipe.max_tokens
+    assert config["tasks.0"] == type(run.tasks[0]).__name__
+
+
+def test_settings_are_plain_values_by_the_path_to_them() -> None:
+    settings = settings_of(resolve("quickstart").run)
+    assert settings["recipe.loss"] == "CISPO"
+    assert settings["trainer.optimizer.lr"] == resolve("quickstart").run.trainer.optimizer.lr
+    assert all(isinstance(value, str | int | float | bool | None) for value in settings.values())
