@@ -92,8 +92,10 @@ def test_wandb_offline_holds_numbers_fits_alarms_and_completions(folder: Path, m
 
 def read_wandb(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], str]:
     """History, summary, configuration and name in the file of an offline run."""
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
+    wandb.teardown()  # its service writes the last block of the file when it ends, as it does with a process
     [file] = (folder / "wandb").glob("offline-run-*/*.wandb")
     history, summary, config, name = [], {}, {}, ""
     for data in leveldb_records(file.read_bytes()):
