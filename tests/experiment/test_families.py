@@ -90,6 +90,13 @@ def test_scalerl_8b_has_the_papers_figures() -> None:
     assert resolve("scalerl_17bx16").run.budget.hours == 50_000
 
 
+DEADLINES = (
+    *("generator.start_timeout", "generator.update_timeout"),
+    *("cluster.startup_seconds", "cluster.stall_seconds", "cluster.hang_seconds"),
+)
+"""Larger weights take longer to load and to send; a deadline changes nothing of a run that keeps it."""
+
+
 @pytest.mark.parametrize("name", ["axes", "axes_miniature"])
 def test_every_point_of_an_axis_differs_from_the_base_along_that_axis_alone(name: str) -> None:
     along = {
@@ -103,6 +110,7 @@ def test_every_point_of_an_axis_differs_from_the_base_along_that_axis_alone(name
             "trainer.layout",
             "trainer.recompute",
             "generator.tensor_parallel",
+            *DEADLINES,
         ),
         "tasks": ("tasks", "task_weights"),
     }
