@@ -17,8 +17,10 @@ from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from tasks.code.miniature import CodeMiniature
 from tasks.data.datasets import CodeDataset, MathDataset
+from tasks.gym import ReasoningGym
 from tasks.math.miniature import MathMiniature
 from tasks.math.symbolic_gsm import SymbolicGSM
+from tasks.own import FunctionTask
 
 LAB = Registry(
     Run,
@@ -28,7 +30,7 @@ LAB = Registry(
         GeneratorConfig,
         *(Recipe, CISPO, DAPO, GRPO, GSPO, ForcedInterruption, LengthPenalty),
         *(PipelineRL, PPOOffPolicy, Synchronous),
-        *(MathMiniature, CodeMiniature, SymbolicGSM, MathDataset, CodeDataset),
+        *(MathMiniature, CodeMiniature, SymbolicGSM, MathDataset, CodeDataset, FunctionTask, ReasoningGym),
         *(SFT, Evaluation, Budget, Cluster, Monitors, Retention),
     ),
 )

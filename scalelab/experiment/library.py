@@ -113,9 +113,8 @@ def resolve_experiment(
     """The complete, checked configuration of an experiment at hand; arguments as in `resolve`."""
     sites = [Path(site.file) for site in experiment.sites.values()]
     allowed = all(file.suffix != ".gin" for file in sites) if imports is None else imports
-    beside = dict.fromkeys(
-        file.parent for file in sites if file.suffix == ".py"
-    )  # a config.gin names its modules itself
+    # Nothing beside a config.gin is imported: it says itself where its modules lie.
+    beside = dict.fromkeys(file.parent for file in sites if file.suffix == ".py")
     registry = registry.opened(Imports([*beside], allowed))
     statements = [
         statement for fragment in experiment.fragments for statement in _fragment(fragment, experiment, registry)

@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Sequence
 
+from tasks.bounded.pool import Answer, BoundedPool, Service
 from tasks.errors import TaskError
 from tasks.math.extract import MAX_ANSWER, extract_answer
 from tasks.math.literal import decide
-from tasks.math.pool import Comparison, ComparisonPool
 from tasks.math.spelling import normalise
 from tasks.thinking import answer_part
 from tasks.types import Outcome, Prompt, Verdict, verdict
@@ -50,10 +50,11 @@ class MathVerifier:
                 f"math verifier with {workers} workers, {deadline} s and {memory_mb} MiB: "
                 "give at least 1 worker, more than 0 s and 256 MiB"
             )
-        self._limits = (workers, deadline, memory_mb)
+        self._workers_wanted = workers
+        self._service = Service("math", "tasks.math.compare:service", seconds=deadline, memory_mb=memory_mb)
         self._whole_if_unclosed = whole_if_unclosed
         self._lock = threading.Lock()
-        self._pool: ComparisonPool | None = None
+        self._pool: BoundedPool | None = None
 
     def verify(self, items: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
         """One verdict per (prompt, completion), in order.
@@ -78,7 +79,7 @@ class MathVerifier:
                 undecided.append((normalise(gold), normalise(answer)))
             else:
                 verdicts.append(_decided(bool(equal), answer, time.monotonic() - start))
-        compared = iter(self._workers().compare(undecided) if undecided else ())
+        compared = iter(self._workers().answer(undecided) if undecided else ())
         answers = iter(undecided)
         return [known or _compared(next(compared), next(answers)[1]) for known in verdicts]
 
@@ -92,10 +93,10 @@ class MathVerifier:
         part = answer_part(completion, whole_if_unclosed=self._whole_if_unclosed)
         return None if part is None else extract_answer(part)
 
-    def _workers(self) -> ComparisonPool:
+    def _workers(self) -> BoundedPool:
         with self._lock:
             if self._pool is None:
-                self._pool = ComparisonPool(*self._limits)
+                self._pool = BoundedPool(self._service, self._workers_wanted)
             return self._pool
 
 
@@ -105,8 +106,8 @@ def _decided(equal: bool, answer: str | None, seconds: float) -> Verdict:
     return verdict("passed" if equal else "failed", seconds, answer[:80])
 
 
-def _compared(comparison: Comparison, answer: str) -> Verdict:
-    if comparison.status == "done":
-        return _decided(comparison.equal, answer, comparison.seconds)
-    outcome, detail = _OUTCOMES[comparison.status]
-    return verdict(outcome, comparison.seconds, f"{detail}: {answer[:80]}")
+def _compared(compared: Answer, answer: str) -> Verdict:
+    if compared.status == "done" or compared.status == "raised":  # SymPy has met something it cannot compute with
+        return _decided(compared.value is True, answer, compared.seconds)
+    outcome, detail = _OUTCOMES[compared.status]
+    return verdict(outcome, compared.seconds, f"{detail}: {answer[:80]}")

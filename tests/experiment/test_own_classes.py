@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import subprocess
 import sys
 import textwrap
@@ -11,12 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from scalelab.errors import LabError
 from scalelab.experiment import read_settings, resolve
-from scalelab.experiment.library import EXPERIMENTS
-from scalelab.recipe.losses import Tokens
 
 OWN = """
 from __future__ import annotations
@@ -207,22 +203,3 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_line(folder: Path, t
 def test_a_module_with_the_name_of_another_is_refused(folder: Path) -> None:
     (folder / "random.py").write_text(OWN)
     assert "random.py has the name of another module" in complaint(folder, "Run.tasks = (@random.Reverse(),)")
-
-
-def test_the_loss_in_the_docs_works_as_it_stands_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (EXPERIMENTS.parent / "docs" / "experiments.md").read_text(encoding="utf-8")
-    for name, code in re.findall(r"```python\n# (my_\w+\.py)\n(.*?)```", page, re.S):
-        (tmp_path / name).write_text(code)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    loss = resolve("my_experiment.py").run.recipe.loss
-    assert type(loss).__name__ == "Reinforce"
-    assert resolve("my_experiment.py", ["Reinforce.largest=4"]).run.recipe.loss.largest == 4.0
-    with pytest.raises(LabError, match=r"my_loss\.Reinforce\.largest must be float at least 1, not 0\.5"):
-        resolve("my_experiment.py", ["Reinforce.largest=0.5"])
-    new_T, old_T = torch.tensor([-1.0, -0.5, -2.0], requires_grad=True), torch.tensor([-1.0, -3.0, -2.0])
-    weights_T = torch.tensor([0.5, 0.5, 0.0])
-    value, metrics = loss(Tokens.masked(new_T, old_T, torch.ones(3), weights_T, torch.zeros(3, dtype=torch.long)))
-    assert value.item() == pytest.approx(-(0.5 * 1 * -1.0 + 0.5 * 3 * -0.5))
-    assert {name: metrics[name].item() for name in ("clipped_sum", "ratio_min")} == {"clipped_sum": 1, "ratio_min": 1}
-    sys.modules.pop("my_loss", None)

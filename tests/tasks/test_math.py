@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from math_pairs import RIGHT, WRONG
 
+from tasks.bounded.pool import START_SECONDS
 from tasks.errors import TaskError
 from tasks.math.extract import MAX_ANSWER, extract_answer
 from tasks.math.literal import decide, number
-from tasks.math.pool import START_SECONDS
 from tasks.math.spelling import normalise
 from tasks.math.verifier import MathVerifier
 from tasks.types import Prompt

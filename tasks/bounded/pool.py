@@ -1,0 +1,239 @@
+"""Persistent processes that answer requests, each of which can be killed without losing more than one answer."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.bounded.worker import Setup
+from tasks.errors import TaskError
+
+START_SECONDS = 120.0
+"""How long a worker may take to start (SymPy takes seconds on an idle machine, a minute on a crowded one)."""
+
+CROWDED = 10.0
+"""Wall seconds that a second of processor time may take before a silent worker is killed from outside."""
+
+GRACE_SECONDS = 5.0
+"""How long a killed process may take to go, and a worker to fork its next child."""
+
+CLEAN = {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONWARNINGS": "ignore"}
+"""An environment without anything of the caller's."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one request.
+
+    Attributes:
+        status: `done`; `raised` an exception, with its text as the value; or why there is no answer.
+        value: what the function returned (JSON).
+        seconds: wall time in the worker, without waiting for its turn.
+    """
+
+    status: Literal["done", "raised", "timeout", "memory", "died"]
+    value: Any = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """A function and what it may use.
+
+    Attributes:
+        name: what it is, for messages (`math`, or a task's name).
+        make: `module:function`; called in the worker with `payload`, it returns the function that answers requests.
+        payload: bytes for that.
+        seconds: processor time of one request; by the clock, `CROWDED` times that.
+        memory_mb: address space of a process, in MiB; None sets no limit.
+        environment: the process's environment, of a service that is given the caller's module path too; None is a
+            clean one.
+    """
+
+    name: str
+    make: str
+    payload: bytes = b""
+    seconds: float = 3.0
+    memory_mb: int | None = None
+    environment: Mapping[str, str] | None = None
+
+    @property
+    def wall_seconds(self) -> float:
+        """Time by the clock within which a worker has answered, or been killed by its timer, or is killed."""
+        return CROWDED * self.seconds + GRACE_SECONDS
+
+
+class BoundedPool:
+    """Answers requests on several processes of `tasks.bounded.worker`; safe to use from several threads.
+
+    Each worker is started, fed and restarted by a thread of its own: Linux kills a process whose death is tied to its
+    parent's when the *thread* that started it ends, so that thread must live as long as the worker should.
+    """
+
+    def __init__(self, service: Service, workers: int) -> None:
+        """Start the threads; a process starts with the first request that reaches its thread."""
+        self._service = service
+        self._queue: queue.SimpleQueue[tuple[Any, Future[Answer]] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._keep_worker, daemon=True) for _ in range(workers)]
+        for thread in self._threads:
+            thread.start()
+        self._closed = False
+
+    def answer(self, requests: Sequence[Any]) -> list[Answer]:
+        """Answers to requests (JSON), in order.
+
+        Raises:
+            TaskError: a worker cannot be started, or the pool is closed.
+        """
+        if self._closed:
+            raise TaskError(f"the {self._service.name} verifier is closed: make a new one")
+        futures: list[Future[Answer]] = [Future() for _ in requests]
+        for request, future in zip(requests, futures):
+            self._queue.put((request, future))
+        # Twice, because a request whose worker died is tried again; what others have queued comes first.
+        turns = 2 * ((self._queue.qsize() + len(requests)) // len(self._threads) + 1)
+        patience = START_SECONDS + turns * self._service.wall_seconds
+        try:
+            return [future.result(timeout=patience) for future in futures]
+        except FutureTimeoutError:
+            raise TaskError(
+                f"workers of {self._service.name} gave no answer in {patience:.0f} s: is the machine overloaded?"
+            ) from None
+
+    def close(self) -> None:
+        """Let every worker finish what is queued and end it; can be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(timeout=START_SECONDS)
+
+    def _keep_worker(self) -> None:
+        worker: _Worker | None = None
+        while (item := self._queue.get()) is not None:
+            request, future = item
+            try:
+                worker = worker.revived() if worker else _Worker(self._service)
+                result = worker.answer(request)
+                if result.status == "died":
+                    worker = worker.revived()
+                    result = worker.answer(request)
+                future.set_result(result)
+            except Exception as problem:
+                future.set_exception(problem)
+                if worker:
+                    worker.end()
+                worker = None
+        if worker:
+            worker.end()
+
+
+class _Worker:
+    """One process of `tasks.bounded.worker`, seen from the thread that started it."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._sent = 0
+        self._unread = b""
+        self._gone = False
+        # No inherited descriptors: nothing of torch or Ray.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tasks.bounded.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=CLEAN if service.environment is None else {**service.environment, **CLEAN},
+        )
+        problem = f"no answer in {START_SECONDS:.0f} s"
+        try:
+            path = [] if service.environment is None else [os.path.abspath(folder) for folder in sys.path]
+            payload = base64.b64encode(service.payload).decode()
+            setup = Setup(os.getpid(), service.seconds, service.memory_mb, service.make, payload, path)
+            self._send(asdict(setup))
+            started = self._receive(time.monotonic() + START_SECONDS)
+            problem = started.get("problem", "")
+        except TimeoutError:
+            pass
+        except (EOFError, BrokenPipeError):
+            problem = f"it ended with code {self._process.wait(timeout=START_SECONDS)}"
+        if problem:
+            self.end()
+            raise TaskError(f"a worker of {service.name} did not start: {problem}")
+
+    def answer(self, request: Any) -> Answer:
+        """Answer one request; `died` if the child that did so did, or the whole worker."""
+        self._sent += 1
+        start = time.monotonic()
+        try:
+            self._send({"id": self._sent, "request": request})
+            reply: dict[str, Any] = {"id": 0}
+            while reply.get("id", self._sent) != self._sent:  # late news of an earlier, idle child
+                reply = self._receive(start + self._service.wall_seconds)
+        except TimeoutError:
+            self._gone = True
+            return Answer("timeout", seconds=time.monotonic() - start)
+        except (EOFError, BrokenPipeError):
+            self._gone = True
+            return Answer("died", seconds=time.monotonic() - start)
+        seconds = time.monotonic() - start
+        if "value" in reply:
+            return Answer("done", reply["value"], seconds)
+        if "raised" in reply:
+            return Answer("raised", reply["raised"], seconds)
+        if "memory" in reply:
+            return Answer("memory", seconds=seconds)
+        return Answer("timeout" if reply["died"] == signal.SIGPROF else "died", seconds=seconds)
+
+    def revived(self) -> _Worker:
+        """This worker where it can go on, else a new one."""
+        if not self._gone:
+            return self
+        self.end()
+        return _Worker(self._service)
+
+    def end(self) -> None:
+        """Kill the process and everything it started."""
+        self._process.kill()
+        self._process.wait(timeout=START_SECONDS)
+        for pipe in (self._process.stdin, self._process.stdout):
+            pipe.close()  # type: ignore[union-attr]
+
+    def _send(self, message: dict[str, Any]) -> None:
+        left = memoryview(json.dumps(message).encode() + b"\n")
+        while left:
+            left = left[os.write(self._process.stdin.fileno(), left) :]  # type: ignore[union-attr]
+
+    def _receive(self, until: float) -> dict[str, Any]:
+        """The next line of the worker.
+
+        Raises:
+            TimeoutError: it does not come in time.
+            EOFError: the worker is gone.
+        """
+        descriptor = self._process.stdout.fileno()  # type: ignore[union-attr]
+        poll = select.poll()  # select() fails beyond 1,024 open files, which a Ray worker may well have
+        poll.register(descriptor, select.POLLIN)
+        while b"\n" not in self._unread:
+            if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+                raise TimeoutError
+            chunk = os.read(descriptor, 65536)
+            if not chunk:
+                raise EOFError
+            self._unread += chunk
+        line, _, self._unread = self._unread.partition(b"\n")
+        return json.loads(line)

@@ -1,0 +1,218 @@
+"""Tasks of one's own: a class with problems and a reward, or a file of prompts and a function; see docs/tasks.md."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import random
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import TaskError
+from tasks.procedural import Procedural
+from tasks.rewards import Reward, RewardVerifier
+from tasks.stream import epoch_position, problem_key, stable_number
+from tasks.thinking import THINK_OPEN
+from tasks.types import Message, Prompt
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How the problems of a task are asked and their answers rewarded."""
+
+    thinking: bool = False
+    """Completions begin inside `<think>`, and only what follows `</think>` is graded."""
+
+    chat: bool = False
+    """Ask as a user's message in the model's own chat template instead of as plain text."""
+
+    system: str = ""
+    """System message of the chat; empty is none."""
+
+    pass_at: float = 1.0
+    """The reward from which a completion counts as passed, in (0, 1]."""
+
+    weights: dict[str, float] | None = None
+    """Weight of each part of the reward; None gives all the same."""
+
+    reward_seconds: float = 5.0
+    """Processor time of one reward; by the clock, ten times that."""
+
+    workers: int = 2
+    """Completions graded at the same time, by each verifier."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.pass_at <= 1:
+            raise TaskError(f"pass_at is {self.pass_at}: give a reward in (0, 1]")
+        if self.workers < 1 or self.reward_seconds <= 0:
+            raise TaskError(
+                f"workers is {self.workers} and reward_seconds {self.reward_seconds}: give 1 or more, and more than 0"
+            )
+        if self.weights is not None and not all(weight > 0 for weight in self.weights.values()):
+            raise TaskError(f"weights are {self.weights}: give positive numbers, or leave a part out of the reward")
+
+    @property
+    def has_thinking(self) -> bool:
+        """Whether completions begin inside `<think>`."""
+        return self.thinking
+
+    def asked(self, task: str, text: str, gold: Any, meta: dict[str, Any] | None = None) -> Prompt:
+        """A prompt that asks `text`; its id is decided by the text, so a copy has the same."""
+        opening = f"\n{THINK_OPEN}\n" if self.thinking else ""
+        chat: tuple[Message, ...] = ()
+        if self.chat:
+            system = ({"role": "system", "content": self.system},) if self.system else ()
+            begun = ({"role": "assistant", "content": opening.lstrip()},) if opening else ()
+            chat = (*system, {"role": "user", "content": text.strip()}, *begun)
+        return Prompt(f"{task}/{problem_key(text)}", task, text + opening, gold, meta or {}, chat)
+
+
+@dataclass(frozen=True)
+class RewardTask(Asking, Procedural):
+    """A task whose problems are drawn and whose reward is a method; extend it with `problem` and `reward`.
+
+    Attributes:
+        size: number of different training prompts, permuted anew every epoch.
+        held_out_share: share of all problems, by a hash of their text, that is never trained on.
+    """
+
+    def __post_init__(self) -> None:
+        Asking.__post_init__(self)
+        Procedural.__post_init__(self)
+
+    @abstractmethod
+    def problem(self, rng: random.Random) -> tuple[str, Any]:
+        """One problem: what is asked, and what `reward` needs to know of it (JSON-able), as `prompt.gold`."""
+
+    @abstractmethod
+    def reward(self, prompt: Prompt, answer: str) -> Reward:
+        """The reward of an answer, from 0 to 1, or named parts of it. Runs in a process of its own."""
+
+    def draw(self, number: int) -> Prompt:
+        """The problem of a generator that is seeded with a number."""
+        text, gold = self.problem(random.Random(number))
+        return self.asked(self.name, text, gold)
+
+    def verifier(self) -> RewardVerifier:
+        """Runs `reward` in worker processes, with a time limit."""
+        return RewardVerifier(self)
+
+
+@dataclass(frozen=True)
+class FunctionTask(Asking):
+    """Prompts of a JSON-lines file, rewarded by a function.
+
+    A line is `{"prompt": text, "gold": …}`; other keys become `prompt.meta`.
+    """
+
+    prompts: str = ""
+    """The file."""
+
+    function: str = ""
+    """`module:function`; called with the prompt (`tasks.types.Prompt`) and the answer (text), it returns the reward."""
+
+    name: str = "own"
+    """Task name, in prompt ids, weights and curves."""
+
+    held_out_size: int = 100
+    """Prompts that are never trained on."""
+
+    seed: int = 0
+    """Decides the held-out split and the order."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "/" in self.name or not self.name:
+            raise TaskError(f"name {self.name!r} of a task must be there and hold no slash")
+        if not self.prompts or self.function.count(":") != 1:
+            raise TaskError(
+                f"task {self.name} has prompts = {self.prompts!r} and function = {self.function!r}: "
+                'give a JSON-lines file and "module:function"'
+            )
+        if self.held_out_size < 1:
+            raise TaskError(f"held_out_size of {self.name} is {self.held_out_size}: give 1 or more")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The configuration without the loaded prompts."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def size(self) -> int:
+        """Number of different training prompts."""
+        return len(self._split[1])
+
+    def prompt(self, index: int) -> Prompt:
+        """Training prompt number `index` of an endless stream that permutes the file anew every epoch."""
+        if not self.size:
+            raise TaskError(f"{self.name} has nothing to train on: all of {self.prompts} is held out")
+        return self._split[1][epoch_position(index, self.size, self.seed)]
+
+    def held_out(self, n: int) -> list[Prompt]:
+        """The first `n` held-out prompts.
+
+        Raises:
+            TaskError: fewer are held out.
+        """
+        if n > len(self._split[0]):
+            raise TaskError(f"{self.name} holds out {len(self._split[0])} prompts, {n} are asked for")
+        return self._split[0][:n]
+
+    def reward(self, prompt: Prompt, answer: str) -> Reward:
+        """What the function returns."""
+        return self._function(prompt, answer)
+
+    def verifier(self) -> RewardVerifier:
+        """Runs the function in worker processes, with a time limit.
+
+        Raises:
+            TaskError: there is no such function.
+        """
+        _ = self._function
+        return RewardVerifier(self)
+
+    def describe(self) -> dict[str, Any]:
+        """The file with its SHA-256, and how it was split."""
+        digest = hashlib.sha256(self._content).hexdigest()
+        return {"file": self.prompts, "sha256": digest, "held_out": len(self._split[0]), "train": self.size}
+
+    @cached_property
+    def _function(self) -> Callable[[Prompt, str], Reward]:
+        module, _, name = self.function.partition(":")
+        try:
+            function: Callable[[Prompt, str], Reward] = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as problem:
+            raise TaskError(f"task {self.name} has no reward function {self.function}: {problem}") from problem
+        return function
+
+    @property
+    def _content(self) -> bytes:
+        try:
+            return Path(self.prompts).read_bytes()
+        except OSError as problem:
+            raise TaskError(f"prompts of task {self.name} cannot be read: {problem}") from None
+
+    @cached_property
+    def _split(self) -> tuple[list[Prompt], list[Prompt]]:
+        prompts: dict[str, Prompt] = {}
+        for number, line in enumerate(self._content.split(b"\n"), 1):
+            if line.strip():
+                prompt = self._read(line, f"{self.prompts}, line {number}")
+                prompts.setdefault(prompt.id, prompt)
+        order = sorted(prompts, key=lambda key: stable_number(self.seed, key))
+        chosen = [prompts[key] for key in order]
+        return chosen[: self.held_out_size], chosen[self.held_out_size :]
+
+    def _read(self, line: bytes, where: str) -> Prompt:
+        try:
+            row = json.loads(line)
+            text = row.pop("prompt")
+            if not isinstance(text, str):
+                raise TypeError
+        except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+            raise TaskError(f'{where} is no prompt: write {{"prompt": text, "gold": …}}') from None
+        return self.asked(self.name, text, row.pop("gold", None), row)

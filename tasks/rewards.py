@@ -1,0 +1,168 @@
+"""Grades with a reward function of one's own, in a process that ends if the function takes too long."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from tasks.bounded.pool import Answer, BoundedPool, Service
+from tasks.errors import TaskError
+from tasks.thinking import answer_part
+from tasks.types import Outcome, Prompt, Verdict, verdict
+
+Reward = float | Mapping[str, float]
+"""A reward from 0 to 1, or named parts of one, each from 0 to 1."""
+
+
+class Rewarding(Protocol):
+    """What a task must have for its completions to be graded by `RewardVerifier`: plain picklable configuration."""
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        ...
+
+    @property
+    def has_thinking(self) -> bool:
+        """Whether only what follows `</think>` is graded."""
+        ...
+
+    @property
+    def weights(self) -> Mapping[str, float] | None:
+        """Weight of each part; None gives all the same."""
+        ...
+
+    @property
+    def pass_at(self) -> float:
+        """The reward from which a completion counts as passed."""
+        ...
+
+    @property
+    def reward_seconds(self) -> float:
+        """Processor time of one reward; by the clock, ten times that."""
+        ...
+
+    @property
+    def workers(self) -> int:
+        """Completions graded at the same time."""
+        ...
+
+    def reward(self, prompt: Prompt, answer: str) -> Reward:
+        """The reward of an answer."""
+        ...
+
+
+class RewardVerifier:
+    """Runs a task's reward function in worker processes; see `tasks.task.Verifier`.
+
+    A function that raises, or returns no reward, makes an `error`, which says nothing about the completion.
+    """
+
+    def __init__(self, task: Rewarding) -> None:
+        """Nothing starts before the first completion.
+
+        Args:
+            task: configuration; its module must be importable.
+        """
+        self._task = task
+        self._lock = threading.Lock()
+        self._pool: BoundedPool | None = None
+
+    def verify(self, items: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
+        """One verdict per (prompt, completion), in order.
+
+        Raises:
+            TaskError: the workers cannot be started: the task's module fails to import there, say.
+        """
+        answers = [answer_part(text, whole_if_unclosed=not self._task.has_thinking) for _, text in items]
+        requests = [
+            {"prompt": asdict(prompt), "answer": answer}
+            for (prompt, _), answer in zip(items, answers)
+            if answer is not None
+        ]
+        given = iter(self._workers().answer(requests) if requests else [])
+        unanswered = verdict("failed", detail="no answer: the thinking does not end")
+        return [unanswered if answer is None else self._verdict(next(given)) for answer in answers]
+
+    def close(self) -> None:
+        """End the worker processes."""
+        with self._lock:
+            if self._pool:
+                self._pool.close()
+
+    def _workers(self) -> BoundedPool:
+        with self._lock:
+            if self._pool is None:
+                service = Service(
+                    name=f"task {self._task.name}",
+                    make="tasks.rewards:service",
+                    payload=pickle.dumps(self._task),
+                    seconds=self._task.reward_seconds,
+                    environment=dict(os.environ),
+                )
+                self._pool = BoundedPool(service, self._task.workers)
+            return self._pool
+
+    def _verdict(self, answer: Answer) -> Verdict:
+        match answer.status:
+            case "done":
+                try:
+                    reward, parts = weighted(answer.value, self._task.weights)
+                except TaskError as problem:
+                    return verdict("error", answer.seconds, str(problem))
+                outcome: Outcome = "passed" if reward >= self._task.pass_at else "failed"
+                detail = ", ".join(f"{name} {value:.3g}" for name, value in parts.items())
+                return Verdict(outcome, reward, answer.seconds, detail, parts)
+            case "raised":
+                return verdict("error", answer.seconds, f"the reward function raised {answer.value}")
+            case "timeout":
+                return verdict("timeout", answer.seconds, "the reward function took too long")
+            case "memory":
+                return verdict("memory", answer.seconds, "the reward function took too much memory")
+        return verdict("error", answer.seconds, "the process of the reward function died twice")
+
+
+def weighted(reward: Any, weights: Mapping[str, float] | None) -> tuple[float, dict[str, float]]:
+    """The reward and its parts: Σ wᵢ·rᵢ / Σ wᵢ over parts rᵢ in [0, 1] with weights wᵢ > 0.
+
+    Raises:
+        TaskError: not a reward, or parts that the weights do not fit.
+    """
+    parts = reward if isinstance(reward, Mapping) else {"": reward}
+    if not parts:
+        raise TaskError("the reward function returned no parts: give one at least, or a number")
+    for name, value in parts.items():
+        if not isinstance(value, int | float) or not (math.isfinite(value) and 0 <= value <= 1):
+            what = f"part {name}" if name else "reward"
+            raise TaskError(f"the reward function returned {value!r:.60} as {what}: give a number from 0 to 1")
+    if not isinstance(reward, Mapping):
+        return float(reward), {}
+    if weights is not None and set(weights) != set(parts):
+        raise TaskError(f"weights are for {sorted(weights)}, the reward has parts {sorted(parts)}: name the same")
+    weight = dict.fromkeys(parts, 1.0) if weights is None else weights
+    total = sum(weight.values())
+    return sum(weight[name] * value for name, value in parts.items()) / total, {k: float(v) for k, v in parts.items()}
+
+
+def service(payload: bytes) -> Callable[[Any], Any]:
+    """What a worker of `tasks.bounded` answers requests with: a prompt and an answer → the task's reward."""
+    task: Rewarding = pickle.loads(payload)
+
+    def answer(request: Any) -> Any:
+        prompt = Prompt(**request["prompt"])
+        reward = task.reward(prompt, request["answer"])
+        if isinstance(reward, Mapping):
+            return {str(name): _plain(value) for name, value in reward.items()}
+        return _plain(reward)
+
+    return answer
+
+
+def _plain(value: Any) -> Any:
+    """A number as JSON has it, NumPy's and torch's and truth values included."""
+    return float(value) if isinstance(value, bool | int | float) or hasattr(value, "__float__") else repr(value)[:60]

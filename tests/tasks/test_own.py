@@ -1,0 +1,203 @@
+"""Tasks of one's own: the tutorial runs as written, and no reward function can hold or break a run."""
+
+import importlib
+import json
+import pickle
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import TaskError
+from tasks.gym import ReasoningGym, committed
+from tasks.own import FunctionTask
+from tasks.rewards import RewardVerifier, weighted
+from tasks.task import require_task
+from tasks.types import Prompt
+
+DOCS = Path(__file__).parents[2] / "docs" / "tasks.md"
+
+REWARDS = """
+import os, time
+
+def exact(prompt, answer):
+    return float(answer.strip() == prompt.gold)
+
+def naughty(prompt, answer):
+    if answer == "loop":
+        while True: pass
+    if answer == "raise":
+        raise ValueError("\\ud800 is no answer")
+    if answer == "three":
+        return 3
+    if answer == "text":
+        return "right"
+    if answer == "nan":
+        return {"form": float("nan")}
+    if answer == "nothing":
+        return {}
+    if answer == "die":
+        os._exit(1)
+    if answer == "print":
+        print('{"id": 1, "value": 1.0}', flush=True)
+        return 0
+    return True
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with a user's modules, on the module path as an experiment's folder is."""
+    folder = tmp_path_factory.mktemp("mine")
+    blocks = re.findall(r"<!-- tutorial: (\S+) -->\n```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert [name for name, _ in blocks] == ["my_task.py"]
+    for name, source in blocks:
+        assert len(source.splitlines()) < 30
+        (folder / name).write_text(source)
+    (folder / "my_rewards.py").write_text(REWARDS)
+    rows = [{"prompt": f"Say {n}", "gold": str(n), "level": n % 3} for n in range(40)]
+    (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, [*rows, rows[0]])))
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+    for name in ("my_task", "my_rewards"):
+        sys.modules.pop(name, None)
+
+
+def verdicts(task, *pairs):
+    verifier = task.verifier()
+    try:
+        return verifier.verify(pairs)
+    finally:
+        verifier.close()
+
+
+def test_the_tutorial_s_task_works_as_written(home):
+    task = importlib.import_module("my_task").Reverse(letters=6)
+    require_task(type(task))
+    prompt, held = task.prompt(0), task.held_out(50)
+    assert {one.id for one in held}.isdisjoint({task.prompt(n).id for n in range(task.size)})
+    right, partly, wrong = verdicts(
+        task, (prompt, f" {prompt.gold}\n"), (prompt, prompt.gold[:3] + "zzz"), (prompt, "\ud800")
+    )
+    assert (right.outcome, right.reward, right.parts) == ("passed", 1.0, {"letters": 1.0, "length": 1.0})
+    assert (partly.outcome, partly.reward, partly.parts) == ("failed", 0.75, {"letters": 0.5, "length": 1.0})
+    assert (wrong.outcome, wrong.reward) == ("failed", 0.0)
+    assert pickle.loads(pickle.dumps(task)).prompt(3) == task.prompt(3)
+
+
+def test_parts_are_weighted(home):
+    task = importlib.import_module("my_task").Reverse(weights={"letters": 3.0, "length": 1.0}, pass_at=0.6)
+    prompt = task.prompt(1)
+    (verdict,) = verdicts(task, (prompt, prompt.gold[:2] + "zzz"))
+    assert (verdict.outcome, verdict.reward) == ("failed", pytest.approx((3 * 0.4 + 1) / 4))
+    assert weighted({"a": 0.5, "b": 1}, None) == (0.75, {"a": 0.5, "b": 1.0})
+    with pytest.raises(TaskError, match="name the same"):
+        weighted({"a": 0.5}, {"b": 1.0})
+
+
+def test_a_file_and_a_function_are_a_task(home):
+    task = FunctionTask(prompts=str(home / "prompts.jsonl"), function="my_rewards:exact", held_out_size=10)
+    require_task(task)
+    assert (task.size, len(task.held_out(10)), task.describe()["train"]) == (30, 10, 30)
+    assert {one.id for one in task.held_out(10)}.isdisjoint({task.prompt(n).id for n in range(60)})
+    prompt = task.prompt(0)
+    assert prompt.meta == {"level": int(prompt.gold) % 3}
+    assert [v.reward for v in verdicts(task, (prompt, prompt.gold), (prompt, "x"))] == [1.0, 0.0]
+    with pytest.raises(TaskError, match="holds out 10 prompts, 11"):
+        task.held_out(11)
+
+
+@pytest.mark.timeout(120)
+def test_no_reward_function_holds_or_breaks_a_run(home):
+    task = FunctionTask(
+        prompts=str(home / "prompts.jsonl"), function="my_rewards:naughty", reward_seconds=0.5, held_out_size=1
+    )
+    prompt = task.prompt(0)
+    asked = ["ok", "loop", "raise", "three", "text", "nan", "nothing", "die", "print", "ok"]
+    start = time.monotonic()
+    got = verdicts(task, *((prompt, answer) for answer in asked))
+    assert time.monotonic() - start < 60
+    outcomes = ["passed", "timeout", *["error"] * 6, "failed", "passed"]
+    assert [one.outcome for one in got] == outcomes
+    assert "raised ValueError: \ufffd is no answer" in got[2].detail
+    assert "returned 3.0 as reward: give a number from 0 to 1" in got[3].detail
+    for one in got:
+        json.dumps(one.detail, ensure_ascii=False).encode()
+
+
+def test_thinking_is_cut_off_before_the_reward(home):
+    task = importlib.import_module("my_task").Reverse(thinking=True)
+    prompt = task.prompt(0)
+    assert prompt.text.endswith("<think>\n")
+    got = verdicts(task, (prompt, f"hm</think>{prompt.gold}"), (prompt, prompt.gold))
+    assert [one.outcome for one in got] == ["passed", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"prompts": "", "function": "my_rewards:exact"}, "give a JSON-lines file"),
+        ({"prompts": "p.jsonl", "function": "my_rewards"}, "module:function"),
+        ({"prompts": "p.jsonl", "function": "a:b", "pass_at": 0.0}, "pass_at is 0.0"),
+        ({"prompts": "p.jsonl", "function": "a:b", "weights": {"x": 0.0}}, "give positive numbers"),
+        ({"prompts": "p.jsonl", "function": "a:b", "workers": 0}, "give 1 or more"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, reason):
+    with pytest.raises(TaskError, match=reason):
+        FunctionTask(**settings)
+
+
+def test_what_is_missing_is_named_in_one_line(home, tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{"gold": 1}\n')
+    with pytest.raises(TaskError, match="line 2 is no prompt"):
+        FunctionTask(prompts=str(tmp_path / "bad.jsonl"), function="my_rewards:exact").held_out(1)
+    with pytest.raises(TaskError, match="cannot be read"):
+        FunctionTask(prompts=str(tmp_path / "none.jsonl"), function="my_rewards:exact").held_out(1)
+    with pytest.raises(TaskError, match="no reward function my_rewards:nothing"):
+        FunctionTask(prompts="p.jsonl", function="my_rewards:nothing").verifier()
+
+
+def test_a_task_whose_module_is_not_importable_says_so(home):
+    task = FunctionTask(prompts="p.jsonl", function="my_rewards:exact")
+    object.__setattr__(task, "function", "no_such_module:exact")
+    verifier = RewardVerifier(task)
+    prompt = Prompt("own/1", "own", "", None)
+    (verdict,) = verifier.verify([(prompt, "x")])
+    verifier.close()
+    assert verdict.outcome == "error"
+    assert "no_such_module" in verdict.detail
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "family", ["countdown", "spell_backward", "letter_counting", "basic_arithmetic", "number_sorting"]
+)
+def test_a_family_of_reasoning_gym_is_a_task_by_its_name(family):
+    task = ReasoningGym(name=family, size=32)
+    require_task(task)
+    prompt = task.prompt(0)
+    held = {one.id for one in task.held_out(8)}
+    assert held.isdisjoint({task.prompt(n).id for n in range(32)})
+    right, wrong, empty = verdicts(
+        task, (prompt, f"So <answer>{prompt.gold['answer']}</answer>"), (prompt, "no idea"), (prompt, "")
+    )
+    assert (right.outcome, wrong.outcome, empty.outcome) == ("passed", "failed", "failed")
+
+
+def test_an_unknown_family_and_unsafe_ones_are_refused():
+    with pytest.raises(TaskError, match="did you mean countdown"):
+        ReasoningGym(name="count_down").prompt(0)
+    with pytest.raises(TaskError, match="cannot be graded safely"):
+        ReasoningGym(name="codeio")
+    with pytest.raises(TaskError, match="do not fit family countdown"):
+        ReasoningGym(settings={"colour": 3}).prompt(0)
+
+
+def test_what_an_answer_commits_itself_to():
+    assert committed("<answer>1</answer> no, <answer> 2</answer>.") == "2"
+    assert committed(r"so \boxed{3}") == "3"
+    assert committed(" 4 ") == "4"
