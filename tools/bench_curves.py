@@ -3,6 +3,10 @@
 python tools/bench_curves.py                 everything, about ten minutes of one core
 python tools/bench_curves.py --only speed    one part: paper, forecast, calibration, speed
 python tools/bench_curves.py --runs 50       fewer simulated runs, for a look
+
+Coverage over the families of runs goes on where it stopped: every simulated run is a line in the folder `--kept`.
+
+python tools/bench_curves.py --only coverage --runs 300 --families Gompertz seeds
 """
 # ruff: noqa: E402 - the number of threads is set before NumPy loads: all figures are for one core
 
@@ -15,11 +19,13 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from curve_tables.calibration import calibration_section
+from curve_tables.coverage import coverage_section, families_matching, run_family
 from curve_tables.paper import forecast_section, paper_section
 from curve_tables.speed import speed_section
 
@@ -35,16 +41,29 @@ def write_section(name: str, text: str) -> None:
     DOCUMENT.write_text(pattern.sub(lambda found: found[1] + text + found[2], content), encoding="utf-8")
 
 
+def coverage(runs: int, words: list[str], folder: Path) -> str:
+    """Simulate what is missing, a quarter of the runs of every family at a time, and make the tables."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in range(1, 5):
+        for name in families_matching(words):
+            run_family(name, runs * part // 4, folder)
+            print(f"{name}: {runs * part // 4} runs", file=sys.stderr)
+    return coverage_section(folder)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sections: dict[str, Callable[[], str]] = {
         "paper": paper_section,
         "forecast": forecast_section,
         "calibration": lambda: calibration_section(args.runs),
+        "coverage": lambda: coverage(args.runs, args.families, args.kept),
         "speed": speed_section,
     }
     parser.add_argument("--only", choices=tuple(sections), action="append", help="one part; repeat for more")
     parser.add_argument("--runs", type=int, default=500, metavar="N", help="simulated runs of the calibration")
+    parser.add_argument("--families", nargs="+", default=[], metavar="WORD", help="only families with such a name")
+    parser.add_argument("--kept", type=Path, default=Path("runs/bench_curves"), help="folder of the simulated runs")
     args = parser.parse_args()
     for name, section in sections.items():
         if not args.only or name in args.only:

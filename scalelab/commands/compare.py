@@ -1,10 +1,10 @@
 """Ranks runs per task: by A, and where A ties by B at the common A (ScaleRL §3.2).
 
 A ties within 0.02 (--tie margin, the paper's rule) or where intervals overlap (--tie overlap). The first SOURCE is the
-baseline that the leave-one-out table differences refer to. Win probabilities are taken at the largest compute that all
-runs have spent, or at --at, and allow for the spread between runs of one recipe: measured where a run has several seeds
-(a seed column, or --pool), the paper's otherwise (--seed-spread). With --intervals block they are bootstrap
-probabilities.
+baseline. The verdict on each run against it is about the pass rate at the largest compute that all runs have spent, or
+at --at: "ahead" and "behind" from a probability of 90 % on, else "cannot tell". The spread between runs of one recipe
+is learnt from all that have several seeds; recipes that share seeds are compared within them; and all differences are
+drawn towards none, as many looks ask for. Run folders that differ in their seed alone are pooled.
 
 Example:  scalelab compare runs/scalerl runs/no_fp32_head --at 16000 --plot efficiency.png
 """
@@ -26,7 +26,7 @@ from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
 
 if TYPE_CHECKING:
-    from scalelab.curves.compare import Comparison
+    from scalelab.curves.compare import Comparison, Entry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed-spread",
         type=float,
         metavar="S",
-        help="standard deviation of A between runs of one recipe, for runs of one seed (default 0.0125)",
+        help="standard deviation between runs of one recipe, where it is known (default: learnt from all seeds)",
+    )
+    parser.add_argument(
+        "--spread-from",
+        type=Path,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="SOURCE",
+        help="runs of the same kind with several seeds, to learn the spread from",
     )
     add_fit_arguments(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="efficiency plot F(R) = C^B: .png, .svg or .pdf")
@@ -48,14 +57,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare and print; 1 if a curve was refused."""
-    from scalelab.curves import analyse_all, compare
+    from scalelab.curves import analyse_all, compare, pool_seeds, read_sources
     from scalelab.curves.compare import entry_summary
 
-    curves = read_curves(args)
+    given = read_curves(args)
+    curves, pooled = pool_seeds(given)
     if len({item.run for item in curves}) < 2:
-        raise LabError("one run only: give at least two to compare, or forget --pool")
+        if pooled:
+            runs = ", ".join(dict.fromkeys(item.run for item in given))
+            raise LabError(
+                f"{runs} are seeds of one recipe, not rivals: fit them together with scalelab fit --pool NAME"
+            )
+        raise LabError(f"one run only ({curves[0].run}): give at least two to compare")
     analyses, refused = analyse_all(curves, fit_options(args))
-    comparisons = compare(analyses, tie=args.tie, margin=args.margin, at=args.at, run_spread=args.seed_spread)
+    pilots, _ = analyse_all(pool_seeds(read_sources(args.spread_from))[0], fit_options(args))
+    comparisons = compare(
+        analyses,
+        tie=args.tie,
+        margin=args.margin,
+        at=args.at,
+        run_spread=args.seed_spread,
+        spread_from=pilots,
+    )
     if args.plot:
         from scalelab.report.plots import plot_efficiency
 
@@ -67,6 +90,11 @@ def run(args: argparse.Namespace) -> int:
                 "at": {one.task: one.at for one in comparisons},
                 "crossings": {one.task: [vars(item) for item in one.crossings] for one in comparisons},
                 "notes": {one.task: list(one.notes) for one in comparisons},
+                "spread": {
+                    one.task: {"median": one.spread[0], "interval": one.spread[1], "measured": one.measured}
+                    for one in comparisons
+                },
+                "pooled": pooled,
                 "refused": refused,
             }
         )
@@ -74,8 +102,25 @@ def run(args: argparse.Namespace) -> int:
     baseline = curves[0].run
     for one in comparisons:
         _print_comparison(one, baseline)
+    for line in pooled:
+        print(line)
     print_remarks(analyses, refused)
     return int(bool(refused))
+
+
+def _gap(entry: Entry, other: str) -> tuple[float, tuple[float, float]]:
+    found = entry.differences[other]
+    return found.median, found.interval
+
+
+def _verdict(entry: Entry, other: str) -> str:
+    """Whether it is above the other with which probability, and how that depends on the spread between seeds."""
+    found = entry.differences[other]
+    holds = ""
+    if found.holds_to_spread:
+        when = "sure if" if found.verdict == "cannot tell" else "as long as"
+        holds = f", {when} seeds differ by no more than {found.holds_to_spread:.2g}"
+    return f"{found.verdict} ({found.probability:.0%} above{holds})"
 
 
 def _print_comparison(one: Comparison, baseline: str) -> None:
@@ -98,13 +143,27 @@ def _print_comparison(one: Comparison, baseline: str) -> None:
                 with_interval(entry.B_at_common_A, entry.B_interval) if entry.tied_with else "–",
                 with_interval(fit.parameters["C_mid"], found["C_mid"]),
                 with_interval(*entry.rate),
-                "" if entry is reference else f"{entry.beats[reference.run]:.0%}",
+                "" if entry is reference else with_interval(*_gap(entry, reference.run)),
+                "" if entry is reference else _verdict(entry, reference.run),
             ]
         )
     print(f"{one.task or 'all'}: by A, then by B at the common A\n")
-    at = f"at {one.at:,g}"
+    at, gap = f"at {one.at:,g}", f"less {reference.run}" + (", by seed" if one.shared else "")
     print_table(
-        rows, ["rank", "run", "A", "ΔA", "B", "common A", "B there", "C_mid", at, f"beats {reference.run} {at}"]
+        rows,
+        [
+            "rank",
+            "run",
+            "A",
+            "ΔA",
+            "B",
+            "common A",
+            "B there",
+            "C_mid",
+            at,
+            gap,
+            "verdict",
+        ],
     )
     print()
     for item in one.crossings:

@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
 
         plot_fits(curves, analyses, args.plot)
     if args.json:
-        joint = {"tests": [test.summary() for test in tests]} if tests else None
-        print_json({"fits": [item.summary() for item in analyses], "joint": joint, "refused": refused})
+        joint = {"tests": [test.as_json() for test in tests]} if tests else None
+        print_json({"fits": [item.as_json() for item in analyses], "joint": joint, "refused": refused})
         return int(bool(refused))
     if analyses:
         _print_fits(analyses)

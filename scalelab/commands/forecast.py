@@ -81,7 +81,7 @@ def _print_json(
             "forecasts": [entry(item) | vars(value) | {"level": item.level} for item, value in forecasts],
             "targets": [entry(item) | vars(value) | {"level": item.level} for item, value in targets],
             "extend": [entry(item) | vars(value) | {"level": item.level} for item, value in extensions],
-            "fits": [item.summary() for item in analyses],
+            "fits": [item.as_json() for item in analyses],
             "refused": refused,
         }
     )

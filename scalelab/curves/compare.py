@@ -1,7 +1,9 @@
 """Which recipe scales better: by A first, then by B at a common A (ScaleRL §3.2, A.5), with probabilities.
 
-A recipe is judged by a run, and runs of one recipe differ: the paper's three ended ±0.015 apart. Where a run has
-several seeds their spread is measured; for a single one, win probabilities allow for the paper's.
+A recipe is judged by its runs, and runs of one recipe differ: the paper's three ended ±0.015 apart. How much is learnt
+from all recipes that have several seeds, over all tasks; recipes that share their seeds are compared within them
+(`hierarchy`). Where no recipe has several seeds, a belief about the spread takes the place of a measurement, and the
+verdict says up to which spread it would stand.
 
 Axes: `_M` draws, `_C` points of compute.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -17,17 +20,50 @@ import numpy as np
 from scalelab.curves.analysis import MARGIN, Analysis
 from scalelab.curves.data import same_unit
 from scalelab.curves.fitting.intervals import Interval, around, equal_tailed
-from scalelab.curves.fitting.joint import Fit
+from scalelab.curves.fitting.joint import Fit, FitError, fit_curve
 from scalelab.curves.fitting.models import SIGMOID, Array, value
-from scalelab.curves.fitting.posterior import Draws
+from scalelab.curves.fitting.posterior import Draws, posterior
 from scalelab.curves.fitting.problem import make_problem
 from scalelab.curves.fitting.solver import minimise
+from scalelab.curves.hierarchy import LOG_B, RATE, Effects, Runs, recipe_effects
 from scalelab.errors import LabError
 
 TieRule = Literal["margin", "overlap"]
 
-RUN_SPREAD = 0.0125
-"""Standard deviation of A between runs of one recipe that matches the paper's ±0.015 over three runs."""
+Verdict = Literal["ahead", "behind", "cannot tell"]
+
+SURE = 0.9
+"""Probability from which one recipe is called ahead of another."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One recipe less another.
+
+    Attributes:
+        median: of the difference of their pass rates at the compute of the comparison.
+        interval: of that difference.
+        probability: that the first is above.
+        verdict: `ahead` or `behind` from a probability of `SURE` on, else `cannot tell`.
+        holds_to_spread: largest standard deviation between seeds up to which the more probable order stays as sure as
+            `SURE`; None if it is at none.
+        A: median of the difference of their asymptotes.
+        A_interval: of that difference.
+        A_probability: that the first has the higher asymptote.
+        log_B: median of the difference of ln B.
+        log_B_interval: of that difference.
+    """
+
+    median: float
+    interval: Interval
+    probability: float
+    verdict: Verdict
+    holds_to_spread: float | None
+    A: float
+    A_interval: Interval
+    A_probability: float
+    log_B: float
+    log_B_interval: Interval
 
 
 @dataclass(frozen=True)
@@ -41,8 +77,10 @@ class Entry:
         common_A: A at which the tied runs were refitted.
         B_at_common_A: exponent of that refit.
         B_interval: its interval.
-        rate: pass rate at the compute where probabilities are taken, with interval.
+        rate: pass rate at the compute where probabilities are taken, with the interval of the recipe.
         beats: probability that this recipe lies above another at that compute, by the other's run.
+        differences: to each other recipe, by its run.
+        best: probability that it is the best of all at that compute.
     """
 
     analysis: Analysis
@@ -53,6 +91,8 @@ class Entry:
     B_interval: Interval = (float("nan"), float("nan"))
     rate: tuple[float, Interval] = (float("nan"), (float("nan"), float("nan")))
     beats: dict[str, float] = field(default_factory=dict)
+    differences: dict[str, Difference] = field(default_factory=dict)
+    best: float = float("nan")
 
     @property
     def run(self) -> str:
@@ -67,8 +107,8 @@ class Crossing:
     Attributes:
         first: a run.
         second: another.
-        probability: that they cross between the first evaluation and a hundred times the compute spent.
-        compute: median compute of the last crossing, if there is one at all likely (probability over one half).
+        probability: that one is ahead where it is ahead most probably, and the other where that is.
+        compute: median compute of the crossing; None unless each is ahead somewhere with `LEAD`.
         interval: its interval, given that they cross.
         leader_before: who is probably ahead before it.
     """
@@ -91,6 +131,9 @@ class Comparison:
         entries: the runs, by rank.
         crossings: of every pair.
         notes: what the reader should know.
+        spread: standard deviation between runs of one recipe, what runs of one seed share left out: median, interval.
+        shared: standard deviation of what runs of one seed share: median and interval; None where no seeds are shared.
+        measured: whether any recipe has several seeds, so that the spread was measured.
     """
 
     task: str
@@ -98,6 +141,9 @@ class Comparison:
     entries: tuple[Entry, ...]
     crossings: tuple[Crossing, ...]
     notes: tuple[str, ...]
+    spread: tuple[float, Interval] = (float("nan"), (float("nan"), float("nan")))
+    shared: tuple[float, Interval] | None = None
+    measured: bool = False
 
 
 def compare(
@@ -107,6 +153,7 @@ def compare(
     margin: float = MARGIN,
     at: float | None = None,
     run_spread: float | None = None,
+    spread_from: Sequence[Analysis] = (),
 ) -> list[Comparison]:
     """Compare runs, task by task.
 
@@ -115,29 +162,87 @@ def compare(
         tie: what makes two A the same: they are within `margin`, or their intervals overlap.
         margin: see `tie`.
         at: compute at which win probabilities are taken; None takes the largest that every run has spent.
-        run_spread: standard deviation of A between runs of one recipe, for runs with a single seed; None takes the
-            paper's.
+        run_spread: standard deviation of A between runs of one recipe, where it is known; None learns it.
+        spread_from: other runs of the same kind, with several seeds, to learn the spread from.
 
     Raises:
-        LabError: fits without draws, power laws, mixed units, or an unknown tie rule.
+        LabError: fits without draws, power laws, mixed units, an unknown tie rule, or a number that makes no sense.
     """
     if tie not in ("margin", "overlap"):
         raise LabError(f"unknown tie rule {tie!r}: use margin or overlap")
+    if not (np.isfinite(margin) and margin >= 0):
+        raise LabError(f"a margin of {margin:g} makes no sense: give a difference of pass rates from 0 on")
+    if at is not None and not (np.isfinite(at) and at > 0):
+        raise LabError(f"cannot compare at a compute of {at:g}: give a positive number")
+    if run_spread is not None and not (np.isfinite(run_spread) and 0 <= run_spread < 1):
+        raise LabError(f"a seed spread of {run_spread:g} makes no sense: give a standard deviation of pass rates")
     if any(item.draws is None or item.fit.model is not SIGMOID for item in analyses):
         raise LabError("only joint sigmoid fits can be compared: use --method joint")
     same_unit([item.fit.curve for item in analyses])
-    tasks = dict.fromkeys(item.fit.curve.task for item in analyses)
-    spread = RUN_SPREAD if run_spread is None else run_spread
-    return [
-        _compare_task(task, [item for item in analyses if item.fit.curve.task == task], tie, margin, at, spread)
-        for task in tasks
+    tasks = list(dict.fromkeys(item.fit.curve.task for item in analyses))
+    by_task = {task: [item for item in analyses if item.fit.curve.task == task] for task in tasks}
+    common = {task: min(item.fit.window[1] for item in found) if at is None else at for task, found in by_task.items()}
+    seeds = {task: [_seed_draws(item, common[task]) for item in found] for task, found in by_task.items()}
+    pilots = [_seed_draws(item, item.fit.window[1]) for item in spread_from]
+    return [_compare_task(task, by_task[task], seeds, pilots, tie, margin, common[task], run_spread) for task in tasks]
+
+
+SeedDraws = list[tuple[str, Array, Array, Array]]
+"""Of every seed of a recipe: its name, and draws of its pass rate at the common compute, of A and of ln B."""
+
+
+def _seed_draws(item: Analysis, at: float) -> SeedDraws:
+    """Draws of every seed's own curve; a seed whose points carry no curve is left out."""
+    curve = item.fit.curve
+    if len(curve.seeds) == 1:
+        return [(curve.seeds[0], *_quantities(item.curve_draws(), item, at))]
+    found = []
+    for index, name in enumerate(curve.seeds):
+        try:
+            fit = fit_curve(curve.select(curve.seed_N == index), since=0, prior=item.fit.prior, r0=item.fit.fixed_r0)
+        except FitError:
+            continue
+        found.append((name, *_quantities(posterior(fit, fit.prior, size=1500, quick=True), None, at)))
+    return found
+
+
+def _quantities(draws: Draws, item: Analysis | None, at: float) -> tuple[Array, Array, Array]:
+    """Pass rate at some compute, A and ln B; beyond the points other shapes count as well."""
+    rate_M = draws.value([at])[:, 0]
+    if item is not None and item.shapes is not None and at > 1.05 * item.fit.window[1]:
+        rate_M = item.shapes.value([at])[:, 0]
+    return rate_M, draws.theta_MP[:, 1], draws.theta_MP[:, 2]
+
+
+def _runs(recipes: Sequence[str], seeds: Sequence[SeedDraws], quantity: int) -> Runs:
+    """One number of every run: median, and the standard deviation that the middle of its draws agrees with."""
+    names = [name for found in seeds for name, *_ in found]
+    paired = {name: index for index, name in enumerate(dict.fromkeys(names)) if name and names.count(name) > 1}
+    rows = [
+        (at, paired.get(name, -1), np.quantile(drawn[quantity], [0.1, 0.5, 0.9]))
+        for at, found in enumerate(seeds)
+        for name, *drawn in found
     ]
+    ends = np.array([ends for _, _, ends in rows])
+    return Runs(
+        value_X=ends[:, 1],
+        error_X=np.maximum((ends[:, 2] - ends[:, 0]) / 2.563, 1e-6),  # 80 % of a normal are 2.563 deviations wide
+        recipe_X=np.array([at for at, _, _ in rows]),
+        seed_X=np.array([seed for _, seed, _ in rows]),
+        recipes=tuple(recipes),
+    )
 
 
 def _compare_task(
-    task: str, analyses: Sequence[Analysis], tie: TieRule, margin: float, at: float | None, spread: float
+    task: str,
+    analyses: Sequence[Analysis],
+    seeds: dict[str, list[SeedDraws]],
+    pilots: list[SeedDraws],
+    tie: TieRule,
+    margin: float,
+    at: float,
+    spread: float | None,
 ) -> Comparison:
-    at = min(item.fit.window[1] for item in analyses) if at is None else at
     ranked: list[Entry] = []
     for group in tie_groups(analyses, tie, margin):
         common = float(np.mean([item.fit.parameters["A"] for item in group]))
@@ -146,30 +251,112 @@ def _compare_task(
             others = tuple(item.fit.curve.run for item in group if item is not group[position])
             B, interval = refits[position]
             ranked.append(Entry(group[position], len(ranked) + 1, others, common, B, interval))
-    rates = {entry.run: _recipe_draws(entry.analysis, at, spread) for entry in ranked}
-    level = analyses[0].level
+    names = [item.fit.curve.run for item in analyses]
+    several = {
+        key: [found for found in members if len(found) > 1] for key, members in {**seeds, "": pilots}.items() if members
+    }
+
+    def effects(quantity: int, pooled: bool = True) -> Effects:
+        elsewhere = [
+            _runs([str(index) for index in range(len(members))], members, quantity)
+            for key, members in several.items()
+            if members and (key != task or (members is several.get("") and pilots))
+        ]
+        return recipe_effects(
+            _runs(names, seeds[task], quantity),
+            LOG_B if quantity == 2 else RATE,
+            spread=spread if quantity < 2 else None,
+            borrowed=elsewhere,
+            pooled=pooled,
+        )
+
+    rates, asymptotes, exponents, alone = effects(0), effects(1), effects(2), effects(0, pooled=False)
+    level, best = analyses[0].level, rates.best()
     entries = tuple(
         replace(
             entry,
-            rate=(float(np.median(rates[entry.run])), equal_tailed(rates[entry.run], level)),
-            beats={
-                other.run: _probability_above(rates[entry.run], rates[other.run])
+            rate=_rate(entry, alone, at, level),
+            differences={
+                other.run: _difference(entry.run, other.run, rates, asymptotes, exponents, level)
                 for other in ranked
                 if other is not entry
             },
+            best=best[entry.run],
         )
         for entry in ranked
     )
-    crossings = tuple(
-        crossing(first.analysis, second.analysis)
-        for index, first in enumerate(ranked)
-        for second in ranked[index + 1 :]
+    entries = tuple(
+        replace(entry, beats={run: one.probability for run, one in entry.differences.items()}) for entry in entries
     )
+    measured = spread is not None or any(several.values())
+    shared_M = rates.shared_M
+    return Comparison(
+        task=task,
+        at=float(at),
+        entries=entries,
+        crossings=_crossings([entry.analysis for entry in ranked]),
+        notes=_notes(entries, rates, at, spread, measured),
+        spread=(float(np.median(rates.spread_M)), equal_tailed(rates.spread_M, level)),
+        shared=(float(np.median(shared_M)), equal_tailed(shared_M, level)) if shared_M.any() else None,
+        measured=measured,
+    )
+
+
+def _rate(entry: Entry, alone: Effects, at: float, level: float) -> tuple[float, Interval]:
+    """Pass rate of a recipe, each judged for itself; the interval allows for other runs of it."""
+    draws_M = np.clip(alone.draws_MR[:, alone.recipes.index(entry.run)], 0, 1)
+    middle = float(np.median(entry.analysis.curve_draws().value([at])))
+    low, high = equal_tailed(draws_M, level)
+    return middle, (min(low, middle), max(high, middle))
+
+
+def _difference(
+    first: str, second: str, rates: Effects, asymptotes: Effects, exponents: Effects, level: float
+) -> Difference:
+    gap_M, A_M, B_M = (effects.difference(first, second) for effects in (rates, asymptotes, exponents))
+    # the mean of both orders, so that the two add up to one
+    above = 0.5 * (rates.above(first, second) + 1 - rates.above(second, first))
+    verdict: Verdict = "ahead" if above >= SURE else "behind" if above <= 1 - SURE else "cannot tell"
+    return Difference(
+        median=float(np.median(gap_M)),
+        interval=equal_tailed(gap_M, level),
+        probability=above,
+        verdict=verdict,
+        holds_to_spread=rates.certain_up_to(first, second, SURE),
+        A=float(np.median(A_M)),
+        A_interval=equal_tailed(A_M, level),
+        A_probability=0.5 * (asymptotes.above(first, second) + 1 - asymptotes.above(second, first)),
+        log_B=float(np.median(B_M)),
+        log_B_interval=equal_tailed(B_M, level),
+    )
+
+
+def _notes(
+    entries: Sequence[Entry], rates: Effects, at: float, spread: float | None, measured: bool
+) -> tuple[str, ...]:
+    """What the reader should know: where the spread comes from, and where rank and probability disagree."""
+    notes = []
     single = [entry.run for entry in entries if len(entry.analysis.fit.curve.seeds) == 1]
-    notes = (
-        (f"{', '.join(single)}: one seed, so a spread of A of {spread:g} between runs is assumed",) if single else ()
-    )
-    return Comparison(task, float(at), entries, crossings, notes)
+    low, high = equal_tailed(rates.spread_M, 0.8)
+    between = f"{np.median(rates.spread_M):.3f} [{low:.3f}, {high:.3f}]"
+    if spread is not None:
+        notes.append(f"a spread of {spread:g} between runs of one recipe was given")
+    elif measured:
+        notes.append(f"spread between runs of one recipe, learnt from all seeds: {between}")
+    elif single:
+        notes.append(
+            f"{', '.join(single)}: one seed each, so the spread between runs of one recipe is not known; it is "
+            f"believed to be {between}, and probabilities allow for that. Add seeds, or give --seed-spread or "
+            "--spread-from"
+        )
+    for upper, lower in pairwise(entries):
+        chance = lower.beats[upper.run]
+        if chance >= 0.6:
+            notes.append(
+                f"{lower.run} ranks below {upper.run} by A and B, which speak of compute beyond the runs, but is "
+                f"probably above it at {at:.4g} ({chance:.0%})"
+            )
+    return tuple(notes)
 
 
 def tie_groups(analyses: Sequence[Analysis], tie: TieRule = "margin", margin: float = MARGIN) -> list[list[Analysis]]:
@@ -210,60 +397,58 @@ def _at_common_A(item: Analysis, A: float) -> tuple[float, Interval]:
     """B with A held, and its interval: draws of the curve, seen at the points, are refitted with that A."""
     fit = item.fit
     B = float(np.exp(refit_at(fit, A)[0, 2]))
-    draws = _drawn(item)
+    draws = item.curve_draws()
     chosen_M = np.linspace(0, len(draws) - 1, min(len(draws), 500)).astype(int)
     u_N = make_problem(fit.curve, SIGMOID, fit.fixed_r0, fit.prior)[0].u_N
     rate_MN = value(SIGMOID, draws.theta_MP[chosen_M], u_N)
     return B, around(np.exp(refit_at(fit, A, rate_MN)[:, 2]), B, item.level)
 
 
-def _drawn(item: Analysis) -> Draws:
-    if item.draws is None:
-        raise LabError("the paper's method has no uncertainty to compare with: use --method joint")
-    return item.draws
-
-
-def _recipe_draws(item: Analysis, at: float, spread: float) -> Array:
-    """Pass rates `[M]` of the recipe at some compute: the curve's draws, moved by what another run might do."""
-    draws = _drawn(item)
-    rate_M = draws.value([at])[:, 0]
-    if len(item.fit.curve.seeds) > 1:
-        return rate_M  # the spread was measured, and the draws of their mean hold it
-    u = np.array([np.log(at) - draws.log_reference])
-    rise_M = SIGMOID.features(draws.theta_MP[:, 2:], u)[:, 0, 1]
-    seed = sum(map(ord, item.fit.curve.run))
-    return rate_M + spread * rise_M * np.random.default_rng(seed).standard_normal(len(rate_M))
-
-
-def _probability_above(first_M: Array, second_M: Array) -> float:
-    """Probability that a draw of the first is above an independent draw of the second."""
-    below = np.searchsorted(np.sort(second_M), first_M, side="left")
-    return float(below.mean() / len(second_M))
+LEAD = 0.8
+"""Probability of being ahead that counts as a lead where crossings are looked for."""
 
 
 def crossing(first: Analysis, second: Analysis, size: int = 1000) -> Crossing:
     """Where two curves cross, on a logarithmic grid from the first evaluation to a hundred times the compute spent."""
-    start = max(first.fit.window[0], second.fit.window[0])
-    end = 100 * max(first.fit.window[1], second.fit.window[1])
-    compute_C = np.geomspace(start, end, 300)
-    one, two = (_spread_out(_drawn(item), size).value(compute_C) for item in (first, second))
-    size = min(len(one), len(two))
-    ahead_MC = one[:size] > two[np.random.default_rng(0).permutation(size)]
-    changes_MC = ahead_MC[:, 1:] != ahead_MC[:, :-1]
-    crossed_M = changes_MC.any(axis=1)
-    last_M = changes_MC.shape[1] - 1 - np.argmax(changes_MC[:, ::-1], axis=1)
-    at_M = np.sqrt(compute_C[last_M] * compute_C[last_M + 1])[crossed_M]
-    probability = float(crossed_M.mean())
-    before = ahead_MC[crossed_M, last_M[crossed_M]] if crossed_M.any() else ahead_MC[:, 0]
+    return _crossings([first, second], size)[0]
+
+
+def _crossings(items: Sequence[Analysis], size: int = 1000) -> tuple[Crossing, ...]:
+    """The crossings of every pair."""
+    if len(items) < 2:
+        return ()
+    start = max(item.fit.window[0] for item in items)
+    end = 100 * max(item.fit.window[1] for item in items)
+    compute_C = np.geomspace(start, end, 120)
+    drawn = [_spread_out(item.curve_draws(), size).value(compute_C) for item in items]
+    order = np.random.default_rng(0).permutation(min(len(each) for each in drawn))
+    return tuple(
+        _crossing(items[one], items[other], compute_C, drawn[one][: len(order)], drawn[other][order])
+        for one in range(len(items))
+        for other in range(one + 1, len(items))
+    )
+
+
+def _crossing(first: Analysis, second: Analysis, compute_C: Array, one_MC: Array, two_MC: Array) -> Crossing:
+    """A crossing of two curves: each must lead somewhere, or curves that are the same would seem to cross."""
+    ahead_MC = one_MC > two_MC
+    lead_C = ahead_MC.mean(0)
+    top, bottom = int(lead_C.argmax()), int(lead_C.argmin())
     runs = first.fit.curve.run, second.fit.curve.run
-    likely = probability > 0.5
+    crossed_M = ahead_MC[:, top] & ~ahead_MC[:, bottom]
+    before = runs[0] if top < bottom else runs[1]
+    if lead_C[top] < LEAD or lead_C[bottom] > 1 - LEAD or not crossed_M.any():
+        return Crossing(*runs, probability=float(crossed_M.mean()), compute=None, interval=None, leader_before=before)
+    low, high = sorted((top, bottom))
+    between_MC = ahead_MC[crossed_M, low : high + 1]
+    last_M = between_MC.shape[1] - 2 - np.argmax((between_MC[:, 1:] != between_MC[:, :-1])[:, ::-1], axis=1)
+    at_M = np.sqrt(compute_C[low + last_M] * compute_C[low + last_M + 1])
     return Crossing(
-        first=runs[0],
-        second=runs[1],
-        probability=probability,
-        compute=float(np.median(at_M)) if likely else None,
-        interval=equal_tailed(at_M, first.level) if likely else None,
-        leader_before=runs[0] if before.mean() > 0.5 else runs[1],
+        *runs,
+        probability=float(crossed_M.mean()),
+        compute=float(np.median(at_M)),
+        interval=equal_tailed(at_M, first.level),
+        leader_before=before,
     )
 
 
@@ -275,6 +460,7 @@ def _spread_out(draws: Draws, size: int) -> Draws:
         theta_MP=draws.theta_MP[chosen_M],
         noise_M=draws.noise_M[chosen_M],
         spread_M=draws.spread_M[chosen_M],
+        drift_M=draws.drift_M[chosen_M],
     )
 
 
@@ -300,7 +486,7 @@ def efficiency(fit: Fit, A: float | None = None) -> tuple[Array, Array, Array]:
 
 def entry_summary(entry: Entry) -> dict[str, Any]:
     """The entry of `scalelab compare --json`: that of `scalelab fit --json`, and what the comparison adds."""
-    fitted = entry.analysis.summary()
+    fitted = entry.analysis.as_json()
     return fitted | {
         "rank": entry.rank,
         "tied_with": list(entry.tied_with),
@@ -310,5 +496,7 @@ def entry_summary(entry: Entry) -> dict[str, Any]:
         "value": entry.rate[0],
         "value_interval": list(entry.rate[1]),
         "beats": entry.beats,
+        "differences": {run: vars(one).copy() for run, one in entry.differences.items()},
+        "best": entry.best,
         "seeds": len(entry.analysis.fit.curve.seeds),
     }

@@ -38,6 +38,8 @@ class Curve:
         epoch_end: compute at which the first pass over the training prompts ended, where the run says so.
         fit_window: compute from and up to which the run's experiment wants it fitted; None leaves an end open.
         notes: what a reader of the fit should know about the data.
+        recipe: what runs that differ in their seed alone have in common; empty where no source says it.
+        clock: `virtual` for compute in hours of a pretended cluster, `wall` for measured hours; empty where unknown.
     """
 
     source: str
@@ -52,6 +54,8 @@ class Curve:
     epoch_end: float | None = None
     fit_window: FitWindow = (None, None)
     notes: tuple[str, ...] = ()
+    recipe: str = ""
+    clock: str = ""
 
     def __len__(self) -> int:
         return len(self.compute_N)

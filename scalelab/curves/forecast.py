@@ -12,6 +12,7 @@ from scalelab.curves.analysis import Analysis
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.models import LOG_ZERO, Array
 from scalelab.curves.fitting.posterior import Draws
+from scalelab.curves.fitting.shapes import widen
 from scalelab.errors import LabError
 
 UNREACHABLE = 0.95
@@ -86,19 +87,15 @@ def forecast(analysis: Analysis, at: Sequence[float]) -> list[Forecast]:
     Raises:
         LabError: a compute that is not positive, or a fit without uncertainty.
     """
-    draws = _draws(analysis)
+    draws = analysis.curve_draws()
     for compute in at:
         if not compute > 0 or not np.isfinite(compute):
             raise LabError(f"cannot forecast at a compute of {compute:g}: give positive numbers")
-    curve_MC, evaluation_MC = draws.value(list(at)), draws.evaluation(list(at))
+    middle_C = np.median(draws.value(list(at)), axis=0)
+    ends = zip(*analysis.evaluation_interval(list(at)), *analysis.value_interval(list(at)))
     return [
-        Forecast(
-            float(compute),
-            float(np.median(curve_MC[:, index])),
-            equal_tailed(evaluation_MC[:, index], analysis.level),
-            equal_tailed(curve_MC[:, index], analysis.level),
-        )
-        for index, compute in enumerate(at)
+        Forecast(float(compute), float(middle), (float(low), float(high)), (float(curve_low), float(curve_high)))
+        for compute, middle, (low, high, curve_low, curve_high) in zip(at, middle_C, ends)
     ]
 
 
@@ -110,15 +107,17 @@ def compute_for(analysis: Analysis, target: float) -> Target:
     """
     if not 0 < target < 1:
         raise LabError(f"a target of {target:g} is no pass rate: give one between 0 and 1")
-    draws = _draws(analysis)
-    u_M = draws.model.inverse(draws.theta_MP, target)
-    compute_M = np.where(u_M <= LOG_ZERO, 0.0, np.exp(np.minimum(u_M, 600) + draws.log_reference))
-    compute_M[np.isinf(u_M)] = np.inf
-    probability = float(np.isfinite(compute_M).mean())
+    draws = analysis.curve_draws()
     tails = [(1 - analysis.level) / 2, 0.5, (1 + analysis.level) / 2]
-    low, median, high = (
-        float(value) if np.isfinite(value) else None for value in np.quantile(compute_M, tails, method="inverted_cdf")
-    )
+    ends = _reached(draws, draws.model.inverse(draws.theta_MP, target), tails)
+    if analysis.shapes is None:
+        probability = float(np.isfinite(draws.model.inverse(draws.theta_MP, target)).mean())
+    else:
+        u_M = analysis.shapes.reached(target)
+        probability = float(np.isfinite(u_M).mean())
+        wider = _reached(draws, u_M, tails)
+        ends = [min(ends[0], wider[0]), ends[1], max(ends[2], wider[2])]
+    low, median, high = (value if np.isfinite(value) else None for value in ends)
     if 1 - probability >= UNREACHABLE:
         reading = f"not reachable: A is below it with {1 - probability:.0%}"
         return Target(target, None, (None, None), probability, reading)
@@ -134,12 +133,17 @@ def compute_for(analysis: Analysis, target: float) -> Target:
 
 def extend_or_stop(analysis: Analysis, worthwhile: float = WORTHWHILE) -> Extension:
     """What doubling the budget would bring, and whether that is worth it."""
-    draws = _draws(analysis)
+    if not worthwhile >= 0:
+        raise LabError(f"a gain of {worthwhile:g} is none: give the pass rate that doubling the budget is to add")
     spent = analysis.fit.window[1]
-    here_M, soon_M, doubled_M = draws.value([spent, spent * 1.01, 2 * spent]).T
+    here_M, soon_M, doubled_M = analysis.curve_draws().value([spent, spent * 1.01, 2 * spent]).T
     gain_M = doubled_M - here_M
-    probability = float((gain_M >= worthwhile).mean())
     expected, interval = float(gain_M.mean()), equal_tailed(gain_M, analysis.level)
+    if analysis.shapes is not None:
+        before_M, after_M = analysis.shapes.value([spent, 2 * spent]).T
+        low, high = widen(gain_M[:, None], (after_M - before_M)[:, None], analysis.level, analysis.shapes.stretch)
+        interval, gain_M = (max(0.0, float(low[0])), float(high[0])), after_M - before_M
+    probability = float((gain_M >= worthwhile).mean())
     gain = f"doubling the budget is expected to add {expected:.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
     if probability >= 0.8:
         reading = f"extend: {gain}"
@@ -160,9 +164,8 @@ def extend_or_stop(analysis: Analysis, worthwhile: float = WORTHWHILE) -> Extens
 
 def band(analysis: Analysis, compute: Array | Sequence[float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Lower end, median and upper end of the curve at some compute, for plots."""
-    tails = [(1 - analysis.level) / 2, 0.5, (1 + analysis.level) / 2]
-    low, median, high = np.quantile(_draws(analysis).value(compute), tails, axis=0)
-    return low, median, high
+    low, high = analysis.value_interval(compute)
+    return low, np.median(analysis.curve_draws().value(compute), axis=0), high
 
 
 def entry(analysis: Analysis) -> dict[str, Any]:
@@ -171,7 +174,8 @@ def entry(analysis: Analysis) -> dict[str, Any]:
     return {"source": curve.source, "run": curve.run, "task": curve.task}
 
 
-def _draws(analysis: Analysis) -> Draws:
-    if analysis.draws is None:
-        raise LabError("the paper's method has no uncertainty to forecast with: use --method joint")
-    return analysis.draws
+def _reached(draws: Draws, u_M: Array, tails: Sequence[float]) -> list[float]:
+    """Quantiles of the compute at which curves reach a pass rate; infinite where they never do."""
+    compute_M = np.where(u_M <= LOG_ZERO, 0.0, np.exp(np.minimum(u_M, 600) + draws.log_reference))
+    compute_M[np.isinf(u_M)] = np.inf
+    return [float(value) for value in np.quantile(compute_M, tails, method="inverted_cdf")]

@@ -96,7 +96,7 @@ class SharingTest:
     p_value: float
     supported: Verdict
 
-    def summary(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The entry of `--json`."""
         return {
             "over": self.over,

@@ -95,10 +95,12 @@ def test_compare_json_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     first, second = found["tasks"]["math"]
     assert (first["run"], first["rank"], second["run"], second["rank"]) == ("base", 1, "worse", 2)
     assert {"A", "B_at_common_A", "intervals", "beats", "covariance", "window", "warnings", "backtest"} <= set(first)
-    assert first["beats"]["worse"] > 0.95
+    assert first["beats"]["worse"] > 0.9
+    assert first["differences"]["worse"]["verdict"] == "ahead"
     assert main(["compare", *sources]) == 0
     out = capsys.readouterr().out
-    assert "beats base" in out
+    assert "less base" in out
+    assert "behind" in out
     assert main(["compare", sources[0]]) == 1
     assert "one run only" in capsys.readouterr().err
 
@@ -142,3 +144,20 @@ def test_plots_are_written_in_every_format(tmp_path: Path, capsys: pytest.Captur
     assert "F(R) = C^B" in (tmp_path / "efficiency.svg").read_text()
     assert main(["forecast", source, "--at", "9000", "--plot", str(tmp_path / "forecast.pdf")]) == 0
     capsys.readouterr()
+
+
+def test_seeds_of_one_recipe_are_no_rivals(capsys: pytest.CaptureFixture[str]) -> None:
+    quickstart = Path(__file__).parents[2] / "docs" / "quickstart"
+    assert main(["compare", str(quickstart / "seed0"), str(quickstart / "seed1")]) == 1
+    assert "seed0, seed1 are seeds of one recipe, not rivals" in capsys.readouterr().err
+
+
+def test_an_evaluation_that_falls_out_of_the_curve_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(table(tmp_path / "a.csv", tasks=("math",)))
+    lines = path.read_text().splitlines()
+    cells = lines[15].split(",")
+    path.write_text("\n".join([*lines[:15], ",".join([cells[0], "0.40", *cells[2:]]), *lines[16:]]) + "\n")
+    (fit,) = run_json(capsys, "fit", str(path))["fits"]
+    (outlier,) = fit["outliers"]
+    assert (outlier["compute"], outlier["pass_rate"]) == (float(cells[0]), 0.40)
+    assert any("falls out of the curve: 0.400 where" in warning for warning in fit["warnings"])

@@ -10,6 +10,7 @@ from curve_points import rate
 
 from scalelab.curves import analyse, compare, curve, fit_curve, sharing_test
 from scalelab.curves.compare import crossing, efficiency, tie_groups
+from scalelab.curves.hierarchy import Runs, recipe_effects
 from scalelab.curves.sharing import fit_together
 from scalelab.errors import LabError
 
@@ -102,13 +103,13 @@ def test_tie_rules() -> None:
 
 
 def test_probabilities_to_beat_add_up_and_follow_the_curves() -> None:
-    (found,) = compare(recipes(), at=1.0)
+    (found,) = compare(recipes(), at=1.0, run_spread=0.0125)
     by_run = {entry.run: entry for entry in found.entries}
     for first in by_run:
         for second, chance in by_run[first].beats.items():
             assert chance + by_run[second].beats[first] == pytest.approx(1, abs=1e-9)
     assert by_run["base"].beats["lower"] > 0.99
-    early, late = (compare(recipes(), at=at)[0] for at in (0.1, 20.0))
+    early, late = (compare(recipes(), at=at, run_spread=0.0125)[0] for at in (0.1, 20.0))
     assert next(e for e in early.entries if e.run == "late").beats["base"] < 0.05
     assert next(e for e in late.entries if e.run == "late").beats["base"] > 0.95
     wide, narrow = (compare(recipes()[:2], run_spread=spread)[0].entries[0].beats["slower"] for spread in (0.1, 0.0))
@@ -132,3 +133,89 @@ def test_linearised_points_lie_on_a_line_of_slope_b() -> None:
     np.testing.assert_allclose(F_N, line_N, rtol=0.02)
     slope = np.polyfit(np.log(compute_N), np.log(F_N), 1)[0]
     assert slope == pytest.approx(1.6, rel=0.01)
+
+
+def test_equal_curves_do_not_cross() -> None:
+    twins = [analyse(make(name, seed=9)) for name in ("one", "other")]
+    assert crossing(*twins).compute is None
+
+
+@pytest.mark.parametrize("wrong", [{"at": -5.0}, {"at": 0.0}, {"at": np.nan}, {"run_spread": -1.0}, {"margin": -1.0}])
+def test_numbers_without_sense_are_refused(wrong) -> None:
+    with pytest.raises(LabError, match=r"cannot compare at|makes no sense"):
+        compare(recipes(), **wrong)
+
+
+def test_where_rank_and_probability_disagree_the_reader_is_told() -> None:
+    (found,) = compare(recipes(), at=0.15, run_spread=0.003)
+    assert found.entries[0].run == "late"
+    assert any("ranks below late by A and B" in note and "probably above it at 0.15" in note for note in found.notes)
+
+
+def simulated_runs(rng, recipes_, seeds, own, shared, apart, error=0.006):
+    """Runs of recipes whose true values scatter by `apart`, and the true values."""
+    truth = 0.6 + apart * rng.standard_normal(recipes_)
+    values = (
+        truth[:, None] + shared * rng.standard_normal(seeds) + rng.normal(0, np.hypot(own, error), (recipes_, seeds))
+    )
+    count = recipes_ * seeds
+    runs = Runs(
+        values.ravel(),
+        np.full(count, error),
+        np.repeat(np.arange(recipes_), seeds),
+        np.tile(np.arange(seeds), recipes_),
+        tuple(str(at) for at in range(recipes_)),
+    )
+    return runs, truth
+
+
+@pytest.mark.parametrize(("recipes_", "seeds"), [(2, 2), (2, 4), (9, 1), (9, 2)])
+@pytest.mark.parametrize("own", [0.0125, 0.03])
+def test_variants_that_do_nothing_are_seldom_called_winners(recipes_: int, seeds: int, own: float) -> None:
+    rng = np.random.default_rng(1)
+    false = []
+    for _ in range(60):
+        found = recipe_effects(simulated_runs(rng, recipes_, seeds, own, 0.03, 0.0)[0], size=800)
+        false.append(max(found.above(str(at), "0") for at in range(1, recipes_)) >= 0.9)
+    assert np.mean(false) <= 0.1
+
+
+def test_what_is_called_likely_is_right_as_often() -> None:
+    rng = np.random.default_rng(2)
+    said, right = [], []
+    for _ in range(60):
+        runs, truth = simulated_runs(rng, 6, 2, 0.0125, 0.03, 0.03)
+        found = recipe_effects(runs, size=800)
+        for at in range(1, 6):
+            chance = found.above(str(at), "0")
+            said.append(max(chance, 1 - chance))
+            right.append((chance > 0.5) == (truth[at] > truth[0]))
+    assert np.mean(right) == pytest.approx(np.mean(said), abs=0.08)
+    sure = np.array(said) >= 0.9
+    assert sure.sum() > 50
+    assert np.array(right)[sure].mean() >= 0.9
+
+
+def test_pairing_by_seed_sees_what_the_seeds_hide() -> None:
+    rng = np.random.default_rng(3)
+    paired, unpaired = [], []
+    for _ in range(25):
+        runs, _ = simulated_runs(rng, 2, 4, 0.003, 0.04, 0.0, error=0.003)
+        better = np.where(runs.recipe_X == 1, 0.02, 0.0)
+        runs = Runs(runs.value_X + better, runs.error_X, runs.recipe_X, runs.seed_X, runs.recipes)
+        alone = Runs(runs.value_X, runs.error_X, runs.recipe_X, np.full(8, -1), runs.recipes)
+        paired.append(recipe_effects(runs, size=800).above("1", "0"))
+        unpaired.append(recipe_effects(alone, size=800).above("1", "0"))
+    assert np.median(paired) > 0.85
+    assert np.median(unpaired) < 0.8
+
+
+def test_effects_agree_with_dense_bayes_by_sampling() -> None:
+    runs, _ = simulated_runs(np.random.default_rng(4), 2, 3, 0.01, 0.0, 0.02)
+    fast = recipe_effects(runs, spread=0.01, pooled=False)
+    slow_mean = [runs.value_X[runs.recipe_X == at].mean() for at in range(2)]
+    np.testing.assert_allclose(np.median(fast.draws_MR, axis=0), slow_mean, atol=0.012)
+    unshared = Runs(runs.value_X, runs.error_X, runs.recipe_X, np.full(6, -1), runs.recipes)
+    exact = recipe_effects(unshared, spread=0.01, pooled=False, size=20_000)
+    np.testing.assert_allclose(exact.draws_MR.mean(0), slow_mean, atol=5e-4)
+    np.testing.assert_allclose(exact.draws_MR.std(0), np.hypot(0.01, 0.006) / np.sqrt(3), rtol=0.03)

@@ -45,6 +45,7 @@ def bootstrap(fit: Fit, kind: Kind = "block", size: int = 1000, seed: int = 0) -
         noise_M=noise_M,
         spread_M=np.zeros(size),
         origin=f"{kind} bootstrap",
+        drift_M=np.zeros(size),
     )
 
 

@@ -105,7 +105,7 @@ class Fit:
         """Plain sum of squared residuals over the window, step 0 left out: comparable between methods."""
         return float((self.residual_N[self.curve.compute_N > 0] ** 2).sum())
 
-    def summary(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         """What `scalelab fit --json` says of it."""
         return {
             "source": self.curve.source,

@@ -53,6 +53,7 @@ class Draws:
         theta_MP: parameter vectors.
         noise_M: standard deviation of one later evaluation about its curve, sampling and drift together.
         spread_M: standard deviation of A between seeds.
+        drift_M: part of `noise_M` that is drift.
         origin: `posterior`, `block bootstrap` or `parametric bootstrap`.
         log_evidence: logarithm of the probability of the points under the model, up to a constant of the points.
     """
@@ -63,6 +64,7 @@ class Draws:
     noise_M: Array
     spread_M: Array
     origin: str
+    drift_M: Array
     log_evidence: float = 0.0
 
     def __len__(self) -> int:
@@ -73,7 +75,7 @@ class Draws:
 
     def head(self, size: int) -> Draws:
         """The first draws; they come in no order, so these are as good as any."""
-        cut = {name: getattr(self, name)[:size] for name in ("theta_MP", "noise_M", "spread_M")}
+        cut = {name: getattr(self, name)[:size] for name in ("theta_MP", "noise_M", "spread_M", "drift_M")}
         return replace(self, **cut)
 
     def parameters(self) -> dict[str, Array]:
@@ -140,6 +142,7 @@ def posterior(
         noise_M=np.hypot(white_M, drift_M),
         spread_M=scale_M * density.spread_T[t_M],
         origin="posterior",
+        drift_M=drift_M,
         log_evidence=total + float(np.log(width_S).sum()) - float(np.log(len(shapes_GS))),
     )
 
@@ -195,7 +198,8 @@ class Density:
         self.spread_T, self.start_T = np.array(pairs).T
         self.thin_T = np.isin(self.spread_T, np.unique(self.spread_T)[::2])
         if coarse:
-            self.spread_T, self.start_T = self.spread_T[self.thin_T], self.start_T[self.thin_T]
+            few_T = np.isin(self.spread_T, np.unique(self.spread_T)[2::2][:4]) | (self.spread_T == 0)
+            self.spread_T, self.start_T = self.spread_T[few_T], self.start_T[few_T]
             self.thin_T = np.ones(len(self.spread_T), bool)
         self.log_fixed_H = np.array([weight for _, _, weight in drifts()])
         self.log_fixed_H = self.log_fixed_H - sum(noise.log_determinant_H for noise in self.noises)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import re
@@ -141,7 +142,9 @@ def pool(curves: Sequence[Curve], run: str) -> list[Curve]:
     pooled = []
     for task in dict.fromkeys(item.task for item in curves):
         members = [item for item in curves if item.task == task]
-        seeds = [f"{item.run} {seed}".strip() for item in members for seed in item.seeds]
+        seeds = [seed for item in members for seed in item.seeds]
+        if not all(seeds) or len(set(seeds)) < len(seeds):
+            seeds = [f"{item.run} {seed}".strip() for item in members for seed in item.seeds]
         offsets = np.cumsum([0, *(len(item.seeds) for item in members)])
         known = all(item.stderr_N is not None for item in members)
         ends = [item.epoch_end for item in members if item.epoch_end is not None]
@@ -161,9 +164,31 @@ def pool(curves: Sequence[Curve], run: str) -> list[Curve]:
             epoch_end=max(ends) if ends else None,
             fit_window=members[0].fit_window if len({item.fit_window for item in members}) == 1 else (None, None),
             notes=tuple(dict.fromkeys(note for item in members for note in item.notes)),
+            recipe=members[0].recipe if len({item.recipe for item in members}) == 1 else "",
+            clock=members[0].clock if len({item.clock for item in members}) == 1 else "",
         )
         pooled.append(whole.select(np.lexsort((whole.seed_N, compute_N))))
     return pooled
+
+
+def pool_seeds(curves: Sequence[Curve]) -> tuple[list[Curve], list[str]]:
+    """Pool runs that differ in their seed alone, and say so of each.
+
+    Runs are known to do so by their configurations, so only run folders are pooled.
+    """
+    groups: dict[str, list[Curve]] = {}
+    for item in curves:
+        groups.setdefault(item.recipe or f"{item.source}\0{item.run}", []).append(item)
+    pooled, notes = [], []
+    for members in groups.values():
+        runs = list(dict.fromkeys(item.run for item in members))
+        if len(runs) == 1:
+            pooled += members
+            continue
+        name = runs[0]
+        pooled += pool(members, name)
+        notes.append(f"{', '.join(runs)} differ in their seed alone and were pooled as {name}")
+    return pooled, notes
 
 
 def _read_run(run: RunPaths, columns: Mapping[str, str], name: str | None) -> list[Curve]:
@@ -238,7 +263,16 @@ def _read_run_folder(path: Path) -> Table:
         except ValueError:
             raise LabError(f"{manifest}: not JSON; mend or remove it") from None
     rows = list(_latest(rows))
+    facts["recipe"] = _recipe(path / "config.gin")
     return Table(path, _all_columns(rows), rows, path.resolve().name, facts, notes)
+
+
+def _recipe(config: Path) -> str:
+    """Digest of a run's configuration without its seed and comments; empty where there is none."""
+    if not config.is_file():
+        return ""
+    lines = [line for line in config.read_text(encoding="utf-8").splitlines() if not line.startswith(("#", "Run.seed"))]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _latest(rows: Sequence[Row]) -> Iterator[Row]:

@@ -6,7 +6,7 @@ A row knows its place in its file, so that a bad value is always reported with f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def _curve(table: Table, names: Mapping[str, str], run: str, task: str, rows: Se
         if seeds[earlier] == seeds[later] and compute[later] < compute[earlier]:
             notes.append(f"unsorted: row {rows[later].number}, column {names['compute']}, goes back; sorted here")
             break
-    return curve(
+    item = curve(
         compute,
         pass_rate,
         known if len(known) == len(rows) else None,
@@ -95,6 +95,14 @@ def _curve(table: Table, names: Mapping[str, str], run: str, task: str, rows: Se
         fit_window=tuple(table.facts.get("fit_window") or (None, None)),
         notes=notes,
     )
+    return replace(item, recipe=str(table.facts.get("recipe", "")), clock=_clock(table.facts))
+
+
+def _clock(facts: Mapping[str, Any]) -> str:
+    """`virtual` or `wall`, where a run's manifest says by which clock its compute was counted."""
+    found = facts.get("clock", "")
+    found = found.get("kind", found.get("name", "")) if isinstance(found, Mapping) else found
+    return str(found)
 
 
 def _refuse_duplicates(table: Table, names: Mapping[str, str], rows: Sequence[Row], keys: Sequence[Any]) -> None:
