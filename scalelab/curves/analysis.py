@@ -194,6 +194,11 @@ class Analysis:
             raise LabError("the paper's method has no uncertainty: use --method joint")
         return self.draws
 
+    def sigmoid_draws(self) -> Draws:
+        """Sigmoids to draw instead of the curves of all shapes, which they meet at the window's end and at twice it."""
+        end = self.fit.window[1]
+        return self.curve_draws() if self.shapes is None else self.shapes.as_sigmoids(end, 2 * end)
+
     def value_interval(self, compute: Sequence[float] | Array, level: float | None = None) -> tuple[Array, Array]:
         """Lower and upper ends of where the curve lies at some compute, other shapes allowed for, `[C]` each."""
         return self._interval("value", compute, level)

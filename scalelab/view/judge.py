@@ -12,7 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from scalelab.curves import Analysis, Curve, Options, analyse, compare, extend_or_stop, pool, read_sources, sharing_test
+from scalelab.curves import (
+    SIGMOID,
+    Analysis,
+    Curve,
+    Options,
+    analyse,
+    compare,
+    extend_or_stop,
+    pool,
+    read_sources,
+    sharing_test,
+)
 from scalelab.curves.compare import Comparison, Entry, efficiency, entry_summary
 from scalelab.errors import LabError
 from scalelab.view.cache import Kept, key_of
@@ -120,7 +131,7 @@ class Judge:
             extension = vars(extend_or_stop(found)).copy()
         except LabError as error:
             return {"run": item.run, "task": item.task, "unit": item.unit, "refused": str(error)}
-        summary = found.summary()
+        summary = found.as_json()
         kept = ("run", "task", "window", "window_rule", "n_points", "intervals", "level", "warnings", "backtest")
         record = {name: summary[name] for name in kept}
         record |= {"parameters": found.fit.parameters, "unit": item.unit, "seeds": len(item.seeds)}
@@ -142,7 +153,7 @@ class Judge:
     def _parallel(self, curves: Sequence[Curve]) -> dict[str, Any]:
         test = sharing_test([self.analysis(item).fit for item in curves], name=curves[0].run)
         kept = ("name", "supported", "likelihood_ratio", "p_value", "aic", "bic")
-        summary = test.summary()
+        summary = test.as_json()
         shared = {row["task"]: row["B"] for row in summary["fits"]["separate"]}
         [common] = {row["B"] for row in summary["fits"]["shared"]} or {None}
         return plain({name: summary[name] for name in kept} | {"B": shared, "common_B": common})
@@ -166,8 +177,7 @@ def _draws(found: Analysis) -> dict[str, list[float]]:
         R0, A, B, C_mid (in the unit of compute), `noise` (added to the pass rate) and `spread` (added to A between
         seeds, as `Draws.evaluation` has it), one number for each of the draws.
     """
-    draws = found.draws
-    assert draws is not None  # the joint fit always draws
+    draws = found.sigmoid_draws() if found.fit.model is SIGMOID else found.curve_draws()
     chosen_M = np.linspace(0, len(draws) - 1, min(DRAWS, len(draws))).astype(int)
     rng = np.random.default_rng(0)
     record = {name: values[chosen_M] for name, values in draws.parameters().items()}

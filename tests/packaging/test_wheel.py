@@ -92,7 +92,8 @@ def test_the_core_fits_forecasts_compares_plans_and_shows_without_an_engine(core
     seeds = [ROOT / "docs" / "quickstart" / name for name in ("seed0", "seed1")]
     assert len(json.loads(call(core, "fit", *seeds, "--json"))["fits"]) == 4
     assert len(json.loads(call(core, "forecast", seeds[0], "--at", 1, "--json"))["forecasts"]) == 2
-    assert set(json.loads(call(core, "compare", *seeds, "--json"))["tasks"]) == {"math", "code"}
+    recipes = [ROOT / "docs" / "study" / "runs" / "recipes_miniature" / name for name in ("scalerl", "magistral")]
+    assert set(json.loads(call(core, "compare", *recipes, "--json"))["tasks"]) == {"math", "code"}
     assert json.loads(call(core, "plan", "scalerl_8b", "--json"))["fits"]
     call(core, "report", seeds[0], "-o", tmp_path / "report.html")
     assert "<html" in (tmp_path / "report.html").read_text()

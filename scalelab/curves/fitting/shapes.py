@@ -12,7 +12,7 @@ Axes: `_M` draws, `_B` problems, `_N` points, `_C` points of compute.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -135,6 +135,30 @@ class Shapes:
     def reached(self, rate: float) -> Array:
         """Logarithm of the compute, relative to the reference, at which each curve reaches a pass rate, `[M]`."""
         return np.concatenate([draws.model.inverse(draws.theta_MP, rate) for draws in self.draws])
+
+    def as_sigmoids(self, first: float, second: float) -> Draws:
+        """Sigmoids with the R0 and A of the curves of all shapes, and with their pass rates at two computes.
+
+        They stand for the curves where only sigmoids can be drawn, from the first compute on.
+        """
+        parts = []
+        for draws in self.draws:
+            theta_MP = draws.theta_MP.copy()
+            if draws.model is not SIGMOID:
+                R0_M, gain_M = theta_MP[:, 0], np.maximum(theta_MP[:, 1] - theta_MP[:, 0], 1e-9)
+                share_M2 = (draws.value([first, second]) - R0_M[:, None]) / gain_M[:, None]
+                share_M2 = np.clip(share_M2, 1e-9, 1 - 1e-9)
+                logit_M2 = np.log(share_M2 / (1 - share_M2))
+                B_M = np.maximum((logit_M2[:, 1] - logit_M2[:, 0]) / np.log(second / first), 0.02)
+                theta_MP[:, 2] = np.log(B_M)
+                theta_MP[:, 3] = np.log(first) - draws.log_reference - logit_M2[:, 0] / B_M
+            parts.append(replace(draws, model=SIGMOID, theta_MP=theta_MP))
+        arrays = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("theta_MP", "noise_M", "spread_M", "drift_M")
+        }
+        order_M = np.random.default_rng(0).permutation(len(arrays["noise_M"]))
+        return replace(parts[0], **{name: values[order_M] for name, values in arrays.items()})
 
     def favoured(self) -> tuple[str, float] | None:
         """The other shape that explains the points best where the sigmoid is improbable, and how improbable that is."""
