@@ -19,7 +19,7 @@ from scalelab.plan.speed import (
     Assumptions,
     Decoding,
     decoding,
-    publication_seconds,
+    publication,
     splits_head,
     training_flops,
     training_seconds,
@@ -76,7 +76,8 @@ class Plan:
         placement: who runs where.
         trainer: GiB on the fullest trainer rank.
         generator: GiB on a generator's device.
-        seconds: of a step: "train", "generate" (evaluations included), "publish", and "step", which they make.
+        seconds: of a step: "train", "generate" (evaluations included), "publish" (from the trainer's first copy to the
+            last engine's new weights), and "step", which they make.
         decoding: an engine in steady state.
         flops: of one optimiser step.
         problems: why it cannot run; none if it can.
@@ -108,14 +109,16 @@ def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -
     measured = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples / run.evaluation.every
     train = training_seconds(hf, place.trainer, place.trainers, completions, length, device, assumed)
     generate = (completions + measured) * length.mean / (place.engines * engine.tokens_per_second)
-    publish = publication_seconds(hf, place.generator.dtype, place.generator.tensor_parallel, device)
-    seconds = {"train": train, "generate": generate, "publish": publish}
-    if isinstance(run.schedule, PipelineRL):  # each side waits for the weights, and else for nobody but the slower one
-        seconds["step"] = max(train, generate) + publish
+    weights = publication(hf, place.generator.dtype, place.trainers, place.generators, device, assumed)
+    seconds = {"train": train, "generate": generate, "publish": weights.standstill + weights.transfer + weights.pause}
+    if isinstance(run.schedule, PipelineRL):  # weights are under way while both sides work
+        seconds["step"] = max(train + weights.standstill, generate + weights.pause)
     else:  # a round ends with its longest completion
         steps = run.schedule.k if isinstance(run.schedule, PPOOffPolicy) else 1
         alone = decoding(hf, place.generator, 1, length, device, assumed)
-        seconds["step"] = train + max(generate, run.recipe.max_tokens * alone.seconds / steps) + publish / steps
+        seconds["step"] = (
+            train + max(generate, run.recipe.max_tokens * alone.seconds / steps) + seconds["publish"] / steps
+        )
     flops = completions * training_flops(
         hf,
         place.trainer.recompute,

@@ -15,7 +15,7 @@ from moe.train.layout import ranks_per_copy
 from scalelab.errors import LabError
 from scalelab.plan.hardware import Device
 from scalelab.plan.lengths import Lengths
-from scalelab.plan.speed import Assumptions, decoding, publication_seconds, training_seconds
+from scalelab.plan.speed import Assumptions, decoding, publication, training_seconds
 from scalelab.run.config import Run
 
 
@@ -78,13 +78,14 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
         step, sequence = decoding_line([(alone.sequences, alone.seconds), (full.sequences, full.seconds)])
     completions = run.recipe.completions_per_step
     seconds = training_seconds(hf_config, run.trainer_config, unit, completions, moments, device, assumed)
-    update = publication_seconds(hf_config, run.generator.dtype, run.generator.tensor_parallel, device)
+    update = publication(hf_config, run.generator.dtype, run.cluster.trainers, run.generator_devices, device, assumed)
     return Rates(
         step_seconds=step,
         sequence_seconds=sequence,
         train_token_seconds=seconds / (completions * kept * (moments.mean + assumed.prompt)),
-        export_seconds=update,
-        pause_seconds=update,
+        export_seconds=update.standstill,
+        transfer_seconds=update.transfer,
+        pause_seconds=update.pause,
     )
 
 

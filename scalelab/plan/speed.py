@@ -34,6 +34,9 @@ class Assumptions:
         sigma: standard deviation of the logarithm of a length.
         prompt: tokens of a prompt.
         dropped: share of completions without a gradient, because all of their group have the same reward.
+        staging: 10⁹ bytes/s at which a rank copies weights into shared memory.
+        sockets: 10⁹ bytes/s that a machine sends or receives through sockets.
+        loading: 10⁹ bytes/s at which an engine's process loads weights from shared memory.
     """
 
     mfu: float = 0.40
@@ -46,6 +49,9 @@ class Assumptions:
     sigma: float = 0.6
     prompt: int = 256
     dropped: float = 0.0
+    staging: float = 4.0
+    sockets: float = 3.0
+    loading: float = 4.0
 
 
 def attention_flops(hf_config: dict[str, Any], tokens: float, square: float) -> float:
@@ -170,6 +176,32 @@ def _weights_read(counts: Parameters, fields: dict[str, Any], sequences: float) 
     return counts.total - counts.embedding - routed * untouched
 
 
-def publication_seconds(hf_config: dict[str, Any], dtype: str, ranks: int, device: Device) -> float:
-    """New weights to an engine over the network: all engines fetch side by side, each of its devices its share."""
-    return sizes(hf_config).total * BYTES[dtype] / ranks / (device.network * 1e9)
+@dataclass(frozen=True)
+class Publication:
+    """Seconds of one publication of the weights, shard by shard (`moe.weights.shards`).
+
+    Attributes:
+        standstill: of the trainer, while every rank copies its share into shared memory.
+        transfer: until the last machine with engines has all shares, beside training and generation.
+        pause: of an engine, while each of its processes puts parameters together and loads them.
+    """
+
+    standstill: float
+    transfer: float
+    pause: float
+
+
+def publication(
+    hf_config: dict[str, Any], dtype: str, trainers: int, generators: int, device: Device, assumed: Assumptions
+) -> Publication:
+    """Estimate a publication from the bytes of the real path and the assumed speeds of host memory and sockets.
+
+    A rank stages 1/trainers of the model. Machines with engines fetch the model once each: a receiving machine is
+    limited by its own sockets, the trainer's machines by those of all. Every process of an engine reads the whole
+    model out of shared memory, whatever part of it it keeps.
+    """
+    size = sizes(hf_config).total * BYTES[dtype]
+    senders, receivers = (-(-count // device.per_node) for count in (trainers, generators))
+    apart = trainers + generators > device.per_node
+    network = size * max(1.0, receivers / senders) / (assumed.sockets * 1e9) if apart else 0.0
+    return Publication(size / trainers / (assumed.staging * 1e9), network, size / (assumed.loading * 1e9))

@@ -8,7 +8,7 @@ from scalelab.plan.hardware import device
 from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.plan.planner import evaluate, placement
 from scalelab.plan.rates import rates, slots, trainer_unit
-from scalelab.plan.speed import Assumptions
+from scalelab.plan.speed import Assumptions, publication
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,14 @@ def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
     step = found.step_seconds + found.sequence_seconds * plan.decoding.sequences
     assert step == pytest.approx(plan.decoding.seconds, rel=0.02)
     assert plan.decoding.sequences <= at_once + 1
+
+
+def test_publication_counts_the_bytes_of_every_hand():
+    """As numbers on the back of an envelope: 16.06 GB, two trainer machines, eight with engines."""
+    hf, h100 = resolve("h100/scalerl_8b").run.model.to_hf(), device("h100")
+    assumed = Assumptions(staging=1.0, sockets=2.0, loading=4.0)
+    found = publication(hf, "bfloat16", 16, 64, h100, assumed)
+    assert (found.standstill, found.transfer, found.pause) == pytest.approx(
+        (16.06 / 16, 16.06 * 4 / 2, 16.06 / 4), rel=1e-3
+    )
+    assert publication(hf, "bfloat16", 4, 4, h100, assumed).transfer == 0
