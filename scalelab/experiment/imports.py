@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -30,7 +31,8 @@ def display_path(file: str | Path) -> str:
 class Imports:
     """Imports what a configuration names, and remembers the files of the user's own modules.
 
-    Their folder stays on `sys.path`, since objects of their classes are pickled by the module's name.
+    Objects of their classes are pickled by the module's name, so their folder stays on Python's path, here and (by
+    PYTHONPATH) in the processes that this one starts.
     """
 
     folders: Sequence[Path] = ()
@@ -84,6 +86,8 @@ class Imports:
         if folder not in sys.path:
             sys.path.append(folder)
             importlib.invalidate_caches()
+        paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), folder]
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
         origin = _origin(top)
         if origin is None or Path(origin).resolve() != file.resolve():
             raise LabError(

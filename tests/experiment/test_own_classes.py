@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -70,6 +71,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / f"{name}.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     yield tmp_path
     sys.modules.pop(name, None)
 
@@ -104,6 +106,11 @@ def test_a_class_beside_the_experiment_is_bound_by_its_module(folder: Path) -> N
     assert (task.name, task.temperature, task.words.longest, resolved.run.recipe.loss.eps) == ("reverse", 2.0, 7, 0.25)
     assert resolved.bindings[f"{module(folder)}.Words.longest"] == 7
     assert pickle.loads(pickle.dumps(resolved.run)) == resolved.run
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).tasks[0].words.longest)"
+    child = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(resolved.run), capture_output=True, timeout=60
+    )
+    assert child.stdout == b"7\n", child.stderr.decode()
 
 
 def test_a_class_of_ones_own_may_be_an_override(folder: Path) -> None:
