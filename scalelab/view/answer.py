@@ -60,9 +60,9 @@ def _lead(one: Mapping[str, Any]) -> str:
     where = f"at {quantity(one['at'], one['unit'])}"
     sure = "surely" if chance >= SURE else "probably" if chance >= LIKELY else "not surely"
     if chance < 0.5:
-        text = f"{start}, but {where} {rival} is ahead of it with {1 - chance:.0%}"
+        text = f"{start}, but {where} {rival} is ahead of it with {percent(1 - chance)}"
     else:
-        text = f"{start}; it is {sure} better than {rival} ({chance:.0%} {where})"
+        text = f"{start}; it is {sure} better than {rival} ({percent(chance)} {where})"
     tied = leader["tied_with"]
     if tied:
         text += f", and its A ties with {_few(tied)}"
@@ -83,6 +83,11 @@ def _outlook(fit: Mapping[str, Any], name: bool) -> str:
     verdict = extension["reading"].partition(":")[0]
     advice = {"extend": "worth going on", "stop": "not worth going on", "unclear": "too close to call"}
     return f"Twice the compute would bring{who} {gain}: {advice.get(verdict, verdict)}."
+
+
+def percent(chance: float) -> str:
+    """A probability in whole percent; what rounds to certainty is said as a bound."""
+    return "more than 99%" if 0.995 < chance < 1 else "less than 1%" if 0 < chance < 0.005 else f"{chance:.0%}"
 
 
 def value(number: float, interval: Sequence[float | None] | None) -> str:

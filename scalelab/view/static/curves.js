@@ -89,8 +89,8 @@
     const first = state.log ? Math.min(...entries.flatMap((points) => (points.x.compute || []).filter((value) => value > 0))) : 0;
     const [start, last] = [Math.max(first, 0), fit.window[1]];
     const end = Math.max(horizon, last);
-    const inside = Lab.curve.grid(start || last / 1000, last, 90, state.log);
-    const outside = end > last ? Lab.curve.grid(last, end, 45, state.log) : [];
+    const inside = Lab.curve.grid(start || last / 1000, last, 70, state.log);
+    const outside = end > last ? Lab.curve.grid(last, end, 18, state.log) : [];
     const at = (compute) => Lab.curve.sigmoid({ R0: fit.parameters.R0 ?? 0, ...fit.parameters }, compute);
     xs.push(place(end));
     const line = (list, value, more) => ({ type: "line", name, data: list.map((compute) => [place(compute), value(compute)]), showSymbol: false, silent: true, z: 3, itemStyle: { color }, emphasis: { disabled: true }, ...more });
@@ -116,10 +116,14 @@
     const many = data.length > 60;
     const used = (row) => fit && (row.value[4] === 0 || (row.value[4] >= fit.window[0] && row.value[4] <= fit.window[1]));
     return [
-      { type: "custom", silent: true, z: 2, clip: true, data: data.map((row) => row.value), encode: { x: 0, y: 1 },
+      // All bars of a recipe are one path: a path for each point costs ten times as long to draw.
+      { type: "custom", silent: true, z: 2, clip: true, data: data.length ? [[data[0].value[0], data[0].value[1]]] : [],
         renderItem: (_, api) => {
-          const [a, b] = [api.coord([api.value(0), api.value(1) - api.value(2)]), api.coord([api.value(0), api.value(1) + api.value(2)])];
-          return { type: "line", shape: { x1: a[0], y1: a[1], x2: b[0], y2: b[1] }, style: { stroke: color, opacity: 0.4 } };
+          const bars = data.map(({ value: [x, y, stderr] }) => {
+            const [a, b] = [api.coord([x, y - stderr]), api.coord([x, y + stderr])];
+            return `M${a[0].toFixed(1)} ${a[1].toFixed(1)}L${b[0].toFixed(1)} ${b[1].toFixed(1)}`;
+          });
+          return { type: "path", shape: { d: bars.join("") }, style: { stroke: color, fill: "none", opacity: 0.4 } };
         } },
       { type: "scatter", name, z: 4, symbol: Lab.symbol(code), symbolSize: many ? 5 : 7, data: data.map((row) => (used(row) ? row : { ...row, itemStyle: { color: ink().ground, borderColor: color, borderWidth: 1.2 } })), itemStyle: { color }, emphasis: { scale: 1.6 } },
     ];
@@ -202,10 +206,19 @@
         button("none", () => { state.overview.groups.forEach((group) => state.hidden.add(group.name)); refresh(); fillLegend(); }, { class: "quiet small" }),
       ] : []));
     }
+    // One thing a frame: the control that was used answers at once, the charts follow one by one.
+    let queue = [];
+    function next() {
+      const task = queue.shift();
+      if (!task) return;
+      task();
+      if (queue.length) requestAnimationFrame(next);
+    }
     function refresh() {
-      charts.forEach((chart) => chart.draw());
-      forecasts.replaceChildren(forecastTable());
+      const idle = queue.length === 0;
+      queue = [...charts.map((chart) => () => chart.draw()), () => forecasts.replaceChildren(forecastTable())];
       showBudget();
+      if (idle) requestAnimationFrame(next);
     }
     const again = () => Lab.show();
     const controls = h("div", { class: "controls" },
