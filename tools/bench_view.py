@@ -98,15 +98,16 @@ def to_answer(browser: Any, address: str) -> float:
     return 1000 * spent
 
 
-def clicks(page: Page) -> list[float]:
-    """Milliseconds of each button and box of a view, from the click to the next frame."""
+def clicks(page: Page) -> list[tuple[float, str]]:
+    """Milliseconds of each button and box of a view, from the click to the next frame, and which it was."""
     what, found = "main button, main input[type=checkbox], main summary", []
     for index in range(len(page.query_selector_all(what))):
         controls = page.query_selector_all(what)  # a click may make its neighbours anew
         if index < len(controls) and controls[index].is_visible() and controls[index].is_enabled():
             if "Save" in (controls[index].get_attribute("aria-label") or ""):
                 continue
-            found.append(controls[index].evaluate(PRESS))
+            label = " ".join(controls[index].evaluate("one => one.innerText || one.ariaLabel || one.type").split())[:30]
+            found.append((controls[index].evaluate(PRESS), label))
             page.wait_for_timeout(400)
     return found
 
@@ -122,11 +123,11 @@ def measure(browser: Any, address: str, views: Sequence[str]) -> None:
         before = time.perf_counter()
         page.evaluate("view => { location.hash = view; }", view)
         page.wait_for_selector(f"body:not([data-shown='{shown}'])")
-        spent = 1000 * (time.perf_counter() - before)
+        shown_in = 1000 * (time.perf_counter() - before)
         times = clicks(page)
-        print(
-            f"| {view} | {spent:.0f} | {len(times)} | {statistics.median(times):.0f} | {max(times):.0f} |", flush=True
-        )
+        middle = f"{statistics.median(spent for spent, _ in times):.0f}" if times else "–"
+        slowest = "{:.0f} ({})".format(*max(times)) if times else "–"
+        print(f"| {view} | {shown_in:.0f} | {len(times)} | {middle} | {slowest} |", flush=True)
 
 
 def many_completions(folder: Path, count: int) -> Path:
