@@ -26,8 +26,9 @@ from moe.model.config import Llama
 from scalelab.experiment import resolve
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer
 from scalelab.rollout.types import Completion
-from scalelab.run.actors import start_ray
 from scalelab.run.base_model import base_model
+from scalelab.run.cluster.actors import start_ray
+from scalelab.run.cluster.waiting import wait_for
 from scalelab.run.config import Run
 from scalelab.run.driver import Driver
 from scalelab.run.folder import RunFolder, read_lines
@@ -36,7 +37,6 @@ from scalelab.run.progress import Progress
 from scalelab.run.session import phrase_ids
 from scalelab.run.trainers import Trainers
 from scalelab.run.verifiers import Verifiers
-from scalelab.run.waits import wait_for
 from tasks.math.miniature import MathMiniature
 from tasks.types import Prompt, Verdict, verdict
 

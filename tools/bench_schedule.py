@@ -32,8 +32,9 @@ from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.plan.rates import Rates, decoding_line
 from scalelab.rollout.tokenizer import load_tokenizer
 from scalelab.rollout.types import Completion, Kind, Request
-from scalelab.run.actors import start_ray
 from scalelab.run.base_model import base_model
+from scalelab.run.cluster.actors import start_ray
+from scalelab.run.cluster.waiting import wait_for
 from scalelab.run.config import Run
 from scalelab.run.driver import Driver
 from scalelab.run.folder import RunFolder, read_lines
@@ -42,7 +43,6 @@ from scalelab.run.progress import Progress
 from scalelab.run.session import phrase_ids
 from scalelab.run.trainers import Trainers
 from scalelab.run.verifiers import Verifiers
-from scalelab.run.waits import wait_for
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.simulate.build import build

@@ -46,7 +46,7 @@ def _why_no_cuda() -> str:
     return "CUDA sees none: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
 
 
-def join(layout: Layout, rank: int, world: int, rendezvous: str, deadline: float) -> None:
+def join(layout: Layout, rank: int, world: int, rendezvous: str | None, deadline: float) -> None:
     """Meet the other ranks and form Megatron's groups; one trainer per process at a time.
 
     Args:
@@ -54,12 +54,18 @@ def join(layout: Layout, rank: int, world: int, rendezvous: str, deadline: float
         rank: this process, 0 … world − 1.
         world: number of trainer processes.
         rendezvous: ``tcp://host:port`` (rank 0 listens there alone) or ``file:///path`` on a shared disk; another one
-            for every meeting, for a rank that comes early to the next would meet the last one's remains.
+            for every meeting, for a rank that comes early to the next would meet the last one's remains. None shares
+            the process group of one that this process has already (an inference engine's), and leaves it alone.
         deadline: seconds to wait for the other ranks, here and in every collective operation.
 
     Raises:
         MoeError: if the others do not come in time.
     """
+    if rendezvous is None:
+        if world > 1 or not dist.is_initialized() or dist.get_world_size() > 1:
+            raise MoeError("only one rank alone can share this process's group: name a rendezvous")
+        _form_groups(layout, deadline)
+        return
     if dist.is_initialized():
         raise MoeError("this process already holds a trainer; close() it before making another")
     if torch.cuda.is_available():
@@ -76,6 +82,11 @@ def join(layout: Layout, rank: int, world: int, rendezvous: str, deadline: float
         raise MoeError(
             f"rank {rank} of {world} did not meet the others at {rendezvous} within {deadline:.0f} s: {error}"
         ) from error
+    _form_groups(layout, deadline)
+
+
+def _form_groups(layout: Layout, deadline: float) -> None:
+    """Form Megatron's groups within torch's process group."""
     with cpu_host.megatron():
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=layout.tensor,
@@ -126,8 +137,8 @@ def one_does(what: str) -> Iterator[bool]:
         raise MoeError(message[0])
 
 
-def leave() -> None:
-    """Dissolve the groups."""
+def leave(shared: bool = False) -> None:
+    """Dissolve Megatron's groups, and torch's process group unless it is shared."""
     parallel_state.destroy_model_parallel()
-    if dist.is_initialized():
+    if dist.is_initialized() and not shared:
         dist.destroy_process_group()

@@ -81,7 +81,7 @@ class Trainer:
         config: TrainerConfig,
         rank: int = 0,
         world: int = 1,
-        rendezvous: str = "tcp://127.0.0.1:29600",
+        rendezvous: str | None = "tcp://127.0.0.1:29600",
         weights: Weights | None = None,
     ) -> None:
         arch = architecture(hf_config)
@@ -89,6 +89,7 @@ class Trainer:
         parallel.check_device(config.device)
         parallel.join(config.layout, rank, world, rendezvous, config.deadline)
         self.hf_config, self.config, self.rank, self.world = hf_config, config, rank, world
+        self._shares_group = rendezvous is None
         self.version = self.skipped = self._skipped_in_a_row = 0
         self._saver = Saver(config.save_deadline)
         self._publisher: Publisher | None = None
@@ -313,7 +314,7 @@ class Trainer:
         finally:
             if self._publisher is not None:
                 self._publisher.close()
-            parallel.leave()
+            parallel.leave(self._shares_group)
             if "optimizer" in self.__dict__:
                 self.optimizer.release()
             for held in ("model", "optimizer"):

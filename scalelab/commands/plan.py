@@ -139,7 +139,7 @@ def _print(name: str, run: Run, plan: Plan, proposal: Plan | None, hardware: Dev
         ("generators", f"{place.engines} engines on {place.generators} devices, {rest} nodes"),
         ("decoding", f"{plan.decoding.sequences:.0f} sequences an engine, {_speed(plan)}"),
         ("step", _seconds(run, plan)),
-        ("budget", f"{steps:,} steps, {gpu_hours:,.0f} {run.cluster.compute_unit}"),
+        ("budget", f"{steps:,} steps, {gpu_hours:,.0f} {run.compute_unit}"),
     ]
     print_table(rows)
     print(f"\nGiB on a device, of {hardware.memory_gib:.0f}")

@@ -6,11 +6,12 @@ from moe.checkpoint.folder import CheckpointPolicy
 from moe.model.config import Llama, Llama3Rope, Llama4Text, Mixtral, Qwen3, Qwen3Moe
 from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from scalelab.experiment.registry import Registry
+from scalelab.plan.durations import Rates
 from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
-from scalelab.run.config import SFT, Budget, Cluster, Evaluation, Run
+from scalelab.run.config import SFT, Budget, Cluster, Evaluation, Run, Virtual
 from scalelab.run.monitors import Monitors
 from scalelab.run.retention import Retention
 from scalelab.schedule.pipeline import PipelineRL
@@ -31,7 +32,7 @@ LAB = Registry(
         *(Recipe, CISPO, DAPO, GRPO, GSPO, ForcedInterruption, LengthPenalty),
         *(PipelineRL, PPOOffPolicy, Synchronous),
         *(MathMiniature, CodeMiniature, SymbolicGSM, MathDataset, CodeDataset, FunctionTask, ReasoningGym),
-        *(SFT, Evaluation, Budget, Cluster, Monitors, Retention),
+        *(SFT, Evaluation, Budget, Cluster, Virtual, Rates, Monitors, Retention),
     ),
 )
 """Each is a frozen dataclass that imports without torch; a field annotated with one of them needs no binding."""

@@ -218,6 +218,13 @@ class StepLoss:
         }
 
 
+SUMMARY = (
+    *("entropy", "ratio_min", "ratio_mean", "ratio_max", "ratio_clipped"),
+    *("kl", "gap_mean", "gap_max", "same_version_gap_mean"),
+)
+"""Names of what `summarise` returns."""
+
+
 def summarise(metrics: Mapping[str, float]) -> dict[str, float | None]:
     """Turn the trainer's reduced sums into the per-token figures of `metrics.jsonl`.
 

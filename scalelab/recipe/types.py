@@ -48,6 +48,12 @@ class Rollout:
     """The thinking was ended by force."""
     routed_TLK: np.ndarray | None = None
     """int16[prompt and completion, layers, experts per token]: experts that generated it, −1 where not recorded."""
+    prompt: str = ""
+    """The prompt as people read it."""
+    text: str = ""
+    """What the model wrote."""
+    detail: str = ""
+    """What the verifier says, for people."""
 
     def __post_init__(self) -> None:
         n_tokens = len(self.completion_ids)

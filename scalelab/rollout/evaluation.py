@@ -5,29 +5,15 @@ Pure arithmetic, no engine. Axes: `_P` prompts, `_K` completions of each.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from scalelab.errors import LabError
-
-
-@dataclass(frozen=True)
-class Score:
-    """A graded completion, as far as an evaluation looks at it."""
-
-    task: str
-    prompt_id: str
-    reward: float
-    """1 passed, 0 did not."""
-    outcome: str
-    truncated: bool
-    interrupted: bool
-    length: int
-    """Tokens."""
+from scalelab.recipe.types import Rollout
 
 
 @dataclass(frozen=True)
@@ -56,39 +42,52 @@ class TaskEvaluation:
         return asdict(self)
 
 
-def evaluate(scores: Iterable[Score]) -> list[TaskEvaluation]:
-    """mean@k and the rest per task, in the order in which the tasks first appear.
+def evaluate(rollouts: Sequence[Rollout]) -> dict[str, TaskEvaluation]:
+    """Compute mean@k and the rest per task, in the order in which the tasks first appear.
+
+    A prompt with a completion that the verifier failed to grade is left out of the pass rate, since an error says
+    nothing about the policy; `n_prompts` and `outcomes` show it.
 
     Raises:
-        LabError: a task's prompts have different numbers of completions, or there is only one prompt.
+        LabError: a task's prompts have different numbers of completions, or fewer than two of them could be graded.
     """
-    by_task: dict[str, list[Score]] = {}
-    for score in scores:
-        by_task.setdefault(score.task, []).append(score)
-    return [_evaluate_task(task, of_task) for task, of_task in by_task.items()]
+    by_task: defaultdict[str, list[Rollout]] = defaultdict(list)
+    for rollout in rollouts:
+        by_task[rollout.task].append(rollout)
+    return {task: _evaluate_task(task, of_task) for task, of_task in by_task.items()}
 
 
-def _evaluate_task(task: str, scores: list[Score]) -> TaskEvaluation:
-    by_prompt: dict[str, list[float]] = {}
-    for score in scores:
-        by_prompt.setdefault(score.prompt_id, []).append(score.reward)
-    sizes = {len(rewards) for rewards in by_prompt.values()}
-    if len(sizes) > 1 or len(by_prompt) < 2:
+def rewards_by_prompt(rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
+    """Rewards of every prompt's completions, without the prompts that the verifier failed to grade in part."""
+    failed = {rollout.prompt_id for rollout in rollouts if not rollout.graded}
+    rewards: defaultdict[str, list[float]] = defaultdict(list)
+    for rollout in rollouts:
+        if rollout.prompt_id not in failed:
+            rewards[rollout.prompt_id].append(rollout.reward)
+    return rewards
+
+
+def _evaluate_task(task: str, rollouts: list[Rollout]) -> TaskEvaluation:
+    rewards = rewards_by_prompt(rollouts)
+    sizes = {len(of_prompt) for of_prompt in rewards.values()}
+    if len(sizes) != 1 or len(rewards) < 2:
+        failed = next((one.detail for one in rollouts if not one.graded), "")
         raise LabError(
-            f"evaluation of {task}: {len(by_prompt)} prompts with {sorted(sizes)} completions each; "
-            "it takes two or more prompts with equally many"
+            f"evaluation of {task}: {len(rewards)} prompts with {sorted(sizes)} completions each could be graded; it "
+            f"takes two or more prompts with equally many" + (f"; the verifier failed: {failed}" if failed else "")
         )
-    pass_rate, stderr = mean_at_k(np.array(list(by_prompt.values()), np.float64))
+    graded = [rollout for rollout in rollouts if rollout.prompt_id in rewards]
+    pass_rate, stderr = mean_at_k(np.array(list(rewards.values()), np.float64))
     return TaskEvaluation(
         task=task,
-        n_prompts=len(by_prompt),
+        n_prompts=len(rewards),
         k=sizes.pop(),
         pass_rate=pass_rate,
         stderr=stderr,
-        truncated=float(np.mean([score.truncated for score in scores])),
-        interrupted=float(np.mean([score.interrupted for score in scores])),
-        outcomes=dict(Counter(score.outcome for score in scores)),
-        mean_length=float(np.mean([score.length for score in scores])),
+        truncated=float(np.mean([one.truncated for one in graded])),
+        interrupted=float(np.mean([one.interrupted for one in graded])),
+        outcomes=dict(Counter(one.outcome for one in rollouts)),
+        mean_length=float(np.mean([len(one.completion_ids) for one in graded])),
     )
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,7 +26,7 @@ from scalelab.rollout.engine import Engine, Output, bias_shapes, weight_shapes
 from scalelab.rollout.interruption import Phrases, forced_mask
 from scalelab.rollout.thinking import Transitions
 from scalelab.rollout.transfer import fetch
-from scalelab.rollout.types import Completion, Kind, Outstanding, Request
+from scalelab.rollout.types import Completion, Kind, Request
 
 _EMBEDDING = "model.embed_tokens.weight"
 _CLOSED = "the generator is closed: start another"
@@ -36,14 +35,6 @@ _STATS = [
     *(f"{name}_{kind}" for name in ("completions", "tokens", "busy_seconds") for kind in _KINDS),
     *("idle_seconds", "update_seconds", "updates", "steps"),
 ]
-
-
-@dataclass(frozen=True)
-class _Live:
-    """A request that is not finished."""
-
-    request: Request
-    submitted: float
 
 
 class Generator:
@@ -84,7 +75,7 @@ class Generator:
         self._vocab_size = self._shapes[_EMBEDDING][0]
         self._shapes.update(bias_shapes(Path(model_dir), config))
         self._changed = threading.Condition()
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, Request] = {}
         self._backlog: deque[Request] = deque()
         self._done: deque[Completion] = deque()
         self._running: Counter[Kind] = Counter()
@@ -113,8 +104,7 @@ class Generator:
                 raise LabError("requests that a generator holds at once need different ids")
             for request in requests:
                 self._check(request)
-            now = time.monotonic()
-            self._live.update({request.id: _Live(request, now) for request in requests})
+            self._live.update({request.id: request for request in requests})
             self._backlog.extend(requests)
             self._changed.notify_all()
 
@@ -207,7 +197,7 @@ class Generator:
                 backlog = {request.id for request in self._backlog}
                 self._backlog = deque(request for request in self._backlog if request.id not in wanted)
                 begun = [id for id in aborted if id not in backlog]
-                self._running.subtract(self._live[id].request.kind for id in begun)
+                self._running.subtract(self._live[id].kind for id in begun)
                 for id in aborted:
                     del self._live[id]
             engine.abort(begun)
@@ -215,11 +205,12 @@ class Generator:
         self._call(forget, self._config.update_timeout, "the generator to abort requests")
         return aborted
 
-    def outstanding(self) -> Outstanding:
-        """What is submitted and not finished."""
+    @property
+    def unfinished(self) -> int:
+        """Completions submitted and not finished."""
         with self._changed:
             self._check_alive()
-            return Outstanding(len(self._live), sum(live.request.max_tokens for live in self._live.values()))
+            return len(self._live)
 
     def stats(self) -> dict[str, float]:
         """Totals since the start.
@@ -352,7 +343,7 @@ class Generator:
     def _hand_out(self, outputs: list[Output]) -> None:
         with self._changed:
             for output in outputs:
-                completion = self._complete(output)
+                completion = complete(self._live.pop(output.id), output, self._phrases)
                 kind = completion.request.kind
                 self._running[kind] -= 1
                 self._stats[f"completions_{kind}"] += 1
@@ -360,20 +351,20 @@ class Generator:
                 self._done.append(completion)
             self._changed.notify_all()
 
-    def _complete(self, output: Output) -> Completion:
-        live = self._live.pop(output.id)
-        forced_T = forced_mask(output.token_ids.tolist(), live.request.interrupt_at, self._phrases)
-        return Completion(
-            request=live.request,
-            token_ids=output.token_ids,
-            logprobs_T=output.logprobs_T,
-            spans=output.spans,
-            forced_T=forced_T,
-            truncated=output.truncated,
-            interrupted=bool(forced_T.any()),
-            seconds=time.monotonic() - live.submitted,
-            routed_TLK=output.routed_TLK,
-        )
+
+def complete(request: Request, output: Output, phrases: Phrases) -> Completion:
+    """What the engine knows of a finished completion, as a message; the text is for who holds the tokenizer."""
+    forced_T = forced_mask(output.token_ids.tolist(), request.interrupt_at, phrases)
+    return Completion(
+        request=request,
+        token_ids=output.token_ids,
+        logprobs_T=output.logprobs_T,
+        spans=output.spans,
+        forced_T=forced_T,
+        truncated=output.truncated,
+        interrupted=bool(forced_T.any()),
+        routed_TLK=output.routed_TLK,
+    )
 
 
 def _tensors(weights: Iterable[tuple[str, torch.Tensor] | Bucket]) -> Iterator[tuple[str, torch.Tensor]]:

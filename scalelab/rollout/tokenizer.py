@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -105,3 +106,9 @@ def answer_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[Compl
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: str | Path) -> None:
     """Write the tokenizer into a model folder, for transformers, vLLM and `load_tokenizer`."""
     tokenizer.save_pretrained(str(folder))
+
+
+def with_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[Completion]) -> list[Completion]:
+    """Completions with their texts."""
+    texts = answer_texts(tokenizer, completions)
+    return [replace(completion, text=text) for completion, text in zip(completions, texts, strict=True)]

@@ -5,8 +5,8 @@ Axes: `_T` tokens of one completion.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -32,8 +32,8 @@ class Request:
     """Output position from which the interruption phrase is forced, unless thinking is closed by then."""
     kind: Kind = "train"
     """Whose compute this is: evaluation is accounted apart."""
-    meta: dict[str, Any] = field(default_factory=dict)
-    """The caller's own, carried through untouched."""
+    task: str = ""
+    """The task whose completions tell how long this one may become."""
 
 
 @dataclass(frozen=True)
@@ -53,23 +53,8 @@ class Completion:
     """Stopped at `max_tokens` without an end-of-sequence token."""
     interrupted: bool
     """At least one token was forced."""
-    seconds: float
-    """From submission to the last token."""
+    text: str = ""
+    """What the model wrote, without the tokens that end it."""
     routed_TLK: np.ndarray | None = None
     """int16[prompt and completion tokens, layers, experts of a token]: the experts that each token went through, −1
     where none were recorded (`scalelab.rollout.routing`); None unless asked for."""
-
-    @property
-    def oldest_version(self) -> int:
-        """Policy version that produced the first token; the trainer's version minus this is the staleness."""
-        return self.spans[0][0]
-
-
-@dataclass(frozen=True)
-class Outstanding:
-    """What a generator still has to do, for balancing load between several."""
-
-    completions: int
-    """Submitted and not finished."""
-    tokens: int
-    """Upper bound on the tokens still to be generated for them."""

@@ -9,9 +9,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -25,8 +26,7 @@ from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tok
 from scalelab.run.checkpoint_model import find_model
 from scalelab.run.config import Run
 from scalelab.run.packaged import PREFIX, packaged_model
-from scalelab.run.trainers import Trainers
-from scalelab.run.waits import wait_for
+from scalelab.run.progress import Progress
 from tasks.miniature import Miniature
 from tasks.types import Prompt
 
@@ -122,18 +122,66 @@ def cache_key(run: Run, tokenizer: Any) -> str:
         "optimizer": {name: value for name, value in asdict(run.trainer.optimizer).items() if name not in RL_ONLY},
         "tasks": [asdict(cast(Any, task)) for task in run.tasks],
         "sft": [run.sft.steps, run.sft.traces_per_step, run.sft.learning_rate],
-        "seed": run.seed,
+        "seed": base_seed(run),
         "examples": examples,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def base_model(run: Run, say: Callable[[str], None], cache: Path | None = None) -> Path:
+class Tuner(Protocol):
+    """A trainer for supervised fine-tuning."""
+
+    def start_step(self, sequences: list[Sequence], loss: Any, lr: float) -> Callable[[], float]:
+        """Start an optimiser step; what is returned waits for its loss."""
+
+    def save_hf(self, folder: Path) -> None:
+        """Write the weights into a Hugging Face folder."""
+
+    def close(self) -> None:
+        """Give devices and memory back."""
+
+
+StartTuner = Callable[[Run], Tuner]
+
+
+class LocalTuner:
+    """Fine-tunes in this process."""
+
+    def __init__(self, run: Run) -> None:
+        import tempfile
+
+        from moe.train.trainer import Trainer
+
+        self._folder = tempfile.TemporaryDirectory(prefix="scalelab-sft-")
+        self._trainer = Trainer(run.model.to_hf(), run.trainer_config, rendezvous=f"file://{self._folder.name}/meet")
+
+    def start_step(self, sequences: list[Sequence], loss: Any, lr: float) -> Callable[[], float]:
+        """Take an optimiser step."""
+        result = self._trainer.train_step(sequences, loss, lr)
+        return lambda: result.loss
+
+    def save_hf(self, folder: Path) -> None:
+        """Write the weights into a Hugging Face folder."""
+        self._trainer.save_hf(folder)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._trainer.close()
+        self._folder.cleanup()
+
+
+def base_seed(run: Run) -> int:
+    """The seed of the base model."""
+    return run.seed if run.sft.seed is None else run.sft.seed
+
+
+def base_model(run: Run, progress: Progress, tuner: StartTuner, cache: Path | None = None) -> Path:
     """The folder (Hugging Face form: configuration, tokenizer, weights) of the model RL starts from.
 
     Args:
         run: the run; its `sft`, `model`, `tasks` and `seed` decide the model.
-        say: takes one line of progress at a time.
+        progress: shows how far fine-tuning is.
+        tuner: starts a trainer for it.
         cache: where models are kept; `~/.cache/scalelab/base` by default, or under `SCALELAB_CACHE`.
     """
     cache = cache or _cache()
@@ -142,12 +190,12 @@ def base_model(run: Run, say: Callable[[str], None], cache: Path | None = None) 
     tokenizer = base_tokenizer(run)
     folder = cache / cache_key(run, tokenizer)
     if folder.exists():
-        say(f"SFT: taken from {folder}")
+        progress.say(f"SFT: taken from {folder}")
         return folder
     cache.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
-        _make(run, tokenizer, partial, say)
+        _make(run, tokenizer, partial, progress, tuner)
         os.replace(partial, folder)
     except OSError:
         if not folder.exists():  # else a run beside this one has made the same model meanwhile
@@ -161,35 +209,29 @@ def _cache() -> Path:
     return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab")) / "base"
 
 
-def _make(run: Run, tokenizer: Any, folder: Path, say: Callable[[str], None]) -> None:
+def _make(run: Run, tokenizer: Any, folder: Path, progress: Progress, tuner: StartTuner) -> None:
     save_tokenizer(tokenizer, folder)
-    say(f"SFT: {run.sft.steps} steps of {run.sft.traces_per_step} traces; starting the trainer")
+    progress.say(f"SFT: {run.sft.steps} steps of {run.sft.traces_per_step} traces; starting the trainer")
     # Recipes that are compared start from one model, whatever precision they choose for the head.
-    trainers = Trainers(replace(run, recipe=replace(run.recipe, fp32_head="both")), None, run.sft.trainers)
-    try:
-        trainers.ready()
-        _fine_tune(run, tokenizer, trainers, say)
-        trainers.call("save_hf", str(folder))
-    finally:
-        trainers.stop()
+    recipe = replace(run.recipe, fp32_head="both")
+    with closing(tuner(replace(run, recipe=recipe, seed=base_seed(run)))) as model:
+        _fine_tune(run, tokenizer, model, progress)
+        model.save_hf(folder)
 
 
-def _fine_tune(run: Run, tokenizer: Any, trainers: Trainers, say: Callable[[str], None]) -> None:
+def _fine_tune(run: Run, tokenizer: Any, model: Tuner, progress: Progress) -> None:
     """Train; the next batch is made while the trainer works on the last."""
-    sft, began, said = run.sft, time.monotonic(), 0.0
-    pending, loss = None, math.nan
-    for step, batch in enumerate(_batches(run, tokenizer)):
-        if pending is not None:
-            loss = wait_for(pending, run.cluster.stall_seconds, f"SFT step {step - 1}")[0].loss
-        pending = trainers.start_step(batch, cross_entropy, learning_rate(step, sft.steps, sft.learning_rate))
-        elapsed = time.monotonic() - began
-        if step and elapsed - said > 5:
-            said = elapsed
-            left = elapsed / step * (sft.steps - step)
-            say(f"SFT: step {step}/{sft.steps}, loss {loss:.3f}, {left:.0f} s left")
+    sft, began = run.sft, time.monotonic()
+    pending: Callable[[], float] | None = None
+    loss = math.nan
+    with progress.work("SFT", sft.steps, "steps") as advance:
+        for step, batch in enumerate(_batches(run, tokenizer)):
+            if pending is not None:
+                loss = pending()
+                advance(step, f"loss {loss:.3f}")
+            pending = model.start_step(batch, cross_entropy, learning_rate(step, sft.steps, sft.learning_rate))
     if pending is not None:
-        loss = wait_for(pending, run.cluster.stall_seconds, "the last SFT step")[0].loss
-        say(f"SFT: done in {time.monotonic() - began:.0f} s, loss {loss:.3f}")
+        progress.say(f"SFT: done in {time.monotonic() - began:.0f} s, loss {pending():.3f}")
 
 
 def _batches(run: Run, tokenizer: Any) -> Iterator[list[Sequence]]:

@@ -14,7 +14,9 @@ from moe.errors import MoeError
 from moe.model.architectures import check_expert_bias
 from moe.model.config import Llama4Text, Model, routed_experts
 from moe.train.config import TrainerConfig
-from moe.train.layout import check_layout
+from moe.train.layout import check_layout, ranks_per_copy
+from scalelab.plan.durations import Rates
+from scalelab.plan.hardware import device
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
@@ -36,6 +38,10 @@ class SFT:
 
     traces_per_step: PositiveInt = 64
     """Traces (prompt and completion) an optimiser step averages over."""
+
+    seed: int | None = None
+    """Seed of the base model's initial weights; None takes `Run.seed`. Runs that differ in `Run.seed` alone then start
+    from one model."""
 
     learning_rate: NonNegativeFloat = 2e-3
     """Peak learning rate: linear warm-up over the first 5 % of the steps, then a cosine to a tenth."""
@@ -128,10 +134,31 @@ class Cluster:
     trainer_restarts: NonNegativeInt = 3
     """Times that a run may start the trainer again, from its newest checkpoint, before it ends with an error."""
 
-    @property
-    def compute_unit(self) -> str:
-        """What the ledger counts: GPU-hours, or core-hours where each role holds a core."""
-        return "GPU-hours" if self.device == "gpu" else "core-hours"
+
+@dataclass(frozen=True, config=CHECKED)
+class Virtual:
+    """A pretended cluster: `Cluster` says how large it is, one process with one engine and one trainer stands for it.
+
+    Time is simulated, and compute is booked in device-hours of the pretended cluster. A run repeats to the last bit.
+    """
+
+    hardware: str | None = None
+    """Device that `scalelab.plan` estimates the rates for, such as h100; None where `rates` are given."""
+
+    rates: Rates | None = None
+    """How long things take; None estimates it for `hardware`."""
+
+    memory_gib: PositiveFloat = 8.0
+    """Most memory for the one engine's KV cache, which holds the sequences of all pretended engines."""
+
+    def __post_init__(self) -> None:
+        if (self.hardware is None) == (self.rates is None):
+            raise ValueError(
+                "a pretended cluster has either hardware or rates: give --hardware NAME (or Virtual.hardware), or bind "
+                "Virtual.rates = @Rates()"
+            )
+        if self.hardware is not None:
+            device(self.hardware)
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -177,10 +204,8 @@ class Run:
     seed: int = 0
     """Seeds initial weights, prompt order, SFT traces and sampling."""
 
-    reproducible: bool = False
-    """Make completions depend on `seed` and not on timing: each is sampled from a seed of its own, what a schedule
-    admits goes to the engines at once, and nothing is evaluated beside it. Slower, and only for schedules that change
-    no weights in flight."""
+    virtual: Virtual | None = None
+    """A pretended cluster on a simulated clock, in place of the real one; None runs on what there is."""
 
     checkpoint_every: PositiveInt = 50
     """Optimiser steps between checkpoints; one is also written at the end."""
@@ -195,10 +220,10 @@ class Run:
     """Where the run is shown besides its own folder and TensorBoard (docs/howto/trackers.md)."""
 
     def __post_init__(self) -> None:
-        if self.reproducible and isinstance(self.schedule, PipelineRL) and self.schedule.k:
+        if self.virtual is not None and ranks_per_copy(self.trainer.layout) > 1:
             raise ValueError(
-                f"Run.reproducible cannot hold with PipelineRL.k = {self.schedule.k}, which changes weights in the "
-                "middle of completions, when timing has it: bind Run.schedule = @Synchronous(), or turn it off"
+                f"Run.virtual trains in one process, but Layout spreads a copy of the model over "
+                f"{ranks_per_copy(self.trainer.layout)}: set Layout.tensor, .pipeline, .context and .expert to 1"
             )
         self._check_tasks()
         self._check_lengths()
@@ -275,6 +300,11 @@ class Run:
                 check_layout(self.model.to_hf(), self.trainer.layout, ranks)
             except MoeError as error:
                 raise ValueError(f"{name} = {ranks} with TrainerConfig.layout: {error}") from error
+
+    @property
+    def compute_unit(self) -> str:
+        """What the ledger counts: GPU-hours, of a pretended cluster too, or core-hours where each role holds a core."""
+        return "GPU-hours" if self.cluster.device == "gpu" or self.virtual is not None else "core-hours"
 
     @property
     def generator_devices(self) -> int:

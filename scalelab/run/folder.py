@@ -169,6 +169,7 @@ class RunFolder:
         self.alarms = Lines(path / "alarms.jsonl")
         self.faults = Lines(path / "faults.jsonl")
         self.undone = Lines(path / "undone.jsonl")
+        self.wall = Lines(path / "wall.jsonl")
         sync(path)
         self._board: Board | None = Board(path / "tensorboard")
         self._trackers: Trackers | None = None
@@ -223,6 +224,10 @@ class RunFolder:
         self.keep_rollouts(f"step_{step:06d}", rollouts)
         for record in records:
             self.add_evaluation(record)
+
+    def add_wall(self, record: dict[str, Any]) -> None:
+        """Write what the wall clock says of a record of a run on a simulated clock."""
+        self.wall.write(record)
 
     def add_alarm(self, record: dict[str, Any]) -> None:
         """Write what a monitor said."""
@@ -302,6 +307,7 @@ class RunFolder:
         self.alarms.close()
         self.faults.close()
         self.undone.close()
+        self.wall.close()
         self._show(Board.close)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,15 +17,18 @@ import numpy as np
 
 from scalelab.errors import LabError, nearest
 from scalelab.recipe.length_control import ForcedInterruption
+from scalelab.recipe.types import Rollout
 from scalelab.rollout.config import GeneratorConfig
-from scalelab.rollout.evaluation import TaskEvaluation
+from scalelab.rollout.evaluation import TaskEvaluation, evaluate, rewards_by_prompt
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.checkpoint_model import CheckpointModel
-from scalelab.run.records import Graded, evaluations, rollout_row
+from scalelab.run.journal import rollout_row
+from scalelab.run.work import rollout
 from tasks.data.datasets import DatasetTask, dataset_task
 from tasks.data.hub import SOURCES
 from tasks.stream import stable_number
 from tasks.task import Task, Verifier
+from tasks.text import writable
 from tasks.types import Prompt
 
 if TYPE_CHECKING:
@@ -95,7 +98,7 @@ def measure(model: CheckpointModel, asked: Asked, out: Path | None = None) -> li
     prompts = [prompt for task in tasks for prompt in task.held_out(_how_many(task, model, asked))]
     tokenizer = model.tokenizer()
     requests = _requests(prompts, tokenizer, model, asked)
-    config = _generator_config(model, requests)
+    config = _generator_config(model, [request for _, request in requests.values()])
     with _verifiers(tasks) as verifiers, tempfile.TemporaryDirectory(prefix="scalelab-eval-") as scratch:
         folder = model.hf_folder(Path(scratch))
         graded = _generate(folder, config, tokenizer, requests, verifiers, model, asked.seed)
@@ -129,29 +132,29 @@ def _how_many(task: Task, model: CheckpointModel, asked: Asked) -> int:
 
 def _requests(
     prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerFast, model: CheckpointModel, asked: Asked
-) -> list[Request]:
+) -> dict[str, tuple[Prompt, Request]]:
+    """Requests for `k` completions of every prompt, by id, with their prompts."""
     from scalelab.rollout.tokenizer import prompt_ids
 
     recipe = None if model.run is None else model.run.recipe
     control = None if recipe is None else recipe.length_control
     samples = asked.k or (model.run.evaluation.samples if model.run is not None else 1)
     max_tokens = asked.max_tokens or (recipe.max_tokens if recipe is not None else MAX_TOKENS)
-    requests = []
+    requests: dict[str, tuple[Prompt, Request]] = {}
     for prompt in prompts:
         ids = prompt_ids(tokenizer, prompt)
         rng = np.random.default_rng(stable_number(asked.seed, prompt.id))
-        requests += [
-            Request(
+        for number in range(samples):
+            request = Request(
                 id=f"{prompt.id}/{number}",
                 prompt_ids=ids,
                 max_tokens=max_tokens,
                 temperature=asked.temperature,
                 interrupt_at=control.draw(rng) if isinstance(control, ForcedInterruption) else None,
                 kind="eval",
-                meta={"prompt": prompt},
+                task=prompt.task,
             )
-            for number in range(samples)
-        ]
+            requests[request.id] = prompt, request
     return requests
 
 
@@ -201,31 +204,29 @@ def _generate(
     folder: Path,
     config: GeneratorConfig,
     tokenizer: PreTrainedTokenizerFast,
-    requests: Sequence[Request],
+    requests: Mapping[str, tuple[Prompt, Request]],
     verifiers: dict[str, Verifier],
     model: CheckpointModel,
     seed: int,
-) -> list[Graded]:
+) -> list[Rollout]:
     """All completions with their verdicts, in the order of the requests; grading goes on beside generation."""
     from scalelab.rollout.generator import Generator
-    from scalelab.rollout.tokenizer import answer_texts
+    from scalelab.rollout.tokenizer import with_texts
     from scalelab.run.session import phrase_ids
 
     phrase, end = phrase_ids(model.run, tokenizer) if model.run is not None else ([], ())
-    graded: dict[str, Graded] = {}
+    graded: dict[str, Rollout] = {}
     generator = Generator(folder, config, phrase, end, threads=os.cpu_count() or 1, seed=seed)
     try:
-        generator.submit(requests)
+        generator.submit([request for _, request in requests.values()])
         while len(graded) < len(requests):
-            completions = _collect(generator)
-            texts = answer_texts(tokenizer, completions)
-            for one in _grade(completions, texts, verifiers):
-                graded[one.completion.request.id] = one
+            completions = with_texts(tokenizer, _collect(generator))
+            graded |= _grade(completions, requests, verifiers)
             print(f"\r{len(graded)} of {len(requests)} completions", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
     finally:
         generator.close()
-    return [graded[request.id] for request in requests]
+    return [graded[id] for id in requests]
 
 
 def _collect(generator: Generator) -> list[Completion]:
@@ -235,31 +236,33 @@ def _collect(generator: Generator) -> list[Completion]:
     return completions
 
 
-def _grade(completions: Sequence[Completion], texts: Sequence[str], verifiers: dict[str, Verifier]) -> Iterator[Graded]:
-    by_task: defaultdict[str, list[tuple[Prompt, str, Completion]]] = defaultdict(list)
-    for completion, text in zip(completions, texts, strict=True):
-        prompt = completion.request.meta["prompt"]
-        by_task[prompt.task].append((prompt, text, completion))
+def _grade(
+    completions: Sequence[Completion],
+    requests: Mapping[str, tuple[Prompt, Request]],
+    verifiers: dict[str, Verifier],
+) -> dict[str, Rollout]:
+    by_task: defaultdict[str, list[tuple[Prompt, Completion]]] = defaultdict(list)
+    for completion in completions:
+        prompt = requests[completion.request.id][0]
+        by_task[prompt.task].append((prompt, completion))
+    graded: dict[str, Rollout] = {}
     for task, items in by_task.items():
-        verdicts = verifiers[task].verify([(prompt, text) for prompt, text, _ in items])
-        for (prompt, text, completion), verdict in zip(items, verdicts, strict=True):
-            yield Graded(prompt, completion, text, verdict)
+        verdicts = verifiers[task].verify([(prompt, completion.text) for prompt, completion in items])
+        for (prompt, completion), verdict in zip(items, verdicts, strict=True):
+            graded[completion.request.id] = rollout(prompt, completion, verdict)
+    return graded
 
 
-def _scores(graded: Sequence[Graded], names: Sequence[str]) -> list[Measured]:
+def _scores(graded: Sequence[Rollout], names: Sequence[str]) -> list[Measured]:
     """mean@k and pass@k by the `evaluate` modules, over the prompts that were graded without an error."""
     from tasks.metrics.mean_at_k import MeanAtK
     from tasks.metrics.pass_at_k import PassAtK
 
-    by_task = evaluations(graded)
-    failed = {one.prompt.id for one in graded if one.verdict.outcome == "error"}
+    by_task = evaluate(graded)
     measured = []
     for name in names:
-        rewards: defaultdict[str, list[float]] = defaultdict(list)
-        for one in graded:
-            if one.prompt.task == name and one.prompt.id not in failed:
-                rewards[one.prompt.id].append(one.verdict.reward)
-        predictions, k = list(rewards.values()), by_task[name].k
+        predictions = list(rewards_by_prompt([one for one in graded if one.task == name]).values())
+        k = by_task[name].k
         ks = sorted({*(2**power for power in range(k.bit_length())), k})
         measured.append(
             Measured(
@@ -272,12 +275,12 @@ def _scores(graded: Sequence[Graded], names: Sequence[str]) -> list[Measured]:
     return measured
 
 
-def _write(out: Path, graded: Sequence[Graded]) -> None:
+def _write(out: Path, graded: Sequence[Rollout]) -> None:
     partial = out.with_name(out.name + ".partial")
     try:
         with open(partial, "w", encoding="utf-8") as file:
             for one in graded:
-                file.write(json.dumps(rollout_row(one), ensure_ascii=False) + "\n")
+                file.write(json.dumps(writable(rollout_row(one)), ensure_ascii=False) + "\n")
         os.replace(partial, out)
     finally:
         partial.unlink(missing_ok=True)

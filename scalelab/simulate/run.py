@@ -1,25 +1,29 @@
-"""A run on a simulated clock: the schedule is the real one, and the decisions around it are those of `Driver`.
+"""The simulated world: the loop of a real run, with drawn lengths for completions and durations for everything else.
 
-Events are ends of completions, verdicts on groups, optimiser steps and weight updates; nothing happens per token. An
-event's time is *work time*: where cores are shared (`Rates.cores`), wall time passes more slowly than it, by the number
-of parts at work over the number of cores. Evaluation, checkpoints and faults are left out.
+Shared cores: time on the clock is *work time*. Where parts share cores (`Rates.cores`), wall time passes more slowly
+than it, by the number of parts at work over the number of cores. Evaluation, checkpoints and faults are left out.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from scalelab.plan.durations import Rates
 from scalelab.plan.lengths import Lengths
-from scalelab.plan.rates import Rates
-from scalelab.run.generators import WAITING
+from scalelab.run.books import Books
+from scalelab.run.changes import Changes
+from scalelab.run.config import Budget
+from scalelab.run.ledger import Ledger
+from scalelab.run.loop import Loop, TrainerLostError
+from scalelab.run.virtual.clock import run_virtual, virtual_loop
+from scalelab.run.virtual.durations import PretendedGraders, PretendedTrainer
+from scalelab.run.virtual.engines import DrawnDecoder, PretendedEngines
 from scalelab.schedule.books import Schedule
-from scalelab.simulate.engine import LeastLoaded, SimulatedEngine
 
 DRAW = 256  # groups whose lengths are drawn at once
 
@@ -60,222 +64,209 @@ class Totals:
     """Groups trained on, by trainer version − oldest version."""
 
     def since(self, before: Totals) -> Totals:
-        """What happened after `before`."""
+        """The difference to an earlier snapshot."""
         values = {name: value - getattr(before, name) for name, value in vars(self).items()}
         return Totals(**values)
 
 
-@dataclass
-class _Group:
-    left: int
+class Drawn(NamedTuple):
+    """A group of the simulated world."""
+
+    tokens: list[int]
+    """Completion tokens of each completion."""
+    trained: float
+    """Tokens of prompts and completions that its step trains on."""
+
+
+@dataclass(frozen=True)
+class DrawnStep:
+    """An optimiser step: a number of tokens."""
+
+    sequences: float
+    completions: int
     tokens: int
-    version: int
+    """Completion tokens."""
+    staleness: Counter[int]
+    loss: None = None
+
+
+class DrawnWork:
+    """Groups that are nothing but lengths.
+
+    Args:
+        draws: the groups, in the order of drawing.
+        generations: completions of a group.
+        schedule: says which version a group was started from.
+    """
+
+    def __init__(self, draws: Iterator[Drawn], generations: int, schedule: Schedule) -> None:
+        self.generations = generations
+        self._draws, self._schedule = draws, schedule
+        self._started: dict[str, tuple[Drawn, int]] = {}
+
+    def requests(self, name: str, prompt: str) -> list[int]:
+        """The lengths of a group's completions."""
+        drawn = next(self._draws)
+        self._started[prompt] = drawn, self._schedule.version_of(name)
+        return drawn.tokens
+
+    def rollouts(self, prompt: str, completions: Any, verdicts: Any) -> tuple[Drawn, int]:
+        """A finished group, with the version that it was started from."""
+        return self._started.pop(prompt)
+
+    def judge(self, rollouts: tuple[Drawn, int]) -> tuple[None, None]:
+        """Every group waits for its step."""
+        return None, None
+
+    def step(self, groups: list[tuple[Drawn, int]], version: int) -> DrawnStep:
+        """A step on these groups."""
+        return DrawnStep(
+            sequences=sum(drawn.trained for drawn, _ in groups),
+            completions=sum(len(drawn.tokens) for drawn, _ in groups),
+            tokens=sum(sum(drawn.tokens) for drawn, _ in groups),
+            staleness=Counter(version - started for _, started in groups),
+        )
+
+
+class Numbers:
+    """Prompts of the simulated world: their numbers."""
+
+    def __init__(self) -> None:
+        self._drawn = 0
+
+    def __next__(self) -> str:
+        """Draw the next prompt."""
+        self._drawn += 1
+        return str(self._drawn)
+
+
+class NoEvaluation:
+    """Nothing is measured."""
+
+    holds_draws = holds_weights = False
+
+    def due(self, version: int) -> None:
+        """Nothing is due."""
+
+    def awaits(self, updating: bool) -> bool:
+        """Nothing is waited for."""
+        return False
+
+    def done(self, version: int) -> bool:
+        """There is nothing to do."""
+        return True
+
+    async def serve(self) -> None:
+        """Do nothing."""
+
+
+class NoHome:
+    """No checkpoints, and nothing to lose."""
+
+    rests = False
+
+    async def save(self) -> None:
+        """Keep nothing."""
+
+    async def check(self) -> None:
+        """There is nothing to look at."""
+
+    async def rest(self) -> None:
+        """Do nothing."""
+
+    async def go_back(self, error: TrainerLostError) -> None:
+        """A simulated trainer is never lost."""
+        raise error
 
 
 class Simulation:
-    """One run, event by event."""
+    """One simulated run.
 
-    def __init__(self, schedule: Schedule, shape: Shape, rates: Rates, lengths: Lengths, seed: int = 0) -> None:
-        self.schedule, self.shape, self.rates, self.lengths = schedule, shape, rates, lengths
-        self.engines = [SimulatedEngine(rates, shape.slots) for _ in range(shape.generators)]
-        self.balance = LeastLoaded(shape.generators)
-        self.rng = np.random.default_rng(seed)
-        self.now = 0.0
+    Args:
+        schedule: of the run.
+        shape: what is simulated.
+        rates: how long things take.
+        draws: the groups in the order of drawing.
+
+    Attributes:
+        history: totals at the end of every step.
+    """
+
+    def __init__(self, schedule: Schedule, shape: Shape, rates: Rates, draws: Iterator[Drawn]) -> None:
+        self.schedule, self.shape, self.rates = schedule, shape, rates
         self.history: list[Totals] = []
-        """Totals at the end of every step."""
-        self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        self._serial = 0
-        self._groups: dict[str, _Group] = {}
-        self._drawn: list[np.ndarray] = []
-        self._count = 0
-        self._capacity = round(shape.generators * shape.slots * (1 + WAITING))
-        self._outstanding = self._running = 0
-        self._busy: set[int] = set()
-        """Engines with at least one sequence."""
-        self._paused = 0.0
-        """Until when engines stand still for their last update."""
-        self._version = 0
-        self._updating = self._training = False
-        self._crowded = False
-        """Whether the engines had less room than the schedule admitted groups."""
-        self._trainer_free = self._host_free = 0.0
         self._totals = Totals()
+        self._hours = float("inf")
+        changes = Changes()
+        self.engines = PretendedEngines(rates, shape.generators, shape.slots, DrawnDecoder(), changes.notify)
+        self.trainer = PretendedTrainer(rates, shape.trainers, lambda sequences, loss: None, lambda: None)
+        self.graders = PretendedGraders(rates, lambda prompt, completions: lambda: None)
+        self.loop = Loop(
+            books=Books(schedule, Numbers(), Ledger(shape.generators, shape.trainers)),
+            budget=Budget(steps=schedule.steps),
+            evaluation_every=schedule.steps + 1,
+            checkpoint_every=schedule.steps + 1,
+            work=DrawnWork(draws, shape.generations, schedule),
+            engines=self.engines,
+            trainer=self.trainer,
+            graders=self.graders,
+            evaluation=NoEvaluation(),
+            journal=self,
+            home=NoHome(),
+            changes=changes,
+            clock=lambda: virtual_loop().time(),
+        )
 
-    def run(self, *, steps: int | None = None, hours: float | None = None) -> list[Totals]:
-        """Run to the end of the schedule's steps, or to these steps or hours of wall time.
+    def run(self, hours: float | None = None) -> list[Totals]:
+        """Run to the end of the schedule's steps, or to so many hours of wall time.
 
         Returns:
             Totals at the end of every step.
-
-        Raises:
-            RuntimeError: nothing can happen any more.
         """
-        last = self.schedule.steps if steps is None else steps
-        limit = float("inf") if hours is None else 3600 * hours
-        self._generate()
-        while self.schedule.trainer_version < last and self._totals.wall < limit:
-            if not self._events:
-                raise RuntimeError(f"the simulated run stands still at step {self.schedule.trainer_version}")
-            at, _, then, what = heapq.heappop(self._events)
-            self._pass(at)
-            then(what)
+        self._hours = float("inf") if hours is None else hours
+
+        async def main() -> None:
+            clock = virtual_loop()
+            clock.moved = self._passed
+            if self.rates.cores is not None:
+                clock.stretch = self._stretch
+            await self.loop.run()
+
+        run_virtual(main())
         return self.history
 
-    # Time.
+    def charge(self, stepping: bool) -> None:
+        """Keep no ledger: device-hours follow from the totals."""
 
-    def _at(self, time: float, then: Callable[[Any], None], what: Any = None) -> None:
-        self._serial += 1
-        heapq.heappush(self._events, (time, self._serial, then, what))
+    def stepped(self, names: list[str], step: DrawnStep, result: None, seconds: dict[str, float]) -> None:
+        """Note the totals at the end of a step."""
+        totals = self._totals
+        totals.steps = self.schedule.trainer_version
+        totals.completions += step.completions
+        totals.tokens += step.tokens
+        totals.staleness.update(step.staleness)
+        usage = self.engines.usage
+        totals.generators_idle, totals.running = usage.idle, usage.sequences
+        self.history.append(replace(totals, staleness=Counter(totals.staleness)))
+        if totals.wall >= 3600 * self._hours:
+            self.loop.stopping = True
 
-    def _pass(self, at: float) -> None:
-        """Let time go on to `at`; wall time is stretched where more parts are at work than there are cores."""
-        elapsed, totals = at - self.now, self._totals
-        if elapsed > 0:
-            trainer = self._trainer_free > self.now
-            if self.rates.cores is not None:
-                parts = len(self._busy) + self.shape.trainers * trainer + (self._host_free > self.now)
-                elapsed *= max(1.0, parts / self.rates.cores)
-            totals.wall += elapsed
-            totals.generators_idle += elapsed * (self.shape.generators - len(self._busy))
-            totals.running += elapsed * self._running
-            totals.trainer_idle += 0.0 if trainer else elapsed
-        self.now = at
+    def _passed(self, seconds: float) -> None:
+        self._totals.wall += seconds
+        self.engines.passed(seconds)
+        if not self.trainer.busy_before:
+            self._totals.trainer_idle += seconds
 
-    # Generators.
+    def _stretch(self) -> float:
+        parts = self.engines.busy + self.shape.trainers * self.trainer.busy + self.graders.busy
+        assert self.rates.cores is not None
+        return max(1.0, parts / self.rates.cores)
 
-    def _generate(self) -> None:
-        """As `Driver.generate`: what the schedule admits and the engines have room for."""
-        room = (self._capacity - self._outstanding) // self.shape.generations
-        admitted = self.schedule.may_start(self._version)
-        count = min(room, admitted)
-        self._crowded = room < admitted
-        touched = set()
-        for _ in range(count):
-            name, tokens_G = f"group{self._count}", self._draw()
-            self._count += 1
-            self.schedule.started(name, self._version)
-            self._groups[name] = _Group(len(tokens_G), int(tokens_G.sum()), self._version)
-            for tokens in tokens_G.tolist():
-                index = self.balance.take()
-                engine = self.engines[index]
-                if index not in touched:
-                    touched.add(index)
-                    self._advance(index)
-                engine.submit(tokens, name)
-            self._outstanding += len(tokens_G)
-        for index in sorted(touched):
-            self._expect(index)
 
-    def _draw(self) -> np.ndarray:
-        if not self._drawn:
-            self._drawn = list(self.lengths.draw(self.rng, DRAW, self.shape.generations))[::-1]
-        return self._drawn.pop()
-
-    def _advance(self, index: int) -> None:
-        engine = self.engines[index]
-        self._running -= len(engine.running)
-        engine.advance(self.now)
-        if not engine.running:
-            engine.since = max(engine.since, self._paused)
-
-    def _expect(self, index: int) -> None:
-        """Book the next end of an engine whose sequences have changed; what was booked before is void."""
-        engine = self.engines[index]
-        self._running += len(engine.running)
-        engine.stamp += 1
-        if engine.running:
-            self._busy.add(index)
-            self._at(engine.next_end(), self._ended, (index, engine.stamp))
-        else:
-            self._busy.discard(index)
-
-    def _ended(self, what: tuple[int, int]) -> None:
-        index, stamp = what
-        engine = self.engines[index]
-        if stamp != engine.stamp:
-            return
-        self._advance(index)
-        ended = engine.take_ended()
-        self._expect(index)
-        self.balance.release(index, len(ended))
-        self._outstanding -= len(ended)
-        for name in ended:
-            self._complete(name)
-        if self._crowded:
-            self._generate()
-
-    def _complete(self, name: str) -> None:
-        """One completion of a group has come in; the last one's verdict makes the group whole."""
-        group = self._groups[name]
-        group.left -= 1
-        if self.rates.host_seconds:
-            self._host_free = max(self._host_free, self.now) + self.rates.host_seconds
-            self._at(self._host_free, self._graded, None if group.left else name)
-        elif not group.left:
-            self._at(self.now + self.rates.verify_seconds, self._graded, name)
-
-    def _graded(self, name: str | None) -> None:
-        if name is not None:
-            self.schedule.finished(name)
-            self._step()
-
-    # Trainer.
-
-    def _step(self) -> None:
-        """As `Driver.step`: an optimiser step when the trainer is free and the schedule has a batch."""
-        names = None if self._training else self.schedule.batch()
-        if names is None:
-            return
-        self._training = True
-        groups = [self._groups.pop(name) for name in names]
-        prompts = self.shape.prompt_tokens * self.shape.generations * len(groups)
-        tokens = sum(group.tokens for group in groups)
-        seconds = self.rates.train_step_seconds
-        seconds += self.shape.kept * (tokens + prompts) * self.rates.train_token_seconds / self.shape.trainers
-        for group in groups:
-            self._totals.staleness[self.schedule.trainer_version - group.version] += 1
-        self._totals.tokens += tokens
-        self._totals.completions += self.shape.generations * len(groups)
-        self._trainer_free = max(self.now, self._trainer_free) + seconds
-        self._at(self._trainer_free, self._stepped, names)
-
-    def _stepped(self, names: list[str]) -> None:
-        self._training = False
-        self.schedule.trained(names)
-        self._note()
-        self._publish()
-        self._generate()
-        self._step()
-
-    def _note(self) -> None:
-        self._totals.steps = self.schedule.trainer_version
-        self.history.append(replace(self._totals, staleness=Counter(self._totals.staleness)))
-
-    # Weights.
-
-    def _publish(self) -> None:
-        """As `Driver.publish`: one update at a time, and only when the schedule allows."""
-        version = self.schedule.trainer_version
-        if self._updating or self._training or self._version == version or not self.schedule.may_publish():
-            return
-        self._updating = True
-        self._trainer_free = max(self.now, self._trainer_free) + self.rates.export_seconds
-        self._at(self._trainer_free, self._idle)
-        self._at(self._trainer_free + self.rates.transfer_seconds, self._arrived, version)
-
-    def _idle(self, _: None) -> None:
-        """The export is over: from here on the trainer's time counts as idle, unless a step has begun."""
-
-    def _arrived(self, version: int) -> None:
-        """The weights are at the engines, which stand still to take them."""
-        self._paused = self.now + self.rates.pause_seconds
-        for index in sorted(self._busy):
-            self._advance(index)
-            self.engines[index].pause(self.rates.pause_seconds)
-            self._expect(index)
-        self._at(self._paused, self._updated, version)
-
-    def _updated(self, version: int) -> None:
-        self._updating, self._version = False, version
-        self._publish()
-        self._generate()
+def drawn(lengths: Lengths, shape: Shape, seed: int) -> Iterator[Drawn]:
+    """Draw groups without end: lengths of their completions, all prompts alike."""
+    rng = np.random.default_rng(seed)
+    prompts = shape.generations * shape.prompt_tokens
+    while True:
+        for tokens_G in lengths.draw(rng, DRAW, shape.generations):
+            yield Drawn(tokens_G.tolist(), shape.kept * (float(tokens_G.sum()) + prompts))

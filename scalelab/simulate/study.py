@@ -9,7 +9,7 @@ from typing import Any
 from scalelab.errors import LabError
 from scalelab.plan.lengths import Lengths
 from scalelab.plan.rates import Rates
-from scalelab.simulate.run import Shape, Simulation, Totals
+from scalelab.simulate.run import Shape, Simulation, Totals, drawn
 
 # A search ends when it knows the number of trainer units to one part in this many.
 RESOLUTION = 64
@@ -80,7 +80,7 @@ def simulate(
     """
     shape = replace(setting.shape, generators=generators, trainers=trainers)
     schedule = setting.schedule.start(shape.groups_per_step, steps)
-    history = Simulation(schedule, shape, setting.rates, setting.lengths, setting.seed).run(hours=hours)
+    history = Simulation(schedule, shape, setting.rates, drawn(setting.lengths, shape, setting.seed)).run(hours)
     if not history:
         raise LabError(f"no optimiser step ends within {hours:g} hours: simulate more of them")
     return _figures(setting, shape, history)

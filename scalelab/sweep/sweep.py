@@ -247,7 +247,7 @@ def cluster_devices(address: str, device: str) -> int:
     """
     import ray
 
-    from scalelab.run.actors import join_cluster
+    from scalelab.run.cluster.actors import join_cluster
 
     join_cluster(address)
     try:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.rollout.types import Completion, Request
-from scalelab.run.assignments import Assignments
+from scalelab.run.cluster.assignments import Assignments
 
 
 def request(name: str, task: str = "math", max_tokens: int = 100) -> Request:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError
-from scalelab.run.actors import join_cluster
+from scalelab.run.cluster.actors import join_cluster
+from scalelab.run.cluster.placement import Reservation, packed
 from scalelab.run.config import Cluster
-from scalelab.run.placement import Reservation, packed
 
 FILES = Path(__file__).parents[2] / "tools" / "cluster"
 

@@ -15,12 +15,12 @@ from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.recipe.types import Rollout
+from scalelab.run.cluster.faults import Faults
+from scalelab.run.cluster.waiting import LostError
 from scalelab.run.config import Cluster
-from scalelab.run.faults import Faults
 from scalelab.run.folder import RunFolder, latest_folder, read_lines, read_manifest
 from scalelab.run.ledger import Ledger
 from scalelab.run.state import read_rollouts, write_rollouts
-from scalelab.run.waits import LostError
 
 
 def rollout(number: int, tokens: int) -> Rollout:

@@ -16,8 +16,8 @@ from ray.cluster_utils import Cluster as RayCluster
 
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
+from scalelab.run.cluster.waiting import Waits
 from scalelab.run.verifiers import CHUNK, DEPTH, Verifiers
-from scalelab.run.waits import Waits
 from tasks.math.miniature import MathMiniature
 from tasks.types import Prompt, Verdict, verdict
 

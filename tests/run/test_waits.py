@@ -10,9 +10,9 @@ import pytest
 import ray
 
 from scalelab.errors import LabError
-from scalelab.run.actors import start_ray
+from scalelab.run.cluster.actors import start_ray
+from scalelab.run.cluster.waiting import LateError, LostError, Waits, wait_for
 from scalelab.run.config import Cluster
-from scalelab.run.waits import LateError, LostError, Waits, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -63,8 +63,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A function that runs a schedule on actors of its own, within one Ray and from one base model."""
     import ray
 
-    from scalelab.run.actors import start_ray
     from scalelab.run.base_model import base_model
+    from scalelab.run.cluster.actors import start_ray
 
     base_run = resolve("quickstart", [f"{name}={value}" for name, value in SETTINGS.items()]).run
     base_run = replace(base_run, tasks=(CoinMath(),))
@@ -83,6 +83,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def train(run: Run, base: Path, folder: Path) -> Trained:
     from scalelab.rollout.tokenizer import load_tokenizer
+    from scalelab.run.cluster.waiting import wait_for
     from scalelab.run.driver import Driver
     from scalelab.run.folder import RunFolder
     from scalelab.run.generators import Generators
@@ -90,7 +91,6 @@ def train(run: Run, base: Path, folder: Path) -> Trained:
     from scalelab.run.session import phrase_ids
     from scalelab.run.trainers import Trainers
     from scalelab.run.verifiers import Verifiers
-    from scalelab.run.waits import wait_for
 
     broken_off = folder.exists()
     tokenizer = load_tokenizer(base)

@@ -17,7 +17,6 @@ from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.plan.rates import Rates, decoding_line
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
-from scalelab.simulate.engine import LeastLoaded, SimulatedEngine
 from scalelab.simulate.run import Shape
 from scalelab.simulate.study import Setting, best_split, climb, simulate
 
@@ -37,77 +36,6 @@ TEN = Recorded((np.array([10]),), "ten tokens each")
 GENERATION = 10 * (0.5 + 8 * 0.25)  # all eight side by side
 STEP = 1 + 8 * (6 + 10) * 0.125
 UPDATE = 0.5 + 0.25 + 0.125
-
-
-def by_tokens(starts: list[tuple[int, int]], slots: int) -> list[int]:
-    """(step of submission, length) → the decoding step in which each ends, going step by step."""
-    left = [length for _, length in starts]
-    ends, running, step = [-1] * len(starts), [], 0
-    waiting = sorted(range(len(starts)), key=lambda i: (starts[i][0], i))
-    while -1 in ends:
-        while waiting and starts[waiting[0]][0] <= step and len(running) < slots:
-            running.append(waiting.pop(0))
-        step += 1
-        for one in list(running):
-            left[one] -= 1
-            if not left[one]:
-                ends[one] = step
-                running.remove(one)
-    return ends
-
-
-@settings(max_examples=60)
-@given(
-    starts=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 15)), min_size=1, max_size=12), slots=st.integers(1, 4)
-)
-def test_an_engine_ends_completions_when_one_that_goes_token_by_token_does(
-    starts: list[tuple[int, int]], slots: int
-) -> None:
-    engine = SimulatedEngine(Rates(1.0, 0.0, 1.0), slots)
-    ends: dict[str, float] = {}
-
-    def go_on(now: float) -> None:
-        while engine.running and engine.next_end() <= now:
-            at = engine.next_end()
-            engine.advance(at)
-            ends.update(dict.fromkeys(engine.take_ended(), at))
-        engine.advance(now)
-
-    for number, (at, length) in sorted(enumerate(starts), key=lambda item: (item[1][0], item[0])):
-        go_on(at)
-        engine.submit(length, str(number))
-    go_on(1e6)
-    assert [round(ends[str(number)], 6) for number in range(len(starts))] == by_tokens(starts, slots)
-
-
-def test_more_sequences_slow_each_and_a_pause_stops_all() -> None:
-    engine = SimulatedEngine(Rates(1.0, 1.0, 1.0), 8)
-    engine.submit(4, "a")
-    assert engine.next_end() == 8.0
-    engine.advance(4.0)
-    engine.submit(4, "b")
-    assert engine.next_end() == 4.0 + 2 * 3
-    engine.pause(5.0)
-    engine.advance(8.0)
-    assert engine.next_end() == 9.0 + 2 * 3
-
-
-@settings(max_examples=50)
-@given(engines=st.integers(1, 5), choices=st.data())
-def test_the_least_loaded_engine_is_found(engines: int, choices: st.DataObject) -> None:
-    balance, counts = LeastLoaded(engines), [0] * engines
-    for _ in range(40):
-        busy = [engine for engine, count in enumerate(counts) if count]
-        if busy and choices.draw(st.booleans()):
-            engine = choices.draw(st.sampled_from(busy))
-            number = choices.draw(st.integers(1, counts[engine]))
-            balance.release(engine, number)
-            counts[engine] -= number
-        else:
-            engine = balance.take()
-            assert counts[engine] == min(counts)
-            counts[engine] += 1
-        assert balance.counts == counts
 
 
 def test_synchronous_takes_the_sum_of_its_parts() -> None:

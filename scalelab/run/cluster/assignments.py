@@ -85,7 +85,7 @@ class Assignments:
         while self._waiting:
             request = self._waiting.popleft()
             generator = min(owed, key=lambda one: (owed[one], one))
-            tokens = min(expected.get(task_of(request), request.max_tokens), request.max_tokens)
+            tokens = min(expected.get(request.task, request.max_tokens), request.max_tokens)
             held = self._held[generator]
             held.requests[request.id], held.tokens[request.id] = request, tokens
             owed[generator] += tokens
@@ -98,7 +98,7 @@ class Assignments:
         mine = [completion for completion in completions if held.requests.pop(completion.request.id, None) is not None]
         for completion in mine:
             del held.tokens[completion.request.id]
-            task = task_of(completion.request)
+            task = completion.request.task
             self._lengths.setdefault(task, deque(maxlen=RECENT)).append(len(completion.token_ids))
         return mine
 
@@ -108,9 +108,3 @@ class Assignments:
         self._held = {generator: Held() for generator in self._held}
         self._waiting.clear()
         return vain
-
-
-def task_of(request: Request) -> str:
-    """The task whose completions tell how long this one may become."""
-    prompt = request.meta.get("prompt")
-    return prompt.task if prompt is not None else ""

@@ -1,0 +1,40 @@
+"""Speeds of a run's parts, as a simulated clock needs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scalelab.errors import LabError
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds that things take; per generator engine and per trainer unit."""
+
+    step_seconds: float
+    """A decoding step of one engine, however few sequences it has."""
+    sequence_seconds: float
+    """What each sequence adds to a decoding step."""
+    train_token_seconds: float
+    """A token of prompt or completion, in an optimiser step on one trainer unit; n units share the tokens evenly."""
+    train_step_seconds: float = 0.0
+    """What an optimiser step takes besides its tokens."""
+    export_seconds: float = 0.0
+    """The trainer gathers the weights for the generators, before its next step can begin."""
+    transfer_seconds: float = 0.0
+    """The weights are under way while both sides work."""
+    pause_seconds: float = 0.0
+    """Generators stand still to take them."""
+    verify_seconds: float = 0.0
+    """From a group's last token to its last verdict."""
+    host_seconds: float = 0.0
+    """Processor time of driver and verifiers per completion, where they share `cores` with both sides."""
+    cores: int | None = None
+    """Cores that generators, trainer units and host work share, one core each; None: nobody waits for a core."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and value < 0:
+                raise LabError(f"{name} is {value:g}: a rate cannot be negative")
+        if self.step_seconds + self.sequence_seconds <= 0 or self.train_token_seconds + self.train_step_seconds <= 0:
+            raise LabError("a decoding step and an optimiser step must take some time: give rates above 0")

@@ -1,0 +1,156 @@
+"""The books of a run: everything that a checkpoint holds beside the trainer's own, and nothing else.
+
+Plain data and arithmetic: no clock, no actors, no coroutines. The loop writes here; the journal and the conditions that
+coroutines wait for read here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scalelab.errors import LabError
+from scalelab.run.config import Run
+from scalelab.run.ledger import Ledger
+from scalelab.run.rollouts import read_rollouts, write_rollouts
+from scalelab.schedule.books import Schedule
+from tasks.sampler import MixtureSampler
+from tasks.types import Prompt
+
+
+@dataclass
+class Group:
+    """A drawn prompt and, once they are all graded, its completions."""
+
+    prompt: Any
+    rollouts: Any = None
+
+
+@dataclass
+class Books:
+    """What has been drawn, finished, trained on, measured and spent."""
+
+    schedule: Schedule
+    """Which groups are in flight, and who waits for whom."""
+    sampler: Any
+    """An iterator of prompts that learns their pass rates: a `tasks.sampler.MixtureSampler`."""
+    ledger: Ledger
+    """Device-hours by role."""
+    groups: dict[str, Group] = field(default_factory=dict)
+    """Groups that are started and not yet trained on or dropped, by name."""
+    drawn: int = 0
+    """Groups started since the beginning."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Groups left out of training and made up for by others, by reason."""
+    measured: int = -1
+    """Version of the last evaluation that is written down."""
+    measure_from: int | None = None
+    """The next evaluation is of the first weights that are at least this version."""
+    completions: int = 0
+    """Completions trained on."""
+    tokens: int = 0
+    """Tokens of prompts and completions trained on."""
+    generated: int = 0
+    """Completion tokens of all groups trained on or dropped."""
+
+    @property
+    def version(self) -> int:
+        """Optimiser steps taken: the trainer's policy version."""
+        return self.schedule.trainer_version
+
+    def draw(self, generator_version: int) -> str:
+        """Start a group with the next prompt, and return its name."""
+        name = f"group{self.drawn}"
+        self.groups[name] = Group(next(self.sampler))
+        self.schedule.started(name, generator_version)
+        self.drawn += 1
+        return name
+
+    def finish(self, name: str, rollouts: Any, pass_rate: float | None, drop_reason: str | None) -> None:
+        """Book a group whose completions are all graded.
+
+        Args:
+            name: the group.
+            rollouts: its graded completions.
+            pass_rate: what the sampler learns of the prompt; None if nothing could be graded.
+            drop_reason: why another group takes its place; None if it waits for its step.
+        """
+        if pass_rate is not None:
+            self.sampler.observe(self.groups[name].prompt.id, pass_rate)
+        if drop_reason is None:
+            self.groups[name].rollouts = rollouts
+            self.schedule.finished(name)
+        else:
+            self.schedule.dropped(name)
+            self.dropped[drop_reason] += 1
+            del self.groups[name]
+
+    def take(self, names: Sequence[str]) -> list[Any]:
+        """The rollouts of the groups that an optimiser step is about to train on."""
+        return [self.groups.pop(name).rollouts for name in names]
+
+    def capture(self, folder: Path) -> dict[str, Any]:
+        """The books as plain JSON; rollouts that wait for a step are written to a file in `folder`.
+
+        Groups in flight are kept by name and prompt: a resumed run generates them again. So is an evaluation.
+        """
+        waiting = {name: group.rollouts for name, group in self.groups.items() if group.rollouts is not None}
+        rollouts = [rollout for group in waiting.values() for rollout in group]
+        return {
+            "schedule": self.schedule.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "ledger": self.ledger.state_dict(),
+            "drawn": self.drawn,
+            "dropped": dict(self.dropped),
+            "measured": self.measured,
+            "measure_from": self.measure_from,
+            "counts": [self.completions, self.tokens, self.generated],
+            "groups": {
+                name: {"prompt": asdict(group.prompt), "rollouts": len(waiting.get(name, ()))}
+                for name, group in self.groups.items()
+            },
+            "rollouts": write_rollouts(folder, rollouts) if rollouts else None,
+        }
+
+    def restore(self, state: dict[str, Any], folder: Path, say: Callable[[str], None]) -> None:
+        """Go back to what `capture` saw.
+
+        Rollouts that are missing or damaged are said, and their groups generated again. The ledger does not go back:
+        what was spent is spent.
+        """
+        kept: list[Any] = []
+        if state["rollouts"]:
+            try:
+                kept = read_rollouts(folder, state["rollouts"])
+            except LabError as error:
+                say(str(error))
+        rollouts, self.groups = iter(kept), {}
+        for name, stored in state["groups"].items():
+            group = Group(Prompt(**{**stored["prompt"], "chat": tuple(stored["prompt"]["chat"])}))
+            if kept and stored["rollouts"]:
+                group.rollouts = [next(rollouts) for _ in range(stored["rollouts"])]
+            self.groups[name] = group
+        schedule = dict(state["schedule"])
+        schedule["groups"] = [
+            [name, number, version, finished and self.groups[name].rollouts is not None]
+            for name, number, version, finished in schedule["groups"]
+        ]
+        self.schedule.load_state_dict(schedule)
+        self.sampler.load_state_dict(state["sampler"])
+        self.drawn, self.dropped = state["drawn"], Counter(state["dropped"])
+        self.measured, self.measure_from = state["measured"], state["measure_from"]
+        self.completions, self.tokens, self.generated = state["counts"]
+        self.ledger.at_least(state["ledger"])
+
+
+def new_books(run: Run) -> Books:
+    """The books of a run that has not begun."""
+    weights = dict(zip((t.name for t in run.tasks), run.task_weights, strict=True)) if run.task_weights else None
+    return Books(
+        schedule=run.schedule.start(run.recipe.prompts_per_step, run.budget.steps),
+        sampler=MixtureSampler(run.tasks, weights, run.seed, run.recipe.retire_at),
+        ledger=Ledger(run.generator_devices, run.cluster.trainers),
+    )

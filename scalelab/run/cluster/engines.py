@@ -1,0 +1,322 @@
+"""The engines of a run as Ray actors: requests go to the one that owes the fewest tokens, weights to all.
+
+An engine that dies, fails, or hangs is replaced. What it held goes to the others at once; the new one gets the current
+weights before it gets work. Every life of an engine is a task group: whatever fails in it ends that life alone, and a
+late answer of it reaches nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from moe.weights.buckets import Bucket
+from scalelab.errors import LabError
+from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.types import Completion, Request
+from scalelab.run.changes import Changes
+from scalelab.run.cluster.actors import actor_class
+from scalelab.run.cluster.assignments import Assignments
+from scalelab.run.cluster.faults import Faults
+from scalelab.run.cluster.placement import Reservation
+from scalelab.run.cluster.waiting import LateError, answer, wait_for
+from scalelab.run.config import Run
+from scalelab.run.loop import first_error
+from scalelab.run.virtual.engines import WAITING
+from tasks.stream import stable_number
+
+
+class EngineActor:
+    """One vLLM engine; the methods are those of `scalelab.rollout.generator.Generator`."""
+
+    def __init__(
+        self, model: str, config: GeneratorConfig, phrase_ids: Sequence[int], end_think: Any, seed: int
+    ) -> None:
+        from scalelab.rollout.generator import Generator
+        from scalelab.rollout.tokenizer import load_tokenizer
+
+        self._tokenizer = load_tokenizer(model)
+        self._generator = Generator(model, config, phrase_ids, end_think, seed=seed)
+        self._moved = (0.0, time.monotonic())
+
+    def up(self) -> None:
+        """Return, once the engine is up."""
+
+    def submit(self, requests: list[Request]) -> None:
+        """Start generating."""
+        self._generator.submit(requests)
+
+    def collect(self, max_items: int, timeout: float) -> tuple[list[Completion], dict[str, float]]:
+        """Finished completions with their texts, and the engine's statistics so far with `stalled_seconds`.
+
+        These are measured here, where no delay of the loop counts: time with unfinished work and no step of the engine.
+        """
+        from scalelab.rollout.tokenizer import with_texts
+
+        completions = self._generator.collect(max_items, timeout, linger=0.05)
+        stats, now = self._generator.stats(), time.monotonic()
+        if stats["steps"] != self._moved[0] or not self._generator.unfinished:
+            self._moved = (stats["steps"], now)
+        texts = with_texts(self._tokenizer, completions) if completions else []
+        return texts, stats | {"stalled_seconds": now - self._moved[1]}
+
+    def update_weights(self, version: int, buckets: list[Bucket]) -> int:
+        """Swap the weights in flight; returns the version."""
+        self._generator.update_weights(version, buckets)
+        return version
+
+    def abort(self, ids: list[str]) -> None:
+        """Forget requests."""
+        self._generator.abort(ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Weights as they were published once. Version numbers come again after a return to a checkpoint; these do not."""
+
+    version: int
+    buckets: Any
+    """Reference to them; None for those that every engine starts with."""
+
+
+@dataclass(eq=False)
+class Place:
+    """An engine's place, which a series of actors may hold."""
+
+    index: int
+    actor: Any
+    weights: Weights | None
+    """What it holds; None while it starts again."""
+    life: int = 0
+    stats: dict[str, float] = field(default_factory=dict)
+    dealt: list[Request] = field(default_factory=list)
+    """Requests that its actor has yet to be told of."""
+    vain: list[str] = field(default_factory=list)
+    """Requests that its actor works on in vain."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"generator {self.index}"
+
+
+@dataclass(eq=False)
+class _Group:
+    """The requests of one call of `generate`, as they are answered."""
+
+    answers: dict[str, Completion | None]
+    left: int
+    done: asyncio.Future[None]
+
+
+class ClusterEngines:
+    """The port of engines on a Ray cluster.
+
+    Args:
+        run: the run.
+        model: Hugging Face folder that every engine starts from.
+        phrase_ids: token ids of the interrupting phrase.
+        end_think: how the end of thinking is recognised.
+        changes: told of whatever others may wait for.
+    """
+
+    def __init__(self, run: Run, model: Path, phrase_ids: Sequence[int], end_think: Any, changes: Changes) -> None:
+        self._run, self._cluster, self._changes = run, run.cluster, changes
+        self._arguments = (str(model), run.generator_config, tuple(phrase_ids), end_think)
+        self._weights = Weights(0, None)
+        bundles = [run.generator.tensor_parallel] * run.cluster.generators
+        self._reservation = Reservation(run.cluster, bundles, "the generators")
+        self._places = [Place(n, self._start(n, 0), self._weights) for n in range(run.cluster.generators)]
+        self._assigned = Assignments()
+        self._groups: dict[str, _Group] = {}
+        self._past: Counter[str] = Counter()
+        self._weights_changed = asyncio.Event()
+        self._epoch = 0
+        self.faults: Faults
+
+    def _start(self, index: int, life: int) -> Any:
+        devices = self._run.generator.tensor_parallel
+        strategy = self._reservation.strategy(index * devices)
+        actor = actor_class(EngineActor, self._cluster, devices=devices, concurrency=4, strategy=strategy)
+        # Engines with one seed draw alike, and so would a new engine and the one that it replaces.
+        return actor.remote(*self._arguments, stable_number(self._run.seed, "generator", index, life) % 2**31)
+
+    def ready(self) -> None:
+        """Wait until every engine is up."""
+        starting = [place.actor.up.remote() for place in self._places]
+        wait_for(starting, self._cluster.startup_seconds, "the generator's engine to start")
+
+    # The port.
+
+    @property
+    def version(self) -> int:
+        """The oldest weights that a request made now could be generated with."""
+        return min((place.weights.version for place in self._up() if place.weights), default=self._weights.version)
+
+    @property
+    def outstanding(self) -> int:
+        """Completions asked for and not there yet."""
+        return self._assigned.outstanding
+
+    @property
+    def room(self) -> int:
+        """Completions that can be asked for now: to empty places in the engines, and to wait for the next."""
+        return round(self._run.generator.max_sequences * self._assigned.up * (1 + WAITING)) - self.outstanding
+
+    def totals(self) -> dict[str, float]:
+        """The engines' counters (`Generator.stats`) as of their last answers, summed over all, dead ones too."""
+        total: Counter[str] = Counter(self._past)
+        for place in self._places:
+            total.update(place.stats)
+        return dict(total)
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Generate all completions of a group, in the order of the requests."""
+        # Names of requests come again after a return to a checkpoint; these do not.
+        own = [replace(request, id=f"{self._epoch}/{request.id}") for request in requests]
+        answers: dict[str, Completion | None] = {request.id: None for request in own}
+        group = _Group(answers, len(own), asyncio.get_running_loop().create_future())
+        self._groups.update((request.id, group) for request in own)
+        self._assigned.add(own)
+        self._deal()
+        await group.done
+        return [completion for completion in answers.values() if completion is not None]
+
+    async def update(self, version: int, weights: Any) -> None:
+        """Swap the weights of all engines in flight; returns when all that are up, one at least, hold them."""
+        self._weights = mine = Weights(version, weights)
+        self._weights_changed.set()
+        self._weights_changed = asyncio.Event()
+
+        def arrived() -> bool:
+            up = self._up()
+            return bool(up) and all(place.weights is mine for place in up)
+
+        await self._changes.until(arrived, f"weights {version} in all engines")
+
+    def forget(self) -> None:
+        """Drop all requests; completions of them that still come are thrown away."""
+        self._epoch += 1
+        self._groups.clear()
+        for place in self._places:
+            place.dealt = []
+        for index, ids in self._assigned.forget().items():
+            self._places[index].vain += ids
+        self._changes.notify()
+
+    async def serve(self) -> None:
+        """Keep the engines at work, and replace those that are lost, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for place in self._places:
+                group.create_task(self._serve(place), name=place.name)
+
+    def stop(self) -> None:
+        """End the engines' processes and give their devices back."""
+        for place in self._places:
+            ray.kill(place.actor)
+        self._reservation.release()
+
+    # One engine.
+
+    async def _serve(self, place: Place) -> None:
+        """Let an engine work; when it is lost, give what it held to the others and start a new one in its place."""
+        while True:
+            try:
+                await self._live(place)
+            except* LabError as errors:
+                error = first_error(errors)
+            self._past.update(place.stats)
+            place.life, place.weights, place.stats = place.life + 1, None, {}
+            place.dealt, place.vain = [], []
+            requeued = self._assigned.leave(place.index)
+            ray.kill(place.actor)  # Ray kills a process that does not obey, such as a stopped one, within seconds
+            self.faults.lost("generator", place.name, error, requeued=requeued)
+            self._deal()
+            place.actor = self._start(place.index, place.life)
+
+    async def _live(self, place: Place) -> None:
+        """One life of an engine: weights, then requests in, completions out and newer weights, all at once.
+
+        Raises:
+            BaseExceptionGroup: of the `LabError` that ended it.
+        """
+        async with asyncio.TaskGroup() as group:
+            if place.weights is None:
+                up = place.actor.up.remote()
+                await answer(up, self._cluster.startup_seconds, f"{place.name} to start again")
+                place.weights = self._weights if self._weights.buckets is None else Weights(0, None)
+            while place.weights is not self._weights:
+                await self._take_weights(place)
+            self._assigned.join(place.index)
+            for task in (self._tell, self._collect, self._follow_weights, self._abort):
+                group.create_task(task(place), name=f"{place.name}: {task.__name__.strip('_')}")
+            if place.life:
+                self.faults.recovered("generator", place.name)
+            self._deal()
+
+    async def _tell(self, place: Place) -> None:
+        """Send an engine the requests that it was dealt, many in one call."""
+        while True:
+            await self._changes.until(lambda: place.dealt, f"requests for {place.name}")
+            requests, place.dealt = place.dealt, []
+            told = place.actor.submit.remote(requests)
+            await answer(told, self._cluster.stall_seconds, f"{place.name} to take requests")
+
+    async def _abort(self, place: Place) -> None:
+        """Tell an engine of requests that it works on in vain."""
+        while True:
+            await self._changes.until(lambda: place.vain, f"requests that {place.name} can forget")
+            ids, place.vain = place.vain, []
+            told = place.actor.abort.remote(ids)
+            await answer(told, self._cluster.stall_seconds, f"{place.name} to forget requests")
+
+    async def _collect(self, place: Place) -> None:
+        """Take finished completions, one call at a time; an engine that makes no token hangs."""
+        while True:
+            ref = place.actor.collect.remote(1024, 1.0)
+            completions, place.stats = await answer(ref, self._cluster.hang_seconds, f"{place.name} to answer")
+            stalled = place.stats.pop("stalled_seconds")
+            if stalled > self._cluster.hang_seconds:
+                raise LateError(f"{place.name} made no token for {stalled:.0f} s: it hangs")
+            for completion in self._assigned.take(place.index, completions):
+                self._finish(completion)
+            if completions:
+                self._changes.notify()
+
+    async def _follow_weights(self, place: Place) -> None:
+        """Send an engine the newest weights; repeat if newer ones appear meanwhile."""
+        while True:
+            changed = self._weights_changed
+            if place.weights is self._weights:
+                await changed.wait()
+            else:
+                await self._take_weights(place)
+                self._changes.notify()
+
+    async def _take_weights(self, place: Place) -> None:
+        weights = self._weights
+        ref = place.actor.update_weights.remote(weights.version, weights.buckets)
+        await answer(ref, self._cluster.stall_seconds, f"{place.name} to take weights {weights.version}")
+        place.weights = weights
+
+    def _finish(self, completion: Completion) -> None:
+        group = self._groups.pop(completion.request.id)
+        group.answers[completion.request.id] = completion
+        group.left -= 1
+        if not group.left and not group.done.done():
+            group.done.set_result(None)
+
+    def _deal(self) -> None:
+        for index, requests in self._assigned.deal().items():
+            self._places[index].dealt += requests
+        self._changes.notify()
+
+    def _up(self) -> list[Place]:
+        return [place for place in self._places if self._assigned.is_up(place.index)]

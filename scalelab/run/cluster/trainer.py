@@ -1,0 +1,220 @@
+"""The trainer of a run: one Ray actor per rank, and the group through which the loop talks to them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from moe.train.batch import Sequence as TrainSequence
+from moe.train.config import TrainerConfig
+from scalelab.errors import LabError
+from scalelab.run.cluster.actors import actor_class
+from scalelab.run.cluster.placement import Reservation, packed
+from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
+from scalelab.run.config import Run
+from scalelab.run.loop import TrainerLostError
+
+# Below the ports that Linux hands out by itself, so that nobody else is given the one that was found free.
+RENDEZVOUS_PORTS = range(20_000, 32_000)
+
+# Seconds after which Ray has noticed the death of a rank that another rank complains of.
+SHOWS_WITHIN = 10.0
+
+
+class TrainerRank:
+    """One process of the trainer."""
+
+    def __init__(self, hf_config: dict[str, Any], config: TrainerConfig, rank: int, world: int) -> None:
+        import torch
+
+        # Imported before an address is chosen, so that it is soon taken.
+        from moe.train.trainer import Trainer
+
+        torch.set_num_threads(1)
+        self._class = Trainer
+        self._make = (hf_config, config, rank, world)
+        self._trainer: Any = None
+
+    def address(self) -> str:
+        """A free address on this node at which the ranks can meet."""
+        import socket
+
+        host = ray.util.get_node_ip_address()
+        for port in random.sample(RENDEZVOUS_PORTS, 100):
+            with socket.socket() as probe, suppress(OSError):
+                probe.bind((host, port))
+                return f"tcp://{host}:{port}"
+        raise LabError(f"found no free port among {RENDEZVOUS_PORTS} for the trainer ranks to meet at: free some")
+
+    def start(self, rendezvous: str, weights: str | None) -> None:
+        """Build the model, from a Hugging Face folder if `weights` names one."""
+        hf_config, config, rank, world = self._make
+        self._trainer = self._class(hf_config, config, rank=rank, world=world, rendezvous=rendezvous)
+        if weights is not None:
+            self._trainer.load_weights(weights)
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the trainer."""
+        return getattr(self._trainer, method)(*args)
+
+    def weights(self) -> tuple[int, list[Any] | None]:
+        """Number of buckets, and on rank 0 all weights in them; the other ranks take part."""
+        buckets = list(self._trainer.weight_buckets())
+        return len(buckets), buckets if self._trainer.rank == 0 else None
+
+
+class ClusterTrainer:
+    """All ranks of the trainer: every collective call goes to all of them, rank 0 answers.
+
+    Args:
+        run: the run.
+        weights: Hugging Face folder to start from; None starts from the run's seed.
+        world: number of ranks.
+    """
+
+    def __init__(self, run: Run, weights: Path | None, world: int) -> None:
+        self._run, self._weights, self._world = run, weights, world
+        self._seconds = run.cluster.startup_seconds
+        bundles = packed(world, run.cluster.devices_per_node)
+        self._reservation = Reservation(run.cluster, bundles, "the trainer")
+        self._start()
+
+    def _start(self) -> None:
+        self._ranks = [self._rank(rank) for rank in range(self._world)]
+        rendezvous = wait_for(self._ranks[0].address.remote(), self._seconds, "the first trainer rank to come up")
+        weights = str(self._weights) if self._weights else None
+        self._started = [rank.start.remote(rendezvous, weights) for rank in self._ranks]
+
+    def _rank(self, rank: int) -> Any:
+        run, strategy = self._run, self._reservation.strategy(rank)
+        actor = actor_class(TrainerRank, run.cluster, devices=1, strategy=strategy)
+        return actor.remote(run.model.to_hf(), run.trainer_config, rank, self._world)
+
+    def ready(self) -> None:
+        """Wait until every rank holds the model."""
+        wait_for(self._started, self._seconds, "the trainer to build the model")
+
+    # The port. Ray carries out an actor's calls in the order in which they are made.
+
+    def step(self, sequences: Sequence[TrainSequence], loss: Callable[..., Any]) -> Awaitable[Any]:
+        """Take an optimiser step; gives rank 0's `StepResult`."""
+        return self._all(self.calls("train_step", ray.put(list(sequences)), loss), "an optimiser step")
+
+    def export(self) -> Awaitable[Any]:
+        """Gather the weights.
+
+        Gives a reference to rank 0's buckets, which stay in the object store of its node, where engines fetch them.
+        """
+        done, buckets = zip(*(rank.weights.options(num_returns=2).remote() for rank in self._ranks), strict=True)
+        return self._exported(list(done), buckets[0])
+
+    async def _exported(self, done: list[Any], buckets: Any) -> Any:
+        await self._all(done, "weights to be exported")
+        return buckets
+
+    def save(self, path: str, state: Mapping[str, Any]) -> Awaitable[None]:
+        """Take a checkpoint; it is written while later calls run, and the next one says if it could not be."""
+        policy = self._run.checkpoints
+        refs = self.calls("save", path, state, policy.background, policy)
+        return self._all(refs, "a checkpoint to be taken", self._run.trainer.save_deadline)
+
+    def saving(self) -> Awaitable[Any]:
+        """Find out whether the last checkpoint could be written so far."""
+        return self._all(self.calls("saving"), "the last checkpoint")
+
+    async def finish_saving(self) -> None:
+        """Wait until the last checkpoint is on the disk."""
+        refs = self.calls("finish_saving")
+        await self._all(refs, "the last checkpoint to be written", self._run.trainer.save_deadline)
+
+    # Start-up, and starting again.
+
+    def calls(self, method: str, *args: Any) -> list[Any]:
+        """Call a method on all ranks; a reference per rank, rank 0's first."""
+        return [rank.call.remote(method, *args) for rank in self._ranks]
+
+    def call(self, method: str, *args: Any, seconds: float | None = None) -> Any:
+        """Call a method on all ranks and wait for rank 0's answer, while nothing else goes on."""
+        what = f"the trainer to {method.replace('_', ' ')}"
+        return wait_for(self.calls(method, *args), self._seconds if seconds is None else seconds, what)[0]
+
+    def restart(self) -> None:
+        """End what is left of the ranks and start new ones, with the weights that the first ones started from."""
+        self._end()
+        self._start()
+        self.ready()
+
+    def stop(self) -> None:
+        """End the ranks' processes and give their devices back."""
+        self._end()
+        self._reservation.release()
+
+    def _end(self) -> None:
+        for rank in self._ranks:
+            ray.kill(rank)
+
+    async def _all(self, refs: Sequence[Any], what: str, seconds: float | None = None) -> Any:
+        """Wait for all ranks; gives rank 0's answer.
+
+        A rank's death shows at its own reference: the others may wait for it until a deadline of theirs, so the first
+        error counts.
+
+        Raises:
+            TrainerLostError: a rank died, or none answered in time.
+            LabError: a rank says what went wrong.
+        """
+        deadline = self._run.cluster.stall_seconds if seconds is None else seconds
+        waits = [asyncio.ensure_future(answer(ref, deadline, what)) for ref in refs]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_EXCEPTION)
+            for one in done:
+                one.result()
+            return waits[0].result()
+        except (LostError, LateError) as error:
+            raise TrainerLostError(str(error)) from error
+        except LabError as error:
+            death = await _death(waits)
+            if death is None:
+                raise
+            raise TrainerLostError(str(death)) from error
+        finally:
+            for one in waits:
+                one.cancel()
+
+
+async def _death(waits: Sequence[asyncio.Future[Any]]) -> LabError | None:
+    """Find the rank whose death made another rank fail: it shows within seconds, if there is one."""
+    await asyncio.wait(waits, timeout=SHOWS_WITHIN)
+    for one in waits:
+        if one.done() and isinstance(error := one.exception(), LostError):
+            return error
+    return None
+
+
+class ClusterTuner:
+    """Fine-tunes on trainer ranks of a cluster."""
+
+    def __init__(self, run: Run) -> None:
+        self._ranks, self._steps = ClusterTrainer(run, None, run.sft.trainers), 0
+        self._seconds = run.cluster.stall_seconds
+        self._ranks.ready()
+
+    def start_step(self, sequences: list[TrainSequence], loss: Any, lr: float) -> Callable[[], float]:
+        """Start an optimiser step; what is returned waits for its loss."""
+        refs, what = self._ranks.calls("train_step", ray.put(sequences), loss, lr), f"SFT step {self._steps}"
+        self._steps += 1
+        return lambda: wait_for(refs, self._seconds, what)[0].loss
+
+    def save_hf(self, folder: Path) -> None:
+        """Write the weights into a Hugging Face folder."""
+        self._ranks.call("save_hf", str(folder))
+
+    def close(self) -> None:
+        """End the ranks' processes and give their devices back."""
+        self._ranks.stop()

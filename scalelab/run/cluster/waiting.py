@@ -1,0 +1,81 @@
+"""Awaiting Ray: every wait has a deadline, and names what it waited for when the deadline passes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from scalelab.errors import LabError
+
+
+class LostError(LabError):
+    """An actor died while it was being waited for."""
+
+
+class LateError(LabError):
+    """Something outlived its deadline: an actor hangs, or the deadline is too short."""
+
+
+def wait_for(refs: Any, seconds: float, what: str) -> Any:
+    """`ray.get` with a deadline, for start-up, where nothing else goes on.
+
+    Args:
+        refs: an object reference or a list of them.
+        seconds: deadline.
+        what: what is waited for, for the message: "the trainer to save a checkpoint".
+
+    Raises:
+        LateError: the deadline passed.
+        LostError: the actor died.
+        LabError: the actor says what went wrong.
+    """
+    try:
+        return ray.get(refs, timeout=seconds)
+    except GetTimeoutError:
+        raise LateError(
+            f"waited {seconds:.0f} s for {what}: look at its log under /tmp/ray/session_latest/logs"
+        ) from None
+    except RayError as error:
+        raise said(error, what) from error
+
+
+async def answer(ref: Any, seconds: float, what: str) -> Any:
+    """Await an object reference.
+
+    Args:
+        ref: the reference.
+        seconds: deadline.
+        what: what is waited for, for the message: "engine 1 to take requests".
+
+    Raises:
+        LateError: the deadline passed.
+        LostError: the actor died.
+        LabError: the actor says what went wrong.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await ref
+    except TimeoutError:
+        raise LateError(f"waited {seconds:.0f} s for {what}: raise the deadline if it only is slow") from None
+    except RayError as error:
+        raise said(error, what) from error
+
+
+def said(error: RayError, what: str) -> LabError:
+    """One line for what went wrong in or with an actor."""
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        if isinstance(cause, LabError | ValueError | OSError):
+            return LabError(f"{what}: {cause}")
+        return LabError(f"{what} failed: {_last_line(error)}")
+    # An actor, its node or an object on it is gone; Ray goes on to guess at causes, at length.
+    reason = _last_line(error).partition(" Some common causes")[0]
+    return LostError(f"an actor died while the run waited for {what}: {reason}")
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

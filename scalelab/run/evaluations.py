@@ -1,0 +1,161 @@
+"""Measuring the curve while a run goes on: on the engines in flight, or at rest from weights that were kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scalelab.recipe.types import Rollout
+from scalelab.run.books import Books
+from scalelab.run.changes import Changes
+from scalelab.run.ports import Engines, Graders
+from scalelab.run.work import RolloutWork
+from tasks.types import Prompt
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The policy that an evaluation is of, and what it had cost when it was measured."""
+
+    version: int
+    hours: dict[str, float]
+    completions: int
+    tokens: int
+    generated: int
+    seconds: float
+    """Of the world's clock."""
+
+    @classmethod
+    def of(cls, books: Books, version: int, seconds: float) -> Spent:
+        """What the books say now."""
+        return cls(version, dict(books.ledger.hours), books.completions, books.tokens, books.generated, seconds)
+
+
+Record = Callable[[Spent, list[Rollout]], None]
+"""Writes an evaluation down."""
+
+
+@dataclass(eq=False)
+class InFlightEvaluation:
+    """Evaluation among the completions for training; the engines keep their weights meanwhile.
+
+    What falls due while an evaluation runs is taken with the next weights after it.
+    """
+
+    books: Books
+    engines: Engines
+    graders: Graders
+    work: RolloutWork
+    changes: Changes
+    charge: Callable[[], None]
+    record: Record
+    clock: Callable[[], float]
+    held_out: Sequence[Prompt]
+    samples: int
+    updating: Callable[[], bool]
+    """Whether weights are on their way to the engines."""
+    graded: int = 0
+    """Completions of the running evaluation that are graded."""
+    running: bool = False
+
+    @property
+    def expected(self) -> int:
+        """Completions of an evaluation."""
+        return len(self.held_out) * self.samples
+
+    @property
+    def holds_draws(self) -> bool:
+        """Until the base model is measured, its evaluation has the engines to itself."""
+        return self.books.measured < 0
+
+    @property
+    def holds_weights(self) -> bool:
+        """While an evaluation runs, or could begin."""
+        return self.running or self._ready()
+
+    def due(self, version: int) -> None:
+        """Ask for an evaluation of these weights, or of the first later ones."""
+        if self.books.measured < version:
+            self.books.measure_from = version
+
+    def awaits(self, updating: bool) -> bool:
+        """Weights that an evaluation waits for are not overtaken, so that runs are measured at the same steps."""
+        return self.books.measure_from is not None and updating
+
+    def done(self, version: int) -> bool:
+        """Whether these weights are measured."""
+        return self.books.measured >= version
+
+    async def serve(self) -> None:
+        """Measure what is due, until cancelled.
+
+        Waits for: weights of the version that is due, in the engines. Produces: evaluations.
+        """
+        self.running = False
+        if self.books.measured < 0:
+            self.due(self.books.version)
+        while True:
+            await self.changes.until(self._ready, "an evaluation to be due")
+            self.charge()
+            self.running, self.graded = True, 0
+            spent = Spent.of(self.books, self.engines.version, self.clock())
+            async with asyncio.TaskGroup() as group:
+                measuring = [group.create_task(self._measure(prompt, spent.version)) for prompt in self.held_out]
+            self.charge()
+            self.record(spent, [rollout for task in measuring for rollout in task.result()])
+            self.running, self.books.measured = False, spent.version
+            if self.books.measure_from is not None and self.books.measure_from <= spent.version:
+                self.books.measure_from = None
+            self.changes.notify()
+
+    async def _measure(self, prompt: Prompt, version: int) -> list[Rollout]:
+        requests = self.work.requests(f"{version}/{prompt.id}", prompt, "eval", self.samples)
+        completions = await self.engines.generate(requests)
+        verdicts = await self.graders.grade(prompt, completions)
+        self.graded += len(verdicts)
+        return self.work.rollouts(prompt, completions, verdicts)
+
+    def _ready(self) -> bool:
+        due = self.books.measure_from
+        return not (self.running or self.updating()) and due is not None and self.engines.version >= due
+
+
+@dataclass(eq=False)
+class EvaluationAtRest:
+    """Weights are kept when an evaluation falls due, and measured between two stretches: it takes no simulated time."""
+
+    books: Books
+    keep: Callable[[], Any]
+    """Copies the trainer's weights."""
+    measure: Callable[[Spent, Any], Awaitable[list[Rollout]]]
+    """Generates and grades completions of the held-out prompts with such weights."""
+    record: Record
+    clock: Callable[[], float]
+    kept: list[tuple[Spent, Any]] = field(default_factory=list)
+    holds_draws: bool = False
+    holds_weights: bool = False
+
+    def due(self, version: int) -> None:
+        """Keep the trainer's weights, which are of this version."""
+        if self.books.measured < version and not self.done(version):
+            self.kept.append((Spent.of(self.books, version, self.clock()), self.keep()))
+
+    def awaits(self, updating: bool) -> bool:
+        """Nothing: the weights are kept."""
+        return False
+
+    def done(self, version: int) -> bool:
+        """Whether these weights are measured, or kept to be."""
+        return self.books.measured >= version or any(spent.version == version for spent, _ in self.kept)
+
+    async def serve(self) -> None:
+        """Do nothing: measuring is for `rest`."""
+
+    async def rest(self) -> None:
+        """Measure all weights that are kept."""
+        for spent, weights in self.kept:
+            self.record(spent, await self.measure(spent, weights))
+            self.books.measured = spent.version
+        self.kept.clear()

@@ -1,0 +1,205 @@
+"""What a run writes down: steps, evaluations and alarms, each once its data are on the disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from moe.model.config import routed_experts
+from moe.model.size import parameters
+from scalelab.errors import LabError
+from scalelab.recipe.step import SUMMARY, summarise
+from scalelab.recipe.types import Rollout
+from scalelab.rollout.evaluation import evaluate
+from scalelab.run.books import Books
+from scalelab.run.config import Run
+from scalelab.run.evaluations import Spent
+from scalelab.run.folder import RunFolder
+from scalelab.run.monitors import Watch
+from scalelab.run.ports import Engines, Graders
+from scalelab.run.progress import Progress
+from tasks.text import writable
+
+if TYPE_CHECKING:
+    from moe.train.result import StepResult
+    from scalelab.run.work import Step
+
+
+class Journal:
+    """Charges the ledger, and writes the run's lines.
+
+    Args:
+        run: the run.
+        books: its books.
+        engines: for counters.
+        graders: for counters.
+        folder: takes the lines.
+        progress: takes evaluations and alarms for people.
+        clock: seconds of the world's time.
+        simulated: whether that is no wall clock. Then the wall clock's fields go to `wall.jsonl`, so that all other
+            files repeat to the last bit.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        books: Books,
+        engines: Engines,
+        graders: Graders,
+        folder: RunFolder,
+        progress: Progress,
+        clock: Callable[[], float],
+        simulated: bool,
+    ) -> None:
+        self._run, self._books, self._engines, self._graders = run, books, engines, graders
+        self._folder, self._progress, self._clock, self._simulated = folder, progress, clock, simulated
+        self._size = parameters(run.model.to_hf())
+        self._watch: Watch
+        self._charged = 0.0
+        self._busy: dict[str, float] = {}
+        self._began = time.monotonic()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a stretch: charge from now on, and look at the steps to come alone."""
+        self._charged, self._busy = self._clock(), self._engine_seconds()
+        self._watch = Watch(self._run.monitors, self._run.cluster.generators, routed_experts(self._run.model))
+
+    # The ledger.
+
+    def charge(self, stepping: bool) -> None:
+        """Charge the time since the last charge, by what the engines did in it.
+
+        Args:
+            stepping: whether the trainer was at work.
+        """
+        now, busy = self._clock(), self._engine_seconds()
+        worked = {kind: busy[kind] - self._busy[kind] for kind in busy}
+        total = sum(worked.values())
+        share = worked["eval"] / total if total > 0 else 0.0
+        if self._books.measured < 0 and not self._simulated:  # nothing is trained on before the base model is measured
+            share = 1.0
+        self._books.ledger.advance(now - self._charged, evaluation_share=share, trainer_idle=not stepping)
+        self._charged, self._busy = now, busy
+
+    def _engine_seconds(self) -> dict[str, float]:
+        totals = self._engines.totals()
+        return {kind: totals.get(f"busy_seconds_{kind}", 0.0) for kind in ("train", "eval")}
+
+    # The lines.
+
+    def stepped(
+        self, names: list[str], step: Step, result: StepResult | None, seconds: dict[str, float]
+    ) -> LabError | None:
+        """Write an optimiser step down, just after it was booked; returns why the run must stop, if it must."""
+        books = self._books
+        books.completions += step.completions
+        books.tokens += step.tokens
+        books.generated += step.generated
+        record = {
+            "step": books.version,
+            "version": books.version,
+            **_ledger(books.ledger.hours, self._run.compute_unit),
+            **_trained(result),
+            **step.metrics,
+            "groups": names,
+            "seconds": seconds,
+            "generator_idle_seconds": self._engines.totals().get("idle_seconds", 0.0),
+            "generator_lag": books.version - self._engines.version,
+            "outstanding": {
+                "groups": books.schedule.outstanding,
+                "completions": self._engines.outstanding,
+                "grading": self._graders.outstanding,
+            },
+            "refilled": dict(books.dropped),
+            "sampler": books.sampler.metrics(),
+            "verifiers": dict(self._graders.counts),
+        }
+        wall = {"time": time.time()} | ({} if result is None else {"trainer_seconds": result.seconds})
+        record = self._with_clock(record, wall)
+        self._folder.add_step(record)
+        return self._heed(record)
+
+    def evaluated(self, spent: Spent, rollouts: list[Rollout]) -> None:
+        """Write an evaluation down: its completions first, then the lines that are about them."""
+        rows = [writable(rollout_row(rollout)) for rollout in rollouts]
+        self._folder.keep_rollouts(f"step_{spent.version:06d}", rows)
+        head = {
+            "step": spent.version,
+            "version": spent.version,
+            **_ledger(spent.hours, self._run.compute_unit),
+            "completions": spent.completions,
+            "tokens": spent.tokens,
+            "flops": self._flops(spent),
+        }
+        by_task = evaluate(rollouts)
+        records = [head | by_task[task.name].record() for task in self._run.tasks]
+        wall = {"time": time.time(), "wall_seconds": time.monotonic() - self._began}
+        for record in records:
+            self._folder.add_evaluation(self._with_clock(record, wall))
+        self._progress.measured(records)
+
+    def _flops(self, spent: Spent) -> float:
+        """Arithmetic behind a policy: 6 N a token trained on, 2 N a token generated, for N active parameters.
+
+        Source: Kaplan et al., *Scaling Laws* (arXiv 2001.08361, §2.1): 2 N forward, 4 N backward; attention's own
+        products are left out.
+        """
+        return self._size.active * (6.0 * spent.tokens + 2.0 * spent.generated)
+
+    def _heed(self, record: dict[str, Any]) -> LabError | None:
+        """Log alarms; returns the reason to stop if `Monitors.stop_on` names one of them."""
+        alarms = self._watch.step(record)
+        for alarm in alarms:
+            self._folder.add_alarm(alarm.record())
+            self._progress.say(alarm.line)
+        last = self._watch.must_stop(alarms)
+        return LabError(f"stopped, as Monitors.stop_on asks, with a checkpoint: {last.line}") if last else None
+
+    def _with_clock(self, record: dict[str, Any], wall: dict[str, Any]) -> dict[str, Any]:
+        """Add the time: the wall clock's, or on a simulated clock its own, with the wall's in a file apart."""
+        if not self._simulated:
+            return record | wall
+        about = {name: record[name] for name in ("step", "task") if name in record}
+        self._folder.add_wall({"of": "evaluation" if "task" in record else "step"} | about | wall)
+        return record | {"time": self._clock()}
+
+
+def _trained(result: StepResult | None) -> dict[str, Any]:
+    """What the trainer says of a step; every key is there, with None, if no rollout was left to train on."""
+    if result is None:
+        return {"loss": None, "grad_norm": None, "skipped": False, **dict.fromkeys(SUMMARY), "router": {}}
+    return {
+        "loss": result.loss,
+        "grad_norm": result.grad_norm,
+        "skipped": result.skipped,
+        **summarise(result.metrics),
+        "router": {name: value for name, value in result.metrics.items() if name.startswith("moe_")},
+    }
+
+
+def _ledger(hours: dict[str, float], unit: str) -> dict[str, Any]:
+    compute = sum(spent for role, spent in hours.items() if role != "evaluation")
+    return {"compute": compute, "compute_by_role": dict(hours), "compute_unit": unit}
+
+
+def rollout_row(rollout: Rollout) -> dict[str, Any]:
+    """One row of `rollouts/*.parquet`."""
+    return {
+        "task": rollout.task,
+        "prompt_id": rollout.prompt_id,
+        "prompt": rollout.prompt,
+        "completion": rollout.text,
+        "outcome": rollout.outcome,
+        "reward": rollout.reward,
+        "detail": rollout.detail,
+        "tokens": len(rollout.completion_ids),
+        "truncated": rollout.truncated,
+        "interrupted": rollout.interrupted,
+        "versions": [version for version, _, _ in rollout.spans],
+        "token_ids": rollout.completion_ids.tolist(),
+        "logprobs": rollout.logprobs_T.tolist(),
+        "forced": rollout.forced_T.tolist(),
+        "spans": [list(span) for span in rollout.spans],
+    }

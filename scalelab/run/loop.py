@@ -1,0 +1,328 @@
+"""The loop that is ScaleRL: draw → generate → verify → filter → advantages → loss → step → publish → evaluate.
+
+    ┌─────────┐ groups  ┌───────────────┐ rollouts ┌────────────┐ weights ┌───────────┐
+    │  draw   ├────────▶│ group (many)  ├─────────▶│  optimise  ├────────▶│  publish  │
+    │ prompts │         │ engines→graders│          │  trainer   │         │  engines  │
+    └────▲────┘         └───────────────┘          └─────┬──────┘         └─────┬─────┘
+         │                                               │ version              │ version
+         │          ┌─────────────── Books ──────────────▼──────────────────────▼─────┐
+         └──────────┤ schedule · sampler · groups · ledger · what is measured         │◀── evaluation
+                    └───────────────────────────────────────────────────────────────────┘
+
+Each box is a coroutine. They share the books and wait for conditions on them (`Changes.until`); whoever changes the
+books says so (`Changes.notify`). What the loop asks of engines, trainer and graders stands in `scalelab.run.ports`: the
+same loop runs on a Ray cluster, on a simulated clock with the real parts, and with nothing but durations.
+
+A *stretch* of the run is one task group. It ends at the budget's end, when the run is asked to stop, and, on a
+simulated clock, at every checkpoint. A lost trainer cancels it; the next stretch begins at the newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from scalelab.errors import LabError
+from scalelab.run.books import Books
+from scalelab.run.changes import Changes
+from scalelab.run.config import Budget
+from scalelab.run.ports import Engines, Graders, Trainer
+
+
+class TrainerLostError(LabError):
+    """The trainer died or hangs: the run has to go back to a checkpoint."""
+
+
+class Work(Protocol):
+    """What groups are made of: prompts and rollouts, or lengths alone."""
+
+    generations: int
+    """Completions of a group."""
+
+    def requests(self, name: str, prompt: Any) -> Any:
+        """What the engines are asked for a group."""
+
+    def rollouts(self, prompt: Any, completions: Any, verdicts: Any) -> Any:
+        """The graded completions of a group."""
+
+    def judge(self, rollouts: Any) -> tuple[float | None, str | None]:
+        """A group's pass rate, and why it is made up for by another (None: it is trained on)."""
+
+    def step(self, groups: list[Any], version: int) -> Any:
+        """The training sequences of a step on these groups, with the step's metrics."""
+
+
+class Evaluation(Protocol):
+    """How the curve is measured while the run goes on."""
+
+    @property
+    def holds_draws(self) -> bool:
+        """Whether no group may be started yet."""
+
+    @property
+    def holds_weights(self) -> bool:
+        """Whether the engines have to keep the weights that they hold."""
+
+    def due(self, version: int) -> None:
+        """Ask for an evaluation of these weights, or of the first later ones."""
+
+    def awaits(self, updating: bool) -> bool:
+        """Whether an evaluation waits for weights that are on their way, which no step must overtake."""
+
+    def done(self, version: int) -> bool:
+        """Whether these weights are measured."""
+
+    async def serve(self) -> None:
+        """Measure what is due, until cancelled."""
+
+
+class Journal(Protocol):
+    """Who is told what happens."""
+
+    def charge(self, stepping: bool) -> None:
+        """Charge the time since the last charge to the ledger; `stepping` says whether the trainer was at work."""
+
+    def stepped(self, names: list[str], step: Any, result: Any, seconds: dict[str, float]) -> LabError | None:
+        """Write an optimiser step down, just after it was booked; returns why the run must stop, if it must."""
+
+
+class Home(Protocol):
+    """Checkpoints, and what happens between two stretches."""
+
+    rests: bool
+    """Whether a stretch ends at every checkpoint: everything in flight is dropped then, and started again."""
+
+    def save(self) -> Any:
+        """Take a checkpoint of trainer and books as they are now; awaitable until it is taken."""
+
+    async def check(self) -> None:
+        """Notice soon when a checkpoint could not be written.
+
+        Raises:
+            LabError: it could not.
+        """
+
+    async def rest(self) -> None:
+        """Take a checkpoint, and measure what is due while the engines have nothing else to do."""
+
+    async def go_back(self, error: TrainerLostError) -> None:
+        """Replace the trainer; put it and the books back to the newest checkpoint."""
+
+
+class _StretchOver(Exception):  # noqa: N818 - no error: it cancels what a stretch has in flight
+    """The stretch has ended in order."""
+
+
+@dataclass(eq=False)
+class Loop:
+    """One run in one world."""
+
+    books: Books
+    budget: Budget
+    evaluation_every: int
+    checkpoint_every: int
+    work: Work
+    engines: Engines
+    trainer: Trainer
+    graders: Graders
+    evaluation: Evaluation
+    journal: Journal
+    home: Home
+    changes: Changes
+    clock: Callable[[], float]
+    """Seconds of the world's time."""
+    stopping: bool = False
+    """Whether the run was asked to stop."""
+    stepping: bool = False
+    """Whether an optimiser step is under way."""
+    updating: bool = False
+    """Whether weights are on their way to the engines."""
+    behind: bool = False
+    """Whether the engines must get the trainer's weights before they are asked for anything."""
+    failure: LabError | None = None
+    """Why the run stops, if it does so by itself."""
+
+    async def run(self) -> None:
+        """Run to the end of the budget, or until asked to stop; the last checkpoint is on the disk when this returns.
+
+        Raises:
+            LabError: a monitor stopped the run, after a checkpoint; or something that could not be replaced was lost.
+        """
+        self.behind = self.home.rests or self.books.version > 0
+        async with asyncio.TaskGroup() as services:
+            serving = [] if self.home.rests else [services.create_task(one) for one in self.services()]
+            while not self.over:
+                await self.stretch()
+            await self.trainer.finish_saving()
+            for task in serving:
+                task.cancel()
+        if self.failure is not None:
+            raise self.failure
+
+    def stop(self) -> None:
+        """End the run after the step under way, with a checkpoint."""
+        self.stopping = True
+        self.changes.notify()
+
+    async def stretch(self) -> None:
+        """Run until there is a reason to rest, or to go back; see the module's docstring."""
+        lost: TrainerLostError | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                self.spawn = group.create_task
+                services = self.services() if self.home.rests else []
+                for task in (*services, self.resume(), self.draw(), self.publish(), self.evaluation.serve()):
+                    self.spawn(task)
+                await self.optimise()
+                raise _StretchOver
+        except* _StretchOver:
+            pass
+        except* TrainerLostError as errors:
+            lost = first_error(errors)
+        self.stepping = self.updating = False
+        self.behind = self.home.rests or lost is not None
+        self.engines.forget()
+        if lost is None:
+            await self.home.rest()
+        else:
+            await self.home.go_back(lost)
+
+    def services(self) -> list[Coroutine[Any, Any, None]]:
+        """What outlives a lost trainer: the engines with their weights, and the graders."""
+        return [self.engines.serve(), self.graders.serve()]
+
+    async def resume(self) -> None:
+        """Bring the engines to the trainer's weights, then generate again what was in flight.
+
+        Consumes: the books as they were restored. Produces: group tasks.
+        """
+        if self.behind:
+            self.updating = True
+            await self.engines.update(self.books.version, await self.trainer.export())
+            self.updating = self.behind = False
+        for name in self.books.schedule.in_flight:
+            self.spawn(self.group(name), name=name)
+        self.changes.notify()
+
+    async def draw(self) -> None:
+        """Start groups as far as the schedule admits them and there is room.
+
+        Waits for: admission. Produces: group tasks.
+        """
+        while True:
+            for _ in range(await self.changes.until(self.admitted, "room for another group")):
+                name = self.books.draw(self.engines.version)
+                self.spawn(self.group(name), name=name)
+
+    async def group(self, name: str) -> None:
+        """Live one group's life: prompt → requests → completions → verdicts → rollouts.
+
+        Consumes: a drawn prompt. Waits for: engines, graders. Produces: a finished group, or a dropped one that another
+        takes the place of.
+        """
+        prompt = self.books.groups[name].prompt
+        completions = await self.engines.generate(self.work.requests(name, prompt))
+        verdicts = await self.graders.grade(prompt, completions)
+        rollouts = self.work.rollouts(prompt, completions, verdicts)
+        self.books.finish(name, rollouts, *self.work.judge(rollouts))
+        self.changes.notify()
+
+    async def optimise(self) -> None:
+        """Take optimiser steps until the run has a reason to rest.
+
+        Consumes: finished groups. Waits for: a batch; weights and evaluations that a step must not overtake. Produces:
+        policy versions.
+        """
+        while not (self.stopping or self.budget_spent):
+            began = self.clock()
+            await self.changes.until(lambda: self.stopping or self.batch(), "a batch of finished groups")
+            names = self.batch()
+            if self.stopping or names is None:
+                return
+            await self.step(names, self.clock() - began)
+            self.spawn(self.home.check(), name="look at the last checkpoint")
+            if self.books.version % self.checkpoint_every == 0:
+                if self.home.rests:
+                    return
+                self.spawn(self.home.save(), name="checkpoint")
+        if not (self.stopping or self.evaluation.done(self.books.version)):
+            self.evaluation.due(self.books.version)
+            self.changes.notify()
+            await self.changes.until(lambda: self.stopping or self.over, "the last evaluation")
+
+    async def step(self, names: list[str], waited: float) -> None:
+        """Train on a batch of groups and book it."""
+        began = self.clock()
+        step = self.work.step(self.books.take(names), self.books.version)
+        built = self.clock()
+        self.journal.charge(stepping=False)
+        self.stepping = True
+        result = await self.trainer.step(step.sequences, step.loss) if step.sequences else None
+        self.journal.charge(stepping=True)
+        self.stepping = False
+        self.books.schedule.trained(names)
+        seconds = {"wait": waited, "build": built - began, "step": self.clock() - began}
+        self.failure = self.journal.stepped(names, step, result, seconds)
+        self.stopping |= self.failure is not None
+        if self.books.version % self.evaluation_every == 0 or self.budget_spent:
+            self.evaluation.due(self.books.version)
+        self.changes.notify()
+
+    async def publish(self) -> None:
+        """Send the newest weights to the engines whenever they may have them; unfinished completions go on with them.
+
+        Waits for: new weights, the schedule's consent, evaluations of the weights that the engines hold. Produces:
+        engines with newer weights.
+        """
+        while True:
+            await self.changes.until(self.publication_due, "weights to publish")
+            self.updating, version = True, self.books.version
+            exported = self.trainer.export()
+            self.changes.notify()  # the next step may be asked for, now that it comes after the export
+            await self.engines.update(version, await exported)
+            self.updating = False
+            self.changes.notify()
+
+    # The conditions that coroutines wait for.
+
+    @property
+    def budget_spent(self) -> bool:
+        """Whether no further step may start."""
+        hours = self.budget.hours
+        return self.books.version >= self.budget.steps or (hours is not None and self.books.ledger.compute >= hours)
+
+    @property
+    def over(self) -> bool:
+        """Whether the run was asked to stop, or has spent its budget and measured the policy that it bought."""
+        return self.stopping or (self.budget_spent and self.evaluation.done(self.books.version))
+
+    def admitted(self) -> int:
+        """How many groups may be started now."""
+        if self.behind or self.stopping or self.evaluation.holds_draws or self.budget_spent:
+            return 0
+        room = self.engines.room // self.work.generations if self.graders.room > 0 else 0
+        return min(room, self.books.schedule.may_start(self.engines.version)) if room > 0 else 0
+
+    def batch(self) -> list[str] | None:
+        """The groups of the next step, unless weights that are due have to leave first."""
+        if self.publication_due() or self.evaluation.awaits(self.updating):
+            return None
+        return self.books.schedule.batch()
+
+    def publication_due(self) -> bool:
+        """Whether the newest weights can leave for the engines."""
+        if self.stepping or self.updating or self.behind or self.evaluation.holds_weights:
+            return False
+        if self.engines.version == self.books.version:
+            return False
+        return self.books.schedule.may_publish() or self.budget_spent
+
+
+def first_error(group: BaseExceptionGroup[Any]) -> Any:
+    """The first error inside nested exception groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

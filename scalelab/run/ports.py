@@ -1,0 +1,103 @@
+"""What the loop asks of a world: three small protocols, and the messages that pass through them.
+
+| world | engines | trainer | graders | time |
+|---|---|---|---|---|
+| cluster | vLLM in Ray actors | Megatron in Ray actors | verifiers in Ray actors | the wall's |
+| virtual | one vLLM engine that stands for many | Megatron in this process | verifiers in threads | simulated |
+| simulated | lengths are drawn | a duration | a duration | simulated |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Protocol
+
+from scalelab.rollout.types import Completion, Request
+from tasks.types import Prompt, Verdict
+
+
+class Engines(Protocol):
+    """Generators of completions, with weights that change in flight."""
+
+    @property
+    def version(self) -> int:
+        """The oldest policy version that a request made now could be generated with."""
+
+    @property
+    def outstanding(self) -> int:
+        """Completions asked for and not there yet."""
+
+    @property
+    def room(self) -> int:
+        """Completions that could be asked for now: places in the engines, and some to wait for the next."""
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Generate all completions of a group, in the order of the requests."""
+
+    async def update(self, version: int, weights: Any) -> None:
+        """Swap the weights in flight; returns when every engine that is up holds them.
+
+        Args:
+            version: policy version.
+            weights: what `Trainer.export` gave.
+        """
+
+    def forget(self) -> None:
+        """Drop all requests; completions of them that still come are thrown away."""
+
+    def totals(self) -> Mapping[str, float]:
+        """Counters since the start: `completions`, `tokens`, `busy_seconds_train`, `busy_seconds_eval`, `idle_seconds`,
+        `update_bytes`."""
+
+    async def serve(self) -> None:
+        """Keep the engines at work until cancelled.
+
+        Raises:
+            LabError: they cannot be replaced any more.
+        """
+
+
+class Trainer(Protocol):
+    """The policy that learns. Calls are carried out in the order in which they are made."""
+
+    def step(self, sequences: Sequence[Any], loss: Any) -> Awaitable[Any]:
+        """Take an optimiser step; gives a `moe.train.result.StepResult`.
+
+        Raises:
+            TrainerLostError: when awaited: the trainer has to go back to a checkpoint.
+        """
+
+    def export(self) -> Awaitable[Any]:
+        """Gather the weights for the engines."""
+
+    def save(self, path: str, state: Mapping[str, Any]) -> Awaitable[None]:
+        """Take a checkpoint; it may be written while later calls run."""
+
+    async def finish_saving(self) -> None:
+        """Wait until the last checkpoint is on the disk."""
+
+
+class Graders(Protocol):
+    """Verifiers of completions."""
+
+    @property
+    def outstanding(self) -> int:
+        """Completions that have no verdict yet."""
+
+    @property
+    def room(self) -> int:
+        """Completions that could be graded at once; 0 while some wait."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Graders replaced, completions graded again, and given up."""
+
+    async def grade(self, prompt: Prompt, completions: Sequence[Completion]) -> list[Verdict]:
+        """Grade completions of one prompt, in their order."""
+
+    async def serve(self) -> None:
+        """Keep the graders at work until cancelled.
+
+        Raises:
+            LabError: they cannot be replaced any more.
+        """

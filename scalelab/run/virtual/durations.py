@@ -1,0 +1,124 @@
+"""Trainer and graders that are durations on a simulated clock; the virtual world puts real work into them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from scalelab.plan.durations import Rates
+from scalelab.run.virtual.clock import sleep_until, ticks, virtual_loop
+
+
+class PretendedTrainer:
+    """The port of the trainer on a simulated clock: calls take their time one after the other.
+
+    Args:
+        rates: how long things take.
+        units: copies of the model, which share a step's tokens evenly.
+        work: does what a step does, and returns its result; called when the step begins.
+        weights: copies the weights; called when an export begins.
+    """
+
+    def __init__(self, rates: Rates, units: int, work: Callable[[Any, Any], Any], weights: Callable[[], Any]) -> None:
+        self.rates, self.units = rates, units
+        self._work, self._weights = work, weights
+        self._free_at = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step or an export is under way."""
+        return self._free_at > virtual_loop().now
+
+    @property
+    def busy_before(self) -> bool:
+        """Whether the time that has just passed was that of a step or an export."""
+        return self._free_at >= virtual_loop().now
+
+    def step_ticks(self, tokens: float) -> int:
+        """How long a step on so many tokens takes."""
+        return ticks(self.rates.train_step_seconds + tokens * self.rates.train_token_seconds / self.units)
+
+    async def step(self, sequences: Any, loss: Any) -> Any:
+        """Take an optimiser step on sequences, or on a number of tokens."""
+        tokens = sequences if isinstance(sequences, int | float) else sum(len(one) for one in sequences)
+        end = self._reserve(self.step_ticks(tokens))
+        result = self._work(sequences, loss)
+        await sleep_until(end, "an optimiser step")
+        return result
+
+    def export(self) -> Awaitable[Any]:
+        """Gather the weights; the next step waits for it."""
+        end, weights = self._reserve(ticks(self.rates.export_seconds)), self._weights()
+        return self._exported(end, weights)
+
+    async def _exported(self, end: int, weights: Any) -> Any:
+        await sleep_until(end, "an export of weights")
+        return weights
+
+    def _reserve(self, duration: int) -> int:
+        self._free_at = max(self._free_at, virtual_loop().now) + duration
+        return self._free_at
+
+    def forget(self) -> None:
+        """Drop what is under way."""
+        self._free_at = 0
+
+    async def save(self, path: str, state: Mapping[str, Any]) -> None:
+        """Checkpoints are for rests."""
+        raise AssertionError("unreachable: a run on a simulated clock takes its checkpoints at rest")
+
+    async def finish_saving(self) -> None:
+        """Nothing is written in the background."""
+
+
+class PretendedGraders:
+    """The port of graders on a simulated clock: verdicts come due a fixed time after a group's last token.
+
+    Args:
+        rates: `verify_seconds`, and `host_seconds` per completion on a host that grades one after the other.
+        start: begins to grade in real time; what it returns gives the verdicts when they are due.
+    """
+
+    def __init__(self, rates: Rates, start: Callable[[Any, Any], Callable[[], Any]]) -> None:
+        self._start = start
+        self._verify, self._host = ticks(rates.verify_seconds), ticks(rates.host_seconds)
+        self._host_free = 0
+        self.outstanding = 0
+
+    @property
+    def room(self) -> int:
+        """Always some: nobody waits for a grader."""
+        return 1
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Nothing is ever lost."""
+        return {"restarts": 0, "retried": 0, "errors": 0}
+
+    @property
+    def busy(self) -> bool:
+        """Whether the host has work."""
+        return self._host_free > virtual_loop().now
+
+    def forget(self) -> None:
+        """Drop what is under way."""
+        self._host_free = 0
+
+    async def grade(self, prompt: Any, completions: Any) -> Any:
+        """Grade completions of one prompt."""
+        verdicts = self._start(prompt, completions)
+        due = virtual_loop().now
+        if self._host:
+            self._host_free = due = max(due, self._host_free) + self._host * len(completions)
+        self.outstanding += len(completions)
+        try:
+            if due + self._verify > virtual_loop().now:
+                await sleep_until(due + self._verify, "verdicts")
+        finally:
+            self.outstanding -= len(completions)
+        return verdicts()
+
+    async def serve(self) -> None:
+        """Do nothing until cancelled."""
+        await asyncio.Event().wait()

@@ -1,0 +1,260 @@
+"""Pretended engines: many of them, in step with each other, on a simulated clock.
+
+All engines take their decoding steps together, and sequences are spread evenly over them. So N engines with S places
+each are one pool of N · S places, whose step takes `step_seconds + sequence_seconds · ⌈sequences / N⌉`. The real
+`Decoder` has vLLM make a token for every sequence in a step, a drawn one counts. Sequences start, and weights change,
+between two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from scalelab.plan.durations import Rates
+from scalelab.run.virtual.clock import VirtualLoop, set_done, sleep_until, ticks, virtual_loop
+
+WAITING = 0.5
+"""Requests kept waiting at the engines, as a share of their places, so that none stands empty while others are made."""
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """The requests of one call of `generate`, as they are answered."""
+
+    answers: list[Any]
+    left: int
+    done: asyncio.Future[None]
+    kind: str = "train"
+
+
+@dataclass(eq=False, slots=True)
+class Stream:
+    """One request of a group."""
+
+    request: Any
+    group: Group | None
+    number: int
+
+
+class Decoder(Protocol):
+    """What makes the tokens."""
+
+    def start(self, sequence: Stream) -> None:
+        """Begin a sequence with the next step."""
+
+    def steps_to_end(self) -> int:
+        """Steps until a sequence may end; at least 1."""
+
+    def advance(self, steps: int) -> Sequence[tuple[Stream, Any]]:
+        """Take steps, and return the sequences that ended with the last of them, each with its completion."""
+
+    def load(self, version: int, weights: Any) -> None:
+        """Swap the weights between two steps."""
+
+    def forget(self) -> None:
+        """Drop all sequences."""
+
+    def tokens(self, completion: Any) -> int:
+        """Tokens of a completion."""
+
+
+@dataclass
+class Usage:
+    """What the engines have done, in wall seconds of their clock."""
+
+    idle: float = 0.0
+    """Engine-seconds without a sequence."""
+    sequences: float = 0.0
+    """Sequence-seconds."""
+    completions: int = 0
+    tokens: int = 0
+    updates: int = 0
+
+
+class PretendedEngines:
+    """The port of engines on a simulated clock.
+
+    Args:
+        rates: how long things take.
+        engines: how many there are.
+        places: sequences side by side in each.
+        decoder: makes the tokens.
+        changed: called when something has happened that others may wait for.
+    """
+
+    def __init__(self, rates: Rates, engines: int, places: int, decoder: Decoder, changed: Callable[[], None]) -> None:
+        self.rates, self.engines, self.places = rates, engines, engines * places
+        self.version, self.running, self.outstanding = 0, 0, 0
+        self.usage = Usage()
+        self._decoder, self._changed = decoder, changed
+        self._step, self._sequence = ticks(rates.step_seconds), ticks(rates.sequence_seconds)
+        self._capacity = round(self.places * (1 + WAITING))
+        self._waiting: deque[Stream] = deque()
+        self._arrival: asyncio.Future[None] | None = None
+        self._loop: VirtualLoop
+        self._weights: tuple[int, Any, asyncio.Future[None]] | None = None
+
+    @property
+    def room(self) -> int:
+        """Completions that could be asked for now."""
+        return self._capacity - self.outstanding
+
+    @property
+    def busy(self) -> int:
+        """Engines with at least one sequence."""
+        return min(self.engines, self.running)
+
+    async def generate(self, requests: Sequence[Any]) -> list[Any]:
+        """Generate all completions of a group, in the order of the requests."""
+        group = Group([None] * len(requests), len(requests), asyncio.get_running_loop().create_future())
+        self._waiting.extend(Stream(request, group, number) for number, request in enumerate(requests))
+        self.outstanding += len(requests)
+        if self.running < self.places:
+            self._wake()
+        await group.done
+        return group.answers
+
+    async def update(self, version: int, weights: Any) -> None:
+        """Send weights to the engines, which take them between two steps and stand still for it."""
+        loop = virtual_loop()
+        await sleep_until(loop.now + ticks(self.rates.transfer_seconds), f"weights {version} to arrive")
+        taken = loop.create_future()
+        self._weights = version, weights, taken
+        self._wake()
+        await taken
+
+    def forget(self) -> None:
+        """Drop all requests."""
+        self._waiting.clear()
+        self._decoder.forget()
+        self._weights = None
+        self.running = self.outstanding = 0
+
+    def totals(self) -> Mapping[str, float]:
+        """Counters since the start."""
+        usage = self.usage
+        return {
+            "completions": usage.completions,
+            "tokens": usage.tokens,
+            "idle_seconds": usage.idle,
+            "updates": usage.updates,
+        }
+
+    def passed(self, seconds: float) -> None:
+        """Count wall seconds that have passed."""
+        self.usage.idle += seconds * (self.engines - self.busy)
+        self.usage.sequences += seconds * self.running
+
+    async def serve(self) -> None:
+        """Decode step by step, until cancelled; where nothing can happen for many steps, they are taken at once."""
+        self._loop = virtual_loop()
+        while True:
+            if self._weights is not None:
+                await self._take_weights(*self._weights)
+            self._admit()
+            if self.running:
+                await self._decode()
+            elif self._weights is None:
+                await self._event(None)
+
+    async def _decode(self) -> None:
+        """Take steps until a sequence may end, or until the first step after an arrival."""
+        loop = self._loop
+        each = self._step + self._sequence * -(-self.running // self.engines)
+        begun, steps = loop.now, self._decoder.steps_to_end()
+        if steps > 1:
+            await self._event(begun + steps * each)
+            steps = min(steps, max(1, -(-(loop.now - begun) // each)))
+        end = begun + steps * each
+        if loop.now < end:
+            await sleep_until(end, "the end of a decoding step", last=True)
+        for stream, completion in self._decoder.advance(steps):
+            self._finish(stream, completion)
+
+    async def _event(self, latest: int | None) -> None:
+        """Wait for requests or weights, but not beyond a tick; what else happens at that tick comes first."""
+        event = self._arrival = self._loop.create_future()
+        timer = None if latest is None else self._loop.call_at_tick(latest, set_done, event, last=True)
+        what = "requests or weights"  # noqa: F841 - read by messages about a clock that stands still
+        try:
+            await event
+        finally:
+            self._arrival = None
+            if timer is not None:
+                timer.cancel()
+
+    async def _take_weights(self, version: int, weights: Any, taken: asyncio.Future[None]) -> None:
+        self._weights = None
+        self._decoder.load(version, weights)
+        self.usage.updates += 1
+        paused = ticks(self.rates.pause_seconds)
+        if paused:
+            await sleep_until(virtual_loop().now + paused, f"the engines to take weights {version}")
+        self.version = version
+        if not taken.done():
+            taken.set_result(None)
+        self._changed()
+
+    def _admit(self) -> None:
+        while self._waiting and self.running < self.places:
+            self._decoder.start(self._waiting.popleft())
+            self.running += 1
+
+    def _finish(self, sequence: Stream, completion: Any) -> None:
+        group = sequence.group
+        assert group is not None  # completions of no group are generated at rest alone
+        group.answers[sequence.number] = completion
+        group.left -= 1
+        self.running -= 1
+        self.outstanding -= 1
+        self.usage.completions += 1
+        self.usage.tokens += self._decoder.tokens(completion)
+        if not group.left and not group.done.done():
+            group.done.set_result(None)
+
+    def _wake(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+
+class DrawnDecoder:
+    """Sequences whose lengths are known: a heap of the steps at which they end. A request is its length in tokens."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+        self._serial = 0
+        self._ends: list[tuple[int, int, Stream]] = []
+
+    def start(self, sequence: Stream) -> None:
+        """Begin a sequence with the next step."""
+        self._serial += 1
+        heapq.heappush(self._ends, (self._taken + sequence.request, self._serial, sequence))
+
+    def steps_to_end(self) -> int:
+        """Steps until the next sequence ends."""
+        return self._ends[0][0] - self._taken
+
+    def advance(self, steps: int) -> list[tuple[Stream, int]]:
+        """Take steps, and return the sequences that ended with the last of them."""
+        self._taken += steps
+        ended = []
+        while self._ends and self._ends[0][0] <= self._taken:
+            sequence = heapq.heappop(self._ends)[2]
+            ended.append((sequence, sequence.request))
+        return ended
+
+    def load(self, version: int, weights: Any) -> None:
+        """There are no weights."""
+
+    def forget(self) -> None:
+        """Drop all sequences."""
+        self._ends.clear()
+
+    def tokens(self, completion: int) -> int:
+        """Tokens of a completion."""
+        return completion

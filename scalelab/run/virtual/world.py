@@ -1,0 +1,381 @@
+"""The virtual world: one real engine and one real trainer stand for a pretended cluster, on a simulated clock.
+
+A decoding step, an optimiser step, a transfer of weights and a verdict take the time that `Rates` says; everything else
+is the real thing. Sampling seeds depend on the run's seed, the group and the number alone. At a checkpoint all that is
+in flight is dropped and generated again, as a resumed run has to do, so that both are the same run; evaluations are
+taken then, from weights that were kept, and take no simulated time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from moe.checkpoint.folder import finished, newest, read_state, step_folder
+from moe.train.trainer import Trainer
+from moe.weights.buckets import Bucket
+from scalelab.errors import LabError
+from scalelab.plan.durations import Rates
+from scalelab.plan.hardware import device
+from scalelab.plan.lengths import LogNormal
+from scalelab.plan.rates import rates as estimated_rates
+from scalelab.plan.rates import slots, trainer_unit
+from scalelab.recipe.types import Rollout
+from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.engine import Engine
+from scalelab.rollout.generator import complete
+from scalelab.rollout.interruption import Phrases
+from scalelab.rollout.tokenizer import with_texts
+from scalelab.rollout.types import Completion, Request
+from scalelab.run.books import new_books
+from scalelab.run.changes import Changes
+from scalelab.run.config import Run
+from scalelab.run.evaluations import EvaluationAtRest, Spent
+from scalelab.run.folder import RunFolder
+from scalelab.run.journal import Journal
+from scalelab.run.loop import Loop, TrainerLostError
+from scalelab.run.progress import Progress, Status
+from scalelab.run.rollouts import prune_rollouts
+from scalelab.run.virtual.clock import virtual_loop
+from scalelab.run.virtual.durations import PretendedGraders, PretendedTrainer
+from scalelab.run.virtual.engines import PretendedEngines, Stream, Usage
+from scalelab.run.work import RolloutWork
+from tasks.types import Prompt, Verdict
+
+GIB = 2**30
+
+
+def pretended_rates(run: Run) -> tuple[Rates, int]:
+    """How long things take in a run's pretended cluster, and the sequences side by side in each of its engines.
+
+    Raises:
+        LabError: a rate is missing or not positive.
+    """
+    assert run.virtual is not None
+    if run.virtual.rates is not None:
+        return run.virtual.rates, run.generator.max_sequences
+    assert run.virtual.hardware is not None
+    hardware, lengths = device(run.virtual.hardware), LogNormal.of_recipe(run.recipe, None, 0.6)
+    prompt_tokens = (run.generator.max_model_len - run.recipe.max_tokens) / 4
+    rates = estimated_rates(run, hardware, lengths, prompt_tokens=prompt_tokens)
+    return rates, slots(run, hardware, lengths, prompt_tokens=prompt_tokens)
+
+
+def engine_config(run: Run, places: int) -> GeneratorConfig:
+    """The one engine that holds the sequences of all pretended engines.
+
+    Raises:
+        LabError: their KV cache does not fit into `Virtual.memory_gib`.
+    """
+    assert run.virtual is not None
+    config, hf = run.generator_config, run.model.to_hf()
+    # No more than the schedule can have in flight, whatever the engines could hold.
+    most = min(run.cluster.generators * places, _in_flight(run))
+    heads = hf.get("num_key_value_heads", hf["num_attention_heads"])
+    width = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
+    blocks = -(-config.max_model_len // config.block_size) + 1
+    each = 2 * hf["num_hidden_layers"] * heads * width * (2 if config.dtype == "bfloat16" else 4)
+    gib = each * blocks * config.block_size * most / GIB
+    if gib > run.virtual.memory_gib:
+        raise LabError(
+            f"the pretended engines hold {most} sequences side by side, whose KV cache takes {gib:.1f} GiB of "
+            f"Virtual.memory_gib = {run.virtual.memory_gib:g}: lower Cluster.generators or "
+            "GeneratorConfig.max_sequences, or raise it"
+        )
+    return replace(config, max_sequences=most, kv_cache_gib=max(0.05, 1.02 * gib), tensor_parallel=1)
+
+
+def _in_flight(run: Run) -> int:
+    """Most completions that the schedule can have in flight."""
+    schedule = run.schedule.start(run.recipe.prompts_per_step, run.budget.steps)
+    return run.recipe.generations_per_prompt * max(1, schedule.may_start(0))
+
+
+class EngineDecoder:
+    """vLLM's engine, a step at a time."""
+
+    def __init__(self, engine: Engine, phrases: Phrases, tokenizer: Any) -> None:
+        self._engine, self._phrases, self._tokenizer = engine, phrases, tokenizer
+        self._live: dict[str, Stream] = {}
+
+    def start(self, stream: Stream) -> None:
+        """Begin a sequence with the next step."""
+        self._live[stream.request.id] = stream
+        self._engine.add(stream.request)
+
+    def steps_to_end(self) -> int:
+        """Any sequence may end with the next step."""
+        return 1
+
+    def advance(self, steps: int) -> list[tuple[Stream, Completion]]:
+        """Make a token for every sequence, and return those that ended, each with its completion."""
+        outputs = self._engine.step()
+        if not outputs:
+            return []
+        ended = [self._live.pop(output.id) for output in outputs]
+        completions = [
+            complete(stream.request, output, self._phrases) for stream, output in zip(ended, outputs, strict=True)
+        ]
+        return list(zip(ended, with_texts(self._tokenizer, completions), strict=True))
+
+    def load(self, version: int, weights: Sequence[Bucket]) -> None:
+        """Swap the weights between two steps; unfinished sequences go on with the KV cache they have."""
+        self._engine.load(version, [item for bucket in weights for item in bucket.tensors()])
+
+    def forget(self) -> None:
+        """Drop all sequences."""
+        self._engine.abort(list(self._live))
+        self._live.clear()
+
+    def tokens(self, completion: Completion) -> int:
+        """Tokens of a completion."""
+        return len(completion.token_ids)
+
+    def generate(self, requests: Sequence[Request], most: int) -> Iterator[list[Completion]]:
+        """Generate completions while nothing else runs, at most so many side by side; yields them as they finish."""
+        waiting = list(reversed(requests))
+        while waiting or self._live:
+            while waiting and len(self._live) < most:
+                request = waiting.pop()
+                self.start(Stream(request, None, 0))
+            if ended := self.advance(1):
+                yield [completion for _, completion in ended]
+
+
+class RealGraders:
+    """The tasks' verifiers, which work in processes of their own while simulated time goes on.
+
+    Args:
+        run: its tasks.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._verifiers = {task.name: task.verifier() for task in run.tasks}
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="grader")
+        self._seconds = run.cluster.stall_seconds
+
+    def describe(self) -> dict[str, Any]:
+        """The sandbox tier of each task that runs code, for the manifest."""
+        sandboxed = {name: one for name, one in self._verifiers.items() if hasattr(one, "sandbox")}
+        return {"workers": 1, "sandboxes": [{name: one.sandbox.describe() for name, one in sandboxed.items()}]}
+
+    def start(self, prompt: Prompt, completions: Sequence[Completion]) -> Callable[[], list[Verdict]]:
+        """Begin to grade; what is returned waits for the verdicts."""
+        items = [(prompt, completion.text) for completion in completions]
+        future: Future[list[Verdict]] = self._threads.submit(self._verifiers[prompt.task].verify, items)
+
+        def verdicts() -> list[Verdict]:
+            try:
+                return future.result(self._seconds)
+            except TimeoutError:
+                raise LabError(f"waited {self._seconds:.0f} s for verdicts on {prompt.id}") from None
+
+        return verdicts
+
+    def close(self) -> None:
+        """End the verifiers' processes."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for verifier in self._verifiers.values():
+            verifier.close()
+
+
+class VirtualRun:
+    """A run in the virtual world, ready to go; it is its own `Home`.
+
+    Args:
+        run: the run, with `Run.virtual`.
+        base: the folder of the base model.
+        folder: takes what the run leaves.
+        tokenizer: of the model.
+        phrases: of the interruption.
+        progress: takes lines for people.
+    """
+
+    rests = True
+
+    def __init__(
+        self, run: Run, base: Path, folder: RunFolder, tokenizer: Any, phrases: Phrases, progress: Progress
+    ) -> None:
+        self.run, self.folder, self.progress, self._base = run, folder, progress, base
+        self.rates, places = pretended_rates(run)
+        config = engine_config(run, places)
+        self._most = config.max_sequences
+        self._engine = Engine(base, config, phrases, 0, run.seed % 2**31)
+        self._decoder = EngineDecoder(self._engine, phrases, tokenizer)
+        self._trainer = Trainer(run.model.to_hf(), run.trainer_config, rendezvous=None)
+        self._trainer.load_weights(str(base))
+        self._real_graders = RealGraders(run)
+        folder.describe(verifiers=self._real_graders.describe(), **self.facts())
+        self._work = RolloutWork(run.recipe, tokenizer, run.seed, seeded=True)
+        self._held_out = [prompt for task in run.tasks for prompt in task.held_out(run.evaluation.prompts)]
+        units = run.cluster.trainers // trainer_unit(run)
+        self.changes = Changes()
+        self.engines = PretendedEngines(self.rates, run.cluster.generators, places, self._decoder, self.changes.notify)
+        self.trainer = PretendedTrainer(self.rates, units, self._trainer.train_step, self._weights)
+        self.graders = PretendedGraders(self.rates, self._real_graders.start)
+        self.books = new_books(run)
+        self.start = 0
+        """Tick at which simulated time begins."""
+        self.saved = -1
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of the clock."""
+        virtual = self.run.virtual
+        assert virtual is not None
+        return {"clock": "virtual", "rates": asdict(self.rates), "pretended_hardware": virtual.hardware}
+
+    def load(self) -> None:
+        """Go back to the newest checkpoint that is whole, or to the beginning if there is none.
+
+        Raises:
+            LabError: the run was made with other rates.
+        """
+        folder, step = self.folder.checkpoints, -1
+        if finished(folder):
+            looked_at = newest(folder, self.run.model.to_hf(), fallback=True, contents=False)
+            read = self._trainer.load(str(looked_at.path), True)
+            for problem in (*looked_at.passed_over, *read.passed_over):
+                self.progress.say(f"passed over: {problem}")
+            state = read_state(read.path)
+            if state["virtual"]["rates"] != asdict(self.rates):
+                raise LabError(
+                    f"{self.folder.path} was run with the rates {state['virtual']['rates']}, now they are "
+                    f"{asdict(self.rates)}: go on with the version of scalelab that began it"
+                )
+            self.books.restore(state, folder, self.progress.say)
+            self.books.ledger.load_state_dict(state["ledger"])
+            self.engines.usage = Usage(**state["virtual"]["usage"])
+            self.engines.version = self.books.version
+            self.start = state["virtual"]["tick"]
+            step = self.saved = self.books.version
+        undone = self.folder.go_back(step, [task.name for task in self.run.tasks])
+        self.progress.say(
+            f"going on from step {max(step, 0)}" + (f"; {undone} later steps are undone" if undone else "")
+        )
+
+    async def main(self, attach: Callable[[Loop], None] = lambda _: None) -> None:
+        """Run on the running event loop, a `VirtualLoop`.
+
+        Args:
+            attach: called with the loop before it begins, so that signals can reach it.
+        """
+        loop = virtual_loop()
+        loop.moved = self._passed
+        self._journal = Journal(
+            self.run,
+            self.books,
+            self.engines,
+            self.graders,
+            self.folder,
+            self.progress,
+            clock=loop.time,
+            simulated=True,
+        )
+        self._evaluation = EvaluationAtRest(
+            self.books, lambda: self._weights(), self._measure, self._journal.evaluated, loop.time
+        )
+        self.loop = Loop(
+            books=self.books,
+            budget=self.run.budget,
+            evaluation_every=self.run.evaluation.every,
+            checkpoint_every=self.run.checkpoint_every,
+            work=self._work,
+            engines=self.engines,
+            trainer=self.trainer,
+            graders=self.graders,
+            evaluation=self._evaluation,
+            journal=self._journal,
+            home=self,
+            changes=self.changes,
+            clock=loop.time,
+        )
+        attach(self.loop)
+        if self.books.measured < 0:
+            self._evaluation.due(0)
+            await self._evaluation.rest()
+            self._journal.begin()
+        await self.loop.run()
+
+    def _passed(self, seconds: float) -> None:
+        self.engines.passed(seconds)
+        self.show()
+
+    def show(self) -> None:
+        """Show where the run stands."""
+        budget, books = self.run.budget, self.books
+        self.progress.show(
+            Status(
+                step=books.version,
+                steps=budget.steps,
+                compute=books.ledger.compute,
+                unit=self.run.compute_unit,
+                completions=self.engines.usage.completions,
+                hours=budget.hours,
+            )
+        )
+
+    def _weights(self) -> list[Bucket]:
+        return list(self._trainer.weight_buckets())
+
+    async def _measure(self, spent: Spent, weights: Sequence[Bucket]) -> list[Rollout]:
+        """Generate and grade completions of the held-out prompts, in real time, while the engines have nothing else."""
+        samples = self.run.evaluation.samples
+        self._decoder.load(spent.version, weights)
+        by_prompt = {prompt.id: prompt for prompt in self._held_out}
+        requests = [
+            replace(request, task=prompt.id)
+            for prompt in self._held_out
+            for request in self._work.requests(prompt.id, prompt, "eval", samples)
+        ]
+        graded: dict[str, tuple[Completion, Callable[[], list[Verdict]]]] = {}
+        for completions in self._decoder.generate(requests, self._most):
+            for completion in completions:
+                prompt = by_prompt[completion.request.task]
+                graded[completion.request.id] = completion, self._real_graders.start(prompt, [completion])
+            self.show()
+        return [
+            self._work.rollouts(by_prompt[request.task], [completion], verdicts())[0]
+            for request in requests
+            for completion, verdicts in [graded[request.id]]
+        ]
+
+    # Home.
+
+    def save(self) -> Any:
+        """Checkpoints are taken at rest."""
+        raise AssertionError("unreachable: a run on a simulated clock takes its checkpoints at rest")
+
+    async def check(self) -> None:
+        """A checkpoint that could not be written has ended the run already."""
+
+    async def rest(self) -> None:
+        """Measure what is due, then take a checkpoint, and leave engines and clock as a resumed run finds them."""
+        self.trainer.forget()
+        self.graders.forget()
+        await self._evaluation.rest()
+        version, folder = self.books.version, self.folder.checkpoints
+        if self.saved != version:
+            state = self.books.capture(folder) | {
+                "virtual": {
+                    "tick": virtual_loop().now,
+                    "rates": asdict(self.rates),
+                    "usage": asdict(self.engines.usage),
+                }
+            }
+            self._trainer.save(str(step_folder(folder, version)), state, False, self.run.checkpoints)
+            prune_rollouts(folder)
+            self.saved = version
+        self._journal.begin()
+
+    async def go_back(self, error: TrainerLostError) -> None:
+        """The one process is the trainer: when it is lost, so is the run, until it is resumed."""
+        raise error
+
+    def close(self) -> None:
+        """End the verifiers' processes, and give the engine's and the trainer's memory back."""
+        self._real_graders.close()
+        self._trainer.close()
+        self._engine.close()

@@ -1,0 +1,118 @@
+"""What the groups of a real run are made of: requests, rollouts, and the training sequences of a step.
+
+Axes: `_G` the generations of one prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scalelab.recipe.length_control import ForcedInterruption
+from scalelab.recipe.recipe import Recipe
+from scalelab.recipe.step import StepLoss, build_step, drop_reason, pass_rate
+from scalelab.recipe.types import Rollout
+from scalelab.rollout.tokenizer import prompt_ids
+from scalelab.rollout.types import Completion, Kind, Request
+from tasks.stream import stable_number
+from tasks.types import Prompt, Verdict
+
+
+@dataclass(frozen=True)
+class Step:
+    """An optimiser step that is about to be taken.
+
+    Attributes:
+        sequences: what the trainer learns from; empty if every group was left out.
+        loss: the recipe's.
+        metrics: what needs no model, for `metrics.jsonl`.
+        completions: in all groups of the step.
+        generated: completion tokens of all groups of the step.
+    """
+
+    sequences: list[Any]
+    loss: StepLoss
+    metrics: dict[str, Any]
+    completions: int
+    generated: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of prompts and completions that are trained on."""
+        return sum(len(sequence) for sequence in self.sequences)
+
+
+class RolloutWork:
+    """Groups of completions as the recipe wants them.
+
+    Args:
+        recipe: the run's.
+        tokenizer: turns prompts into tokens.
+        seed: the run's. With a group's name it decides where completions are interrupted.
+        seeded: whether it decides how completions are sampled, too: two runs that draw the same prompt under the same
+            name then draw the same random numbers.
+    """
+
+    def __init__(self, recipe: Recipe, tokenizer: Any, seed: int, seeded: bool) -> None:
+        self.recipe, self.generations = recipe, recipe.generations_per_prompt
+        self._tokenizer, self._seed, self._seeded = tokenizer, seed, seeded
+
+    def requests(self, name: str, prompt: Prompt, kind: Kind = "train", count: int | None = None) -> list[Request]:
+        """Requests for the completions of one prompt, each with its own place for an interruption."""
+        control = self.recipe.length_control
+        seed = stable_number(self._seed, kind, name)
+        rng = np.random.default_rng(seed)
+        ids = prompt_ids(self._tokenizer, prompt)
+        return [
+            Request(
+                id=f"{kind}/{name}/{number}",
+                prompt_ids=ids,
+                max_tokens=self.recipe.max_tokens,
+                seed=(seed + number) % 2**63 if self._seeded else None,
+                temperature=self.recipe.temperature,
+                interrupt_at=control.draw(rng) if isinstance(control, ForcedInterruption) else None,
+                kind=kind,
+                task=prompt.task,
+            )
+            for number in range(self.generations if count is None else count)
+        ]
+
+    def rollouts(self, prompt: Prompt, completions: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Rollout]:
+        """The graded completions of one prompt."""
+        return [rollout(prompt, *pair) for pair in zip(completions, verdicts, strict=True)]
+
+    def judge(self, rollouts: list[Rollout]) -> tuple[float | None, str | None]:
+        """A group's pass rate, and why it is made up for by another (None: it waits for its step)."""
+        reason = drop_reason(rollouts, self.recipe) if self.recipe.zero_variance == "refill" else None
+        return pass_rate(rollouts), reason
+
+    def step(self, groups: list[list[Rollout]], version: int) -> Step:
+        """The training sequences of a step on these groups, with metrics that need no model."""
+        sequences, metrics = build_step(groups, self.recipe, version)
+        rollouts = [rollout for group in groups for rollout in group]
+        generated = sum(len(rollout.completion_ids) for rollout in rollouts)
+        return Step(sequences, StepLoss(self.recipe.loss), metrics, len(rollouts), generated)
+
+
+def rollout(prompt: Prompt, completion: Completion, verdict: Verdict) -> Rollout:
+    """A graded completion."""
+    return Rollout(
+        prompt_id=prompt.id,
+        task=prompt.task,
+        prompt_ids=np.array(completion.request.prompt_ids, dtype=np.int32),
+        completion_ids=completion.token_ids,
+        logprobs_T=completion.logprobs_T,
+        forced_T=completion.forced_T,
+        spans=completion.spans,
+        reward=verdict.reward,
+        outcome=verdict.outcome,
+        truncated=completion.truncated,
+        interrupted=completion.interrupted,
+        routed_TLK=completion.routed_TLK,
+        prompt=prompt.text,
+        text=completion.text,
+        detail=verdict.detail,
+    )
