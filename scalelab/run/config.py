@@ -23,7 +23,6 @@ from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.monitors import Monitors
 from scalelab.run.retention import Retention
 from scalelab.schedule.books import SchedulePolicy
-from scalelab.schedule.pipeline import PipelineRL
 from tasks.task import Task
 
 TrackerName = Literal["wandb", "mlflow", "trackio"]
