@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Changes:
-    """Wakes coroutines whose condition has come true; conditions are plain functions of shared state."""
+    """Wakes coroutines whose condition has come true; conditions are functions of shared state that change nothing."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], Callable[[], object]] = {}

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError
-from scalelab.rollout.evaluation import Score, evaluate, mean_at_k
+from scalelab.recipe.types import Rollout
+from scalelab.rollout.evaluation import evaluate, mean_at_k
 
 rewards = st.integers(2, 8).flatmap(
     lambda prompts: st.integers(1, 5).flatmap(
@@ -40,29 +41,53 @@ def test_copies_of_a_completion_leave_the_error_as_it_is() -> None:
     assert mean_at_k(np.repeat(rewards_P1, 16, axis=1)) == pytest.approx(mean_at_k(rewards_P1))
 
 
+def rollout(
+    task: str, prompt: str, passed: bool, truncated: bool = False, length: int = 5, outcome: str | None = None
+) -> Rollout:
+    tokens = np.zeros(length, np.int32)
+    return Rollout(
+        prompt_id=f"{task}{prompt}",
+        task=task,
+        prompt_ids=np.zeros(1, np.int32),
+        completion_ids=tokens,
+        logprobs_T=tokens.astype(np.float32),
+        forced_T=tokens.astype(bool),
+        spans=((0, 0, length),),
+        reward=float(passed),
+        outcome=outcome or ("passed" if passed else "failed"),
+        truncated=truncated,
+        interrupted=not truncated,
+    )
+
+
 @given(st.data(), st.integers(2, 6), st.integers(1, 4))
 def test_tasks_are_told_apart_whatever_the_order(data: st.DataObject, prompts: int, k: int) -> None:
-    scores = [
-        Score(
-            task, f"{task}{prompt}", float(passed), "passed" if passed else "failed", truncated, not truncated, length
-        )
+    rollouts = [
+        rollout(task, str(prompt), passed, truncated, length)
         for task in ("math", "code")
         for prompt in range(prompts)
         for _ in range(k)
         for passed, truncated, length in [data.draw(st.tuples(st.booleans(), st.booleans(), st.integers(1, 99)))]
     ]
-    for result in evaluate(data.draw(st.permutations(scores))):
-        mine = [score for score in scores if score.task == result.task]
-        assert (result.n_prompts, result.k) == (prompts, k)
-        assert result.pass_rate == pytest.approx(sum(score.reward for score in mine) / len(mine))
-        assert result.truncated == pytest.approx(sum(score.truncated for score in mine) / len(mine))
+    for task, result in evaluate(data.draw(st.permutations(rollouts))).items():
+        mine = [one for one in rollouts if one.task == task]
+        assert (result.task, result.n_prompts, result.k) == (task, prompts, k)
+        assert result.pass_rate == pytest.approx(sum(one.reward for one in mine) / len(mine))
+        assert result.truncated == pytest.approx(sum(one.truncated for one in mine) / len(mine))
         assert result.interrupted == pytest.approx(1 - result.truncated)
-        assert result.mean_length == pytest.approx(sum(score.length for score in mine) / len(mine))
+        assert result.mean_length == pytest.approx(sum(len(one.completion_ids) for one in mine) / len(mine))
         assert sum(result.outcomes.values()) == len(mine)
-        assert result.outcomes.get("passed", 0) == sum(score.reward for score in mine)
+        assert result.outcomes.get("passed", 0) == sum(one.reward for one in mine)
 
 
 def test_a_lost_completion_is_not_averaged_away() -> None:
-    scores = [Score("math", prompt, 1.0, "passed", False, False, 5) for prompt in "aabbb"]
     with pytest.raises(LabError, match=r"math: 2 prompts with \[2, 3\] completions"):
-        evaluate(scores)
+        evaluate([rollout("math", prompt, True) for prompt in "aabbb"])
+
+
+def test_prompts_that_the_verifier_failed_on_are_left_out_and_counted() -> None:
+    rollouts = [rollout("math", prompt, prompt != "a") for prompt in "aabbcc"]
+    rollouts[2] = rollout("math", "b", False, outcome="error")
+    result = evaluate(rollouts)["math"]
+    assert (result.n_prompts, result.pass_rate) == (2, 0.5)
+    assert result.outcomes == {"failed": 2, "error": 1, "passed": 3}

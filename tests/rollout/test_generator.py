@@ -20,7 +20,7 @@ from scalelab.rollout.engine import Engine
 from scalelab.rollout.generator import Generator
 from scalelab.rollout.interruption import Phrases, forced_mask
 from scalelab.rollout.thinking import by_ids
-from scalelab.rollout.types import Outstanding, Request
+from scalelab.rollout.types import Request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -89,7 +89,7 @@ def test_stats_count_every_token_by_kind(generator: Generator) -> None:
         assert gained[f"tokens_{kind}"] == sum(len(completion.token_ids) for completion in mine)
         assert gained[f"busy_seconds_{kind}"] > 0
     assert gained["completions"] == 30
-    assert generator.outstanding() == Outstanding(0, 0)
+    assert generator.unfinished == 0
 
 
 def test_seeded_completions_repeat_and_greedy_ones_do_not_vary(generator: Generator) -> None:
@@ -119,7 +119,7 @@ def test_aborted_requests_never_come_back_and_the_others_do(generator: Generator
     assert len(aborted) > 10
     completions = take(generator, 40 - len(aborted))
     assert {completion.request.id for completion in completions} == {r.id for r in requests} - set(aborted)
-    assert generator.outstanding() == Outstanding(0, 0)
+    assert generator.unfinished == 0
     assert generator.collect(10, timeout=0.05) == []
 
 
@@ -141,7 +141,7 @@ def test_requests_it_cannot_serve_are_refused_before_any_is_queued(
         generator.submit([good, dataclasses.replace(good, id="bad", **change)])
     with pytest.raises(LabError, match="different ids"):
         generator.submit([good, good])
-    assert generator.outstanding() == Outstanding(0, 0)
+    assert generator.unfinished == 0
 
 
 def test_calls_from_many_threads_lose_nothing(generator: Generator, model: Path) -> None:
@@ -179,7 +179,7 @@ def test_failure_while_generating_reaches_every_caller(
     generator.submit([Request("doomed", PROMPTS[0], 10)])
     with pytest.raises(LabError, match=r"^the generator failed: RuntimeError: the device is gone$"):
         generator.collect(1, timeout=60)
-    for call in (generator.stats, generator.outstanding, lambda: generator.abort(["doomed"])):
+    for call in (generator.stats, lambda: generator.unfinished, lambda: generator.abort(["doomed"])):
         with pytest.raises(LabError, match="the device is gone"):
             call()
     with pytest.raises(LabError, match="the device is gone"):

@@ -137,7 +137,7 @@ def test_unfinished_sequences_go_on_with_new_weights_and_stale_cache(lab: Lab) -
         assert all(start < end for start, end in zip(starts, ends))
     crossing = [completion for completion in completions if len(completion.spans) > 1]
     assert len(crossing) >= 8
-    assert {completion.oldest_version for completion in completions} >= {0, 1}
+    assert {completion.spans[0][0] for completion in completions} >= {0, 1}
     lab.check(completions, {0: lab.first, 1: lab.second, 2: lab.first})
 
 
@@ -151,7 +151,7 @@ def test_no_new_request_sees_the_cache_of_older_weights(lab: Lab) -> None:
     lab.generator.submit([Request(f"new{i}", prompt, 120) for i in range(12)])
     completions = take(lab.generator, 32)
     lab.check(completions, {0: lab.first, 1: lab.second})
-    began_new = [completion for completion in completions if completion.oldest_version == 1]
+    began_new = [completion for completion in completions if completion.spans[0][0] == 1]
     assert len(began_new) >= 12
     # The test could tell: with the prompt's old cache, the log-probs would be others.
     models = {0: reference(lab.first), 1: reference(lab.second)}
@@ -214,5 +214,5 @@ def test_two_processes_that_share_a_model_are_one_generator(tmp_path: Path) -> N
         ranks.close()
     for completions, folder in ((before, first), (after, second), (again, first)):
         for completion in completions:
-            expected = reference_logprobs({completion.oldest_version: reference(folder)}, completion)
+            expected = reference_logprobs({completion.spans[0][0]: reference(folder)}, completion)
             np.testing.assert_allclose(completion.logprobs_T, expected, atol=1e-4)

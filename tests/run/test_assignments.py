@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,12 @@ from scalelab.run.cluster.assignments import Assignments
 
 
 def request(name: str, task: str = "math", max_tokens: int = 100) -> Request:
-    return Request(name, (1,), max_tokens, meta={"prompt": SimpleNamespace(task=task)})
+    return Request(name, (1,), max_tokens, task=task)
 
 
 def completion(of: Request, tokens: int = 10) -> Completion:
     zeros = np.zeros(tokens)
-    return Completion(of, zeros.astype(np.int32), zeros, ((0, 0, tokens),), zeros.astype(bool), False, False, 0.0)
+    return Completion(of, zeros.astype(np.int32), zeros, ((0, 0, tokens),), zeros.astype(bool), False, False)
 
 
 def places(count: int) -> st.SearchStrategy[list[int]]:
@@ -56,7 +55,7 @@ class Pool:
         self.deal()
 
     def answer_late(self) -> None:
-        """Answers of the dead; those of an actor whose place is taken never reach the books (`Generators`)."""
+        """Answers of the dead; those of an actor whose place is taken never reach the books (`ClusterEngines`)."""
         for engine, one in self.late:
             if engine not in self.engines:
                 self.take(engine, [one])

@@ -20,7 +20,7 @@ from scalelab.run.cluster.waiting import LostError
 from scalelab.run.config import Cluster
 from scalelab.run.folder import RunFolder, latest_folder, read_lines, read_manifest
 from scalelab.run.ledger import Ledger
-from scalelab.run.state import read_rollouts, write_rollouts
+from scalelab.run.rollouts import read_rollouts, write_rollouts
 
 
 def rollout(number: int, tokens: int) -> Rollout:

@@ -170,9 +170,9 @@ class ClusterGraders:
 
     async def _grade_alone(self, item: tuple[Prompt, str], lost_at: Worker) -> Verdict:
         """Grade one completion on an actor with nothing beside it; it is an `error` if that is lost, too."""
-        worker = await self._next(lambda: self._reserve(lost_at))
+        worker = await self._next(lambda: self._other(lost_at))
         while not await self._emptied(worker):  # it was lost by what it held before
-            worker = await self._next(lambda: self._reserve(lost_at))
+            worker = await self._next(lambda: self._other(lost_at))
         worker.calls += 1
         try:
             [given] = await self._call(worker, [item])
@@ -185,7 +185,8 @@ class ClusterGraders:
             self._changes.notify()
 
     async def _emptied(self, worker: Worker) -> bool:
-        """Wait until an actor holds nothing; returns whether it is still up."""
+        """Keep an actor free until it holds nothing; returns whether it is still up."""
+        worker.alone = True
         await self._changes.until(lambda: worker.calls == 0 or not worker.up, "a verifier without work")
         return worker.up
 
@@ -200,14 +201,11 @@ class ClusterGraders:
         free = [worker for worker in self._workers if worker.up and not worker.alone and worker.calls < DEPTH]
         return min(free, key=lambda one: one.calls, default=None)
 
-    def _reserve(self, lost_at: Worker) -> Worker | None:
-        """Keep an actor for a completion that is graded again: not the one it was lost with, if there is another."""
+    def _other(self, lost_at: Worker) -> Worker | None:
+        """Choose an actor for a completion that is graded again: not the one it was lost with, if there is another."""
         others = [worker for worker in self._workers if worker is not lost_at] or self._workers
         free = [worker for worker in others if worker.up and not worker.alone]
-        chosen = min(free, key=lambda one: one.calls, default=None)
-        if chosen is not None:
-            chosen.alone = True
-        return chosen
+        return min(free, key=lambda one: one.calls, default=None)
 
     async def _call(self, worker: Worker, items: list[tuple[Prompt, str]]) -> list[Verdict]:
         """Have an actor grade items.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import ray
 
 from scalelab.errors import LabError
 from scalelab.run.cluster.actors import start_ray
-from scalelab.run.cluster.waiting import LateError, LostError, Waits, wait_for
+from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
 from scalelab.run.config import Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -45,10 +46,8 @@ def worker() -> Iterator[ray.actor.ActorHandle]:
 def test_a_deadline_names_what_was_waited_for(worker: ray.actor.ActorHandle) -> None:
     with pytest.raises(LabError, match="the kettle to boil"):
         wait_for(Worker.remote().sleep.remote(30), 0.2, "the kettle to boil")
-    waits = Waits(0.1)
-    waits.add(Worker.remote().sleep.remote(30), "the toast", print)
     with pytest.raises(LabError, match="the toast"):
-        waits.run_ready(0.3)
+        asyncio.run(answer(Worker.remote().sleep.remote(30), 0.2, "the toast"))
 
 
 def test_a_problem_inside_an_actor_arrives_in_one_line(worker: ray.actor.ActorHandle) -> None:
@@ -62,32 +61,21 @@ def test_a_problem_inside_an_actor_arrives_in_one_line(worker: ray.actor.ActorHa
     assert "\n" not in str(caught.value)
 
 
-def test_everything_ready_is_handled_and_nothing_twice(worker: ray.actor.ActorHandle) -> None:
-    waits, seen = Waits(60), []
-    for number in range(5):
-        waits.add(ray.put(number), f"number {number}", seen.append)
-    while len(seen) < 5:
-        assert waits.run_ready(1.0)
-    assert sorted(seen) == [0, 1, 2, 3, 4]
-    waits.add(worker.sleep.remote(0.5), "a nap", seen.append)
-    assert waits.run_ready(0.0) == 0
-    assert waits.run_ready(30.0) == 1
-    assert seen[-1] == 0.5
-
-
-def test_a_failure_goes_to_its_own_callback_and_the_others_are_waited_for_still(worker: ray.actor.ActorHandle) -> None:
-    waits, seen, failures = Waits(60), [], []
+def test_answers_are_awaited_side_by_side_each_with_its_own_end(worker: ray.actor.ActorHandle) -> None:
     mortal = Worker.remote()
     wait_for(mortal.sleep.remote(0.0), 60, "the dog to come up")
-    waits.add(mortal.die.remote(), "the dog", seen.append, failures.append)
-    waits.add(mortal.sleep.remote(0.0), "the dog again", seen.append, failures.append)
-    waits.add(worker.sleep.remote(1.5), "a long nap", seen.append, failures.append, seconds=0.1)
-    waits.add(worker.sleep.remote(0.2), "the cat", seen.append, failures.append)
-    deadline = time.monotonic() + 60
-    while len(seen) + len(failures) < 4 and time.monotonic() < deadline:
-        waits.run_ready(0.2)
-    assert seen == [0.2]
-    lost = [str(error) for error in failures if isinstance(error, LostError)]
-    assert len(lost) == 2
-    assert all("the dog" in message for message in lost)
-    assert ["a long nap" in str(error) for error in failures if isinstance(error, LateError)] == [True]
+
+    async def all_of_them() -> list[object]:
+        return await asyncio.gather(
+            answer(mortal.die.remote(), 60, "the dog"),
+            answer(worker.sleep.remote(30.0), 0.1, "a long nap"),
+            answer(ray.put(7), 60, "the cat"),
+            return_exceptions=True,
+        )
+
+    lost, late, there = asyncio.run(all_of_them())
+    assert isinstance(lost, LostError)
+    assert "the dog" in str(lost)
+    assert isinstance(late, LateError)
+    assert "a long nap" in str(late)
+    assert there == 7
