@@ -9,6 +9,7 @@ Examples:
   scalelab run leave_one_out_miniature --only 'fp32_*' --seeds 0 1 2
   scalelab run quickstart --sweep OptimizerConfig.lr=1e-4,3e-4 --seeds 0 1
   scalelab run recipes --hours 50000 --stop-losers
+  scalelab run quickstart --virtual --hardware h100
 """
 
 from __future__ import annotations
@@ -58,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="go on with a run that was broken off: EXPERIMENT is its folder, or --out names it (docs/run.md)",
     )
+    parser.add_argument(
+        "--virtual",
+        action="store_true",
+        help="pretend the cluster: one process, a simulated clock, runs that repeat to the last bit (docs/virtual.md)",
+    )
+    parser.add_argument("--hardware", metavar="NAME", help="with --virtual: the devices that are pretended, such as h100")
     add_json(parser)
 
 
@@ -65,6 +72,12 @@ def run(args: argparse.Namespace) -> int | None:
     """Resolve everything first, so that a mistake shows before anything starts; then run."""
     from scalelab.experiment import load, resolve_experiment
 
+    if args.hardware is not None and not args.virtual:
+        raise LabError("--hardware names pretended devices: add --virtual")
+    if args.virtual:
+        args.sets = [*args.sets, "Run.virtual=@Virtual()"]
+    if args.hardware is not None:
+        args.sets = [*args.sets, f"Virtual.hardware={args.hardware!r}"]
     if args.resume:
         _resume(args)
         return None

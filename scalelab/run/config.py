@@ -142,7 +142,8 @@ class Virtual:
     """
 
     hardware: str | None = None
-    """Device that `scalelab.plan` estimates the rates for, such as h100; None where `rates` are given."""
+    """Device that `scalelab.plan` estimates the rates for, such as h100; None where `rates` are given, or else for the
+    cluster's own."""
 
     rates: Rates | None = None
     """How long things take; None estimates it for `hardware`."""
@@ -151,10 +152,10 @@ class Virtual:
     """Most memory for the one engine's KV cache, which holds the sequences of all pretended engines."""
 
     def __post_init__(self) -> None:
-        if (self.hardware is None) == (self.rates is None):
+        if self.hardware is not None and self.rates is not None:
             raise ValueError(
-                "a pretended cluster has either hardware or rates: give --hardware NAME (or Virtual.hardware), or bind "
-                "Virtual.rates = @Rates()"
+                f"Virtual.hardware = {self.hardware!r} and Virtual.rates exclude each other: leave --hardware out, or "
+                "bind Virtual.rates = None"
             )
         if self.hardware is not None:
             device(self.hardware)

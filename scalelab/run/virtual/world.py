@@ -18,6 +18,7 @@ from moe.checkpoint.folder import finished, newest, read_state, step_folder
 from moe.train.trainer import Trainer
 from moe.weights.buckets import Bucket
 from scalelab.errors import LabError
+from scalelab.plan.check import usual
 from scalelab.plan.durations import Rates
 from scalelab.plan.hardware import device
 from scalelab.plan.lengths import LogNormal
@@ -57,8 +58,7 @@ def pretended_rates(run: Run) -> tuple[Rates, int]:
     assert run.virtual is not None
     if run.virtual.rates is not None:
         return run.virtual.rates, run.generator.max_sequences
-    assert run.virtual.hardware is not None
-    hardware, lengths = device(run.virtual.hardware), LogNormal.of_recipe(run.recipe, None, 0.6)
+    hardware, lengths = device(run.virtual.hardware or usual(run)), LogNormal.of_recipe(run.recipe, None, 0.6)
     prompt_tokens = (run.generator.max_model_len - run.recipe.max_tokens) / 4
     rates = estimated_rates(run, hardware, lengths, prompt_tokens=prompt_tokens)
     return rates, slots(run, hardware, lengths, prompt_tokens=prompt_tokens)
@@ -225,7 +225,7 @@ class VirtualRun:
         """What the manifest says of the clock."""
         virtual = self.run.virtual
         assert virtual is not None
-        return {"clock": "virtual", "rates": asdict(self.rates), "pretended_hardware": virtual.hardware}
+        return {"clock": "virtual", "rates": asdict(self.rates), "pretended_hardware": None if virtual.rates else virtual.hardware or usual(self.run)}
 
     def load(self) -> None:
         """Go back to the newest checkpoint that is whole, or to the beginning if there is none.

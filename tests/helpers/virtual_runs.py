@@ -1,0 +1,84 @@
+"""Runs in the virtual world that are as small as the loop allows and still learn: a coin decides what is right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from smallest_run import SMALLEST
+
+COIN = '''
+from dataclasses import dataclass
+from tasks.math.miniature import MathMiniature
+from tasks.types import verdict
+
+
+class Coin:
+    """Rewards a completion by its text's parity: something to learn from, where the smallest model solves nothing."""
+
+    def verify(self, items):
+        return [verdict("passed" if sum(text.encode()) % 2 else "failed") for _, text in items]
+
+    def close(self):
+        pass
+
+
+@dataclass(frozen=True)
+class CoinMath(MathMiniature):
+    def verifier(self):
+        return Coin()
+'''
+
+EXPERIMENT = '''
+"""Quickstart with a coin for a verifier."""
+from scalelab.experiment import Experiment
+
+experiment = Experiment(
+    fragments=(
+        "model/scout_miniature", "recipe/scalerl", "tasks/math_code_miniature", "scale/miniature", "cluster/laptop",
+        "budget/quickstart", "cluster/virtual_80",
+    ),
+)
+'''
+
+SETTINGS = {
+    **SMALLEST,
+    "Run.tasks": "(@coin.CoinMath(),)",
+    "Run.task_weights": "None",
+    "Cluster.generators": 4,
+    "Cluster.trainers": 2,
+    "GeneratorConfig.max_sequences": 4,
+    "Run.checkpoint_every": 3,
+    "Budget.steps": 7,
+    "Evaluation.every": 2,
+    "Evaluation.prompts": 4,
+    "Evaluation.samples": 2,
+    "PipelineRL.k": 2,
+    "CheckpointPolicy.keep_last": 9,
+    "OptimizerConfig.lr": "3e-3",
+}
+
+
+def command(folder: Path, out: Path, *more: str) -> list[str]:
+    """The command line of a run; `folder` gets the experiment's files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "coin.py").write_text(COIN)
+    (folder / "coins.py").write_text(EXPERIMENT)
+    sets = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
+    return [sys.executable, "-m", "scalelab", "run", str(folder / "coins.py"), "--out", str(out), *sets, *more]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """With a cache for base models of the test's own."""
+    return {**os.environ, "SCALELAB_CACHE": str(folder / "cache")}
+
+
+def run(folder: Path, name: str, *more: str, timeout: float = 280) -> Path:
+    """A finished run."""
+    out = folder / name
+    arguments = command(folder, out, *more)
+    done = subprocess.run(arguments, env=environment(folder), capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out
