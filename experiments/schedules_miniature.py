@@ -1,21 +1,12 @@
-"""The three schedules on a pretended cluster of 64 + 16 devices, with a miniature: what each gains with real learning."""
+"""Three schedules with real learning on a pretended cluster of 64 + 16 devices: what each gains."""
 
-from scalelab.experiment import Experiment
+from experiments.quickstart import experiment as scalerl
 
-_base = Experiment(
-    fragments=(
-        "model/scout_miniature",
-        "recipe/scalerl",
-        "tasks/math_code_miniature",
-        "scale/miniature",
-        "cluster/laptop",
-        "budget/quickstart",
-        "cluster/virtual_80",
-    ),
-).override("SFT.seed = 0")
+_base = scalerl.with_fragments("cluster/virtual_80").override({"SFT.seed": 0})
+_rounds = _base.override({"Run.schedule": "@PPOOffPolicy()", "PPOOffPolicy.k": 8})
 
 experiments = {
-    "pipeline_8": _base.override("PipelineRL.k = 8"),
-    "ppo_off_policy_8": _base.override("Run.schedule = @PPOOffPolicy()", "PPOOffPolicy.k = 8"),
-    "synchronous": _base.override("Run.schedule = @Synchronous()"),
+    "pipeline_8": _base.override({"PipelineRL.k": 8}, description="Generators stream, weights change in flight."),
+    "ppo_off_policy_8": _rounds.override({}, description="Rounds of eight steps with one policy."),
+    "synchronous": _base.override({"Run.schedule": "@Synchronous()"}, description="Each side waits for the other."),
 }
