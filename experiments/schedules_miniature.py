@@ -3,10 +3,11 @@
 from experiments.quickstart import experiment as scalerl
 
 _base = scalerl.with_fragments("cluster/virtual_80").override({"SFT.seed": 0})
-_rounds = _base.override({"Run.schedule": "@PPOOffPolicy()", "PPOOffPolicy.k": 8})
 
 experiments = {
     "pipeline_8": _base.override({"PipelineRL.k": 8}, description="Generators stream, weights change in flight."),
-    "ppo_off_policy_8": _rounds.override({}, description="Rounds of eight steps with one policy."),
-    "synchronous": _base.override({"Run.schedule": "@Synchronous()"}, description="Each side waits for the other."),
+    "ppo_off_policy_8": _base.with_fragments(
+        "schedule/ppo_off_policy_8", description="Rounds of eight steps with one policy."
+    ),
+    "synchronous": _base.with_fragments("schedule/synchronous", description="Each side waits for the other."),
 }
