@@ -220,6 +220,8 @@ def engine_config(
         block_size=config.block_size,
         kv_cache_memory_bytes=int(config.kv_cache_gib * 2**30),
         enable_prefix_caching=config.prefix_caching,
+        # A prompt in pieces makes vLLM take back a draw of a request with a seed, which a CPU's generator cannot.
+        enable_chunked_prefill=False if current_platform.is_cpu() else None,
         # One cache for all kinds of layers: it keeps what chunked layers could drop, and on a CPU, where the
         # bookkeeping of several is a quarter of a step, that is the better deal.
         disable_hybrid_kv_cache_manager=current_platform.is_cpu() or None,

@@ -1,0 +1,112 @@
+"""A run in the virtual world repeats to the last bit: alone or beside other load, in one go or killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from virtual_runs import command, environment, run
+
+from scalelab.cli import main
+from scalelab.run.folder import read_lines
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+REPEATED = ("evals.jsonl", "metrics.jsonl", "alarms.jsonl")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("virtual")
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Path:
+    return run(folder, "whole")
+
+
+def weights(out: Path, folder: Path) -> dict[str, np.ndarray]:
+    """The weights of a run's last checkpoint."""
+    newest = max((out / "checkpoints").glob("step_*"))
+    target = folder / f"exported_{out.name}"
+    assert main(["export", str(newest), str(target)]) == 0
+    return {name: array for file in sorted(target.glob("*.safetensors")) for name, array in load_file(file).items()}
+
+
+def assert_the_same(one: Path, other: Path, folder: Path) -> None:
+    for name in REPEATED:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    mine, theirs = weights(one, folder), weights(other, folder)
+    assert mine.keys() == theirs.keys()
+    for name, values in mine.items():
+        np.testing.assert_array_equal(values, theirs[name], err_msg=name)
+
+
+def test_a_run_learns_in_pretended_hours_and_says_so(whole: Path) -> None:
+    steps, evals = read_lines(whole / "metrics.jsonl"), read_lines(whole / "evals.jsonl")
+    assert [line["step"] for line in steps] == list(range(1, 8))
+    assert any(line["grad_norm"] > 0 for line in steps)
+    assert max(int(late) for line in steps for late in line["staleness"]) == 2, "weights change in flight"
+    assert [line["step"] for line in evals] == [0, 2, 4, 6, 7]
+    assert evals[0]["compute"] == 0
+    assert evals[-1]["compute_unit"] == "GPU-hours"
+    assert evals[-1]["compute_by_role"]["evaluation"] == 0
+    assert evals[-1]["compute"] == pytest.approx(6 * steps[-1]["time"] / 3600), "6 devices are held all the time"
+    assert evals[-1]["flops"] > evals[-1]["tokens"] > evals[-1]["completions"] == 7 * 16
+    manifest = json.loads((whole / "manifest.json").read_text())
+    assert manifest["clock"] == "virtual"
+    assert manifest["rates"]["step_seconds"] == 0.85
+    assert {line["of"] for line in read_lines(whole / "wall.jsonl")} == {"step", "evaluation"}
+
+
+def test_the_same_configuration_gives_the_same_run_beside_other_load(folder: Path, whole: Path) -> None:
+    load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        again = run(folder, "again")
+    finally:
+        load.kill()
+        load.wait()
+    assert_the_same(whole, again, folder)
+
+
+def test_a_run_that_is_killed_and_resumed_is_the_same_run(folder: Path, whole: Path) -> None:
+    out = folder / "killed"
+    process = subprocess.Popen(
+        command(folder, out), env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 250
+    while not (out / "metrics.jsonl").exists() or (out / "metrics.jsonl").read_bytes().count(b"\n") < 5:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline, "the run took no five steps"
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    resume = [sys.executable, "-m", "scalelab", "run", str(out), "--resume"]
+    done = subprocess.run(resume, env=environment(folder), capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_the_same(whole, out, folder)
+
+
+def test_the_synchronous_case_of_all_schedules_trains_the_same_weights(folder: Path) -> None:
+    sets = {
+        "synchronous": ("Run.schedule=@Synchronous()",),
+        "pipeline": ("PipelineRL.k=0",),
+        "ppo": ("Run.schedule=@PPOOffPolicy()", "PPOOffPolicy.k=1"),
+    }
+    runs = {name: run(folder, name, *(part for one in more for part in ("--set", one))) for name, more in sets.items()}
+    steps = {name: read_lines(out / "metrics.jsonl") for name, out in runs.items()}
+    assert all(step["staleness"] == {"0": 16} for step in steps["synchronous"])
+    expected = weights(runs["synchronous"], folder)
+    for name in ("pipeline", "ppo"):
+        for step, twin in zip(steps[name], steps["synchronous"], strict=True):
+            assert step["tasks"] == twin["tasks"], "the same completions, step for step"
+        for weight, values in weights(runs[name], folder).items():
+            np.testing.assert_array_equal(values, expected[weight], err_msg=f"{weight} of {name}")
