@@ -64,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="pretend the cluster: one process, a simulated clock, runs that repeat to the last bit (docs/virtual.md)",
     )
-    parser.add_argument("--hardware", metavar="NAME", help="with --virtual: the devices that are pretended, such as h100")
+    parser.add_argument(
+        "--hardware", metavar="NAME", help="with --virtual: the devices that are pretended, such as h100"
+    )
     add_json(parser)
 
 
@@ -110,8 +112,8 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
 
 
 def _resume(args: argparse.Namespace) -> None:
-    from scalelab.experiment import load, resolve_experiment
-    from scalelab.run.folder import MANIFEST, latest_folder
+    from scalelab.experiment import load, resolve, resolve_experiment
+    from scalelab.run.folder import MANIFEST, latest_folder, read_manifest
     from scalelab.run.progress import Progress
     from scalelab.run.session import resume
 
@@ -127,9 +129,11 @@ def _resume(args: argparse.Namespace) -> None:
             )
         asked = resolve_experiment(name, experiment, args.sets, imports=True)
         path = args.out or (path if (path / MANIFEST).exists() else latest_folder(name))
+    read_manifest(path)
+    own = resolve(str(path / "config.gin"), imports=True)
     with Progress() as progress:
-        resumed = resume(path, asked, progress)
-    _present(args, resumed, path)
+        resume(path, own, asked, progress)
+    _present(args, own, path)
 
 
 def _heed_interrupts() -> None:

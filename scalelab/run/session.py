@@ -11,14 +11,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import LabError
-from scalelab.experiment import resolve
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.run.config import Run
 from scalelab.run.folder import RunFolder, free_folder, read_manifest, write_whole
@@ -53,26 +52,23 @@ def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
         folder.describe(**_facts(resolved), started=time.time(), status="running")
         write_whole(path / "config.gin", resolved.config_gin())
         progress.say(f"{resolved.name}: writing to {path}")
-        _see_through(resolved.run, folder, progress)
+        _see_through(resolved, folder, progress)
     return path
 
 
-def resume(path: Path, asked: Resolved | None, progress: Progress) -> Resolved:
+def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress) -> None:
     """Go on with a run that was broken off, from its newest checkpoint and with its own configuration.
 
     Args:
         path: the run's folder.
+        own: the configuration that the folder holds.
         asked: what the user believes to resume; None takes whatever the folder holds.
         progress: takes lines for people.
-
-    Returns:
-        The run's configuration.
 
     Raises:
         LabError: it is no run, it has finished, it is still running, or it is not what was asked for.
     """
     manifest = read_manifest(path)
-    own = resolve(str(path / "config.gin"))
     if manifest.get("status") == "finished":
         raise LabError(
             f"{path} is finished, there is nothing to resume: `scalelab report {path}` shows it, and "
@@ -86,8 +82,7 @@ def resume(path: Path, asked: Resolved | None, progress: Progress) -> Resolved:
         times = [*manifest.get("resumed", ()), time.time()]
         folder.describe(versions=_versions(), git_commit=_git_commit(), resumed=times, status="running")
         progress.say(f"{own.name}: going on with {path}")
-        _see_through(own.run, folder, progress)
-    return own
+        _see_through(own, folder, progress)
 
 
 def _refuse_differences(path: Path, own: Resolved, asked: Resolved) -> None:
@@ -102,19 +97,35 @@ def _refuse_differences(path: Path, own: Resolved, asked: Resolved) -> None:
         )
 
 
-def _see_through(run: Run, folder: RunFolder, progress: Progress) -> None:
+def _see_through(resolved: Resolved, folder: RunFolder, progress: Progress) -> None:
     """Run to the end, and write down how it ended."""
     began, before = time.time(), folder.manifest.get("wall_seconds", 0.0)
     status = "failed"
     try:
-        folder.track(run.trackers, settings_of(run), progress.say)
-        _run(run, folder, progress)
+        folder.track(resolved.run.trackers, settings_of(resolved.run), progress.say)
+        with _importable(resolved.import_folders):
+            _run(resolved.run, folder, progress)
         status = "finished"
     except KeyboardInterrupt:
         status = "interrupted"
         raise
     finally:
         _end(folder, status, before + time.time() - began)
+
+
+@contextmanager
+def _importable(folders: Sequence[str]) -> Iterator[None]:
+    """Let every process that is started meanwhile import modules of the user's own."""
+    before = os.environ.get("PYTHONPATH")
+    if folders:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if folders and before is None:
+            del os.environ["PYTHONPATH"]
+        elif folders and before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 @contextmanager

@@ -21,6 +21,12 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 
+
+def _import_path() -> dict[str, str]:
+    """Where this process finds modules of the user's own; actors on other nodes look there, too."""
+    return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+
+
 HEAD_PROCESSES = ("gcs_server", "raylet")
 
 ANSWERS_WITHIN = 20.0
@@ -104,7 +110,7 @@ def actor_class(
     resources = {"num_cpus": devices, "num_gpus": devices if cluster.device == "gpu" else 0}
     return ray.remote(cls).options(
         max_concurrency=concurrency,
-        runtime_env={"env_vars": _ENVIRONMENT},
+        runtime_env={"env_vars": _ENVIRONMENT | _import_path()},
         max_restarts=0,
         scheduling_strategy=strategy,
         **resources,

@@ -55,9 +55,7 @@ class TrainerRank:
     def start(self, rendezvous: str, weights: str | None) -> None:
         """Build the model, from a Hugging Face folder if `weights` names one."""
         hf_config, config, rank, world = self._make
-        self._trainer = self._class(hf_config, config, rank=rank, world=world, rendezvous=rendezvous)
-        if weights is not None:
-            self._trainer.load_weights(weights)
+        self._trainer = self._class(hf_config, config, rank=rank, world=world, rendezvous=rendezvous, weights=weights)
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of the trainer."""

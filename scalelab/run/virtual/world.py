@@ -205,8 +205,7 @@ class VirtualRun:
         self._most = config.max_sequences
         self._engine = Engine(base, config, phrases, 0, run.seed % 2**31)
         self._decoder = EngineDecoder(self._engine, phrases, tokenizer)
-        self._trainer = Trainer(run.model.to_hf(), run.trainer_config, rendezvous=None)
-        self._trainer.load_weights(str(base))
+        self._trainer = Trainer(run.model.to_hf(), run.trainer_config, rendezvous=None, weights=str(base))
         self._real_graders = RealGraders(run)
         folder.describe(verifiers=self._real_graders.describe(), **self.facts())
         self._work = RolloutWork(run.recipe, tokenizer, run.seed, seeded=True)
@@ -225,7 +224,11 @@ class VirtualRun:
         """What the manifest says of the clock."""
         virtual = self.run.virtual
         assert virtual is not None
-        return {"clock": "virtual", "rates": asdict(self.rates), "pretended_hardware": None if virtual.rates else virtual.hardware or usual(self.run)}
+        return {
+            "clock": "virtual",
+            "rates": asdict(self.rates),
+            "pretended_hardware": None if virtual.rates else virtual.hardware or usual(self.run),
+        }
 
     def load(self) -> None:
         """Go back to the newest checkpoint that is whole, or to the beginning if there is none.
