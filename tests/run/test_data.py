@@ -12,9 +12,10 @@ import pytest
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
-from scalelab.run.base_model import base_model
+from scalelab.run.base_model import LocalTuner, base_model
 from scalelab.run.config import Run
 from scalelab.run.data import check_prompts, describe_tasks
+from scalelab.run.progress import Progress
 from tasks.data.hub import SOURCES
 from tasks.errors import TaskError
 
@@ -86,21 +87,20 @@ def test_prompts_that_leave_no_room_are_counted_whatever_way_they_are_asked(data
 
 
 def test_a_pretrained_model_is_taken_if_it_is_the_runs_and_refused_by_what_differs(data: Path, tmp_path: Path) -> None:
-    said: list[str] = []
     with pytest.raises(LabError, match=r"words: no worked examples to fine-tune a model on; bind SFT.pretrained"):
-        base_model(run_on(data), said.append, tmp_path / "cache")
+        base_model(run_on(data), Progress(), LocalTuner, tmp_path / "cache")
     folder = tmp_path / "model"
     folder.mkdir()
     run = run_on(data, sets=(f"SFT.pretrained={str(folder)!r}",))
     with pytest.raises(LabError, match="holds no model"):
-        base_model(run, said.append)
+        base_model(run, Progress(), LocalTuner)
     (folder / "model.safetensors").touch()
     (folder / "config.json").write_text(json.dumps(run.model.to_hf()))
     with pytest.raises(LabError, match="no readable tokenizer"):
-        base_model(run, said.append)
+        base_model(run, Progress(), LocalTuner)
     save_tokenizer(TOKENIZER, folder)
-    assert base_model(run, said.append) == folder
+    assert base_model(run, Progress(), LocalTuner) == folder
     other = replace(run.model, hidden_size=256, vocab_size=999, attention_chunk_size=32).to_hf()
     (folder / "config.json").write_text(json.dumps(other))
     with pytest.raises(LabError, match=r"is not the run's model: .*hidden_size.*kinds of layers.*vocab_size"):
-        base_model(run, said.append)
+        base_model(run, Progress(), LocalTuner)

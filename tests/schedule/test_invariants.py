@@ -96,9 +96,8 @@ class World:
         self.versions[behind[self.choices.draw(st.integers(0, len(behind) - 1))]] = self.schedule.trainer_version
 
     def lose(self) -> None:
-        """Completions in flight are lost with a generator, and the whole group starts anew."""
+        """Completions in flight are lost with an engine, and the whole group is generated again."""
         name = self.pick(self.generating)
-        self.schedule.requeue(name, min(self.versions))
         self.oldest[name] = min(self.versions)
 
     def reload(self) -> None:
@@ -110,7 +109,6 @@ class World:
         self.schedule = copy
         self.versions = [self.schedule.trainer_version] * len(self.versions)
         for name in copy.in_flight:
-            copy.requeue(name, self.schedule.trainer_version)
             self.oldest[name] = self.schedule.trainer_version
 
     def settle(self, names: list[str]) -> None:
@@ -254,10 +252,6 @@ def test_books_refuse_what_cannot_be(config: Config) -> None:
         schedule.finished("g")
     with pytest.raises(ValueError, match="never started"):
         schedule.dropped("other")
-    schedule.requeue("g", 3)
-    assert schedule.in_flight == ("g",), "a finished group whose rollouts are lost starts anew too"
-    with pytest.raises(ValueError, match="newer ones before"):
-        schedule.requeue("g", 2)
 
 
 def test_a_k_that_counts_nothing_is_refused() -> None:
