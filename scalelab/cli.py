@@ -67,6 +67,15 @@ OTHER_WORDS: dict[str, str] = {
     "memory": "plan",
     "check-install": "doctor",
     "env": "doctor",
+    "watch": "view",
+    "tail": "view",
+    "ui": "view",
+    "serve": "view",
+    "dashboard": "view",
+    "samples": "rollouts",
+    "completions": "rollouts",
+    "audit": "check",
+    "dry-run": "rehearse",
 }
 """Words that other tools use → the subcommand that does it here."""
 

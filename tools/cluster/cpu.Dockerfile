@@ -1,0 +1,17 @@
+# The whole lab on a CPU:
+#     docker build -f tools/cluster/cpu.Dockerfile -t scalelab:cpu .
+#     docker run --rm --shm-size=8g -v "$PWD/runs:/lab/runs" scalelab:cpu run quickstart
+FROM python:3.11-slim-bookworm
+RUN apt-get update && apt-get install -y --no-install-recommends bash build-essential git bubblewrap \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /lab
+COPY pyproject.toml README.md LICENSE ./
+COPY requirements requirements
+COPY tools/install.sh tools/install.sh
+COPY scalelab scalelab
+COPY moe moe
+COPY tasks tasks
+COPY experiments experiments
+RUN tools/install.sh
+ENTRYPOINT [".venv/bin/scalelab"]
+CMD ["--help"]
