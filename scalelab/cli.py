@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "run": "an experiment, or a family of them, to its fits and report",
     "fit": "sigmoid fits per task: R0, A, B, C_mid",
     "forecast": "pass rate at further compute, compute for a target, extend or stop",
+    "design": "seeds and evaluations that it takes to tell recipes apart",
     "compare": "runs ranked by A, then by B at the common A, with probabilities",
     "view": "runs as a live web page: the answer, curves, forecasts, completions, time line",
     "report": "the same page as one file; figures for papers, a summary in Markdown",

@@ -30,6 +30,14 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--compute-scale", type=float, default=1.0, metavar="X", help="hours per unit of compute read")
     parser.add_argument(
+        "--rate-range",
+        type=float,
+        nargs=2,
+        default=(0.0, 1.0),
+        metavar=("LOW", "HIGH"),
+        help="what the source calls a pass rate of 0 and of 1: 0 100 for percentages, -1 1 for such rewards",
+    )
+    parser.add_argument(
         "--unit", help="unit of compute, where the source does not say it or --compute-scale changes it"
     )
 
@@ -53,6 +61,7 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("posterior", "profile", "block", "parametric"),
         help="posterior (default), profile likelihood, block or parametric bootstrap",
     )
+    parser.add_argument("--sigmoid-only", action="store_true", help="let no other shape widen forecasts and A")
     parser.add_argument("--no-prior", action="store_true", help="let the points speak alone, however few")
 
 
@@ -61,7 +70,9 @@ def read_curves(args: argparse.Namespace) -> list[Curve]:
     from scalelab.curves import pool, read_sources
 
     columns = column_names(args)
-    curves = read_sources(args.sources, columns, compute_scale=args.compute_scale, unit=args.unit)
+    curves = read_sources(
+        args.sources, columns, compute_scale=args.compute_scale, unit=args.unit, rate_range=tuple(args.rate_range)
+    )
     if args.task:
         present = list(dict.fromkeys(item.task for item in curves))
         missing = [task for task in args.task if task not in present]
@@ -91,6 +102,7 @@ def fit_options(args: argparse.Namespace, method: str = "joint") -> Options:
         level=args.level,
         interval=args.intervals,
         prior=None if args.no_prior else DEFAULT,
+        shapes=not args.sigmoid_only,
     )
 
 
@@ -100,9 +112,12 @@ def curve_cells(analysis: Analysis) -> tuple[str, str]:
 
 
 def back_test_cell(analysis: Analysis) -> str:
-    """How the fit of the first half of the budget foretold the rest: mean error, and evaluations inside intervals."""
+    """The mean of the second half of the budget, as the first half foretold it and as it came."""
     test = analysis.backtest
-    return f"{test.mean_error:+.3f}, {round(test.covered * test.n_scored)}/{test.n_scored} inside" if test else "–"
+    if test is None:
+        return "–"
+    low, high = test.interval
+    return f"{test.forecast:.3f} [{low:.3f}, {high:.3f}], came {test.measured:.3f}{'' if test.inside else ': missed'}"
 
 
 def print_remarks(analyses: list[Analysis], refused: list[dict[str, str]]) -> None:

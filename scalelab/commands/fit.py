@@ -114,8 +114,8 @@ def _print_fits(analyses: list[Analysis]) -> None:
         rows.append([*curve_cells(item), *cells, str(len(fit.curve)), window, back_test_cell(item)])
     print_table(rows, ["run", "task", *names, "points", "window", "half-budget back-test"])
     if analyses[0].draws:
-        print(f"\n[…] {analyses[0].level:.0%} intervals, {analyses[0].draws.origin}.", end=" ")
-        print("Back-test: mean error of the forecast of the second half.")
+        print(f"\n[…] {analyses[0].level:.0%} intervals, {analyses[0].intervals_by}.", end=" ")
+        print("Back-test: mean of the second half, as the first half foretold it and as it came.")
     else:
         print("\nThe paper's method gives neither intervals nor forecasts; the joint one does.")
     for rule in dict.fromkeys(item.fit.window_rule for item in analyses):

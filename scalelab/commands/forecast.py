@@ -31,8 +31,12 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_source_arguments(parser)
-    parser.add_argument("--at", type=float, nargs="+", default=[], metavar="C", help="compute to forecast at")
-    parser.add_argument("--target", type=float, nargs="+", default=[], metavar="R", help="pass rates to reach")
+    parser.add_argument(
+        "--at", type=float, nargs="+", action="extend", default=[], metavar="C", help="compute to forecast at"
+    )
+    parser.add_argument(
+        "--target", type=float, nargs="+", action="extend", default=[], metavar="R", help="pass rates to reach"
+    )
     parser.add_argument(
         "--worthwhile",
         type=float,

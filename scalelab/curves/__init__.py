@@ -1,6 +1,6 @@
 """Fits, intervals and forecasts of pass rate against compute, with nothing but NumPy and SciPy."""
 
-from scalelab.curves.analysis import Analysis, Options, analyse, analyse_all
+from scalelab.curves.analysis import Analysis, Options, analyse, analyse_all, fit
 from scalelab.curves.compare import compare
 from scalelab.curves.data import Curve, curve
 from scalelab.curves.fitting.joint import Fit, FitError, fit_curve
@@ -23,6 +23,7 @@ __all__ = [
     "compute_for",
     "curve",
     "extend_or_stop",
+    "fit",
     "fit_curve",
     "forecast",
     "pool",

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from scalelab.curves.data import Curve
+from scalelab.curves.data import Curve, curve
 from scalelab.curves.fitting.intervals import Interval, Method, check_level, draw, intervals
 from scalelab.curves.fitting.joint import Fit, FitError, fit_curve
 from scalelab.curves.fitting.models import POWER, SIGMOID, Array
@@ -167,6 +167,45 @@ class Analysis:
         values = (f"{name} {value:.4g}{ends.get(name, '')}" for name, value in self.fit.parameters.items())
         return f"<Analysis of {self.fit.curve.name}: {', '.join(values)}>"
 
+    @property
+    def params(self) -> dict[str, float]:
+        """Parameters by name: R0, A, B, C_mid of the sigmoid; A, B, D of the power law."""
+        return self.fit.parameters
+
+    def conf_int(self) -> dict[str, Interval]:
+        """Interval of every parameter, of the probability `level`."""
+        return dict(self.intervals)
+
+    def predict(self, compute: Sequence[float] | float) -> list[dict[str, float]]:
+        """Pass rate at some compute: `compute`, `value`, and the `low` and `high` ends for an evaluation there."""
+        at = np.atleast_1d(np.asarray(compute, float))
+        if not (np.isfinite(at).all() and (at > 0).all()):
+            raise LabError("cannot predict at a compute that is not a positive number")
+        middle_C = np.median(self.curve_draws().value(at), axis=0)
+        rows = zip(at.tolist(), middle_C.tolist(), *(ends.tolist() for ends in self.evaluation_interval(at)))
+        return [dict(zip(("compute", "value", "low", "high"), row)) for row in rows]
+
+    def summary(self) -> str:
+        """The fit in a few lines of text."""
+        lines = [f"{self.fit.curve.name}: {self.fit.model.name}, {len(self.fit.curve)} points"]
+        for name, number in self.params.items():
+            low, high = self.intervals.get(name, (np.nan, np.nan))
+            lines.append(f"  {name:6s} {number:10.4g}   {self.level:.0%} [{low:.4g}, {high:.4g}]")
+        return "\n".join([*lines, *(f"  ! {warning}" for warning in self.warnings)])
+
+    def to_frame(self) -> Any:
+        """A pandas table of the parameters: `value`, `low`, `high`.
+
+        Raises:
+            LabError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise LabError("tables need pandas: pip install pandas") from None
+        rows = {name: [number, *self.intervals.get(name, (np.nan, np.nan))] for name, number in self.params.items()}
+        return pandas.DataFrame.from_dict(rows, orient="index", columns=["value", "low", "high"])
+
     def as_json(self) -> dict[str, Any]:
         """The entry of `scalelab fit --json`."""
         shapes = dict(zip(self.shapes.names, self.shapes.probability)) if self.shapes else None
@@ -263,6 +302,50 @@ def analyse(item: Curve, options: Options | None = None) -> Analysis:
         outliers=fallen,
         intervals_by="profile" if options.interval == "profile" else draws.origin,
     )
+
+
+def fit(
+    compute: Sequence[float] | Array | Curve | Any,
+    pass_rate: Sequence[float] | Array | None = None,
+    stderr: Sequence[float] | Array | None = None,
+    **options: Any,
+) -> Analysis:
+    """Fit a sigmoid to pass rates against compute.
+
+    Args:
+        compute: training compute of each evaluation, 0 for the one before RL; or a `Curve`; or a table (such as a
+            pandas DataFrame) with columns `compute` and `pass_rate`, and perhaps `stderr` and `seed`.
+        pass_rate: of each evaluation, in [0, 1].
+        stderr: its standard error, if known.
+        **options: of `Options`, such as `level=0.9` or `method="power"`.
+
+    Raises:
+        LabError: the points are no evaluations, or carry no curve.
+
+    Examples:
+        >>> from scalelab.curves import fit
+        >>> found = fit([0, 1, 2, 4, 8, 16], [0.2, 0.3, 0.41, 0.52, 0.58, 0.6], [0.01] * 6)
+        >>> round(found.params["A"], 2)
+        0.61
+        >>> sorted(found.conf_int())
+        ['A', 'B', 'C_mid', 'R0']
+        >>> [row["compute"] for row in found.predict([32, 64])]
+        [32.0, 64.0]
+    """
+    if isinstance(compute, Curve):
+        return analyse(compute, Options(**options))
+    if pass_rate is not None:
+        return analyse(curve(compute, pass_rate, stderr), Options(**options))
+    table: Any = compute
+    try:
+        columns = {name: list(table[name]) for name in ("compute", "pass_rate", "stderr", "seed") if name in table}
+    except (TypeError, KeyError, IndexError):
+        columns = {}
+    missing = [name for name in ("compute", "pass_rate") if name not in columns]
+    if missing:
+        raise LabError(f"no {missing[0]} to fit: give compute and pass_rate, or a table with such columns")
+    item = curve(columns["compute"], columns["pass_rate"], columns.get("stderr"), seed=columns.get("seed"))
+    return analyse(item, Options(**options))
 
 
 def analyse_all(curves: Sequence[Curve], options: Options | None = None) -> tuple[list[Analysis], list[dict[str, str]]]:

@@ -83,7 +83,7 @@ class Curve:
 
 
 def merge_neighbours(item: Curve, limit: int) -> tuple[Curve, np.ndarray]:
-    """About `limit` points: neighbours of one seed averaged by their weights, step 0 left as it is; and who went where.
+    """About `limit` points: neighbours of one seed averaged, step 0 left as it is; and who went where.
 
     Thousands of noisy evaluations say no more about four parameters than their local means, and intervals that allow
     for drift take time that grows with the cube of the points.
@@ -92,7 +92,6 @@ def merge_neighbours(item: Curve, limit: int) -> tuple[Curve, np.ndarray]:
         The merged curve, and for each of the curve's points `[N]` a number that those merged into one point share.
     """
     per_seed = max(limit // len(item.seeds), 10)
-    weight_N = np.ones(len(item)) if item.stderr_N is None else item.stderr_N**-2.0
     group_N = np.zeros(len(item), int)
     for seed in range(len(item.seeds)):
         mine = np.flatnonzero((item.seed_N == seed) & (item.compute_N > 0))
@@ -102,16 +101,17 @@ def merge_neighbours(item: Curve, limit: int) -> tuple[Curve, np.ndarray]:
     start_N = item.compute_N == 0
     group_N[start_N] = -1 - np.arange(start_N.sum())
     _, index_N = np.unique(group_N, return_inverse=True)
-    total_M = np.bincount(index_N, weight_N)
+    count_M = np.bincount(index_N)
 
     def mean(values_N: Array) -> Array:
-        return np.bincount(index_N, weight_N * values_N) / total_M
+        # unweighted: the binomial error of few samples follows the rate that was seen, and would draw the mean along
+        return np.bincount(index_N, values_N) / count_M
 
     merged = replace(
         item,
         compute_N=mean(item.compute_N),
         pass_rate_N=mean(item.pass_rate_N),
-        stderr_N=None if item.stderr_N is None else total_M**-0.5,
+        stderr_N=None if item.stderr_N is None else np.sqrt(mean(item.stderr_N**2) / count_M),
         seed_N=np.rint(mean(item.seed_N)).astype(int),
     )
     return merged.select(np.lexsort((merged.seed_N, merged.compute_N))), index_N
@@ -189,7 +189,11 @@ def check_number(number: float, column: str, where: str) -> None:
     if column == "compute" and number < 0:
         raise LabError(f"{where}, column {column}: {number:g} is negative; compute counts from the start of RL")
     if column == "pass_rate" and not 0 <= number <= 1:
-        hint = "divide percentages by 100" if 1 < number <= 100 else "only rates in [0, 1] can be fitted"
+        hint = "only rates in [0, 1] can be fitted"
+        if 1 < number <= 100:
+            hint = "divide percentages by 100 (--rate-range 0 100); a loss is no pass rate"
+        elif number < 0:
+            hint = "only rates in [0, 1] can be fitted; rewards in [-1, 1] with --rate-range -1 1"
         raise LabError(f"{where}, column {column}: {number:g} lies outside [0, 1]; {hint}")
     if column in ("stderr", "n", "n_prompts", "k") and number <= 0:
         raise LabError(f"{where}, column {column}: {number:g} is not positive; leave the column out if unknown")

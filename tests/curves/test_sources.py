@@ -271,3 +271,50 @@ def test_the_fit_window_of_a_run_counts_where_none_is_given(tmp_path: Path) -> N
     assert select_window(item, 0.0, np.inf)[0].compute_N.tolist() == [0, 1, 2, 3, 4, 5, 6]
     (in_days,) = read_sources([tmp_path / "run"], compute_scale=24.0)
     assert in_days.fit_window == (48.0, 120.0)
+
+
+def test_semicolons_tabs_and_json_are_read(tmp_path: Path) -> None:
+    records = [{"compute": c, "pass_rate": r} for c, r in ROWS]
+    sources = [
+        write(tmp_path / "a.csv", "compute;pass_rate\n" + "".join(f"{c};{r}\n" for c, r in ROWS)),
+        write(tmp_path / "b.tsv", "compute\tpass_rate\n" + "".join(f"{c}\t{r}\n" for c, r in ROWS)),
+        write(tmp_path / "c.json", json.dumps(records)),
+        write(tmp_path / "d.json", json.dumps({"compute": [c for c, _ in ROWS], "pass_rate": [r for _, r in ROWS]})),
+    ]
+    for item in read_sources(sources):
+        assert item.pass_rate_N.tolist() == [r for _, r in ROWS]
+    with pytest.raises(LabError, match="differ in length"):
+        read_sources([write(tmp_path / "e.json", '{"compute": [1], "pass_rate": [0.1, 0.2]}')])
+
+
+def test_percentages_and_rewards_are_brought_to_rates(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.csv", "compute,pass_rate,stderr\n1,10,2\n2,30,2\n")
+    (item,) = read_sources([path], rate_range=(0, 100))
+    assert item.pass_rate_N.tolist() == [0.1, 0.3]
+    assert item.stderr_N.tolist() == [0.02, 0.02]
+    (item,) = read_sources([write(tmp_path / "r.csv", "compute,pass_rate\n1,-1\n2,0.5\n")], rate_range=(-1, 1))
+    assert item.pass_rate_N.tolist() == [0.0, 0.75]
+    with pytest.raises(LabError, match="give the lower first"):
+        read_sources([path], rate_range=(1, 0))
+
+
+def test_gaps_in_a_wide_table_belong_to_its_other_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "w.csv", "Step,one,two\n0,0.1,NaN\n1,,0.2\n2,0.3,0.4\n")
+    (item,) = read_sources([path], {"compute": "Step", "pass_rate": "one"})
+    assert item.pass_rate_N.tolist() == [0.1, 0.3]
+
+
+def test_columns_that_wandb_adds_to_a_chart_are_no_tasks(tmp_path: Path) -> None:
+    text = '"Step","one - acc","one - acc__MIN","one - acc__MAX","one - _step","one - _step__MIN","one - _step__MAX"\n'
+    path = write(
+        tmp_path / "chart.csv", text + '"0","0.1","0.1","0.1","0","0","0"\n"1","0.2","0.2","0.2","1","1","1"\n'
+    )
+    (item,) = read_sources([path], {"compute": "Step"})
+    assert (item.run, item.task, item.pass_rate_N.tolist()) == ("one", "", [0.1, 0.2])
+
+
+def test_any_axis_of_a_run_can_be_compute(tmp_path: Path) -> None:
+    records = [{**evaluation(s, s / 10, 0.2 + s / 100), "completions": 64 * s} for s in (0, 10, 20)]
+    (item,) = read_sources([write_run(tmp_path / "run", records, {"clock": "virtual"})], {"compute": "completions"})
+    assert item.compute_N.tolist() == [0, 640, 1280]
+    assert (item.clock, item.unit) == ("virtual", "completions")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from scalelab.curves import (
     compute_for,
     curve,
     extend_or_stop,
+    fit,
     fit_curve,
     forecast,
     read_sources,
@@ -266,3 +268,19 @@ def test_intervals_cover_about_as_often_as_they_say() -> None:
         low, high = intervals(fit, draw(fit), 0.8)["A"]
         covered.append(low <= truth["A"] <= high)
     assert 0.65 <= np.mean(covered) <= 0.98
+
+
+def test_fit_answers_in_the_words_of_the_trade() -> None:
+    import scalelab.curves.analysis as module
+
+    assert doctest.testmod(module).failed == 0
+    compute, points = run_points(15, noise=0.01)
+    found = fit({"compute": compute, "pass_rate": points, "stderr": np.full(16, 0.01)}, level=0.9)
+    assert found.params == fit(compute, points, np.full(16, 0.01)).params
+    assert found.conf_int()["A"][0] < found.params["A"] < found.conf_int()["A"][1]
+    (row,) = found.predict(2.0)
+    (one,) = forecast(found, [2.0])
+    assert (row["value"], row["low"], row["high"]) == (one.value, *one.interval)
+    assert "90%" in found.summary()
+    with pytest.raises(LabError, match="no pass_rate to fit"):
+        fit({"compute": [1, 2, 3]})

@@ -265,13 +265,10 @@ def evaluation_scatter(points: Curve, merged_N: np.ndarray) -> float:
     """
     relative_N = np.ones(len(points)) if points.stderr_N is None else points.stderr_N
     members_G = np.bincount(merged_N)
-    weight_N = relative_N**-2.0
-    slope_N = (
-        points.pass_rate_N
-        - (np.bincount(merged_N, weight_N * points.pass_rate_N) / np.bincount(merged_N, weight_N))[merged_N]
-    )
+    mean_G = np.bincount(merged_N, points.pass_rate_N) / np.maximum(members_G, 1)
+    apart_N = points.pass_rate_N - mean_G[merged_N]
     several_N = members_G[merged_N] > 1
-    z_N = slope_N / relative_N * np.sqrt(members_G / np.maximum(members_G - 1, 1))[merged_N]
+    z_N = apart_N / relative_N * np.sqrt(members_G / np.maximum(members_G - 1, 1))[merged_N]
     return float(np.quantile(np.abs(z_N[several_N]), 0.8) / FOUR_FIFTHS * typical(relative_N))
 
 

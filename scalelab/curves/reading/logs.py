@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from scalelab.curves.reading.table import Row, Table, listing
+from scalelab.curves.reading.table import Row, Table, blank, listing
 from scalelab.errors import LabError
 
 COMPUTE_NAMES = ("compute", "gpu_hours", "core_hours")
@@ -117,6 +117,7 @@ def _from_chart(table: Table, columns: Mapping[str, str]) -> Table:
     """`RUN - METRIC` columns over one x column, the first; a chart has nothing else."""
     _extras((), columns, table.path, (), allowed=())
     metrics = [name for name in table.columns[1:] if " - " in name and not name.endswith(("__MIN", "__MAX"))]
+    metrics = [name for name in metrics if not name.rsplit(" - ", 1)[1].startswith("_")]  # W&B's own: _step, _runtime
     split = {name: tuple(part.strip() for part in name.rsplit(" - ", 1)) for name in metrics}
     names = {metric: None for _, metric in split.values()}
     wanted = _matching(names, columns["pass_rate"]) if "pass_rate" in columns else _tasks(names)
@@ -130,7 +131,7 @@ def _from_chart(table: Table, columns: Mapping[str, str]) -> Table:
         for name, (run, metric) in split.items()
         if metric in wanted
         for row in table.rows
-        if row.values[name] not in ("", None)
+        if not blank(row.values[name])
     ]
     return Table(table.path, ("compute", "pass_rate", "run", "task"), rows, table.run, {"unit": unit})
 
@@ -154,7 +155,7 @@ def _from_history(table: Table, columns: Mapping[str, str]) -> Table:
         )
         for name, task in wanted.items()
         for row, so_far in zip(table.rows, spent)
-        if row.values[name] not in ("", None)
+        if not blank(row.values[name])
     ]
     return Table(table.path, ("compute", "pass_rate", "task", *extras), rows, table.run, {"unit": unit})
 

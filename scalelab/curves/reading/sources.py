@@ -70,6 +70,7 @@ def read_sources(
     *,
     compute_scale: float = 1.0,
     unit: str | None = None,
+    rate_range: tuple[float, float] = (0.0, 1.0),
 ) -> list[Curve]:
     """The curves of several sources, each a run of its own, and a folder of runs as many as it holds.
 
@@ -79,32 +80,41 @@ def read_sources(
         columns: our name of a column → the file's name for it.
         compute_scale: factor from the file's compute to hours, such as hours per step.
         unit: unit of compute after scaling; None takes the file's word for it.
+        rate_range: what the file calls a pass rate of 0 and one of 1, such as 0 and 100, or −1 and 1 for a reward.
 
     Raises:
         LabError: a source is missing, unreadable or holds a value that cannot be; one line naming the place.
     """
     if not (compute_scale > 0 and np.isfinite(compute_scale)):
         raise LabError(f"a compute scale of {compute_scale:g} makes no sense: give a positive factor")
+    if not rate_range[0] < rate_range[1] or not np.isfinite(rate_range).all():
+        raise LabError(f"a rate range from {rate_range[0]:g} to {rate_range[1]:g} makes no sense: give the lower first")
     paths = [Path(source) for source in sources]
     found = [run for path in paths for run in runs_in(path)]
-    curves = [item for run, name in zip(found, run_names(found)) for item in _read_run(run, columns or {}, name)]
+    curves = [
+        item for run, name in zip(found, run_names(found)) for item in _read_run(run, columns or {}, name, rate_range)
+    ]
     if compute_scale != 1 or unit is not None:
         curves = [_rescale(item, compute_scale, unit) for item in curves]
     return curves
 
 
-def read_source(path: Path, columns: Mapping[str, str], run: str | None = None) -> list[Curve]:
+def read_source(
+    path: Path, columns: Mapping[str, str], run: str | None = None, rate_range: tuple[float, float] = (0.0, 1.0)
+) -> list[Curve]:
     """The curves of one source, sorted by run and task.
 
     Args:
         path: the source.
         columns: our name of a column → the file's name for it.
         run: name of the run where no column says it; None takes the file's or folder's.
+        rate_range: what the file calls a pass rate of 0 and one of 1.
     """
     unknown = sorted(set(columns) - set(COLUMNS))
     if unknown:
         raise LabError(f"--column {unknown[0]}=…: no such column; the columns are {', '.join(COLUMNS)}")
     table, columns = read_table(path, columns)
+    table = replace(table, facts={**table.facts, "rate_range": rate_range})
     return table_curves(replace(table, run=run) if run else table, columns)
 
 
@@ -121,15 +131,20 @@ def read_table(path: Path, columns: Mapping[str, str]) -> tuple[Table, Mapping[s
             f"{path}: neither evals.jsonl nor runs that have one nor TensorBoard events in it; give a run folder or a "
             "table of points"
         )
-    if path.suffix == ".csv":
+    if path.suffix in (".csv", ".tsv"):
         table = _read_csv(path)
         return (logs.from_wandb(table, columns), {}) if logs.is_wandb(table.columns) else (table, columns)
     if path.suffix in (".jsonl", ".ndjson"):
         rows, notes = read_json_lines(path)
         return Table(path, _all_columns(rows), rows, path.stem, notes=notes), columns
+    if path.suffix == ".json":
+        rows = _read_json(path)
+        return Table(path, _all_columns(rows), rows, path.stem), columns
     if path.suffix == ".parquet":
         return logs.read_parquet(path), columns
-    raise LabError(f"{path}: unknown kind of file; give a run folder, .csv, .jsonl, .parquet or TensorBoard events")
+    raise LabError(
+        f"{path}: unknown kind of file; give a run folder, .csv, .tsv, .json, .jsonl, .parquet or TensorBoard events"
+    )
 
 
 def pool(curves: Sequence[Curve], run: str) -> list[Curve]:
@@ -191,11 +206,16 @@ def pool_seeds(curves: Sequence[Curve]) -> tuple[list[Curve], list[str]]:
     return pooled, notes
 
 
-def _read_run(run: RunPaths, columns: Mapping[str, str], name: str | None) -> list[Curve]:
+def _read_run(
+    run: RunPaths, columns: Mapping[str, str], name: str | None, rate_range: tuple[float, float]
+) -> list[Curve]:
     """The curves of one run, its seeds pooled."""
     if run.seeds == (run.path,):
-        return read_source(run.path, columns, name)
-    return pool([item for path in run.seeds for item in read_source(path, columns)], name or run.path.resolve().name)
+        return read_source(run.path, columns, name, rate_range)
+    return pool(
+        [item for path in run.seeds for item in read_source(path, columns, None, rate_range)],
+        name or run.path.resolve().name,
+    )
 
 
 def _rescale(item: Curve, scale: float, unit: str | None) -> Curve:
@@ -229,6 +249,21 @@ def read_json_lines(path: Path) -> tuple[list[Row], tuple[str, ...]]:
     return rows, tuple(notes)
 
 
+def _read_json(path: Path) -> list[Row]:
+    """Rows of a JSON file: a list of objects, or an object of lists of one length."""
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError:
+        raise LabError(f"{path}: not JSON; mend it, or give one object per line as .jsonl") from None
+    if isinstance(content, dict) and content and all(isinstance(item, list) for item in content.values()):
+        if len({len(item) for item in content.values()}) > 1:
+            raise LabError(f"{path}: its lists differ in length; every column needs a value for every evaluation")
+        content = [dict(zip(content, values)) for values in zip(*content.values())]
+    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
+        raise LabError(f"{path}: neither a list of objects nor an object of lists; every object is one evaluation")
+    return [Row(number, record) for number, record in enumerate(content, 1)]
+
+
 def _all_columns(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.values))
 
@@ -241,7 +276,9 @@ def _read_csv(path: Path) -> Table:
         raise LabError(
             f"{path}, row {row}: byte {error.object[error.start]:#x} is not UTF-8; save it as that"
         ) from None
-    reader = csv.reader(io.StringIO(text, newline=""))
+    first = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     header = [name.strip() for name in next(reader, [])]
     rows = []
     for record in reader:

@@ -19,6 +19,10 @@ COLUMNS = (
 """Columns with a meaning; any other is ignored. `gpu_hours` and `core_hours` are `compute` with its unit."""
 
 
+AXES = {"completions": "completions", "tokens": "tokens", "flops": "FLOPs", "step": "steps", "wall_seconds": "seconds"}
+"""What a run logs beside compute that curves can be drawn against, and its unit."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One record and where it stands in its file.
@@ -59,7 +63,10 @@ def table_curves(table: Table, columns: Mapping[str, str]) -> list[Curve]:
     """One checked curve for every run and task of a table."""
     names = _resolve_columns(table, columns)
     groups: dict[tuple[str, str], list[Row]] = {}
+    gaps = "pass_rate" in columns  # a column that was mapped belongs to a wide table, where others have rows of theirs
     for row in table.rows:
+        if gaps and blank(row.values.get(names["pass_rate"])):
+            continue
         run = str(_get(row, names, "run") or table.run)
         task = str(_get(row, names, "task") or "")
         groups.setdefault((run, task), []).append(row)
@@ -142,6 +149,11 @@ def listing(columns: Sequence[str]) -> str:
     return ", ".join(list(columns)[:12]) + (", …" if len(columns) > 12 else "") if columns else "no columns"
 
 
+def blank(cell: Any) -> bool:
+    """Whether a cell says nothing: empty, or the text or number NaN."""
+    return cell is None or str(cell).strip().lower() in ("", "nan", "null", "none")
+
+
 def _get(row: Row, names: Mapping[str, str], name: str) -> Any:
     value = row.values.get(names[name]) if name in names else None
     return None if value == "" else value
@@ -156,6 +168,11 @@ def _number(table: Table, row: Row, names: Mapping[str, str], name: str) -> floa
         number = float(value)
     except (TypeError, ValueError):
         raise LabError(f"{where}, column {column}: {value!r} is not a number") from None
+    low, high = table.facts.get("rate_range", (0.0, 1.0))
+    if name == "pass_rate":
+        number = (number - low) / (high - low)
+    elif name == "stderr":
+        number /= high - low
     try:
         check_number(number, name, where)
     except LabError as error:
@@ -187,6 +204,8 @@ def _samples(table: Table, row: Row, names: Mapping[str, str]) -> float | None:
 def _unit(table: Table, names: Mapping[str, str], rows: Sequence[Row]) -> str:
     if names["compute"] in UNITS:
         return UNITS[names["compute"]]
+    if names["compute"] in AXES:
+        return AXES[names["compute"]]
     units = {str(_get(row, names, "compute_unit") or table.facts.get("unit", "compute")): row for row in rows}
     if len(units) > 1:
         (first, _), (second, row) = list(units.items())[:2]

@@ -1,0 +1,104 @@
+"""How many seeds and evaluations it takes to tell two recipes apart, and the smallest difference a plan can see.
+
+SOURCE: pilot runs, or the runs of a sweep that is over. The spread between seeds, the curve and the number of
+evaluations and seeds are then taken from them; without any, give --seed-spread. More evaluations shrink the error of
+one run only; more seeds shrink what seeds differ by as well.
+
+Examples:
+  scalelab design --seed-spread 0.0125 --difference 0.02
+  scalelab design runs/recipes --task math --difference 0.02 --recipes 9
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from scalelab.commands.curve_options import add_reading_arguments, column_names
+from scalelab.commands.output import print_json, print_table
+from scalelab.errors import LabError
+
+if TYPE_CHECKING:
+    from scalelab.curves.design import Plan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help="pilot runs, several seeds of each")
+    add_reading_arguments(parser)
+    parser.add_argument("--difference", type=float, default=0.02, metavar="D", help="to be told (default 0.02)")
+    parser.add_argument("--of", default="value", choices=("value", "A"), help="of the pass rate at the end, or of A")
+    parser.add_argument("--power", type=float, default=0.8, metavar="P", help="chance to find it (default 0.8)")
+    parser.add_argument("--certainty", type=float, default=0.9, metavar="P", help="to call one ahead (default 0.9)")
+    parser.add_argument("--seed-spread", type=float, metavar="S", help="standard deviation between runs of one recipe")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8], metavar="N", help="to consider")
+    parser.add_argument("--evaluations", type=int, nargs="+", default=[25, 75], metavar="N", help="of each run")
+    parser.add_argument("--prompts", type=int, default=1000, metavar="N", help="of each evaluation (default 1000)")
+    parser.add_argument("--samples", type=int, default=16, metavar="K", help="of each prompt (default 16)")
+    parser.add_argument("--recipes", type=int, default=2, metavar="N", help="compared, the baseline among them")
+    parser.add_argument("--budget", type=float, metavar="X", help="of each run, in units of C_mid (default 4)")
+    parser.add_argument("--json", action="store_true", help="print one machine-readable object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what each design can tell."""
+    from scalelab.curves.design import designs, seeds_for
+
+    for name in ("power", "certainty"):
+        if not 0.5 < getattr(args, name) < 1:
+            raise LabError(f"a {name} of {getattr(args, name):g} makes no sense: give one between 0.5 and 1")
+    if not 0 < args.difference < 1:
+        raise LabError(f"a difference of {args.difference:g} makes no sense: give one of pass rates, such as 0.02")
+    answers = []
+    for task, plan in _plans(args).items():
+        found = designs(plan, args.difference, args.seeds, args.evaluations, args.certainty)
+        needed = seeds_for(replace(plan, evaluations=args.evaluations[0]), args.difference, args.power, args.certainty)
+        if args.json:
+            rows = [vars(one) | {"power": chance, "smallest_difference": least} for one, chance, least in found]
+            answers.append({"task": task, "difference": args.difference, "seeds_needed": needed, "designs": rows})
+            continue
+        what = f"{args.difference:g} in {args.of}, seeds spread by {plan.spread:.3g}, {plan.recipes} recipes"
+        print(f"{task or 'all'}: {what}")
+        print_table(
+            [[str(one.seeds), str(one.evaluations), f"{chance:.0%}", f"{least:.3f}"] for one, chance, least in found],
+            ["seeds of each", "evaluations", f"finds {args.difference:g}", "smallest found with 80 %"],
+        )
+        count = f"{needed} seeds of each recipe" if needed else "more than 100 seeds of each recipe"
+        print(
+            f"It takes {count} to find it with {args.power:.0%}. A single seed counts on a spread known beforehand.\n"
+        )
+    if args.json:
+        print_json({"tasks": answers})
+    return 0
+
+
+def _plans(args: argparse.Namespace) -> dict[str, Plan]:
+    """What is going to be run, by task: from pilot runs where there are any."""
+    from scalelab.curves import analyse_all, compare, pool_seeds, read_sources
+    from scalelab.curves.design import Plan
+
+    given = {"prompts": args.prompts, "samples": args.samples, "recipes": args.recipes, "of": args.of}
+    if args.budget is not None:
+        given["budget"] = args.budget
+    if not args.sources:
+        if args.seed_spread is None:
+            raise LabError("nothing says how much seeds differ: name pilot runs, or give --seed-spread")
+        return {"": Plan(spread=args.seed_spread, **given)}
+    low, high = args.rate_range
+    curves = read_sources(
+        args.sources, column_names(args), compute_scale=args.compute_scale, unit=args.unit, rate_range=(low, high)
+    )
+    curves = [item for item in pool_seeds(curves)[0] if not args.task or item.task in args.task]
+    analyses, _ = analyse_all(curves)
+    if not analyses:
+        raise LabError("none of the pilot runs carries a fit: give --seed-spread instead of them")
+    plans = {}
+    for one in compare(analyses, run_spread=args.seed_spread):
+        if not one.measured:
+            raise LabError("the pilot runs have one seed each, which says nothing of their spread: give --seed-spread")
+        fit = one.entries[0].analysis.fit
+        R0, A, B, C_mid = fit.parameters.values()
+        given["budget"] = args.budget or fit.window[1] / C_mid
+        plans[one.task] = Plan(spread=one.spread[0], R0=R0, A=min(max(A, R0 + 0.01), 1.0), B=B, **given)
+    return plans
