@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.errors import LabError
+from scalelab.run.signals import heed_signals
 
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved
@@ -105,7 +105,7 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     from scalelab.run.progress import Progress
     from scalelab.run.session import execute
 
-    _heed_interrupts()
+    heed_signals()
     with Progress() as progress:
         path = execute(experiment, args.out, progress)
     _present(args, experiment, path)
@@ -117,7 +117,7 @@ def _resume(args: argparse.Namespace) -> None:
     from scalelab.run.progress import Progress
     from scalelab.run.session import resume
 
-    _heed_interrupts()
+    heed_signals()
     path, asked = Path(args.experiment), None
     path = path.parent if path.name == "config.gin" else path
     if not (path / MANIFEST).exists() or args.sets:
@@ -134,11 +134,6 @@ def _resume(args: argparse.Namespace) -> None:
     with Progress() as progress:
         resume(path, own, asked, progress)
     _present(args, own, path)
-
-
-def _heed_interrupts() -> None:
-    """A shell makes what it starts in the background ignore SIGINT; a sweep is to end it in order all the same."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _present(args: argparse.Namespace, experiment: Resolved, path: Path) -> None:
@@ -162,8 +157,7 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
     from scalelab.report import write_report
     from scalelab.sweep.sweep import Sweep, SweepOptions, cluster_devices
 
-    _heed_interrupts()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # its runs must not outlive it
+    heed_signals()  # its runs must not outlive it
     clusters = {(m.resolved.run.cluster.address, m.resolved.run.cluster.device) for m in members}
     [(address, device), *more] = clusters
     together = not more and address is not None and len(members) > 1

@@ -19,6 +19,7 @@ from scalelab.run.folder import RunFolder
 from scalelab.run.monitors import Watch
 from scalelab.run.ports import Engines, Graders
 from scalelab.run.progress import Progress
+from scalelab.run.retention import prune_completions
 from tasks.text import writable
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class Journal:
         wall = {"time": time.time(), "wall_seconds": time.monotonic() - self._began}
         for record in records:
             self._folder.add_evaluation(self._with_clock(record, wall))
+        prune_completions(self._folder.path, self._run.retention)
         self._progress.measured(records)
 
     def _flops(self, spent: Spent) -> float:

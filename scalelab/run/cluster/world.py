@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from moe.checkpoint.folder import finished, newest, read_state, step_folder
+from scalelab.errors import LabError
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
 from scalelab.run.cluster.actors import Head
@@ -16,14 +17,18 @@ from scalelab.run.cluster.engines import ClusterEngines
 from scalelab.run.cluster.faults import Faults
 from scalelab.run.cluster.graders import ClusterGraders
 from scalelab.run.cluster.trainer import ClusterTrainer
+from scalelab.run.cluster.waiting import LateError, LostError
 from scalelab.run.config import Run
 from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.folder import RunFolder
 from scalelab.run.journal import Journal
+from scalelab.run.keeping import Keeper, State
 from scalelab.run.loop import Loop, TrainerLostError
 from scalelab.run.progress import Progress, Status
-from scalelab.run.rollouts import prune_rollouts
 from scalelab.run.work import RolloutWork
+
+PAUSES = (1.0, 5.0, 20.0, 60.0)
+"""Seconds between two attempts to replace a trainer, the last for all that follow."""
 
 LOOK_SECONDS = 1.0
 """Between two looks at Ray's own processes, which show nowhere else."""
@@ -66,33 +71,25 @@ class ClusterRun:
         self._work = RolloutWork(run.recipe, tokenizer, run.seed, seeded=False)
         self._held_out = [prompt for task in run.tasks for prompt in task.held_out(run.evaluation.prompts)]
         self.books = new_books(run)
-        self._first = self.books.capture(folder.checkpoints)
-        self.saved = -1
+        self.keeper = Keeper(run, self.books, folder, progress.say)
         self.loop: Loop
 
     def load(self) -> None:
         """Put trainer and books back to the newest checkpoint that is whole, or to the beginning if there is none.
 
         The ledger goes on: what was spent is spent. Lines of steps that are undone leave the files of the run.
+
+        Raises:
+            TrainerLostError: the trainer died, or hangs.
         """
-        state, folder = self._first, self.folder.checkpoints
-        if finished(folder):
-            looked_at = newest(folder, self.run.model.to_hf(), fallback=True, contents=False)
-            seconds = self.run.trainer.save_deadline
-            read = self.trainer.call("load", str(looked_at.path), True, seconds=seconds)
-            for problem in (*looked_at.passed_over, *read.passed_over):
-                self.progress.say(f"passed over: {problem}")
-            state = read_state(read.path)
-        books = self.books
-        books.restore(state, folder, self.progress.say)
-        books.ledger.at_least(self.folder.spent())
-        self.saved = books.version
-        undone = self.folder.go_back(books.version, [task.name for task in self.run.tasks])
-        books.measured = max([books.measured, *self.folder.measured()])
-        if books.measure_from is not None and books.measure_from <= books.measured:
-            books.measure_from = None
-        said = f"; {undone} later steps are undone" if undone else ""
-        self.progress.say(f"going on from step {books.version}{said}")
+        self.keeper.go_back(self._load)
+        self.books.ledger.at_least(self.folder.spent())
+
+    def _load(self, path: Path) -> None:
+        try:
+            self.trainer.call("load", str(path), seconds=self.run.trainer.save_deadline)
+        except (LostError, LateError) as error:
+            raise TrainerLostError(str(error)) from error
 
     async def main(self, attach: Callable[[Loop], None] = lambda _: None) -> None:
         """Run on the running event loop.
@@ -166,14 +163,12 @@ class ClusterRun:
 
     def save(self) -> Any:
         """Take a checkpoint of everything; it is written while the loop goes on."""
-        version, folder = self.books.version, self.folder.checkpoints
-        state = self.books.capture(folder)
-        self.saved = version
-        return self._saved(self.trainer.save(str(step_folder(folder, version)), state), state["rollouts"])
+        path, state = self.keeper.begin()
+        return self._saved(self.trainer.save(path, state), state)
 
-    async def _saved(self, taken: Any, rollouts: str | None) -> None:
+    async def _saved(self, taken: Any, state: State) -> None:
         await taken
-        prune_rollouts(self.folder.checkpoints, rollouts)
+        self.keeper.prune(state)
 
     async def check(self) -> None:
         """Notice soon when a checkpoint could not be written."""
@@ -181,24 +176,37 @@ class ClusterRun:
 
     async def rest(self) -> None:
         """Take a checkpoint at the end, and wait until it is on the disk."""
-        if self.saved != self.books.version:
+        if self.keeper.due:
             await self.save()
         await self.trainer.finish_saving()
-        prune_rollouts(self.folder.checkpoints)
+        self.keeper.prune()
 
     async def go_back(self, error: TrainerLostError) -> None:
         """Replace a trainer that lost a rank, and put everything back to the newest checkpoint.
 
-        The engines stand still meanwhile, as nothing can be asked of them.
+        A trainer that is lost on the way is replaced again, after a pause. The engines stand still meanwhile, as
+        nothing can be asked of them.
 
         Raises:
             LabError: the trainer was replaced as often as it may be.
         """
-        self.faults.lost("trainer", "the trainer", error, step=self.books.version)
-        self._journal.charge(stepping=False)
-        await asyncio.to_thread(self.trainer.restart)
-        await asyncio.to_thread(self.load)
+        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
+            self.faults.lost("trainer", "the trainer", error, step=self.books.version)
+            self._journal.charge(stepping=False)
+            try:
+                await asyncio.to_thread(self._restart)
+                await asyncio.to_thread(self.load)
+                break
+            except TrainerLostError as again:
+                error = again
+            await asyncio.sleep(pause)
         self.faults.recovered("trainer", "the trainer")
+
+    def _restart(self) -> None:
+        try:
+            self.trainer.restart()
+        except LabError as error:  # whatever keeps it from coming up, such as a second death or a port that is taken
+            raise TrainerLostError(str(error)) from error
 
     def stop(self) -> None:
         """End the actors and give their devices back."""

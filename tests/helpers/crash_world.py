@@ -1,0 +1,271 @@
+"""A whole run in one process without Ray, vLLM or a model: the real loop, books, journal, folder and checkpoints.
+
+Engines, graders and trainer answer at once, by hash: what is generated and how it is graded depends on names alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moe.checkpoint.folder import Manifest, digest, prune, publish, write_manifest
+from moe.durable import write_whole
+from moe.train.result import StepResult
+from scalelab.experiment import Resolved, resolve
+from scalelab.rollout.types import Completion, Request
+from scalelab.run.books import new_books
+from scalelab.run.changes import Changes
+from scalelab.run.config import Run
+from scalelab.run.evaluations import InFlightEvaluation
+from scalelab.run.folder import RunFolder, check_config, read_manifest
+from scalelab.run.journal import Journal
+from scalelab.run.keeping import Keeper
+from scalelab.run.loop import Loop, TrainerLostError
+from scalelab.run.work import RolloutWork
+from tasks.stream import stable_number
+from tasks.types import Prompt, Verdict
+
+SETTINGS = {
+    "Budget.steps": 4,
+    "Evaluation.every": 2,
+    "Evaluation.prompts": 2,
+    "Evaluation.samples": 2,
+    "Recipe.prompts_per_step": 2,
+    "Recipe.generations_per_prompt": 2,
+    "Run.checkpoint_every": 2,
+    "CheckpointPolicy.keep_last": 1,
+    "PipelineRL.k": 2,
+}
+
+
+@cache
+def settings() -> Resolved:
+    """The configuration of the run; the same object each time, for its tasks remember the prompts that they made."""
+    return resolve("quickstart", [f"{name}={value}" for name, value in SETTINGS.items()])
+
+
+class Letters:
+    """A tokenizer: a token is a letter."""
+
+    bos_token_id = 0
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """The letters' numbers."""
+        return [1 + ord(letter) % 90 for letter in text]
+
+
+class Engines:
+    """Engines that answer in a moment."""
+
+    def __init__(self) -> None:
+        self.version, self.outstanding, self.room = 0, 0, 64
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Three tokens each."""
+        version = self.version
+        await asyncio.sleep(0)
+        return [_completion(request, version) for request in requests]
+
+    async def update(self, version: int, weights: Any) -> None:
+        """Hold other weights."""
+        await asyncio.sleep(0)
+        self.version = version
+
+    def forget(self) -> None:
+        """Nothing is held."""
+
+    def totals(self) -> Mapping[str, float]:
+        """Nothing is counted."""
+        return {}
+
+    async def serve(self) -> None:
+        """Live on."""
+        await asyncio.Event().wait()
+
+
+def _completion(request: Request, version: int) -> Completion:
+    tokens = np.array([1 + stable_number(request.id) % 7, 2, 3], dtype=np.int32)
+    logprobs, forced = np.full(3, -0.5, dtype=np.float32), np.zeros(3, dtype=bool)
+    return Completion(request, tokens, logprobs, ((version, 0, 3),), forced, False, False, text=request.id)
+
+
+class Graders:
+    """Graders that answer in a moment."""
+
+    outstanding, room = 0, 64
+    counts: Mapping[str, int] = {}
+
+    async def grade(self, prompt: Prompt, completions: Sequence[Completion]) -> list[Verdict]:
+        """About half of them pass."""
+        await asyncio.sleep(0)
+        passed = [stable_number(prompt.id, completion.text) % 2 == 0 for completion in completions]
+        return [Verdict("passed", 1.0) if one else Verdict("failed", 0.0) for one in passed]
+
+    async def serve(self) -> None:
+        """Live on."""
+        await asyncio.Event().wait()
+
+
+class Trainer:
+    """A trainer whose weights are the number of its steps."""
+
+    def __init__(self, run: Run) -> None:
+        self.steps, self._run, self._hf = 0, run, run.model.to_hf()
+
+    async def step(self, sequences: Sequence[Any], loss: Any) -> StepResult:
+        """Take a step."""
+        await asyncio.sleep(0)
+        self.steps += 1
+        return StepResult(0.5, 1.0, _METRICS, sum(len(sequence) for sequence in sequences), 0.01, False)
+
+    async def export(self) -> int:
+        """The weights."""
+        return self.steps
+
+    async def save(self, path: str, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint in the order in which `moe.checkpoint.saver` does."""
+        target = Path(path)
+        fresh = target.with_name(f".{target.name}.writing")
+        if fresh.exists():
+            shutil.rmtree(fresh)
+        fresh.mkdir()
+        write_whole(fresh / "state.json", json.dumps(dict(state)))
+        write_whole(fresh / "weights", json.dumps(self.steps))
+        files = {file.name: digest(file) for file in fresh.iterdir()}
+        write_manifest(fresh, Manifest(self.steps, self._hf, {}, 1, ("model", "state"), files))
+        publish(fresh, target)
+        prune(target.parent, self._run.checkpoints, target)
+
+    def load(self, path: Path) -> None:
+        """Go on from a checkpoint."""
+        self.steps = json.loads((path / "weights").read_text())
+
+    async def finish_saving(self) -> None:
+        """Nothing is being written."""
+
+
+_METRICS = dict.fromkeys(
+    (
+        *("tokens_sum", "entropy_sum", "ratio_min", "ratio_sum", "ratio_max", "clipped_sum", "kl_sum", "gap_sum"),
+        *("gap_max", "same_version_gap_sum", "same_version_tokens_sum", "same_version_sum"),
+    ),
+    1.0,
+)
+
+
+class Quiet:
+    """Progress that nobody looks at."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, line: str) -> None:
+        """Remember a line."""
+        self.said.append(line)
+
+    def measured(self, records: Any) -> None:
+        """Nothing."""
+
+
+class World:
+    """One process's part of the run; it is its own `Home`."""
+
+    rests = False
+
+    def __init__(self, run: Run, folder: RunFolder) -> None:
+        self.run, self.folder, self.progress = run, folder, Quiet()
+        self.books, self.changes = new_books(run), Changes()
+        self.engines, self.graders, self.trainer = Engines(), Graders(), Trainer(run)
+        self.keeper = Keeper(run, self.books, folder, self.progress.say)
+        self.work = RolloutWork(run.recipe, Letters(), run.seed, seeded=False)
+        self.ticks = 0.0
+
+    def clock(self) -> float:
+        """Every look takes a second."""
+        self.ticks += 1.0
+        return self.ticks
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint."""
+        self.keeper.go_back(self.trainer.load)
+        self.books.ledger.at_least(self.folder.spent())
+        assert self.trainer.steps == self.books.version
+
+    async def main(self) -> None:
+        """Run to the end of the budget."""
+        run, books = self.run, self.books
+        journal: Any = Journal(
+            run, books, self.engines, self.graders, self.folder, self.progress, self.clock, simulated=False
+        )  # type: ignore[arg-type]
+        self.evaluation = InFlightEvaluation(
+            books=books,
+            engines=self.engines,
+            graders=self.graders,
+            work=self.work,
+            changes=self.changes,
+            charge=lambda: journal.charge(self.loop.stepping),
+            record=journal.evaluated,
+            clock=self.clock,
+            held_out=[prompt for task in run.tasks for prompt in task.held_out(run.evaluation.prompts)],
+            samples=run.evaluation.samples,
+            updating=lambda: self.loop.updating or self.loop.behind,
+        )
+        self.loop = Loop(
+            books=books,
+            budget=run.budget,
+            evaluation_every=run.evaluation.every,
+            checkpoint_every=run.checkpoint_every,
+            work=self.work,
+            engines=self.engines,
+            trainer=self.trainer,
+            graders=self.graders,
+            evaluation=self.evaluation,
+            journal=journal,
+            home=self,
+            changes=self.changes,
+            clock=self.clock,
+        )
+        await self.loop.run()
+
+    async def save(self) -> None:
+        """Take a checkpoint."""
+        path, state = self.keeper.begin()
+        await self.trainer.save(path, state)
+        self.keeper.prune(state)
+
+    async def check(self) -> None:
+        """Nothing is written in the background."""
+
+    async def rest(self) -> None:
+        """Take the last checkpoint."""
+        if self.keeper.due:
+            await self.save()
+        self.keeper.prune()
+
+    async def go_back(self, error: TrainerLostError) -> None:
+        """Nothing is lost here but the whole process."""
+        raise error
+
+
+def live(path: Path, resolved: Resolved) -> None:
+    """Begin a run in a folder, or go on with the one that is there, and see it to its end."""
+    begun = (path / "manifest.json").exists()
+    folder = RunFolder(path)
+    if begun:
+        check_config(path, read_manifest(path))
+    else:
+        names = [task.name for task in resolved.run.tasks]
+        folder.begin(resolved.config_gin(), status="running", held_out=dict.fromkeys(names, 2))
+    world = World(resolved.run, folder)
+    if begun:
+        world.resume()
+    asyncio.run(world.main())
+    folder.describe(status="finished")
+    folder.close()
