@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from moe.errors import MoeError
 from scalelab import __version__
-from scalelab.errors import LabError
+from scalelab.errors import BROKEN_OFF, BrokenOffError, LabError
 from tasks.errors import TaskError
 
 COMMANDS: dict[str, str] = {
@@ -137,7 +137,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments after the program's name; None takes them from `sys.argv`.
 
     Returns:
-        Exit code: 0 if the command did what it said, 1 if it could not, 2 for wrong usage, 130 after Ctrl-C.
+        Exit code: 0 if the command did what it said, 1 if it could not, 2 for wrong usage, 75 if the machine
+        broke off a run that `--resume` goes on with, 130 after Ctrl-C.
     """
     try:
         return _dispatch(sys.argv[1:] if argv is None else argv)
@@ -147,6 +148,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader went away, as in `scalelab list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except BrokenOffError as error:
+        print(f"scalelab: {error}", file=sys.stderr)
+        return BROKEN_OFF
     except (LabError, MoeError, TaskError) as error:
         print(f"scalelab: {error}", file=sys.stderr)
     except OSError as error:

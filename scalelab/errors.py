@@ -20,3 +20,14 @@ def nearest(name: str, names: Iterable[str]) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     return f"there are: {', '.join(names)}" if names else "there is none"
+
+
+class BrokenOffError(LabError):
+    """What the user need not mend: the machine ended a run, and `--resume` goes on with it.
+
+    The command line exits with `BROKEN_OFF`, so that whoever starts runs knows that starting again helps.
+    """
+
+
+BROKEN_OFF = 75
+"""Exit code of a run that the machine broke off; `sysexits.h` has it for what may be tried again."""

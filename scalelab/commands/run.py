@@ -60,6 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on with a run that was broken off: EXPERIMENT is its folder, or --out names it (docs/run.md)",
     )
     parser.add_argument(
+        "--supervise",
+        action="store_true",
+        help="start a run again by itself, as --resume does, when its process is killed or its machine fails it",
+    )
+    parser.add_argument(
         "--virtual",
         action="store_true",
         help="pretend the cluster: one process, a simulated clock, runs that repeat to the last bit (docs/virtual.md)",
@@ -71,6 +76,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int | None:
+    """Run here, or in a process that is started again when its machine ends it."""
+    return _supervise(args) if args.supervise else _run(args)
+
+
+def _supervise(args: argparse.Namespace) -> int:
+    """Check that there is one run to look after, give it a folder, and look after it."""
+    from scalelab.experiment import load
+    from scalelab.run.folder import MANIFEST, free_folder, latest_folder
+    from scalelab.run.supervise import supervise
+
+    path, begin = Path(args.experiment), [word for word in sys.argv[1:] if word != "--supervise"]
+    if not (args.resume and (path / MANIFEST).exists()):
+        [name, *others] = load(args.experiment)
+        if others or args.seeds or args.only or args.sweep:
+            raise LabError("--supervise looks after one run; a family starts again what was broken off when it is run")
+        path = args.out or (latest_folder(name) if args.resume else free_folder(name))
+        begin = begin if args.out else [*begin, "--out", str(path)]
+    command = [sys.executable, "-m", "scalelab"]
+    resume = [*command, "run", str(path), "--resume", *(["--json"] if args.json else [])]
+    return supervise([*command, *begin], resume, path, lambda line: print(line, file=sys.stderr, flush=True))
+
+
+def _run(args: argparse.Namespace) -> int | None:
     """Resolve everything first, so that a mistake shows before anything starts; then run."""
     from scalelab.experiment import load, resolve_experiment
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import Any
 
 import psutil
 import ray
 
-from scalelab.errors import LabError
+from scalelab.errors import BrokenOffError, LabError
 from scalelab.run.config import Cluster
 
 # One thread per process: two on busy cores fall to a twentieth of the speed. vLLM reads its variables at import.
@@ -67,6 +68,7 @@ def start_ray(cluster: Cluster, devices: int = 2) -> None:
         ray.init(
             address="local",  # else Ray joins whatever cluster was last started on this machine
             num_cpus=max(devices, os.cpu_count() or 1),
+            _node_ip_address="127.0.0.1",  # nobody on another machine has any business here
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",
@@ -81,6 +83,10 @@ def _cause(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+STOPPED_SECONDS = 20.0
+"""How long one of Ray's processes may stand still before the run is given up."""
+
+
 class Head:
     """Ray's own processes that this one has started; there are none where it joined a cluster.
 
@@ -88,19 +94,27 @@ class Head:
     """
 
     def __init__(self) -> None:
+        self._stopped: dict[str, float] = {}
         self._processes = {
             name: process for process in psutil.Process().children() if (name := process.name()) in HEAD_PROCESSES
         }
 
     def check(self) -> None:
-        """See that they live.
+        """See that they live and are not stopped.
 
         Raises:
-            LabError: one does not.
+            BrokenOffError: one does not, or is.
         """
         for name, process in self._processes.items():
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-                raise LabError(f"Ray's {name} died (was it killed, or out of memory?): go on with --resume")
+                raise BrokenOffError(f"Ray's {name} died (was it killed, or out of memory?): go on with --resume")
+            if process.status() != psutil.STATUS_STOPPED:
+                self._stopped.pop(name, None)
+            elif time.monotonic() - self._stopped.setdefault(name, time.monotonic()) > STOPPED_SECONDS:
+                process.kill()  # it would not heed the end of the run
+                raise BrokenOffError(
+                    f"Ray's {name} was stopped for {STOPPED_SECONDS:.0f} s (SIGSTOP): go on with --resume"
+                )
 
 
 def actor_class(
