@@ -53,7 +53,7 @@ def crash_twice(share: int) -> int:
         crash(root, lambda: work(root), second, ending, beside)
         is_whole(root / "run", f"{what}, then {ending} at event {second}", resolved)
 
-    return every_crash(work, again, share=(share, SHARES))
+    return every_crash(work, again, endings=(ENDINGS[share],), share=(share, SHARES))
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def crash_twice(share: int) -> int:
 def test_a_run_survives_a_crash_before_any_event(times: str, share: int) -> None:
     done = in_process(__file__, times, str(share), seconds=280)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert int(done.stdout) > 100
+    assert int(done.stdout) > 40
 
 
 def warm() -> None:

@@ -68,7 +68,6 @@ def start_ray(cluster: Cluster, devices: int = 2) -> None:
         ray.init(
             address="local",  # else Ray joins whatever cluster was last started on this machine
             num_cpus=max(devices, os.cpu_count() or 1),
-            _node_ip_address="127.0.0.1",  # nobody on another machine has any business here
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",

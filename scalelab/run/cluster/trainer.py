@@ -41,11 +41,15 @@ class TrainerRank:
         self._make = (hf_config, config, rank, world)
         self._trainer: Any = None
 
-    def address(self) -> str:
-        """A free address on this node at which the ranks can meet."""
+    def address(self, alone: bool) -> str:
+        """A free address on this node at which the ranks can meet.
+
+        Args:
+            alone: whether all ranks are on this machine, so that no other need reach it.
+        """
         import socket
 
-        host = ray.util.get_node_ip_address()
+        host = "127.0.0.1" if alone else ray.util.get_node_ip_address()
         for port in random.sample(RENDEZVOUS_PORTS, 100):
             with socket.socket() as probe, suppress(OSError):
                 probe.bind((host, port))
@@ -85,7 +89,8 @@ class ClusterTrainer:
 
     def _start(self) -> None:
         self._ranks = [self._rank(rank) for rank in range(self._world)]
-        rendezvous = wait_for(self._ranks[0].address.remote(), self._seconds, "the first trainer rank to come up")
+        address = self._ranks[0].address.remote(self._run.cluster.address is None)
+        rendezvous = wait_for(address, self._seconds, "the first trainer rank to come up")
         weights = str(self._weights) if self._weights else None
         self._started = [rank.start.remote(rendezvous, weights) for rank in self._ranks]
 
