@@ -27,13 +27,14 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor
 
+from moe.cpu.dispatch import dispatch_on_host
 from moe.errors import MoeError
 from moe.model.architectures import Architecture, LayerPlan, architecture, check_expert_bias
 from moe.model.attention import PackedAttention
 from moe.model.exchange import whole_row
 from moe.model.head import token_logprobs
 from moe.model.kernels import Kernels, choose, this_host
-from moe.model.layers import L2Norm, RmsNorm, Router, StackedExperts, SwiGlu, dispatch_on_host
+from moe.model.layers import L2Norm, RmsNorm, Router, StackedExperts, SwiGlu
 from moe.train.config import TrainerConfig
 from moe.train.packing import Packed
 

@@ -1,4 +1,4 @@
-"""Norms, router, dispatcher and experts that Megatron's layer specs take instead of its CUDA ones.
+"""Norms, router and experts that Megatron's layer specs take instead of its CUDA ones.
 
 Axes: _T tokens, _E experts (of this rank where weights are meant), _K experts per token, _H hidden size,
 _F gate and up rows of an expert (2·I), _I its inner size.
@@ -21,21 +21,16 @@ from megatron.core.dist_checkpointing.mapping import (
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import MegatronModule
-from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.moe.moe_utils import (
     MoEAuxLossAutoScaler,
     compute_routing_scores_for_aux_loss,
-    get_default_pg_collection,
-    sort_chunks_by_idxs,
 )
 from megatron.core.transformer.moe.router import TopKRouter
-from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from moe.model.choice import Choice
-from moe.model.exchange import gather_rows, sum_rows
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -268,51 +263,6 @@ class Router(TopKRouter):
         weight = self.config.moe_aux_loss_coeff * self.num_experts / self.step_tokens
         loss = torch.dot(scores_for_aux_loss.sum(0), chosen_E / chosen_E.sum().clamp(min=1)) * weight
         return MoEAuxLossAutoScaler.apply(probs, loss)
-
-
-class HostDispatcher(MoEAlltoAllTokenDispatcher):
-    """All-to-all dispatch whose counts are on the host already: gloo wants plain numbers, not tensors."""
-
-    def _maybe_dtoh_and_synchronize(self, point: str, tokens_per_expert: Tensor | None = None) -> Tensor | None:
-        if point == self.cuda_dtoh_point:
-            for name in ("input_splits", "output_splits", "output_splits_tp"):
-                splits = getattr(self, name)
-                setattr(self, name, splits.numpy() if torch.is_tensor(splits) else splits)
-        return tokens_per_expert
-
-    def dispatch_postprocess(self, tokens: Tensor, probs: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Sort what came from several ranks by expert; from one rank it is sorted already."""
-        if self.tp_size > 1:
-            sizes = self.output_splits_tp.tolist()
-            tokens, probs = (gather_rows(x, sizes, self.tp_group) for x in (tokens, probs))
-        if self._from_several and self.num_local_experts > 1:
-            counts = self.num_global_tokens_per_local_expert.ravel()
-            tokens, probs = sort_chunks_by_idxs(tokens, counts, self.sort_input_by_local_experts, probs=probs)
-        return tokens, self.tokens_per_expert, probs
-
-    def combine_preprocess(self, tokens: Tensor) -> Tensor:
-        """Undo that."""
-        if self._from_several and self.num_local_experts > 1:
-            counts = self.num_global_tokens_per_local_expert.T.ravel()
-            tokens, _ = sort_chunks_by_idxs(tokens, counts, self.restore_output_by_local_experts)
-        if self.tp_size > 1:
-            tokens = sum_rows(tokens, self.output_splits_tp.tolist(), self.tp_group)
-        return tokens
-
-    @property
-    def _from_several(self) -> bool:
-        return self.ep_size * self.tp_size > 1
-
-
-def dispatch_on_host(layer: MoELayer) -> None:
-    """Give Megatron's MoE layer the dispatcher above in place of the one it has just built."""
-    built = layer.token_dispatcher
-    layer.token_dispatcher = HostDispatcher(
-        built.num_local_experts,
-        built.local_expert_indices,
-        config=layer.config,
-        pg_collection=get_default_pg_collection(),
-    )
 
 
 class StackedExperts(MegatronModule):
