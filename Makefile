@@ -21,6 +21,7 @@ types: install
 
 # Two workers, for two cores; whole files to each, for what their tests share takes long to make.
 test: lint types
+	@tools/install_browser.sh
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
 
 # What needs neither an engine nor a minute: for while one works on curves, experiments, recipes and the command line.

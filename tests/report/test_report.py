@@ -95,6 +95,7 @@ def test_nothing_that_a_run_says_becomes_a_tag(tmp_path: Path) -> None:
     assert HOSTILE in hostile.data["completions"]["r0"][0]["completion"]
 
 
+@pytest.mark.slow
 def test_the_study_s_26_runs_fit_into_five_megabytes(tmp_path: Path) -> None:
     path = write_report(REPOSITORY / "docs" / "study" / "runs", tmp_path / "study.html")
     assert path.stat().st_size < 5_000_000
@@ -104,6 +105,7 @@ def test_the_study_s_26_runs_fit_into_five_megabytes(tmp_path: Path) -> None:
     assert [one["task"] for one in overview["answers"]] == ["code", "math"]
 
 
+@pytest.mark.slow
 def test_many_completions_are_sampled_alike_from_every_run(tmp_path: Path) -> None:
     for number in range(4):
         made_run(tmp_path / "runs" / str(number), loss=f"loss_{number}", per_task=1500, evaluations=6)

@@ -1,6 +1,6 @@
 """The page in a real browser: every control, live growth, hostile and broken runs, narrow and dark, axe-core.
 
-They need Debian's chromium (`tools/install.sh`) and count as skips without it. Nothing here waits for a time, only for
+They need Debian's chromium (`tools/install_browser.sh`) and count as skips without it. Nothing here waits for a time, only for
 what the page shows.
 """
 
@@ -26,6 +26,7 @@ from scalelab.view.server import Keeper, make_app
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium"),
     pytest.mark.timeout(300),
 ]

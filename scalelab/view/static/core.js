@@ -45,7 +45,7 @@ window.Lab = {};
     for (const [limit, unit] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
       if (size >= limit) return minus + trim((size / (unit === "k" ? 1e3 : limit)).toPrecision(digits)) + unit;
     }
-    if (size >= 1000) return minus + Math.round(size).toLocaleString("en-US");
+    if (size >= 1000) return minus + fixed(size, 0);
     return minus + trim(size.toPrecision(digits));
   }
 
@@ -68,8 +68,11 @@ window.Lab = {};
     return `${show(value)} [${show(ends[0])}, ${show(ends[1])}]`;
   }
 
+  const formats = new Map(); // a formatter takes longer to make than a thousand numbers to format
+
   function fixed(value, decimals) {
-    return (value < 0 ? "−" : "") + Math.abs(value).toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+    if (!formats.has(decimals)) formats.set(decimals, new Intl.NumberFormat("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }));
+    return (value < 0 ? "−" : "") + formats.get(decimals).format(Math.abs(value));
   }
 
   function signed(value, decimals = 3) {
