@@ -1,7 +1,7 @@
 """The page in a real browser: every control, live growth, hostile and broken runs, narrow and dark, axe-core.
 
-They need Debian's chromium (`tools/install_browser.sh`) and count as skips without it. Nothing here waits for a time, only for
-what the page shows.
+They need Debian's chromium (`tools/install_browser.sh`) and count as skips without it. Nothing here waits for a time,
+only for what the page shows.
 """
 
 from __future__ import annotations
