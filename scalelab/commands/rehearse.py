@@ -8,6 +8,7 @@ Examples:
   scalelab rehearse scalerl_8b
   scalelab rehearse h100/scalerl_17bx16 --json
   scalelab rehearse scalerl_17bx16 --hardware gb200 --imbalance 1.5
+  tools/rehearse/install.sh && scalelab rehearse scalerl_8b --devices yes
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hardware", metavar="NAME", help="a100, h100, h200, b200, gb200, cpu (Cluster.hardware)")
     spread = "tokens that each rank's experts get, as a multiple of their even share (default 1)"
     parser.add_argument("--imbalance", type=float, default=1.0, metavar="X", help=spread)
+    devices = (
+        "pretend a CUDA device for the trainer, which finds tensors on the wrong one (default: where it is set up)"
+    )
+    parser.add_argument("--devices", choices=("auto", "yes", "no"), default="auto", help=devices)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="roles at a time")
     parser.add_argument("--deadline", type=float, default=900.0, metavar="S", help="seconds for a role (default 900)")
     add_json(parser)
@@ -45,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.experiment import load, resolve_experiment
     from scalelab.plan.check import check, usual
     from scalelab.plan.hardware import Hardware, device
+    from scalelab.rehearse.environment import how_to_set_up, pretended_cuda
     from scalelab.rehearse.planned import micro_batches
     from scalelab.rehearse.processes import Interpreter, rehearse_all
     from scalelab.rehearse.roles import engine_roles, trainer_roles
@@ -72,7 +78,10 @@ def run(args: argparse.Namespace) -> int:
     def tell(result: RoleResult, seconds: float) -> None:
         print(f"{result.role}: {'ok' if result.ok else 'breaks'} ({seconds:.0f} s)", file=sys.stderr)
 
-    interpreters = {"trainer": Interpreter(), "engine": Interpreter()}
+    trainer = pretended_cuda(hardware) if hardware.gpu and args.devices != "no" else None
+    if trainer is None and args.devices == "yes":
+        raise LabError(how_to_set_up() if hardware.gpu else "--devices yes is for GPUs: name one with --hardware")
+    interpreters = {"trainer": trainer or Interpreter(), "engine": Interpreter()}
     results = rehearse_all(setting, roles, interpreters, args.jobs, args.deadline, tell)
     for result in results:
         _hold_against(result, hardware.memory_gib, experiment)

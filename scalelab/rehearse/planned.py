@@ -10,7 +10,7 @@ from scalelab.plan.lengths import LogNormal
 from scalelab.plan.memory import activation_bytes, generator_memory, head_bytes
 from scalelab.plan.shape import shape, sizes
 from scalelab.plan.sizes import held
-from scalelab.plan.speed import Assumptions, training_flops
+from scalelab.plan.speed import Assumptions, splits_head, training_flops
 from scalelab.rehearse.result import GIB
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.config import Run
@@ -43,11 +43,12 @@ def trainer_flops(hf_config: dict[str, Any], config: TrainerConfig, row: list[in
         row: tokens of each sequence of the micro-batch.
         stage: the pipeline stage.
     """
-    layout = config.layout
+    layout, split = config.layout, splits_head(config)
     tokens, square = float(sum(row)), float(sum(length**2 for length in row))
-    found = training_flops(_stage(hf_config, stage, layout.pipeline), config.recompute, tokens, square)
+    mine = _stage(hf_config, stage, layout.pipeline)
+    found = training_flops(mine, config.recompute, tokens, square, split_head=split)
     if stage < layout.pipeline - 1:  # the last stage has the output product
-        found -= 8.0 * hf_config["vocab_size"] * hf_config["hidden_size"] * tokens
+        found -= (12.0 if split else 8.0) * hf_config["vocab_size"] * hf_config["hidden_size"] * tokens
     return found / (layout.tensor * layout.context)
 
 

@@ -22,12 +22,15 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # read when torch is imported
 import numpy as np
 import torch
 import torch.distributed as dist
+from megatron.core.distributed import distributed_data_parallel as megatron_ddp
 from megatron.core.optimizer import clip_grads
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
+from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.attention.varlen import varlen_attn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from moe.model import attention, gpt, head
@@ -61,7 +64,9 @@ class World:
 def pretended(world: World) -> Iterator[FakeTensorMode]:
     """A block in which a `moe.train.trainer.Trainer` can be any rank of any number of ranks."""
     replacements = [*other_ranks(world.report), *_gpu(world), *_routing(world), *_torch()]
-    with replaced(replacements), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    if torch.cuda.is_available():
+        replacements += _cuda()
+    with replaced(replacements), FakeTensorMode(allow_non_fake_inputs=True) as mode, _Types():
         try:
             yield mode
         finally:
@@ -79,6 +84,39 @@ def _gpu(world: World) -> list[Replacement]:
         (gpt, "this_host", lambda: host),
         (head, "product", lambda device, dtype, fp32: product("cuda", dtype, fp32)),
     ]
+
+
+def _cuda() -> list[Replacement]:
+    """The random state of a GPU, which recomputation keeps and nothing here draws from; and labels of parameters."""
+    random = torch.empty(0, dtype=torch.uint8)
+
+    class Buffer(megatron_ddp._ParamAndGradBuffer):
+        """Megatron's, whose parameters go where it is: `.data = …` moves a tensor, but leaves a fake one its label."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            for parameter in self.params:
+                parameter.fake_device = self.param_data.device
+
+    return [
+        (megatron_ddp, "_ParamAndGradBuffer", Buffer),
+        (torch.cuda, "get_rng_state", lambda *args, **kwargs: random),
+        (torch.cuda, "set_rng_state", lambda *args, **kwargs: None),
+        (torch.cuda.random, "get_rng_state", lambda *args, **kwargs: random),
+        (torch.cuda.random, "set_rng_state", lambda *args, **kwargs: None),
+        (megatron_random, "_get_cuda_rng_state", lambda *args, **kwargs: random),
+        (megatron_random, "_set_cuda_rng_state", lambda *args, **kwargs: None),
+    ]
+
+
+class _Types(TorchFunctionMode):
+    """Name the type of a fake tensor by its label; torch names that of the tensor within, which has no device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs and args[0].device.type == "cuda":
+            return found if ".cuda." in found else found.replace("torch.", "torch.cuda.", 1)
+        return found
 
 
 def _routing(world: World) -> list[Replacement]:

@@ -19,6 +19,9 @@ from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import Setting
 from scalelab.rehearse.worker import Task
 
+ROOT = Path(__file__).parents[2]
+"""Where the lab's packages are."""
+
 
 @dataclass(frozen=True)
 class Interpreter:
@@ -63,15 +66,17 @@ def rehearse_all(
 
 def _rehearse(setting: Setting, role: Role, interpreter: Interpreter, deadline: float) -> tuple[RoleResult, float]:
     started = time.monotonic()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment |= interpreter.environment
+    # the user's modules, and not the packages of this Python, which may not be those of the other
+    paths = [p for p in sys.path if "site-packages" not in p and not p.startswith(sys.base_prefix)]
+    path = os.pathsep.join([str(ROOT), *filter(None, paths)])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **interpreter.environment}
     with tempfile.TemporaryDirectory(prefix="scalelab-rehearsal-") as folder:
-        path = Path(folder) / "result.json"
+        answer = Path(folder) / "result.json"
         problem = None
         try:
             ended = subprocess.run(
                 [interpreter.python, "-m", "scalelab.rehearse.worker"],
-                input=pickle.dumps(Task(setting, role, path)),
+                input=pickle.dumps(Task(setting, role, answer)),
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -81,11 +86,11 @@ def _rehearse(setting: Setting, role: Role, interpreter: Interpreter, deadline: 
         except subprocess.TimeoutExpired:
             problem = f"not done within {deadline:.0f} s: raise --deadline, or look for what hangs"
         else:
-            if ended.returncode or not path.is_file():
+            if ended.returncode or not answer.is_file():
                 said = ended.stdout.decode(errors="replace").strip().splitlines() or ["nothing"]
                 problem = f"its process ended with code {ended.returncode} and said last: {said[-1][:300]}"
         if problem is not None:
             result = RoleResult(role.name, role.kind, role.stands_for, problems=[problem])
         else:
-            result = RoleResult.from_json(json.loads(path.read_text()))
+            result = RoleResult.from_json(json.loads(answer.read_text()))
     return result, time.monotonic() - started

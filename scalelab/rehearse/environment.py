@@ -1,0 +1,43 @@
+"""The environment of its own that pretends a CUDA device: found, or how to make it; importable without torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from scalelab.plan.hardware import Device
+from scalelab.rehearse.processes import ROOT, Interpreter
+
+FOLDER, SCRIPT = ".rehearse", "tools/rehearse/install.sh"
+_MAJOR = {"a100": 8, "h100": 9, "h200": 9, "b200": 10, "gb200": 10}
+"""Compute capability, before the point."""
+
+
+def pretended_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
+    """The Python with torch's CUDA build and a pretended runtime; None where `tools/rehearse/install.sh` never ran.
+
+    Args:
+        hardware: the GPU that is pretended.
+        root: the checkout.
+    """
+    folder = root / FOLDER
+    python, runtime = folder / "env/bin/python", folder / "cudart.so"
+    if not (python.exists() and runtime.exists() and (folder / "libcuda.so.1").exists()):
+        return None
+    libraries = os.pathsep.join(path for path in (str(folder), os.environ.get("LD_LIBRARY_PATH")) if path)
+    environment = {
+        "LD_PRELOAD": str(runtime),
+        "LD_LIBRARY_PATH": libraries,
+        "PRETENDED_CAPABILITY_MAJOR": str(_MAJOR.get(hardware.name, 9)),
+        "PRETENDED_MEMORY_GIB": str(int(hardware.memory_gib)),
+    }
+    return Interpreter(str(python), environment)
+
+
+def how_to_set_up(root: Path = ROOT) -> str:
+    """Say in one line what to do where there is no such environment."""
+    if not (root / SCRIPT).is_file():
+        return f"there is no {SCRIPT} here to pretend a CUDA device with: run from a checkout of the lab"
+    first = "" if shutil.which("gcc") else "install gcc, then "
+    return f"no pretended CUDA device is set up: {first}run {SCRIPT} (3 GB to download, 5 GB on disk)"

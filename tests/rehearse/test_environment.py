@@ -1,0 +1,50 @@
+"""A pretended CUDA device is used where it is set up, and finds what a label of its own finds."""
+
+import pytest
+from rehearsals import MODELS, run_of
+
+from moe.train.config import Layout
+from scalelab.cli import main
+from scalelab.plan.hardware import device
+from scalelab.rehearse import environment
+from scalelab.rehearse.environment import how_to_set_up, pretended_cuda
+from scalelab.rehearse.processes import rehearse_all
+from scalelab.rehearse.roles import trainer_roles
+from scalelab.rehearse.setting import Setting
+
+H100 = device("h100")
+
+
+def test_an_environment_is_whole_or_not_there(tmp_path):
+    assert pretended_cuda(H100, tmp_path) is None
+    for name in ("env/bin/python", "cudart.so", "libcuda.so.1"):
+        assert pretended_cuda(H100, tmp_path) is None
+        path = tmp_path / ".rehearse" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    found = pretended_cuda(device("gb200"), tmp_path)
+    assert found is not None
+    assert found.python == str(tmp_path / ".rehearse/env/bin/python")
+    assert found.environment["PRETENDED_CAPABILITY_MAJOR"] == "10"
+
+
+def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys):
+    assert "run from a checkout" in how_to_set_up(tmp_path)
+    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
+    assert "install gcc, then run tools/rehearse/install.sh" in how_to_set_up()
+    monkeypatch.setattr(environment, "FOLDER", "nowhere")
+    assert main(["rehearse", "scalerl_8b", "--devices", "yes"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(pretended_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
+def test_a_mixture_lives_on_a_pretended_gpu():
+    layout = Layout(tensor=2, expert=4)
+    setting = Setting(run_of(MODELS["mixtral"], layout, 8, "selective"), H100)
+    interpreters = {"trainer": pretended_cuda(H100)}
+    [result] = rehearse_all(setting, trainer_roles(layout, 8)[:1], interpreters, 1, 280, lambda *said: None)
+    assert result.problems == []
+    assert not any("which device" in line for line in result.not_rehearsed)
+    assert all(phase.peak_gib > 0 for phase in result.phases)
