@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -106,29 +106,13 @@ def _see_through(resolved: Resolved, folder: RunFolder, progress: Progress) -> N
     status = "failed"
     try:
         folder.track(resolved.run.trackers, settings_of(resolved.run), progress.say)
-        with _importable(resolved.import_folders):
-            _run(resolved.run, folder, progress)
+        _run(resolved.run, folder, progress)
         status = "finished"
     except KeyboardInterrupt:
         status = "interrupted"
         raise
     finally:
         _end(folder, status, before + time.time() - began)
-
-
-@contextmanager
-def _importable(folders: Sequence[str]) -> Iterator[None]:
-    """Let every process that is started meanwhile import modules of the user's own."""
-    before = os.environ.get("PYTHONPATH")
-    if folders:
-        os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *([before] if before else [])])
-    try:
-        yield
-    finally:
-        if folders and before is None:
-            del os.environ["PYTHONPATH"]
-        elif folders and before is not None:
-            os.environ["PYTHONPATH"] = before
 
 
 @contextmanager

@@ -1,0 +1,269 @@
+"""A world of the loop whose parts take drawn times and break where a test says, on a simulated clock."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from scalelab.errors import LabError
+from scalelab.recipe.types import Rollout
+from scalelab.run.books import Books
+from scalelab.run.changes import Changes
+from scalelab.run.config import Budget
+from scalelab.run.evaluations import InFlightEvaluation, Spent
+from scalelab.run.ledger import Ledger
+from scalelab.run.loop import Loop, TrainerLostError
+from scalelab.run.virtual.clock import run_virtual
+from tasks.types import Prompt
+
+
+class Sampler:
+    """Prompts without end; the state is their number."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+        self.observed: list[str] = []
+
+    def __next__(self) -> Prompt:
+        self.drawn += 1
+        return Prompt(f"t/{self.drawn}", "t", "?", "!")
+
+    def observe(self, prompt_id: str, rate: float) -> None:
+        self.observed.append(prompt_id)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.drawn = state["drawn"]
+
+
+class Work:
+    """Groups of two completions, each of one token of the version that made it."""
+
+    generations = 2
+
+    def requests(self, name: str, prompt: Prompt, kind: str = "train", count: int = 2) -> list[str]:
+        return [f"{kind}/{name}/{number}" for number in range(count)]
+
+    def rollouts(self, prompt: Prompt, completions: Sequence[int], verdicts: Sequence[str]) -> list[Rollout]:
+        return [
+            Rollout(
+                prompt_id=prompt.id,
+                task=prompt.task,
+                prompt_ids=np.zeros(1, np.int32),
+                completion_ids=np.zeros(1, np.int32),
+                logprobs_T=np.zeros(1, np.float32),
+                forced_T=np.zeros(1, bool),
+                spans=((version, 0, 1),),
+                reward=1.0,
+                outcome="passed",
+            )
+            for version in completions
+        ]
+
+    def judge(self, rollouts: list[Rollout]) -> tuple[float, str | None]:
+        dropped = int(rollouts[0].prompt_id.partition("/")[2]) % 7 == 0
+        return 0.5, "zero_variance" if dropped else None
+
+    def step(self, groups: list[list[Rollout]], version: int) -> Any:
+        empty = version % 5 == 4  # a step of which nothing is left to train on
+        return SimpleNamespace(sequences=[] if empty else groups, loss=None, groups=groups)
+
+
+class World:
+    """The parts, what breaks, and a diary of what happened.
+
+    Args:
+        folder: takes rollouts of checkpoints.
+        schedule: `PipelineRL` or another.
+        seed: of the times.
+        lose: numbers of the trainer's calls (steps, exports, checkpoints in the order made) at which a rank dies.
+        stop_at: simulated seconds at which the run is asked to stop.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        schedule: Any,
+        seed: int = 0,
+        lose: Sequence[int] = (),
+        stop_at: float | None = None,
+        steps: int = 12,
+        restarts: int = 3,
+    ) -> None:
+        self.rng, self.folder = random.Random(seed), folder
+        self.lose, self.stop_at, self.restarts = set(lose), stop_at, restarts
+        self.changes = Changes()
+        self.books = Books(schedule.start(3, steps), Sampler(), Ledger(1, 1))
+        self.calls = 0
+        self.trained: list[tuple[int, list[str]]] = []
+        self.stale: list[int] = []
+        self.measured: list[int] = []
+        self.kept: dict[str, Any] = self.books.capture(folder)
+        self.went_back: list[int] = []
+        self.outstanding = 0
+        self.room = 10
+        self.version = 0
+        self.life = 0
+        self.counts: dict[str, int] = {}
+        self.rests = False
+        self.stop_after: int | None = None
+        self.evaluation = InFlightEvaluation(
+            books=self.books,
+            engines=self,  # type: ignore[arg-type]
+            graders=self,  # type: ignore[arg-type]
+            work=Work(),  # type: ignore[arg-type]
+            changes=self.changes,
+            charge=lambda: None,
+            record=self._record,
+            clock=lambda: 0.0,
+            held_out=[Prompt(f"e/{n}", "t", "?", "!") for n in range(2)],
+            samples=2,
+            updating=lambda: self.loop.updating or self.loop.behind,
+        )
+        self.loop = Loop(
+            books=self.books,
+            budget=Budget(steps=steps),
+            evaluation_every=4,
+            checkpoint_every=3,
+            work=Work(),
+            engines=self,  # type: ignore[arg-type]
+            trainer=self,  # type: ignore[arg-type]
+            graders=self,  # type: ignore[arg-type]
+            evaluation=self.evaluation,
+            journal=self,
+            home=self,
+            changes=self.changes,
+            clock=lambda: 0.0,
+        )
+
+    def run(self) -> None:
+        async def main() -> None:
+            if self.stop_at is not None:
+                asyncio.get_running_loop().call_later(self.stop_at, self.loop.stop)
+            async with asyncio.timeout(100_000):
+                await self.loop.run()
+
+        run_virtual(main())
+
+    async def _pause(self, most: float = 3.0) -> None:
+        await asyncio.sleep(self.rng.random() * most)
+
+    # Engines and graders.
+
+    async def generate(self, requests: Sequence[str]) -> list[int]:
+        life, version = self.life, self.version
+        self.outstanding += len(requests)
+        try:
+            await self._pause(8.0)
+        finally:
+            if life == self.life:
+                self.outstanding -= len(requests)
+        assert life == self.life, "an answer from before a return to a checkpoint reached somebody"
+        return [version] * len(requests)
+
+    async def update(self, version: int, weights: int) -> None:
+        assert weights == version, "weights of another version than they are said to be"
+        await self._pause()
+        self.version = version
+
+    def forget(self) -> None:
+        self.life += 1
+        self.outstanding = 0
+
+    def totals(self) -> dict[str, float]:
+        return {}
+
+    async def serve(self) -> None:
+        await asyncio.Event().wait()
+
+    async def grade(self, prompt: Prompt, completions: Sequence[int]) -> list[str]:
+        await self._pause()
+        return ["passed"] * len(completions)
+
+    # Trainer.
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.calls in self.lose:
+            raise TrainerLostError(f"call {self.calls} lost a rank")
+
+    async def step(self, sequences: Any, loss: None) -> str:
+        await self._pause()
+        self._call()
+        return "stepped"
+
+    def export(self) -> Awaitable[int]:
+        return self._export(self.books.version)
+
+    async def _export(self, version: int) -> int:
+        await self._pause(0.5)
+        self._call()
+        return version
+
+    async def finish_saving(self) -> None:
+        pass
+
+    # Journal and home.
+
+    def charge(self, stepping: bool) -> None:
+        pass
+
+    def stepped(self, names: list[str], step: Any, result: str | None, seconds: dict[str, float]) -> LabError | None:
+        assert (result is None) == (not step.sequences)
+        self.trained.append((self.books.version, names))
+        self.stale += [self.books.version - 1 - rollout.spans[0][0] for group in step.groups for rollout in group]
+        return LabError("stopped by a monitor") if self.books.version == self.stop_after else None
+
+    def _record(self, spent: Spent, rollouts: list[Rollout]) -> None:
+        assert len(rollouts) == 4
+        self.measured.append(spent.version)
+
+    def save(self) -> Awaitable[None]:
+        return self._save(self.books.capture(self.folder))
+
+    async def _save(self, state: dict[str, Any]) -> None:
+        await self._pause(0.5)
+        self._call()
+        self.kept = state
+
+    async def check(self) -> None:
+        pass
+
+    async def rest(self) -> None:
+        self.kept = self.books.capture(self.folder)
+
+    async def go_back(self, error: TrainerLostError) -> None:
+        self.restarts -= 1
+        if self.restarts < 0:
+            raise LabError(f"{error}; no restart is left")
+        await self._pause()
+        self.books.restore(self.kept, self.folder, print)
+        version = self.books.version
+        self.went_back.append(version)
+        self.trained = [(step, names) for step, names in self.trained if step <= version]
+        self.measured = [step for step in self.measured if step <= version]
+        self.books.measured = max([self.books.measured, *self.measured])
+
+    # What must hold at the end.
+
+    def audit(self, stopped: bool = False) -> None:
+        steps = [step for step, _ in self.trained]
+        assert steps == list(range(1, len(steps) + 1)), "each step once, in order"
+        names = [name for _, of_step in self.trained for name in of_step]
+        assert len(set(names)) == len(names) == 3 * len(steps), "each group once"
+        assert sorted(set(self.measured)) == self.measured, "each evaluation once, in order"
+        settled = len(names) + sum(self.books.dropped.values())
+        assert self.books.drawn == settled + len(self.books.groups), "no group is lost"
+        assert self.outstanding == 0
+        if not stopped:
+            assert steps[-1] == self.books.schedule.steps
+            assert self.measured[0] == 0
+            assert self.measured[-1] == steps[-1]

@@ -1,0 +1,105 @@
+"""Whatever happens in whatever order: each step and each group once, no group lost, and the end is the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from fake_world import World
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalelab.errors import LabError
+from scalelab.run.loop import first_error
+from scalelab.schedule.pipeline import PipelineRL
+from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
+
+pytestmark = pytest.mark.timeout(120)
+
+SCHEDULES = (PipelineRL(8), PipelineRL(2), PipelineRL(0), PPOOffPolicy(3), Synchronous())
+BOUNDS = {PipelineRL(8): 8, PipelineRL(2): 2, PipelineRL(0): 0, PPOOffPolicy(3): 2, Synchronous(): 0}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_a_run_without_faults_takes_every_step_within_the_bound(tmp_path: Path, schedule: Any) -> None:
+    world = World(tmp_path, schedule)
+    world.run()
+    world.audit()
+    assert max(world.stale) <= BOUNDS[schedule]
+    assert world.went_back == []
+    assert world.measured == [0, 4, 8, 12] or not isinstance(schedule, Synchronous)
+
+
+@pytest.mark.parametrize("call", range(1, 31))
+def test_a_trainer_lost_at_any_call_costs_no_group(tmp_path: Path, call: int) -> None:
+    """The calls are steps, exports and checkpoints: so also in publication, beside an evaluation, and at the end."""
+    world = World(tmp_path, PipelineRL(2), lose=[call])
+    world.run()
+    world.audit()
+    assert len(world.went_back) == (world.calls >= call)
+
+
+@pytest.mark.parametrize("call", range(1, 12))
+def test_two_losses_one_right_after_the_other_cost_no_group(tmp_path: Path, call: int) -> None:
+    world = World(tmp_path, PipelineRL(8), lose=[call, call + 1])
+    world.run()
+    world.audit()
+    assert len(world.went_back) >= 1
+
+
+def test_losses_beyond_the_limit_end_the_run_with_the_reason(tmp_path: Path) -> None:
+    world = World(tmp_path, PipelineRL(8), lose=range(1, 100), restarts=2)
+    with pytest.raises(ExceptionGroup) as caught:
+        world.run()
+    assert "no restart is left" in str(first_error(caught.value))
+
+
+@settings(max_examples=60)
+@given(
+    schedule=st.sampled_from(SCHEDULES),
+    seed=st.integers(0, 1000),
+    lose=st.lists(st.integers(1, 40), max_size=3, unique=True),
+    stop_at=st.floats(0.01, 90.0),
+)
+def test_a_run_stopped_at_any_moment_goes_on_as_if_it_had_not_been(
+    schedule: Any, seed: int, lose: list[int], stop_at: float
+) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        first = World(folder, schedule, seed, lose, stop_at)
+        first.run()
+        first.audit(stopped=True)
+        assert first.kept["schedule"]["trainer_version"] == len(first.trained), "a checkpoint of the last step is kept"
+        if first.loop.over and not first.loop.stopping:
+            return
+        second = World(folder, schedule, seed + 1)
+        second.books.restore(first.kept, folder, print)
+        second.trained, second.measured = first.trained, first.measured
+        second.books.measured = max([-1, *first.measured])
+        second.run()
+        second.audit()
+
+
+def test_an_alarm_that_is_to_stop_the_run_leaves_a_checkpoint(tmp_path: Path) -> None:
+    world = World(tmp_path, PipelineRL(8))
+    world.stop_after = 5
+    with pytest.raises(LabError, match="stopped by a monitor"):
+        world.run()
+    world.audit(stopped=True)
+    assert world.kept["schedule"]["trainer_version"] == len(world.trained) == 5
+
+
+def test_lost_rollouts_of_a_checkpoint_are_generated_again(tmp_path: Path) -> None:
+    first = World(tmp_path, PPOOffPolicy(3))
+    first.stop_after = 2  # in the middle of a round, whose groups have all finished
+    with pytest.raises(LabError):
+        first.run()
+    (tmp_path / first.kept["rollouts"]).unlink()
+    second, said = World(tmp_path, PPOOffPolicy(3)), []
+    second.books.restore(first.kept, tmp_path, said.append)
+    assert "have to be generated again" in said[0]
+    second.trained, second.measured = first.trained, first.measured
+    second.run()
+    second.audit()
