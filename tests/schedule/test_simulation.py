@@ -15,9 +15,10 @@ from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.plan.rates import Rates, decoding_line
+from scalelab.run.virtual.engines import DrawnDecoder
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
-from scalelab.simulate.run import Shape
+from scalelab.simulate.run import Shape, Simulation, drawn
 from scalelab.simulate.study import Setting, best_split, climb, simulate
 
 # Four groups of two completions a step; 6 tokens of prompt.
@@ -172,3 +173,22 @@ def test_wrong_options_are_said_in_one_line(
 ) -> None:
     assert main(["simulate", "scalerl_8b", *arguments]) == 1
     assert says in capsys.readouterr().err
+
+
+def test_the_virtual_worlds_engines_and_the_simulators_agree_to_the_tick_on_the_same_lengths() -> None:
+    """Engines that must look at every token see the same steps, versions and times as those that count."""
+
+    class ByToken(DrawnDecoder):
+        """Cannot know when a sequence ends, as a real engine cannot."""
+
+        def steps_to_end(self) -> int:
+            return 1
+
+    lengths, shape = LogNormal(12, 0.7, 60), replace(SHAPE, generators=3, slots=4, groups_per_step=5)
+    for config in (PipelineRL(3), PPOOffPolicy(4), Synchronous()):
+        histories = []
+        for decoder in (DrawnDecoder, ByToken):
+            simulation = Simulation(config.start(5, 25), shape, RATES, drawn(lengths, shape, 7))
+            simulation.engines._decoder = decoder()
+            histories.append(simulation.run())
+        assert histories[0] == histories[1], config
