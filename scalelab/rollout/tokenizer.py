@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from scalelab.errors import LabError
 from scalelab.rollout.types import Completion
+from tasks.text import clean
 from tasks.types import Prompt
 
+GENERATION = "generation_config.json"
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 """Special tokens, with the ids 0, 1 and 2."""
 THINK, END_THINK = "<think>", "</think>"
@@ -54,6 +58,7 @@ def build_tokenizer(corpus: Iterable[str], vocab_size: int) -> PreTrainedTokeniz
     mark = re.compile("|".join(map(re.escape, specials + marks)))
     tokenizer.train_from_iterator((piece for text in corpus for piece in mark.split(text)), trainer)
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in marks])
+    _begin_with_bos(tokenizer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -64,21 +69,36 @@ def build_tokenizer(corpus: Iterable[str], vocab_size: int) -> PreTrainedTokeniz
 
 
 def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
-    """The tokenizer that `save_tokenizer` wrote into a model folder."""
-    return PreTrainedTokenizerFast.from_pretrained(str(folder))
+    """Load the tokenizer of a model folder.
+
+    One that `build_tokenizer` made before it wrote down that texts begin with `<bos>` is given that rule, since
+    its model was trained so.
+    """
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
+    inner = tokenizer.backend_tokenizer
+    if not tokenizer.encode("") and [inner.id_to_token(n) for n in range(3)] == [PAD, BOS, EOS]:
+        _begin_with_bos(inner)
+    return tokenizer
+
+
+def _begin_with_bos(tokenizer: Tokenizer) -> None:
+    """Make it the tokenizer's own rule, in its file, that a text begins with `<bos>`, wherever it is loaded."""
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[int, ...]:
-    """A prompt as the model reads it: its text after the beginning-of-sequence token, or its chat in the model's words.
+    """A prompt as the model reads it: its text by the tokenizer's own rule, or its chat in the model's words.
 
-    A template that opens the thinking by itself is not made to open it twice.
+    The rule says whether a text begins with a special token, as it does for whoever loads the model elsewhere; a chat
+    template writes its special tokens itself. One that opens the thinking by itself is not made to open it twice.
 
     Raises:
         LabError: the prompt is a chat and the model has no chat template.
     """
     if not prompt.chat:
-        begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        return (*begin, *tokenizer.encode(prompt.text, add_special_tokens=False))
+        return tuple(tokenizer.encode(prompt.text))
     if tokenizer.chat_template is None:
         raise LabError(
             f"task {prompt.task} asks in a chat, but the model's tokenizer has no chat template: "
@@ -100,12 +120,30 @@ def answer_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[Compl
     for ids in written:
         while ids and ids[-1] in special:
             ids.pop()
-    return tokenizer.batch_decode(written)
+    return [clean(text) for text in tokenizer.batch_decode(written)]
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: str | Path) -> None:
-    """Write the tokenizer into a model folder, for transformers, vLLM and `load_tokenizer`."""
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: str | Path, model: str | Path | None = None) -> None:
+    """Write what goes with a model into its folder, for transformers, vLLM and `load_tokenizer`.
+
+    That is the tokenizer with its chat template, and how to sample by default: what the folder of the `model` that the
+    weights began as says, else as they are trained, at temperature 1 from all tokens.
+
+    Args:
+        tokenizer: the model's.
+        folder: where to.
+        model: the model's own folder.
+    """
     tokenizer.save_pretrained(str(folder))
+    own = None if model is None else Path(model) / GENERATION
+    if own is not None and own.is_file():
+        shutil.copyfile(own, Path(folder) / GENERATION)
+        return
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    ids |= {"pad_token_id": tokenizer.pad_token_id}
+    sampling = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    known = {name: value for name, value in ids.items() if value is not None}
+    (Path(folder) / GENERATION).write_text(json.dumps(known | sampling, indent=2) + "\n")
 
 
 def with_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[Completion]) -> list[Completion]:

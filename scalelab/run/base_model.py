@@ -237,11 +237,11 @@ def _fine_tune(run: Run, tokenizer: Any, model: Tuner, progress: Progress) -> No
 def _batches(run: Run, tokenizer: Any) -> Iterator[list[Sequence]]:
     for step in range(run.sft.steps):
         examples = traces(run, step * run.sft.traces_per_step, run.sft.traces_per_step)
-        prompts = tokenizer([prompt.text for prompt, _ in examples], add_special_tokens=False)["input_ids"]
+        prompts = tokenizer([prompt.text for prompt, _ in examples])["input_ids"]
         answers = tokenizer([text for _, text in examples], add_special_tokens=False)["input_ids"]
         total = sum(len(answer) + 1 for answer in answers)
         yield [
-            trace_sequence([tokenizer.bos_token_id, *prompt], [*answer, tokenizer.eos_token_id], total)
+            trace_sequence(prompt, [*answer, tokenizer.eos_token_id], total)
             for prompt, answer in zip(prompts, answers, strict=True)
         ]
 

@@ -198,7 +198,7 @@ def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
 
     tokenizer = load_tokenizer(base)
     check_prompts(run, tokenizer)
-    save_tokenizer(tokenizer, folder.checkpoints / "tokenizer")
+    save_tokenizer(tokenizer, folder.checkpoints / "tokenizer", base)
     return tokenizer
 
 

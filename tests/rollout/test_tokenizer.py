@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rollout_models import DENSE, generate, write_model
+from tokenizers import processors
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from vllm.tokenizers import get_tokenizer
 
 from scalelab.errors import LabError
+from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.generator import Generator
 from scalelab.rollout.tokenizer import answer_texts, build_tokenizer, load_tokenizer, prompt_ids, save_tokenizer
 from scalelab.rollout.types import Completion, Request
 from tasks.types import Prompt
@@ -55,7 +62,8 @@ def test_same_corpus_gives_same_tokenizer_also_from_disk(tmp_path: Path) -> None
     assert TOKENIZER.get_vocab() == again.get_vocab() == loaded.get_vocab()
     text = "<think> 60 + 180 = 240 </think> é"
     assert TOKENIZER.encode(text) == loaded.encode(text)
-    assert loaded.decode(loaded.encode(text)) == text
+    assert loaded.decode(loaded.encode(text)) == f"<bos>{text}"
+    assert loaded.decode(loaded.encode(text, add_special_tokens=False)) == text
 
 
 def test_a_vocabulary_smaller_than_the_bytes_is_refused() -> None:
@@ -87,11 +95,68 @@ def test_a_prompt_begins_once_and_a_chat_in_the_models_own_words() -> None:
     assert tokenizer.decode(prompt_ids(tokenizer, opened)) == f"{asked}<think>\n"
 
 
-def test_a_model_without_a_beginning_token_is_not_given_one() -> None:
+def test_the_tokenizers_own_rule_decides_what_a_text_begins_with(tmp_path: Path) -> None:
+    """Models of GPT-2's and SmolLM2's kind have a token of that name and begin no text with it."""
     tokenizer = build_tokenizer(["Compute 1+1"], 320)
-    tokenizer.bos_token = None
     prompt = Prompt("math/1", "math", "Compute 1+1", "2")
-    assert tokenizer.decode(prompt_ids(tokenizer, prompt)) == prompt.text
+    ids = prompt_ids(tokenizer, prompt)
+    tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    assert tokenizer.bos_token_id is not None
+    assert prompt_ids(tokenizer, prompt) == ids[1:]
+
+
+def test_a_tokenizer_written_before_the_rule_was_is_read_as_its_model_was_trained(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer(CORPUS, 320)
+    save_tokenizer(tokenizer, tmp_path)
+    file = json.loads((tmp_path / "tokenizer.json").read_text())
+    assert file["post_processor"] is not None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(file | {"post_processor": None}))
+    assert load_tokenizer(tmp_path).encode("60 + 180") == tokenizer.encode("60 + 180")
+
+
+def test_what_goes_with_a_model_says_the_same_to_transformers_and_to_vllm(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer(CORPUS, 320)
+    tokenizer.chat_template = "{{ bos_token }}" + CHATML
+    save_tokenizer(tokenizer, tmp_path)
+    plain = Prompt("math/1", "math", "60 + 180\n<think>", "240")
+    chat = replace(plain, chat=({"role": "user", "content": "60 + 180"},))
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    for other in (theirs, get_tokenizer(str(tmp_path))):
+        assert tuple(other.encode(plain.text)) == prompt_ids(tokenizer, plain)
+        asked = other.apply_chat_template([dict(one) for one in chat.chat], tokenize=False, add_generation_prompt=True)
+        assert tuple(other.encode(asked, add_special_tokens=False)) == prompt_ids(tokenizer, chat)
+    generation = GenerationConfig.from_pretrained(tmp_path)
+    assert (generation.bos_token_id, generation.eos_token_id, generation.pad_token_id) == (1, 2, 0)
+    assert (generation.do_sample, generation.temperature, generation.top_k) == (True, 1.0, 0)
+
+
+def test_a_models_own_way_to_generate_travels(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "generation_config.json").write_text('{"eos_token_id": [2, 7], "top_k": 20}')
+    save_tokenizer(TOKENIZER, tmp_path / "run", tmp_path / "model")
+    assert GenerationConfig.from_pretrained(tmp_path / "run").eos_token_id == [2, 7]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_exported_folder_answers_in_plain_transformers_as_in_the_lab(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer(CORPUS, 320)
+    shape = replace(DENSE, vocab_size=320, bos_token_id=1, eos_token_id=2)
+    folder = write_model(tmp_path / "model", shape, seed=3)
+    save_tokenizer(tokenizer, folder)
+    prompts = [Prompt(f"math/{n}", "math", f"{n} + 180\n<think>", "") for n in range(4)]
+    requests = [Request(one.id, prompt_ids(tokenizer, one), 12, temperature=0.0, kind="eval") for one in prompts]
+    config = GeneratorConfig(max_model_len=64, max_sequences=8, kv_cache_gib=0.01)
+    generator = Generator(folder, config, threads=1)
+    try:
+        ours = {one.request.id: one.token_ids.tolist() for one in generate(generator, requests)}
+    finally:
+        generator.close()
+    model, theirs = AutoModelForCausalLM.from_pretrained(folder, dtype="float32"), AutoTokenizer.from_pretrained(folder)
+    for prompt in prompts:
+        asked = theirs(prompt.text, return_tensors="pt")
+        answer = model.generate(**asked, max_new_tokens=12, do_sample=False)[0, asked["input_ids"].shape[1] :]
+        assert answer.tolist() == ours[prompt.id]
 
 
 @pytest.mark.parametrize("end", ["", "<eos>", "<pad>", "<eos><eos>"])
