@@ -73,7 +73,7 @@ def test_data_that_will_not_do_are_said_so_first(data: Path, dataset: str, field
 
 def test_prompts_that_leave_no_room_are_counted_whatever_way_they_are_asked(data: Path) -> None:
     run = run_on(data)
-    longest = max(len(TOKENIZER.encode(run.tasks[0].prompt(n).text)) + 1 for n in range(32))
+    longest = max(len(TOKENIZER.encode(run.tasks[0].prompt(n).text)) for n in range(32))
     for room, problem in ((longest, False), (longest - 1, True)):
         lengths = ("Recipe.max_tokens=80", f"GeneratorConfig.max_model_len={80 + room}")
         tight = run_on(data, sets=lengths)
