@@ -201,7 +201,7 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
         "interrupted": rollout.interrupted,
         "versions": [version for version, _, _ in rollout.spans],
         "token_ids": rollout.completion_ids.tolist(),
-        "logprobs": rollout.logprobs_T.tolist(),
+        "logprobs": [round(one, 4) for one in rollout.logprobs_T.tolist()],
         "forced": rollout.forced_T.tolist(),
         "spans": [list(span) for span in rollout.spans],
     }

@@ -25,7 +25,7 @@ _LEAST = 2**30
 
 # Bytes as runs were seen to write them, rounded up.
 _PER_LINE = 8_192  # a step in metrics.jsonl and TensorBoard
-_PER_TOKEN_TEXT = 2  # a token of a completion's text in a Parquet file
+_PER_TOKEN_TEXT = 14  # a token of a completion in a Parquet file: text, id, log-prob and mark
 _PER_ROW = 64  # all else of a completion there
 _PER_TOKEN_WAITING = 9  # token, log-prob and mark of a rollout that waits: 4 + 4 + 1
 _PER_PARAMETER_TRAINED = 12  # fp32 weight and two moments of Adam

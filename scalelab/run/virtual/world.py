@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from moe.checkpoint.folder import finished, newest, read_state, step_folder
 from moe.train.trainer import Trainer
 from moe.weights.buckets import Bucket
 from scalelab.errors import LabError
@@ -37,9 +36,9 @@ from scalelab.run.config import Run
 from scalelab.run.evaluations import EvaluationAtRest, Spent
 from scalelab.run.folder import RunFolder
 from scalelab.run.journal import Journal
+from scalelab.run.keeping import Keeper
 from scalelab.run.loop import Loop, TrainerLostError
 from scalelab.run.progress import Progress, Status
-from scalelab.run.rollouts import prune_rollouts
 from scalelab.run.virtual.clock import virtual_loop
 from scalelab.run.virtual.durations import PretendedGraders, PretendedTrainer
 from scalelab.run.virtual.engines import PretendedEngines, Stream, Usage
@@ -218,7 +217,7 @@ class VirtualRun:
         self.books = new_books(run)
         self.start = 0
         """Tick at which simulated time begins."""
-        self.saved = -1
+        self._keeper = Keeper(run, self.books, folder, progress.say)
 
     def facts(self) -> dict[str, Any]:
         """What the manifest says of the clock."""
@@ -236,28 +235,23 @@ class VirtualRun:
         Raises:
             LabError: the run was made with other rates.
         """
-        folder, step = self.folder.checkpoints, -1
-        if finished(folder):
-            looked_at = newest(folder, self.run.model.to_hf(), fallback=True, contents=False)
-            read = self._trainer.load(str(looked_at.path), True)
-            for problem in (*looked_at.passed_over, *read.passed_over):
-                self.progress.say(f"passed over: {problem}")
-            state = read_state(read.path)
-            if state["virtual"]["rates"] != asdict(self.rates):
-                raise LabError(
-                    f"{self.folder.path} was run with the rates {state['virtual']['rates']}, now they are "
-                    f"{asdict(self.rates)}: go on with the version of scalelab that began it"
-                )
-            self.books.restore(state, folder, self.progress.say)
-            self.books.ledger.load_state_dict(state["ledger"])
-            self.engines.usage = Usage(**state["virtual"]["usage"])
+        state = self._keeper.go_back(self._load, self._check_rates)
+        if state is not None:
             self.engines.version = self.books.version
+            self.books.ledger.load_state_dict(state["ledger"])  # simulated hours are those of the steps that count
+            self.engines.usage = Usage(**state["virtual"]["usage"])
             self.start = state["virtual"]["tick"]
-            step = self.saved = self.books.version
-        undone = self.folder.go_back(step, [task.name for task in self.run.tasks])
-        self.progress.say(
-            f"going on from step {max(step, 0)}" + (f"; {undone} later steps are undone" if undone else "")
-        )
+
+    def _load(self, path: Path) -> None:
+        self._trainer.load(str(path))
+
+    def _check_rates(self, state: dict[str, Any]) -> None:
+        before, now = state["virtual"]["rates"], asdict(self.rates)
+        if before != now:
+            raise LabError(
+                f"{self.folder.path} was begun with the rates {before}, now they are {now}: go on with the version of "
+                "scalelab that began it"
+            )
 
     async def main(self, attach: Callable[[Loop], None] = lambda _: None) -> None:
         """Run on the running event loop, a `VirtualLoop`.
@@ -358,19 +352,17 @@ class VirtualRun:
         """Measure what is due, then take a checkpoint, and leave engines and clock as a resumed run finds them."""
         self.trainer.forget()
         self.graders.forget()
+        self.engines.version = self.books.version  # they get these weights before anything else
         await self._evaluation.rest()
-        version, folder = self.books.version, self.folder.checkpoints
-        if self.saved != version:
-            state = self.books.capture(folder) | {
-                "virtual": {
-                    "tick": virtual_loop().now,
-                    "rates": asdict(self.rates),
-                    "usage": asdict(self.engines.usage),
-                }
+        if self._keeper.due:
+            virtual = {
+                "tick": virtual_loop().now,
+                "rates": asdict(self.rates),
+                "usage": asdict(self.engines.usage),
             }
-            self._trainer.save(str(step_folder(folder, version)), state, False, self.run.checkpoints)
-            prune_rollouts(folder)
-            self.saved = version
+            path, state = self._keeper.begin(virtual=virtual)
+            self._trainer.save(path, state, False, self.run.checkpoints)
+            self._keeper.prune()
         self._journal.begin()
 
     async def go_back(self, error: TrainerLostError) -> None:
