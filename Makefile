@@ -24,7 +24,7 @@ test: lint types
 	@tools/install_browser.sh
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
 
-# What needs neither an engine nor a minute: for while one works on curves, experiments, recipes and the command line.
+# Without the tests that are marked slow; FAST=tests/curves names a part of them.
 test-fast: install
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile -m "not slow" $(FAST)
 

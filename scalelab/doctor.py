@@ -102,6 +102,17 @@ def checks(folder: Path, imports: bool = False) -> Iterator[Check]:
     yield _sandbox()
 
 
+def demand_engines() -> None:
+    """Refuse to start a run where the engines are not installed, before its folder is made.
+
+    Raises:
+        ModuleNotFoundError: one of them is missing; the command line says which, and what to do.
+    """
+    for module in ("torch", "megatron", "vllm", "transformers", "tensorboard", "pyarrow"):
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
 def _python() -> Check:
     version, found = ".".join(map(str, sys.version_info[:3])), sys.version_info[:2]
     oldest, newest = PYTHONS

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.commands.arguments import add_experiment, add_json
+from scalelab.doctor import demand_engines
 from scalelab.errors import LabError
 from scalelab.run.signals import heed_signals
 
@@ -133,6 +134,7 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     from scalelab.run.progress import Progress
     from scalelab.run.session import execute
 
+    demand_engines()
     heed_signals()
     with Progress() as progress:
         path = execute(experiment, args.out, progress)
@@ -145,6 +147,7 @@ def _resume(args: argparse.Namespace) -> None:
     from scalelab.run.progress import Progress
     from scalelab.run.session import resume
 
+    demand_engines()
     heed_signals()
     path, asked = Path(args.experiment), None
     path = path.parent if path.name == "config.gin" else path
@@ -185,6 +188,7 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
     from scalelab.report import write_report
     from scalelab.sweep.sweep import Sweep, SweepOptions, cluster_devices
 
+    demand_engines()
     heed_signals()  # its runs must not outlive it
     clusters = {(m.resolved.run.cluster.address, m.resolved.run.cluster.device) for m in members}
     [(address, device), *more] = clusters

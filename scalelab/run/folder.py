@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import FileIO
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moe.durable import PARTIAL, append, put_in_place, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
-from scalelab.run.board import Board
 from scalelab.run.trackers import Trackers
+
+if TYPE_CHECKING:
+    from scalelab.run.board import Board
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +173,7 @@ class RunFolder:
         self.undone = Lines(path / "undone.jsonl")
         self.wall = Lines(path / "wall.jsonl")
         sync(path)
-        self._board: Board | None = Board(path / "tensorboard")
+        self._board: Board | None = _open_board(path / "tensorboard")
         self._trackers: Trackers | None = None
         self.manifest: dict[str, Any] = read_manifest(path) if (path / MANIFEST).exists() else {}
 
@@ -308,7 +310,14 @@ class RunFolder:
         self.faults.close()
         self.undone.close()
         self.wall.close()
-        self._show(Board.close)
+        self._show(lambda board: board.close())
+
+
+def _open_board(folder: Path) -> Board:
+    """TensorBoard's events of a run; its package is only imported where a run is written, for the core lacks it."""
+    from scalelab.run.board import Board
+
+    return Board(folder)
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:

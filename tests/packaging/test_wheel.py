@@ -98,6 +98,9 @@ def test_the_core_fits_forecasts_compares_plans_and_shows_without_an_engine(core
     call(core, "report", seeds[0], "-o", tmp_path / "report.html")
     assert "<html" in (tmp_path / "report.html").read_text()
     assert call(core, "list").startswith("Experiments\n  quickstart ")
+    simulated = call(core, "simulate", "quickstart", "--no-search", "--hours", 0.1, "--json")
+    assert json.loads(simulated)["split"]["steps"] > 0
+    assert "quickstart" in call(core, "completion", "bash")
 
 
 def test_values_of_an_installed_lab_come_from_places_that_a_reader_can_find(core: Path) -> None:
@@ -110,6 +113,7 @@ def test_what_needs_an_engine_says_so_in_one_line(core: Path) -> None:
     for arguments in (("run", "quickstart"), ("run", "quickstart", "--set", "Budget.steps=1")):
         said = call(core, *arguments, code=1)
         assert re.fullmatch(r"scalelab: this needs the lab's engines, and \w+ is not installed: .*\n", said), said
+    assert not (core.parent / "empty" / "runs").exists()
     failed = [line for line in call(core, "doctor", code=1).splitlines() if line.startswith("FAIL")]
     assert [line.split()[1] for line in failed] == ["engines"]
 
