@@ -57,8 +57,8 @@ SMALLEST = {
 
 # Command line of a role's processes, as Ray names them.
 ROLES = {
-    "generator": "ray::GeneratorActor",
-    "verifier": "ray::VerifierActor",
+    "generator": "ray::EngineActor",
+    "verifier": "ray::GraderActor",
     "trainer": "ray::TrainerRank",
     "gcs": "gcs_server",
     "raylet": "raylet",

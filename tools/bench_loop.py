@@ -11,32 +11,22 @@ with CISPO, no KL, the same shape and batch. Nothing is asserted: the table is t
 from __future__ import annotations
 
 import argparse
+import asyncio
 import random
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import ray
+from bench_world import WatchedRun, watched
 
 from moe.model.config import Llama
 from scalelab.experiment import resolve
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer
-from scalelab.rollout.types import Completion
-from scalelab.run.base_model import base_model
-from scalelab.run.cluster.actors import start_ray
-from scalelab.run.cluster.waiting import wait_for
 from scalelab.run.config import Run
-from scalelab.run.driver import Driver
-from scalelab.run.folder import RunFolder, read_lines
-from scalelab.run.generators import Generators
-from scalelab.run.progress import Progress
-from scalelab.run.session import phrase_ids
-from scalelab.run.trainers import Trainers
-from scalelab.run.verifiers import Verifiers
+from scalelab.run.folder import read_lines
+from scalelab.run.work import RolloutWork
 from tasks.math.miniature import MathMiniature
 from tasks.types import Prompt, Verdict, verdict
 
@@ -62,31 +52,6 @@ class CoinTask(MathMiniature):
         return CoinVerifier()
 
 
-class Recorder(Trainers):
-    """Trainers that remember the batches they were given."""
-
-    def __init__(self, run: Run, weights: Path) -> None:
-        super().__init__(run, weights, run.cluster.trainers)
-        self.batches: list[tuple[Any, Any]] = []
-
-    def start_step(self, sequences: Any, loss: Any, lr: float | None = None) -> list[Any]:
-        self.batches.append((sequences, loss))
-        return super().start_step(sequences, loss, lr)
-
-
-class Listener(Driver):
-    """A driver that, once told to, notes when completions come in instead of grading them."""
-
-    arrivals: list[tuple[float, int]] | None = None
-
-    def verify(self, completions: Sequence[Completion]) -> None:
-        if self.arrivals is None:
-            super().verify(completions)
-        else:
-            now = time.monotonic()
-            self.arrivals += [(now, len(completion.token_ids)) for completion in completions]
-
-
 def quickstart(steps: int, sets: Sequence[str]) -> Run:
     quiet = ["Evaluation.every=100000", "Evaluation.prompts=8", "Run.checkpoint_every=100000"]
     return resolve("quickstart", [*quiet, f"Budget.steps={steps}", *sets]).run
@@ -104,61 +69,44 @@ def dense(steps: int, sets: Sequence[str]) -> Run:
 
 def measure(run: Run) -> dict[str, Any]:
     """Rates of the loop, of the generator alone and of the trainer alone."""
-    folder = Path(tempfile.mkdtemp(prefix="bench_loop_"))
-    start_ray(run.cluster)
-    try:
-        progress = Progress()
-        base = base_model(run, progress.say)
-        tokenizer = load_tokenizer(base)
-        trainers, generators = Recorder(run, base), Generators(run, base, *phrase_ids(run, tokenizer))
-        verifiers, files = Verifiers(run), RunFolder(folder / "run")
-        trainers.ready()
-        generators.ready()
-        driver = Listener(run, files, tokenizer, trainers, generators, verifiers, progress)
-        driver.train()
-        steps = read_lines(folder / "run" / "metrics.jsonl")[WARM_UP:]
-        alone = generate_alone(run, driver, len(steps))
-        trained = train_alone(run, trainers, len(steps))
-    finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    alone: dict[str, tuple[float, float]] = {}
+    with watched(run) as lab:
+
+        async def then() -> None:
+            alone["generator alone"] = await generate_alone(run, lab)
+            seconds, tokens, completions = await lab.train_alone(run.budget.steps - WARM_UP)
+            alone["trainer alone"] = completions / seconds, tokens / seconds
+
+        lab.train(then)
+        steps = read_lines(lab.world.folder.path / "metrics.jsonl")[WARM_UP:]
     completions = len(steps[1:]) * run.recipe.completions_per_step
     seconds = steps[-1]["time"] - steps[0]["time"]
     tasks = [task for step in steps[1:] for task in step["tasks"].values()]
     tokens = sum(task["completions"] * task["mean_length"] for task in tasks)
-    return {
-        "loop": (completions / seconds, tokens / seconds),
-        "generator alone": alone,
-        "trainer alone": trained,
-        "waits": sum(step["seconds"]["wait"] for step in steps[1:]) / seconds,
-    }
+    waits = sum(step["seconds"]["wait"] for step in steps[1:]) / seconds
+    return {"loop": (completions / seconds, tokens / seconds), **alone, "waits": waits}
 
 
-def generate_alone(run: Run, driver: Listener, steps: int) -> tuple[float, float]:
-    """Completions/s and tokens/s of the engines with nobody else at work, on `steps` steps' worth of prompts."""
-    count = steps * run.recipe.prompts_per_step
+async def generate_alone(run: Run, lab: WatchedRun) -> tuple[float, float]:
+    """Completions/s and tokens/s of the engines with nobody else at work, on as many prompts as were measured."""
+    engines, full = lab.world.engines, run.generator.max_sequences // run.recipe.generations_per_prompt
+    work = RolloutWork(run.recipe, load_tokenizer(lab.base), run.seed, seeded=False)
+    count = max((run.budget.steps - WARM_UP) * run.recipe.prompts_per_step, 4 * full)
     prompts = [run.tasks[n % len(run.tasks)].prompt(n // len(run.tasks)) for n in range(count)]
-    group = run.recipe.generations_per_prompt
-    requests = [r for n, prompt in enumerate(prompts) for r in driver.requests(prompt, group, "train", f"alone{n}")]
-    driver.arrivals = []
-    driver.generators.submit(requests)
-    while len(driver.arrivals) < len(requests):
-        driver.wait()
+    finished: list[tuple[float, int]] = []
+
+    async def group(number: int, prompt: Prompt) -> None:
+        completions = await engines.generate(work.requests(f"alone{number}", prompt))
+        finished.append((time.monotonic(), sum(len(one.token_ids) for one in completions)))
+
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(engines.serve())
+        await asyncio.gather(*(group(*numbered) for numbered in enumerate(prompts)))
+        serving.cancel()
     # Without the ends, in which the engine fills and empties.
-    full = driver.arrivals[run.generator.max_sequences : -run.generator.max_sequences]
-    seconds = full[-1][0] - full[0][0]
-    return len(full) / seconds, sum(length for _, length in full) / seconds
-
-
-def train_alone(run: Run, trainers: Recorder, steps: int) -> tuple[float, float]:
-    """Completions/s and tokens/s of the trainer on the loop's own last batches, handed over one after the other."""
-    batches = trainers.batches[-steps:]
-    began, tokens = time.monotonic(), 0
-    for sequences, loss in batches:
-        result = wait_for(Trainers.start_step(trainers, sequences, loss), run.cluster.stall_seconds, "a step")[0]
-        tokens += result.tokens
-    seconds = time.monotonic() - began
-    return len(batches) * run.recipe.completions_per_step / seconds, tokens / seconds
+    middle = finished[full:-full]
+    seconds = middle[-1][0] - middle[0][0]
+    return len(middle) * run.recipe.generations_per_prompt / seconds, sum(tokens for _, tokens in middle) / seconds
 
 
 def measure_trl(steps: int) -> float | None:

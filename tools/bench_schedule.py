@@ -13,43 +13,36 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
-import ray
+from bench_world import WatchedRun, watched
 
 from scalelab.experiment import resolve
+from scalelab.plan.durations import Rates
 from scalelab.plan.lengths import LogNormal, Recorded
-from scalelab.plan.rates import Rates, decoding_line
+from scalelab.plan.rates import decoding_line
+from scalelab.recipe.types import Rollout
 from scalelab.rollout.tokenizer import load_tokenizer
 from scalelab.rollout.types import Completion, Kind, Request
-from scalelab.run.base_model import base_model
-from scalelab.run.cluster.actors import start_ray
-from scalelab.run.cluster.waiting import wait_for
 from scalelab.run.config import Run
-from scalelab.run.driver import Driver
 from scalelab.run.folder import RunFolder, read_lines
-from scalelab.run.generators import Generators
-from scalelab.run.progress import Progress
 from scalelab.run.session import phrase_ids
-from scalelab.run.trainers import Trainers
-from scalelab.run.verifiers import Verifiers
+from scalelab.run.work import RolloutWork
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.simulate.build import build
 from scalelab.simulate.run import Shape
 from scalelab.simulate.study import Figures, Setting, best_split, simulate
 from tasks.stream import stable_number
-from tasks.types import Prompt
+from tasks.types import Prompt, Verdict
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "schedule.md"
 MEDIAN, SIGMA, LIMIT = 64, 0.8, 448
@@ -69,40 +62,36 @@ STEPS = {"synchronous": (12, 2), "PPO-off-policy-8": (24, 8), "PipelineRL-8": (3
 SCHEDULES = {"synchronous": Synchronous(), "PPO-off-policy-8": PPOOffPolicy(8), "PipelineRL-8": PipelineRL(8)}
 
 
-class Recorder(Trainers):
-    """Trainers that remember the last batches they were given."""
+class ImposedLengths(RolloutWork):
+    """Groups with imposed lengths, which are kept as they came out."""
 
-    batches: list[tuple[Any, Any]]
+    def __init__(self, run: Run, tokenizer: Any) -> None:
+        super().__init__(run.recipe, tokenizer, run.seed, seeded=False)
+        self.lengths: list[np.ndarray] = []
 
-    def start_step(self, sequences: Any, loss: Any, lr: float | None = None) -> Any:
-        self.batches = [*getattr(self, "batches", [])[-9:], (sequences, loss)]
-        return super().start_step(sequences, loss, lr)
-
-
-class Watcher(Driver):
-    """A driver that imposes lengths, and notes them and the times of weight updates."""
-
-    lengths: defaultdict[str, list[int]]
-    updates: list[float]
-    held = 0
-
-    def requests(self, prompt: Prompt, count: int, kind: Kind, group: str) -> list[Request]:
-        rng = np.random.default_rng(stable_number("lengths", group))
-        limits = np.clip(np.rint(MEDIAN * np.exp(SIGMA * rng.standard_normal(count))), 1, LIMIT).astype(int)
-        asked = super().requests(prompt, count, kind, group)
+    def requests(self, name: str, prompt: Prompt, kind: Kind = "train", count: int | None = None) -> list[Request]:
+        """Requests with limits drawn by the group's name."""
+        asked, rng = super().requests(name, prompt, kind, count), np.random.default_rng(stable_number("lengths", name))
+        limits = np.clip(np.rint(MEDIAN * np.exp(SIGMA * rng.standard_normal(len(asked)))), 1, LIMIT).astype(int)
         return [replace(one, max_tokens=int(limit)) for one, limit in zip(asked, limits, strict=True)]
 
-    def verify(self, completions: Sequence[Completion]) -> None:
-        for completion in completions:
-            if completion.request.kind == "train":
-                self.lengths[completion.request.meta["group"]].append(len(completion.token_ids))
-        super().verify(completions)
+    def rollouts(self, prompt: Prompt, completions: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Rollout]:
+        """The graded completions of one prompt."""
+        self.lengths.append(np.array([len(one.token_ids) for one in completions]))
+        return super().rollouts(prompt, completions, verdicts)
 
-    def wait(self) -> None:
-        super().wait()
-        if self.generators.version != self.held:
-            self.held = self.generators.version
-            self.updates.append(time.monotonic() - self.step_ended)
+
+class MeteredFolder(RunFolder):
+    """A run's folder that looks at the processor time at every step."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.metered: list[dict[str, float]] = []
+
+    def add_step(self, record: dict[str, Any]) -> None:
+        """Write an optimiser step down."""
+        self.metered.append(processor_seconds())
+        super().add_step(record)
 
 
 @dataclass
@@ -118,7 +107,7 @@ class Measured:
     """Processor seconds of everything but generator and trainer, per completion."""
     updates: list[float]
     pause: float
-    alone: dict[str, Any] = field(default_factory=dict)
+    alone: dict[str, Any]
 
     @property
     def per_hour(self) -> float:
@@ -134,78 +123,52 @@ def processor_seconds() -> dict[str, float]:
             times, name = process.cpu_times(), " ".join(process.cmdline()[:1])
         except psutil.Error:  # it has ended meanwhile
             continue
-        side = next((side for side in ("GeneratorActor", "TrainerRank") if side in name), "host")
+        side = next((side for side in ("EngineActor", "TrainerRank") if side in name), "host")
         spent[side] += times.user + times.system
     return spent
-
-
-@contextmanager
-def actors(run: Run) -> Iterator[tuple[Watcher, Recorder, Path, RunFolder]]:
-    """A driver with fresh actors; they are ended afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="bench_schedule_"))
-    start_ray(run.cluster)
-    try:
-        base = base_model(run, print)
-        tokenizer = load_tokenizer(base)
-        trainers = Recorder(run, base, run.cluster.trainers)
-        generators, verifiers = Generators(run, base, *phrase_ids(run, tokenizer)), Verifiers(run)
-        trainers.ready()
-        generators.ready()
-        files = RunFolder(folder / "run")
-        driver = Watcher(run, files, tokenizer, trainers, generators, verifiers, Progress())
-        driver.lengths, driver.updates = defaultdict(list), []
-        yield driver, trainers, base, files
-    finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure(name: str, sets: Sequence[str], *, alone: bool = False) -> Measured:
     """Run one schedule; with `alone`, its two sides afterwards, each with nobody else at work."""
     steps, warm = STEPS[name]
     run = replace(resolve("quickstart", [*SETS, f"Budget.steps={steps}", *sets]).run, schedule=SCHEDULES[name])
-    with actors(run) as (driver, trainers, base, files):
-        spent: list[dict[str, float]] = []
-        stepped = files.add_step
-        files.add_step = lambda record: (spent.append(processor_seconds()), stepped(record))[1]  # type: ignore
-        driver.train()
-        records = read_lines(files.path / "metrics.jsonl")
-        first, last = records[warm - 1], records[-1]
-        completions = (steps - warm) * run.recipe.completions_per_step
-        tasks = [task for record in records[warm:] for task in record["tasks"].values()]
-        measured = Measured(
-            steps=records,
-            completions=completions,
-            seconds=last["time"] - first["time"],
-            tokens=round(sum(task["completions"] * task["mean_length"] for task in tasks)),
-            lengths=[np.array(lengths) for lengths in driver.lengths.values()],
-            host_seconds=(spent[-1]["host"] - spent[warm - 1]["host"]) / completions,
-            updates=driver.updates,
-            pause=driver.generators.total("update_seconds") / max(1.0, driver.generators.total("updates")),
-        )
-        if alone:
-            measured.alone = {"trainer": trainer_alone(trainers), "export": export_alone(trainers)}
+    sides: dict[str, Any] = {}
+    with watched(run, MeteredFolder) as lab:
+        work = ImposedLengths(run, load_tokenizer(lab.base))
+
+        async def then() -> None:
+            if alone:
+                sides["trainer"] = await lab.train_alone(10)
+                sides["export"] = await export_alone(lab)
+
+        lab.train(then, work)
+        files, totals, stepped = lab.world.folder, lab.world.engines.totals(), lab.trainer.ended
+        assert isinstance(files, MeteredFolder)
+        records, spent = read_lines(files.path / "metrics.jsonl"), files.metered
     if alone:
-        measured.alone["generator"] = generator_alone(run, base)
+        sides["generator"] = generator_alone(run, lab.base)
+    completions = (steps - warm) * run.recipe.completions_per_step
+    tasks = [task for record in records[warm:] for task in record["tasks"].values()]
+    measured = Measured(
+        steps=records,
+        completions=completions,
+        seconds=records[-1]["time"] - records[warm - 1]["time"],
+        tokens=round(sum(task["completions"] * task["mean_length"] for task in tasks)),
+        lengths=work.lengths,
+        host_seconds=(spent[-1]["host"] - spent[warm - 1]["host"]) / completions,
+        updates=[at - stepped[version - 1] for version, at in lab.engines.updated.items()],
+        pause=totals["update_seconds"] / max(1.0, totals["updates"]),
+        alone=sides,
+    )
     print(f"{name}: {measured.per_hour:.0f} completions/h, host {1e3 * measured.host_seconds:.2f} ms each", flush=True)
     return measured
 
 
-def trainer_alone(trainers: Recorder) -> tuple[float, int, int]:
-    """(seconds, tokens, completions) of the run's last batches, one after the other."""
-    began, tokens, completions = time.monotonic(), 0, 0
-    for sequences, loss in trainers.batches:
-        tokens += trainers.call("train_step", ray.put(list(sequences)), loss, None).tokens
-        completions += len(sequences)
-    return time.monotonic() - began, tokens, completions
-
-
-def export_alone(trainers: Recorder) -> float:
+async def export_alone(lab: WatchedRun) -> float:
     """Seconds in which the trainer gathers its weights."""
     began = time.monotonic()
     for _ in range(5):
-        done, _ = trainers.start_export()
-        wait_for(done, 60, "the weights to be exported")
+        await lab.world.trainer.export()
     return (time.monotonic() - began) / 5
 
 
@@ -215,23 +178,14 @@ def generator_alone(run: Run, base: Path) -> dict[int, tuple[float, float, float
 
     tokenizer = load_tokenizer(base)
     generator = Generator(str(base), run.generator_config, *phrase_ids(run, tokenizer), seed=7)
-    driver = Watcher.__new__(Watcher)  # for its requests: nothing else of a driver is needed
-    driver.run, driver.recipe, driver.tokenizer, driver.life = run, run.recipe, tokenizer, 0
-    try:
-        loads = ((8, 64), (32, 160), (run.generator.max_sequences, 1024))
-        return {load: at_load(generator, alone_requests(driver, run, load, count), load) for load, count in loads}
-    finally:
-        generator.close()
-
-
-def alone_requests(driver: Watcher, run: Run, load: int, count: int) -> list[Request]:
-    group = run.recipe.generations_per_prompt
-    tasks = run.tasks
-    return [
-        one
-        for n in range(count // group)
-        for one in driver.requests(tasks[n % len(tasks)].prompt(n // len(tasks)), group, "train", f"alone{load}/{n}")
-    ]
+    work, group, tasks = ImposedLengths(run, tokenizer), run.recipe.generations_per_prompt, run.tasks
+    measured = {}
+    with closing(generator):
+        for load, count in ((8, 64), (32, 160), (run.generator.max_sequences, 1024)):
+            prompts = [tasks[n % len(tasks)].prompt(n // len(tasks)) for n in range(count // group)]
+            requests = [one for n, prompt in enumerate(prompts) for one in work.requests(f"alone{load}/{n}", prompt)]
+            measured[load] = at_load(generator, requests, load)
+    return measured
 
 
 def at_load(generator: Any, requests: list[Request], load: int) -> tuple[float, float, float]:

@@ -53,10 +53,12 @@ def run(args: argparse.Namespace) -> int | None:
         raise LabError("--temperature 0 gives the same completion k times: leave --k out, or sample")
     if args.out is not None:
         check_out(args.out)
-    from scalelab.run.checkpoint_model import find_model
+    from scalelab.experiment import resolve
+    from scalelab.run.checkpoint_model import config_of, find_model
     from scalelab.run.measure import Asked, measure
 
-    model = find_model(args.checkpoint)
+    config = config_of(args.checkpoint)
+    model = find_model(args.checkpoint, resolve(str(config), imports=False).run if config else None)
     tasks = args.tasks or [task.name for task in model.run.tasks] if model.run else args.tasks
     if not tasks:
         raise LabError(f"{args.checkpoint} belongs to no run: say what to measure, such as --task gsm8k")

@@ -75,8 +75,6 @@ def pretrained(run: Run, folder: str) -> Path:
         found = find_model(packaged_model(folder.removeprefix(PREFIX), _cache()))
     else:
         found = find_model(Path(folder).expanduser())
-    if found.run is not None:
-        raise LabError(f"SFT.pretrained = {folder!r} is a checkpoint of a run: export it first (scalelab export)")
     here, there = architecture(run.model.to_hf()), architecture(found.hf_config)
     different = sorted(name for name in here.fields if here.fields[name] != there.fields.get(name))
     if here.layers != there.layers:

@@ -78,8 +78,30 @@ class CheckpointModel:
         return folder
 
 
-def find_model(path: Path) -> CheckpointModel:
+def config_of(path: Path) -> Path | None:
+    """The configuration of the run whose `checkpoints/` a checkpoint lies in; None of what is no checkpoint.
+
+    Raises:
+        MoeError: the checkpoint is damaged.
+        LabError: it lies in no run.
+    """
+    if not (path / MANIFEST).is_file():
+        return None
+    read_manifest(path)
+    config = path.resolve().parent.parent / "config.gin"
+    if not config.is_file():
+        raise LabError(
+            f"{path} is a checkpoint without its run: {config} is missing, which names its tasks and tokenizer"
+        )
+    return config
+
+
+def find_model(path: Path, run: Run | None = None) -> CheckpointModel:
     """Look at a folder and say which model it holds.
+
+    Args:
+        path: the folder.
+        run: the run that it is a checkpoint of, as `config_of` says; None refuses checkpoints.
 
     Raises:
         LabError: it is neither a Hugging Face folder nor a whole checkpoint of a run.
@@ -87,7 +109,9 @@ def find_model(path: Path) -> CheckpointModel:
     if not path.is_dir():
         raise LabError(f"there is no folder {path}: give a Hugging Face folder, or runs/NAME/checkpoints/step_000100")
     if (path / MANIFEST).is_file():
-        return CheckpointModel(path, read_manifest(path).model, _run_of(path))
+        if run is None:
+            raise LabError(f"{path} is a checkpoint of a run: export it first (scalelab export)")
+        return CheckpointModel(path, read_manifest(path).model, run)
     if (path / "config.gin").is_file():
         steps = finished(path / "checkpoints")
         hint = f"name one of its checkpoints, such as {steps[-1]}" if steps else "and it has no checkpoint yet"
@@ -100,18 +124,6 @@ def find_model(path: Path) -> CheckpointModel:
         return CheckpointModel(path, read_config(path), None)
     except MoeError as error:
         raise LabError(str(error)) from None
-
-
-def _run_of(path: Path) -> Run:
-    """The run whose `checkpoints/` the checkpoint lies in."""
-    from scalelab.experiment import resolve
-
-    config = path.resolve().parent.parent / "config.gin"
-    if not config.is_file():
-        raise LabError(
-            f"{path} is a checkpoint without its run: {config} is missing, which names its tasks and tokenizer"
-        )
-    return resolve(str(config)).run
 
 
 def _export(path: Path, folder: Path, answers: Any) -> None:
