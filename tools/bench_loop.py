@@ -99,10 +99,7 @@ async def generate_alone(run: Run, lab: WatchedRun) -> tuple[float, float]:
         completions = await engines.generate(work.requests(f"alone{number}", prompt))
         finished.append((time.monotonic(), sum(len(one.token_ids) for one in completions)))
 
-    async with asyncio.TaskGroup() as tasks:
-        serving = tasks.create_task(engines.serve())
-        await asyncio.gather(*(group(*numbered) for numbered in enumerate(prompts)))
-        serving.cancel()
+    await asyncio.gather(*(group(*numbered) for numbered in enumerate(prompts)))
     # Without the ends, in which the engine fills and empties.
     middle = finished[full:-full]
     seconds = middle[-1][0] - middle[0][0]

@@ -59,6 +59,10 @@ class WatchedEngines:
         await self._engines.update(version, weights)
         self.updated[version] = time.monotonic()
 
+    async def serve(self) -> None:
+        """Do nothing until cancelled: `WatchedRun.train` keeps the engines at work, beyond the end of the loop."""
+        await asyncio.get_running_loop().create_future()
+
 
 class WatchedRun:
     """A run with its actors up.
@@ -86,8 +90,11 @@ class WatchedRun:
                 loop.work = work or loop.work
                 attach(loop)
 
-            await self.world.main(watch)
-            await then()
+            async with asyncio.TaskGroup() as group:
+                serving = group.create_task(self.world.engines.serve())
+                await self.world.main(watch)
+                await then()
+                serving.cancel()
 
         drive(main, asyncio.new_event_loop, self.world.progress)
 
