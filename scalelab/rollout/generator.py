@@ -68,10 +68,10 @@ class Generator:
     ) -> None:
         self._config = config
         self._phrases = Phrases(tuple(interruption_token_ids), tuple(end_think))
-        self._hf_config = read_config(model_dir)
         self._shapes = weight_shapes(Path(model_dir))
         if _EMBEDDING not in self._shapes:
             raise LabError(f"{model_dir} holds no weights of a language model: give a folder with *.safetensors files")
+        self._hf_config = read_config(model_dir)
         self._vocab_size = self._shapes[_EMBEDDING][0]
         self._shapes.update(bias_shapes(Path(model_dir), config))
         self._changed = threading.Condition()

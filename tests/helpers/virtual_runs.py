@@ -55,7 +55,6 @@ SETTINGS = {
     "Evaluation.every": 2,
     "Evaluation.prompts": 4,
     "Evaluation.samples": 2,
-    "PipelineRL.k": 2,
     "CheckpointPolicy.keep_last": 9,
     "OptimizerConfig.lr": "3e-3",
 }
@@ -66,7 +65,8 @@ def command(folder: Path, out: Path, *more: str) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "coin.py").write_text(COIN)
     (folder / "coins.py").write_text(EXPERIMENT)
-    sets = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
+    settings = SETTINGS if any("Run.schedule" in one for one in more) else {**SETTINGS, "PipelineRL.k": 2}
+    sets = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     return [sys.executable, "-m", "scalelab", "run", str(folder / "coins.py"), "--out", str(out), *sets, *more]
 
 

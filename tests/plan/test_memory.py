@@ -21,18 +21,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
-def one_of_many(monkeypatch):
+def one_of_many(monkeypatch, tmp_path):
     """A trainer that is one rank of many: its groups have their sizes, but the others are not there to talk to."""
     start, group, made = dist.init_process_group, dist.new_group, []
 
-    def alone(backend, init_method, rank, world_size, timeout):
+    def alone(backend, rank, world_size, **_):
         start("fake", store=FakeStore(), rank=rank, world_size=world_size)
 
     monkeypatch.setattr(dist, "init_process_group", alone)
     monkeypatch.setattr(dist, "new_group", lambda *args, **kwargs: group(*args, **{**kwargs, "backend": "fake"}))
 
     def one(*args, **kwargs):
-        made.append(trainer(*args, at="nowhere", **kwargs))
+        made.append(trainer(*args, at=f"file://{tmp_path}/meet", **kwargs))
         return made[-1]
 
     yield one
