@@ -159,6 +159,8 @@ def main() -> None:
     print("\n| | completions/s | tokens/s |\n|---|---|---|")
     for name in ("loop", "generator alone", "trainer alone"):
         print(f"| {name} | {rates[name][0]:.0f} | {rates[name][1]:.0f} |")
+    if not rates["trainer alone"][0]:
+        raise SystemExit('no step had anything to train on: give more prompts, or Recipe.zero_variance="keep"')
     slower = min(rates["generator alone"][0], rates["trainer alone"][0])
     print(f"\nloop / slower side alone: {rates['loop'][0] / slower:.2f}")
     print(f"share of the time that the trainer waited for a batch: {rates['waits']:.2f}")
