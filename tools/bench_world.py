@@ -117,6 +117,9 @@ def watched(run: Run, folder: type[RunFolder] = RunFolder) -> Iterator[WatchedRu
         base = base_model(run, progress, ClusterTuner)
         tokenizer = load_tokenizer(base)
         with closing(folder(path / "run")) as files:
+            files.begin(
+                "# A run of a benchmark, which no configuration describes: the tool changes it after resolving.\n"
+            )
             yield WatchedRun(ClusterRun(run, base, files, tokenizer, *phrase_ids(run, tokenizer), progress), base)
     finally:
         ray.shutdown()
