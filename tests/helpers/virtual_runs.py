@@ -65,7 +65,8 @@ def command(folder: Path, out: Path, *more: str) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "coin.py").write_text(COIN)
     (folder / "coins.py").write_text(EXPERIMENT)
-    settings = SETTINGS if any("Run.schedule" in one for one in more) else {**SETTINGS, "PipelineRL.k": 2}
+    chosen = any(one.startswith(("Run.schedule", "PipelineRL.k")) for one in more)
+    settings = SETTINGS if chosen else {**SETTINGS, "PipelineRL.k": 2}
     sets = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     return [sys.executable, "-m", "scalelab", "run", str(folder / "coins.py"), "--out", str(out), *sets, *more]
 
