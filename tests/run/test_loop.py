@@ -97,7 +97,7 @@ def interrupt(process: subprocess.Popen[str], marker: str) -> None:
 
 
 def kill_generator(process: subprocess.Popen[str], marker: str) -> None:
-    generators = [pid for pid, line in processes_with(marker).items() if line.startswith("ray::GeneratorActor")]
+    generators = [pid for pid, line in processes_with(marker).items() if line.startswith("ray::EngineActor")]
     assert generators
     for pid in generators:
         os.kill(pid, signal.SIGKILL)
