@@ -2,7 +2,7 @@
 
 Axes: `_T` tokens, `_G` the generations of one prompt.
 
-The driver calls `build_step` on the step's groups and hands the result to the trainer together with a
+The loop calls `build_step` on the step's groups and hands the result to the trainer together with a
 `StepLoss`; `summarise` turns the trainer's sums into the figures of `metrics.jsonl`.
 """
 
