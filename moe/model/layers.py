@@ -21,10 +21,7 @@ from megatron.core.dist_checkpointing.mapping import (
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import MegatronModule
-from megatron.core.transformer.moe.moe_utils import (
-    MoEAuxLossAutoScaler,
-    compute_routing_scores_for_aux_loss,
-)
+from megatron.core.transformer.moe.moe_utils import compute_routing_scores_for_aux_loss
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
@@ -169,6 +166,24 @@ BIAS = "router.bias_E"
 """How the name of a router's bias ends, in a model and in a checkpoint."""
 
 
+class _AddLoss(torch.autograd.Function):
+    """Return a tensor as it is, and add a scalar loss to whatever is made of it.
+
+    Megatron's own keeps the loss's scale in a class attribute, made at the first backward pass of the process: a
+    rehearsal on fake tensors would leave a fake scale to all trainers after it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, loss: Tensor) -> Tensor:
+        ctx.save_for_backward(loss)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        [loss] = ctx.saved_tensors
+        return grad, torch.ones_like(loss)
+
+
 class Router(TopKRouter):
     """Megatron's router in fp32, which also counts the tokens each expert gets while training.
 
@@ -243,7 +258,7 @@ class Router(TopKRouter):
         z_T = logits.logsumexp(-1).square()
         if padding_mask is not None:
             z_T = z_T.masked_fill(padding_mask.flatten(), 0.0)
-        return MoEAuxLossAutoScaler.apply(logits, z_T.sum() * (weight / self.step_tokens))
+        return _AddLoss.apply(logits, z_T.sum() * (weight / self.step_tokens))
 
     def _apply_aux_loss(
         self,
@@ -262,7 +277,7 @@ class Router(TopKRouter):
             dist.all_reduce(chosen_E, group=self.tp_cp_group)
         weight = self.config.moe_aux_loss_coeff * self.num_experts / self.step_tokens
         loss = torch.dot(scores_for_aux_loss.sum(0), chosen_E / chosen_E.sum().clamp(min=1)) * weight
-        return MoEAuxLossAutoScaler.apply(probs, loss)
+        return _AddLoss.apply(probs, loss)
 
 
 class StackedExperts(MegatronModule):

@@ -146,24 +146,26 @@ def test_an_actor_holds_a_bounded_number_and_the_rest_waits_for_room() -> None:
 def test_killed_actors_lose_no_verdict_and_count_nothing_as_wrong() -> None:
     math = MathMiniature()
 
-    async def body(graders: ClusterGraders) -> list[list[Verdict]]:
-        killed = processes(graders)
-        prompts = [math.prompt(n) for n in range(50)]
+    async def grade_and_kill(graders: ClusterGraders, pid: int, prompts: list[Prompt]) -> list[list[Verdict]]:
         calls = [
             asyncio.ensure_future(
                 graders.grade(prompt, [completion(f"</think>{prompt.gold if n % 2 else 'x'}") for n in range(8)])
             )
             for prompt in prompts
         ]
-        for number, pid in enumerate(killed):
-            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-            while sum(call.done() for call in calls) < 5 * (number + 1):
-                await asyncio.sleep(0.01)
-            os.kill(pid, signal.SIGKILL)
-        verdicts = await asyncio.gather(*calls)
+        while sum(call.done() for call in calls) < 5:
+            await asyncio.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        return await asyncio.gather(*calls)
+
+    async def body(graders: ClusterGraders) -> list[list[Verdict]]:
+        killed, verdicts = processes(graders), []
+        for number, pid in enumerate(killed):  # one after the other: a completion that was lost twice is an error
+            prompts = [math.prompt(n) for n in range(50 * number, 50 * (number + 1))]
+            verdicts += await grade_and_kill(graders, pid, prompts)
+            while graders.room < 2 * CHUNK * DEPTH:  # both are up again
+                await asyncio.sleep(0.1)
         assert graders.counts["errors"] == 0
-        while graders.room < 2 * CHUNK * DEPTH:  # both are up again
-            await asyncio.sleep(0.1)
         assert not set(processes(graders)) & set(killed)
         return verdicts
 
