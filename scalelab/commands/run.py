@@ -1,8 +1,9 @@
 """Runs an experiment, or every member of a family, and ends with fits and a report.
 
-Members of a family are runs of their own, in runs/FAMILY/MEMBER/seed_S: one after the other on a machine, side by side
-on a cluster as far as its devices go. Finished ones are skipped, broken-off ones go on; one that fails does not stop
-the others, but makes the exit code 1. Ctrl-C stops everything in order; what was recorded stays readable.
+Members of a family are runs of their own, in runs/FAMILY/MEMBER/seed_S: one after the other on a machine (--jobs says
+how many virtual ones side by side), side by side on a cluster as far as its devices go. Finished ones are skipped,
+broken-off ones go on; one that fails does not stop the others, but makes the exit code 1. Ctrl-C stops everything in
+order; what was recorded stays readable.
 
 Examples:
   scalelab run quickstart --set Run.seed=1
@@ -10,6 +11,7 @@ Examples:
   scalelab run quickstart --sweep OptimizerConfig.lr=1e-4,3e-4 --seeds 0 1
   scalelab run recipes --hours 50000 --stop-losers
   scalelab run quickstart --virtual --hardware h100
+  scalelab run schedules_miniature --seeds 0 1 --jobs 2
 """
 
 from __future__ import annotations
@@ -73,6 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hardware", metavar="NAME", help="with --virtual: the devices that are pretended, such as h100"
     )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="virtual runs of a family side by side, one core each (1); results do not depend on it",
+    )
     add_json(parser)
 
 
@@ -124,6 +132,8 @@ def _run(args: argparse.Namespace) -> int | None:
 
         found = sweep_members(args.experiment, members, args.sets, args.seeds, args.out, grid(args.sweep))
         return _sweep(args, found)
+    if args.jobs is not None:
+        raise LabError(f"--jobs is for families and several seeds; {name} is one run")
     if args.hours is not None or args.stop_losers:
         raise LabError(f"--hours and --stop-losers are for families; end {name} with --set Budget.hours=…")
     _run_one(args, resolve_experiment(name, experiment, args.sets, imports=True))
@@ -188,12 +198,15 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
     from scalelab.report import write_report
     from scalelab.sweep.sweep import Sweep, SweepOptions, cluster_devices
 
+    if args.jobs is not None:
+        _check_jobs(args.jobs, members)
     demand_engines()
     heed_signals()  # its runs must not outlive it
     clusters = {(m.resolved.run.cluster.address, m.resolved.run.cluster.device) for m in members}
     [(address, device), *more] = clusters
     together = not more and address is not None and len(members) > 1
-    options = SweepOptions(args.hours, args.stop_losers, cluster_devices(address, device) if together else None)
+    devices = cluster_devices(address, device) if together else None
+    options = SweepOptions(args.hours, args.stop_losers, devices, args.jobs or 1)
     outcomes = Sweep(members, options, lambda line: print(line, file=sys.stderr, flush=True)).run()
     root = args.out or Path(*members[0].path.parts[:2])  # runs/FAMILY
     measured = [outcome for outcome in outcomes if outcome.member.evaluations()]
@@ -209,6 +222,22 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
         if report is not None:
             print(f"\nreport: {report}")
     return FAILED if "failed" in endings else INTERRUPTED if "interrupted" in endings else 0
+
+
+def _check_jobs(jobs: int, members: list[Member]) -> None:
+    """Refuse a number of runs side by side that would disturb each other.
+
+    Raises:
+        LabError: it is not positive, or a member holds cores on the wall clock.
+    """
+    if jobs < 1:
+        raise LabError(f"--jobs {jobs}: at least one run has to go on")
+    real = next((member for member in members if member.resolved.run.virtual is None), None)
+    if jobs > 1 and real is not None:
+        raise LabError(
+            f"--jobs {jobs}: {real.name} runs on the wall clock, where runs side by side slow each other down: add "
+            "--virtual, or share a cluster by Cluster.address"
+        )
 
 
 def _summary(outcome: Ended) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
@@ -9,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 TOKENIZER_TRACES = 4096
 KEY_TRACES = 256
 RL_ONLY = ("lr", "warmup_steps")
+# How long one run may wait while another makes the model that both start from.
+MAKER_SECONDS = 24 * 3600.0
 ROUTER_CHOICES = ("balance", "z_loss", "expert_bias", "freeze_router")
 
 
@@ -192,15 +195,39 @@ def base_model(run: Run, progress: Progress, tuner: StartTuner, cache: Path | No
         return folder
     cache.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    try:
-        _make(run, tokenizer, partial, progress, tuner)
-        os.replace(partial, folder)
-    except OSError:
-        if not folder.exists():  # else a run beside this one has made the same model meanwhile
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with _only_maker(folder, progress):
+        if folder.exists():  # a run beside this one has made it meanwhile
+            return folder
+        try:
+            _make(run, tokenizer, partial, progress, tuner)
+            os.replace(partial, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     return folder
+
+
+@contextmanager
+def _only_maker(folder: Path, progress: Progress) -> Iterator[None]:
+    """Hold the lock of a model, so that runs side by side make it once; the system frees it if its holder dies.
+
+    Raises:
+        LabError: another process has held it for `MAKER_SECONDS`.
+    """
+    path, deadline, told = folder.with_name(f"{folder.name}.lock"), time.monotonic() + MAKER_SECONDS, False
+    with open(path, "w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                pass
+            if time.monotonic() > deadline:
+                raise LabError(f"waited {MAKER_SECONDS / 3600:.0f} h for the run that holds {path} to make its model")
+            if not told:
+                progress.say("SFT: waiting for another run, which makes the same model")
+                told = True
+            time.sleep(0.5)
+        yield
 
 
 def _cache() -> Path:

@@ -31,7 +31,9 @@ class SweepOptions:
     stop_losers: bool = False
     """End a run early once `cannot_win` says so."""
     devices: int | None = None
-    """Devices that its runs may hold at the same time; None runs one after the other."""
+    """Devices of a cluster that its runs share: so many may be held at the same time; None if they share none."""
+    jobs: int = 1
+    """Runs side by side where they share no cluster."""
     poll_seconds: float = 1.0
     """Time between two looks at the runs."""
 
@@ -114,10 +116,20 @@ class Sweep:
     def _start(self) -> None:
         """Start waiting runs in order while devices are free; a run that does not fit is not overtaken."""
         while self.waiting and not self._spent_budget():
-            held = sum(child.member.devices for child in self.running)
-            if self.running and (self.options.devices is None or held + self.waiting[0].devices > self.options.devices):
+            if self.running and not self._fits(self.waiting[0]):
                 return
             self._launch(self.waiting.pop(0))
+
+    def _fits(self, member: Member) -> bool:
+        """Whether there is room for a run beside those that go on."""
+        if self.options.devices is None:
+            return len(self.running) < self.options.jobs
+        return sum(child.member.devices for child in self.running) + member.devices <= self.options.devices
+
+    @property
+    def _side_by_side(self) -> bool:
+        """Whether runs may go on at the same time, and need logs of their own."""
+        return self.options.devices is not None or self.options.jobs > 1
 
     def _launch(self, member: Member) -> None:
         number, verb = (
@@ -125,7 +137,7 @@ class Sweep:
             "goes on" if member.state() == "unfinished" else "starts",
         )
         log, where = None, ""
-        if self.options.devices is not None:
+        if self._side_by_side:
             member.path.parent.mkdir(parents=True, exist_ok=True)
             path = member.path.with_name(f"{member.path.name}.log")
             log, where = open(path, "ab"), f", writing to {path}"  # noqa: SIM115 - open as long as the process

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -133,6 +134,28 @@ def test_runs_stand_side_by_side_as_far_as_the_devices_go(tmp_path: Path) -> Non
     assert most_at_once(tmp_path) == 2
     with pytest.raises(LabError, match="needs 2 devices, the cluster has 1"):
         sweep(tmp_path, family(tmp_path / "other", "loss"), {"devices": 1}).run()
+
+
+@pytest.mark.timeout(120)
+def test_as_many_jobs_stand_side_by_side_as_asked(tmp_path: Path) -> None:
+    runs = family(tmp_path, "loss", "schedule", "curriculum")
+    outcomes = sweep(tmp_path, runs, {"jobs": 2}, dict.fromkeys([run.name for run in runs], (0, 1.5, 1.0))).run()
+    assert [outcome.ending for outcome in outcomes] == ["finished"] * 3
+    assert most_at_once(tmp_path) == 2
+    assert runs[0].path.with_name("seed_0.log").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["quickstart", "--jobs", "2"], "--jobs is for families and several seeds; quickstart is one run"),
+        (["schedules_miniature", "--jobs", "0"], "--jobs 0: at least one run has to go on"),
+        (["recipes_miniature", "--jobs", "2"], "--jobs 2: .* runs on the wall clock, .*: add --virtual, or share"),
+    ],
+)
+def test_jobs_that_would_disturb_each_other_are_refused(words: list[str], message: str, capsys: Any) -> None:
+    assert main(["run", *words]) == 1
+    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.timeout(120)

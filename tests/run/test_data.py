@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from moe.train.batch import Sequence
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
@@ -104,3 +108,32 @@ def test_a_pretrained_model_is_taken_if_it_is_the_runs_and_refused_by_what_diffe
     (folder / "config.json").write_text(json.dumps(other))
     with pytest.raises(LabError, match=r"is not the run's model: .*hidden_size.*kinds of layers.*vocab_size"):
         base_model(run, Progress(), LocalTuner)
+
+
+class Counted:
+    """A tuner that counts how often it is started, and is slow enough for another to ask meanwhile."""
+
+    started = 0
+
+    def __init__(self, run: Run) -> None:
+        type(self).started += 1
+
+    def start_step(self, sequences: list[Sequence], loss: Any, lr: float) -> Callable[[], float]:
+        time.sleep(0.2)
+        return lambda: 0.0
+
+    def save_hf(self, folder: Path) -> None:
+        (folder / "model.safetensors").touch()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.timeout(120)
+def test_runs_side_by_side_make_the_model_that_they_share_once(tmp_path: Path) -> None:
+    run = resolve("quickstart", ["SFT.steps=3"]).run
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda _: base_model(run, Progress(), Counted, tmp_path), range(3)))
+    assert len(set(made)) == 1
+    assert (made[0] / "model.safetensors").exists()
+    assert Counted.started == 1
