@@ -376,7 +376,7 @@ class Trainer:
         where = self.optimizer.not_finite() or "no gradient of this rank, but one of another"
         return (
             f"{self._skipped_in_a_row} steps in a row were skipped: the gradient norm is {norm}, with a loss of "
-            f"{loss:g}; not finite: {where}. Look at the advantages and the learning rate, and go on from an earlier "
+            f"{loss:g}; not finite: {where}. Look at the advantages and the learning rate, and resume from an earlier "
             "checkpoint"
         )
 
