@@ -90,10 +90,6 @@ class MixtureSampler(Iterator[Prompt]):
         if self._retire_at is not None and pass_rate >= self._retire_at:
             self._retired[name].add(prompt_id)
 
-    def history(self, prompt_id: str) -> tuple[float, ...]:
-        """Pass rates of the prompt's groups so far, oldest first."""
-        return tuple(self._history.get(prompt_id, ()))
-
     def metrics(self) -> dict[str, float]:
         """Counts since the start of the run, per task: drawn, retired, skipped (would have been drawn again)."""
         counts: dict[str, float] = {}

@@ -74,15 +74,6 @@ class Task(Protocol):
         ...
 
 
-@runtime_checkable
-class TracedTask(Task, Protocol):
-    """A task that can also show how to solve its problems, for supervised fine-tuning."""
-
-    def trace(self, index: int) -> tuple[Prompt, str]:
-        """SFT example number `index`: a prompt that is never held out, and a completion for it."""
-        ...
-
-
 _VALUES = ("name", "size", "held_out_size", "has_thinking")
 _MISSING = object()
 _METHODS = {"prompt": 1, "held_out": 1, "verifier": 0, "describe": 0}

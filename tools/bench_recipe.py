@@ -20,7 +20,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from moe.train.batch import Sequence
+from moe.train.batch import TrainingSequence
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO, Loss
 from scalelab.recipe.recipe import Recipe
@@ -84,9 +84,9 @@ def synthetic_rollout(rng: np.random.Generator, setting: Setting, prompt: int) -
     )
 
 
-def micro_batches(sequences: list[Sequence], budget: int) -> list[dict[str, torch.Tensor]]:
+def micro_batches(sequences: list[TrainingSequence], budget: int) -> list[dict[str, torch.Tensor]]:
     """Pack the extras of consecutive sequences, up to the budget of tokens each."""
-    packs: list[list[Sequence]] = [[]]
+    packs: list[list[TrainingSequence]] = [[]]
     for sequence in sequences:
         if packs[-1] and sum(map(len, packs[-1])) + len(sequence) > budget:
             packs.append([])

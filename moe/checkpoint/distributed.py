@@ -33,10 +33,10 @@ from moe.checkpoint.folder import (
     Manifest,
     check_files,
     check_model,
-    finished,
+    finished_checkpoints,
     read_manifest,
 )
-from moe.checkpoint.saver import Saver, Staged, one_line, together
+from moe.checkpoint.saver import Staged, one_line, together
 from moe.checkpoint.trusted import check_trusted
 from moe.errors import MoeError
 from moe.model.gpt import LogProbModel
@@ -102,18 +102,6 @@ def stage(
     return staged
 
 
-def save_weights(
-    path: str | os.PathLike[str], model: LogProbModel, hf_config: dict[str, Any], layout: Layout, deadline: float
-) -> None:
-    """Write a checkpoint of a model without optimiser, from which a trainer starts afresh; collective.
-
-    Raises:
-        MoeError: on every rank, if it cannot be written within ``deadline`` seconds.
-    """
-    staged = stage(path, model, None, hf_config, layout, {"version": 0, "skipped": 0, "in_a_row": 0})
-    Saver(deadline).start(staged, background=False)
-
-
 def _same_on_every_rank(common: dict[str, Any]) -> dict[str, Any]:
     """What Megatron is to compare: the ranks that hold no copy of the optimiser's state differ in just that."""
     return {name: value for name, value in common.items() if name != "optimizer"}
@@ -155,7 +143,9 @@ def choose(path: str | os.PathLike[str], hf_config: dict[str, Any], fallback: bo
         MoeError: on every rank, naming what is wrong with it, and with those before it.
     """
     path = Path(path)
-    earlier = [other for other in reversed(finished(path.parent)) if other.name < path.name] if fallback else []
+    earlier = (
+        [other for other in reversed(finished_checkpoints(path.parent)) if other.name < path.name] if fallback else []
+    )
     passed: list[str] = []
     for candidate in (path, *earlier):
         problem = _problem(candidate, hf_config)

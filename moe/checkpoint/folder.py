@@ -99,7 +99,7 @@ def step_folder(root: str | os.PathLike[str], version: int) -> Path:
     return Path(root) / f"step_{version:06d}"
 
 
-def finished(root: str | os.PathLike[str]) -> list[Path]:
+def finished_checkpoints(root: str | os.PathLike[str]) -> list[Path]:
     """The folders under ``root`` that have a manifest, oldest step first."""
     steps = ((_STEP.fullmatch(path.parent.name), path.parent) for path in Path(root).glob(f"*/{MANIFEST}"))
     return [path for _, path in sorted((int(match[1]), path) for match, path in steps if match)]
@@ -273,7 +273,7 @@ def newest(
         MoeError: if there is none, or what is wrong with it.
     """
     passed: list[str] = []
-    for path in reversed(finished(root)):
+    for path in reversed(finished_checkpoints(root)):
         try:
             check(path, hf_config, contents)
         except MoeError as error:
@@ -313,7 +313,7 @@ def prune(root: Path, policy: CheckpointPolicy, written: Path | None = None) -> 
         policy: which stay.
         written: the checkpoint that was written just now, which stays whatever others there are.
     """
-    steps = {path: int(path.name.removeprefix("step_")) for path in finished(root)}
+    steps = {path: int(path.name.removeprefix("step_")) for path in finished_checkpoints(root)}
     kept = policy.kept(steps.values())
     for path, step in steps.items():
         if step not in kept and path != written:

@@ -9,8 +9,7 @@ Axes: _T tokens of this rank, _E experts, _K experts per token, _L layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from moe.errors import MoeError
 from moe.model.architectures import architecture
-from moe.train.batch import Sequence
+from moe.train.batch import TrainingSequence
 from moe.train.config import TrainerConfig
 
 
@@ -71,7 +70,7 @@ def prescribe(choices: dict[int, Choice], routed_TLK: Tensor | None, part: int, 
         choice.experts_TK = None if routed_TLK is None else routed_TLK[:, layer].chunk(parts)[part]
 
 
-def check_replay(sequences: Items[Sequence], hf_config: dict[str, Any], config: TrainerConfig) -> None:
+def check_replay(sequences: Sequence[TrainingSequence], hf_config: dict[str, Any], config: TrainerConfig) -> None:
     """Refuse routed experts that this model or layout cannot replay.
 
     Raises:

@@ -5,7 +5,7 @@ Axes: _T tokens of this rank, _U tokens of all ranks of the group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def gather_rows(rows_T: Tensor, sizes: Items[int], group: dist.ProcessGroup) -> Tensor:
+def gather_rows(rows_T: Tensor, sizes: Sequence[int], group: dist.ProcessGroup) -> Tensor:
     """The rows of all ranks of a group, in the order of the ranks.
 
     Args:
@@ -24,7 +24,7 @@ def gather_rows(rows_T: Tensor, sizes: Items[int], group: dist.ProcessGroup) -> 
     return _GatherRows.apply(rows_T, tuple(sizes), group)
 
 
-def sum_rows(rows_U: Tensor, sizes: Items[int], group: dist.ProcessGroup) -> Tensor:
+def sum_rows(rows_U: Tensor, sizes: Sequence[int], group: dist.ProcessGroup) -> Tensor:
     """Sum over a group what every rank has for all rows, and keep this rank's rows; undoes `gather_rows`."""
     return _SumRows.apply(rows_U, tuple(sizes), group)
 

@@ -6,7 +6,7 @@ Axes: _T tokens of a sequence (or of a whole micro-batch, packed end to end).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ from moe.errors import MoeError
 
 
 @dataclass
-class Sequence:
+class TrainingSequence:
     """One token sequence (prompt and completion) and what the loss needs to know of each of its tokens.
 
     Value ``t`` of an extra belongs to token ``t`` as a *target*, that is to the log-probability of token
@@ -52,7 +52,7 @@ class Sequence:
         return len(self.tokens_T)
 
 
-def deal(lengths: Items[int], ranks: int, tokens_per_micro_batch: int) -> list[list[list[int]]]:
+def deal(lengths: Sequence[int], ranks: int, tokens_per_micro_batch: int) -> list[list[list[int]]]:
     """Deal sequences out so that all ranks run the same number of about equally full micro-batches within a budget.
 
     The longest sequence goes first, each to the emptiest micro-batch (LPT, Graham 1969); every rank computes the same
@@ -76,7 +76,7 @@ def deal(lengths: Items[int], ranks: int, tokens_per_micro_batch: int) -> list[l
     return [[sorted(bins[micro * ranks + rank]) for micro in range(per_rank)] for rank in range(ranks)]
 
 
-def _spread(lengths: Items[int], order: Items[int], count: int, most: int) -> list[list[int]] | None:
+def _spread(lengths: Sequence[int], order: Sequence[int], count: int, most: int) -> list[list[int]] | None:
     """Put each sequence into the emptiest of ``count`` bins; None if one comes to hold more than ``most`` tokens."""
     bins: list[list[int]] = [[] for _ in range(count)]
     heap = [(0, number) for number in range(count)]

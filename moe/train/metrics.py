@@ -5,7 +5,7 @@ Axes: _L layers with experts, _E experts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ _OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.R
 _LOCAL = {"sum": torch.sum, "max": torch.amax, "min": torch.amin}
 
 
-def reduce_metrics(reports: Items[dict[str, Tensor]], group: dist.ProcessGroup) -> dict[str, float]:
+def reduce_metrics(reports: Sequence[dict[str, Tensor]], group: dist.ProcessGroup) -> dict[str, float]:
     """Put together scalars of every micro-batch and rank, each as the end of its name says.
 
     Args:
@@ -45,7 +45,7 @@ def reduce_metrics(reports: Items[dict[str, Tensor]], group: dist.ProcessGroup) 
     return reduced
 
 
-def take_loads(routers: Items[Router]) -> list[Tensor]:
+def take_loads(routers: Sequence[Router]) -> list[Tensor]:
     """Tokens that the experts of each layer got on all ranks since the last call, fp32 [E] each; collective.
 
     Args:
@@ -60,7 +60,7 @@ def take_loads(routers: Items[Router]) -> list[Tensor]:
     return list(load_LE)
 
 
-def load_metrics(loads: Items[Tensor]) -> dict[str, float]:
+def load_metrics(loads: Sequence[Tensor]) -> dict[str, float]:
     """How unevenly experts were used: the busiest expert's tokens over the mean; collective over the pipeline stages.
 
     Args:

@@ -12,7 +12,7 @@ Axes: _T packed tokens of this rank, _S segments, _P places of a padded block (s
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
-from moe.train.batch import Sequence
+from moe.train.batch import TrainingSequence
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Segments:
         return max((length for _, length in self.shapes), default=0)
 
 
-def segments(lengths: Items[int], chunk: int | None = None, waste: float = 0.15, share: Share = WHOLE) -> Segments:
+def segments(lengths: Sequence[int], chunk: int | None = None, waste: float = 0.15, share: Share = WHOLE) -> Segments:
     """Cut sequences at multiples of ``chunk`` and put pieces of similar length into one padded block.
 
     Args:
@@ -190,7 +190,7 @@ def turn_of(angles_T1F: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
 
 
 def pack(
-    sequences: Items[Sequence],
+    sequences: Sequence[TrainingSequence],
     chunks: set[int | None],
     device: torch.device | str = "cpu",
     share: Share = WHOLE,
@@ -234,7 +234,7 @@ def pack(
     )
 
 
-def _routed(sequences: Items[Sequence], fill: int) -> np.ndarray | None:
+def _routed(sequences: Sequence[TrainingSequence], fill: int) -> np.ndarray | None:
     """The experts prescribed for the row's tokens; the padding has none."""
     parts = [s.routed_TLK for s in sequences if s.routed_TLK is not None]
     if not parts:

@@ -12,8 +12,7 @@ import contextlib
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,7 +33,7 @@ from moe.model.architectures import architecture
 from moe.model.choice import check_replay, prescribe
 from moe.model.init import InitialWeights
 from moe.train import parallel
-from moe.train.batch import Sequence, deal
+from moe.train.batch import TrainingSequence, deal
 from moe.train.config import TrainerConfig
 from moe.train.layout import check_layout
 from moe.train.metrics import load_metrics, reduce_metrics, take_loads
@@ -111,7 +110,7 @@ class Trainer:
 
     def train_step(
         self,
-        sequences: Items[Sequence],
+        sequences: Sequence[TrainingSequence],
         loss_fn: LossFunction,
         lr: float | None = None,
         entropy_grad: bool = False,
@@ -167,7 +166,7 @@ class Trainer:
         )
 
     @torch.no_grad()
-    def logprobs(self, sequences: Items[Sequence]) -> list[np.ndarray]:
+    def logprobs(self, sequences: Sequence[TrainingSequence]) -> list[np.ndarray]:
         """Log-probability of every token given those before it.
 
         Returns:
@@ -329,7 +328,7 @@ class Trainer:
     def _data_rank(self) -> int:
         return parallel_state.get_data_parallel_rank()
 
-    def _plan(self, sequences: Items[Sequence]) -> list[list[list[int]]]:
+    def _plan(self, sequences: Sequence[TrainingSequence]) -> list[list[list[int]]]:
         if not sequences:
             raise MoeError("there are no sequences; give at least one")
         lengths = [len(s) for s in sequences]
@@ -340,7 +339,7 @@ class Trainer:
         ranks = parallel_state.get_data_parallel_world_size()
         return deal(lengths, ranks, self.config.tokens_per_micro_batch)
 
-    def _my_micro_batches(self, sequences: Items[Sequence], plan: list[list[int]]) -> list[_MicroBatch]:
+    def _my_micro_batches(self, sequences: Sequence[TrainingSequence], plan: list[list[int]]) -> list[_MicroBatch]:
         share = parallel.share_of_row()
         return [
             _MicroBatch([sequences[i] for i in indices], sequences[0], self._chunks, self._device, share)
@@ -405,13 +404,18 @@ class _MicroBatch:
     """
 
     def __init__(
-        self, sequences: list[Sequence], like: Sequence, chunks: set[int | None], device: torch.device, share: Share
+        self,
+        sequences: list[TrainingSequence],
+        like: TrainingSequence,
+        chunks: set[int | None],
+        device: torch.device,
+        share: Share,
     ) -> None:
         idle = not sequences
         if idle:
             extras = {name: np.zeros_like(v[:1]) for name, v in like.extras.items()}
             routed_TLK = None if like.routed_TLK is None else like.routed_TLK[:1]
-            sequences = [Sequence(like.tokens_T[:1], extras, routed_TLK)]
+            sequences = [TrainingSequence(like.tokens_T[:1], extras, routed_TLK)]
         self.packed = pack(sequences, chunks, device, share, idle)
         self.extras = {
             name: torch.from_numpy(np.concatenate([s.extras[name] for s in sequences])).to(device)

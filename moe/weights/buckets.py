@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Entry:
+class BucketEntry:
     """Where a tensor lies in its bucket.
 
     Attributes:
@@ -40,7 +40,7 @@ class Bucket:
     """
 
     data: np.ndarray
-    entries: tuple[Entry, ...]
+    entries: tuple[BucketEntry, ...]
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of every entry; the tensors are views of the buffer and must not be written to."""
@@ -78,10 +78,10 @@ _ALIGNMENT = 16
 
 
 def _bucket(held: list[tuple[str, Tensor]]) -> Bucket:
-    entries: list[Entry] = []
+    entries: list[BucketEntry] = []
     offset = 0
     for name, tensor in held:
-        entries.append(Entry(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), offset))
+        entries.append(BucketEntry(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), offset))
         offset += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
     data = np.zeros(offset, np.uint8)
     flat = torch.from_numpy(data)

@@ -153,7 +153,7 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
 
 def _resume(args: argparse.Namespace) -> None:
     from scalelab.experiment import load, resolve, resolve_experiment
-    from scalelab.run.folder import MANIFEST, latest_folder, read_manifest
+    from scalelab.run.folder import MANIFEST, latest_folder, read_run_manifest
     from scalelab.run.progress import Progress
     from scalelab.run.session import resume
 
@@ -170,7 +170,7 @@ def _resume(args: argparse.Namespace) -> None:
             )
         asked = resolve_experiment(name, experiment, args.sets, imports=True)
         path = args.out or (path if (path / MANIFEST).exists() else latest_folder(name))
-    read_manifest(path)
+    read_run_manifest(path)
     own = resolve(str(path / "config.gin"), imports=True)
     with Progress() as progress:
         resume(path, own, asked, progress)

@@ -16,7 +16,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from moe.model.architectures import architecture
-from moe.train.batch import Sequence
+from moe.train.batch import TrainingSequence
 from moe.train.trainer import _LOSS, Trainer
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import shapes
@@ -197,10 +197,10 @@ def micro_batch(longest: int, budget: int) -> list[int]:
     return [longest] * whole + ([rest] if rest else [])
 
 
-def _sequence(tokens: int, number: int) -> Sequence:
+def _sequence(tokens: int, number: int) -> TrainingSequence:
     """A completion as the recipe hands it to the trainer."""
     floats = {name: np.ones(tokens, np.float32) for name in ("old_logprobs", "advantages", "weights", "same_version")}
-    return Sequence(np.zeros(tokens, np.int32), {**floats, "sequence_ids": np.full(tokens, number, np.int64)})
+    return TrainingSequence(np.zeros(tokens, np.int32), {**floats, "sequence_ids": np.full(tokens, number, np.int64)})
 
 
 def _group_names(context: bool) -> dict[str, str]:

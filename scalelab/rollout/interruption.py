@@ -127,12 +127,12 @@ _NEVER = 2**62
 
 
 class ForcePhraseV1(LogitsProcessorV1):
-    """Force the phrase under Model Runner V1, which is the only one on a CPU; one `_Place` per sequence."""
+    """Force the phrase under Model Runner V1, which is the only one on a CPU; one `_Interrupted` per sequence."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         phrases = _phrases(vllm_config)
         self._phrase, self._reader = phrases.interruption, Reader(phrases.end_think)
-        self._places: dict[int, _Place] = {}
+        self._interrupted: dict[int, _Interrupted] = {}
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
@@ -147,22 +147,22 @@ class ForcePhraseV1(LogitsProcessorV1):
         if batch_update is None:
             return
         for row in batch_update.removed:
-            self._places.pop(row, None)
+            self._interrupted.pop(row, None)
         for row, params, _, output_ids in batch_update.added:
-            self._places.pop(row, None)
+            self._interrupted.pop(row, None)
             position = (params.extra_args or {}).get(POSITION)
             if position is not None:
-                self._places[row] = _Place(position, output_ids)
+                self._interrupted[row] = _Interrupted(position, output_ids)
         for source, target, direction in batch_update.moved:
-            moved, replaced = self._places.pop(source, None), self._places.pop(target, None)
+            moved, replaced = self._interrupted.pop(source, None), self._interrupted.pop(target, None)
             if moved is not None:
-                self._places[target] = moved
+                self._interrupted[target] = moved
             if direction == MoveDirectionality.SWAP and replaced is not None:
-                self._places[source] = replaced
+                self._interrupted[source] = replaced
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Leave only the phrase's next token in the rows that are due; `logits` is [B, V], changed in place."""
-        for row, place in self._places.items():
+        for row, place in self._interrupted.items():
             step = len(place.output_ids) - place.position
             if 0 <= step < len(self._phrase):
                 if place.closed is None:
@@ -174,7 +174,7 @@ class ForcePhraseV1(LogitsProcessorV1):
 
 
 @dataclass
-class _Place:
+class _Interrupted:
     """A sequence of the batch that is to be interrupted."""
 
     position: int

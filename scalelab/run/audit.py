@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from moe.checkpoint.folder import check, finished, read_manifest, read_state
+from moe.checkpoint.folder import check, finished_checkpoints, read_manifest, read_state
 from moe.errors import MoeError
 from scalelab.errors import LabError
-from scalelab.run.folder import check_config, read_lines
-from scalelab.run.folder import read_manifest as read_run_manifest
+from scalelab.run.folder import check_config, read_lines, read_run_manifest
 from scalelab.run.recovery import CHECKPOINTS, lost_rollouts
 from scalelab.run.retention import Retention
 
@@ -249,7 +248,7 @@ def _disagreement(line: Line, rows: list[Line]) -> str | None:
 
 def _checkpoints(path: Path, contents: bool, found: Audit) -> Iterator[tuple[Path, Line]]:
     """Every whole checkpoint with its state; what is wrong with the others is noted."""
-    for checkpoint in finished(path / CHECKPOINTS):
+    for checkpoint in finished_checkpoints(path / CHECKPOINTS):
         try:
             check(checkpoint, contents=contents)
             state = read_state(checkpoint)

@@ -19,7 +19,7 @@ import numpy as np
 
 from moe.errors import MoeError
 from moe.model.architectures import architecture
-from moe.train.batch import Sequence
+from moe.train.batch import TrainingSequence
 from moe.weights.hf_folder import is_multimodal, write_text_model
 from scalelab import __version__
 from scalelab.errors import LabError
@@ -132,7 +132,7 @@ def cache_key(run: Run, tokenizer: Any) -> str:
 class Tuner(Protocol):
     """A trainer for supervised fine-tuning."""
 
-    def start_step(self, sequences: list[Sequence], loss: Any, lr: float) -> Callable[[], float]:
+    def start_step(self, sequences: list[TrainingSequence], loss: Any, lr: float) -> Callable[[], float]:
         """Start an optimiser step; what is returned waits for its loss."""
 
     def save_hf(self, folder: Path) -> None:
@@ -156,7 +156,7 @@ class LocalTuner:
         self._folder = tempfile.TemporaryDirectory(prefix="scalelab-sft-")
         self._trainer = Trainer(run.model.to_hf(), run.trainer_config, rendezvous=f"file://{self._folder.name}/meet")
 
-    def start_step(self, sequences: list[Sequence], loss: Any, lr: float) -> Callable[[], float]:
+    def start_step(self, sequences: list[TrainingSequence], loss: Any, lr: float) -> Callable[[], float]:
         """Take an optimiser step."""
         result = self._trainer.train_step(sequences, loss, lr)
         return lambda: result.loss
@@ -259,7 +259,7 @@ def _fine_tune(run: Run, tokenizer: Any, model: Tuner, progress: Progress) -> No
         progress.say(f"SFT: done in {time.monotonic() - began:.0f} s, loss {pending():.3f}")
 
 
-def _batches(run: Run, tokenizer: Any) -> Iterator[list[Sequence]]:
+def _batches(run: Run, tokenizer: Any) -> Iterator[list[TrainingSequence]]:
     for step in range(run.sft.steps):
         examples = traces(run, step * run.sft.traces_per_step, run.sft.traces_per_step)
         prompts = tokenizer([prompt.text for prompt, _ in examples])["input_ids"]
@@ -271,11 +271,11 @@ def _batches(run: Run, tokenizer: Any) -> Iterator[list[Sequence]]:
         ]
 
 
-def trace_sequence(prompt_ids: list[int], answer_ids: list[int], total: int) -> Sequence:
+def trace_sequence(prompt_ids: list[int], answer_ids: list[int], total: int) -> TrainingSequence:
     """One SFT example: every answer token weighs 1/total, so that a step's loss is the mean over its answer tokens."""
     weights_T = np.zeros(len(prompt_ids) + len(answer_ids), dtype=np.float32)
     weights_T[len(prompt_ids) :] = 1.0 / total
-    return Sequence(np.array(prompt_ids + answer_ids, dtype=np.int32), {"weights": weights_T})
+    return TrainingSequence(np.array(prompt_ids + answer_ids, dtype=np.int32), {"weights": weights_T})
 
 
 def cross_entropy(logprobs_T: Any, entropy_T: Any, extras: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

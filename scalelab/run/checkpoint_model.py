@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moe.checkpoint.folder import MANIFEST, finished, read_manifest
+from moe.checkpoint.folder import MANIFEST, finished_checkpoints, read_manifest
 from moe.errors import MoeError
 from moe.weights.hf_folder import read_config
 from scalelab.errors import LabError
@@ -113,7 +113,7 @@ def find_model(path: Path, run: Run | None = None) -> CheckpointModel:
             raise LabError(f"{path} is a checkpoint of a run: export it first (scalelab export)")
         return CheckpointModel(path, read_manifest(path).model, run)
     if (path / "config.gin").is_file():
-        steps = finished(path / "checkpoints")
+        steps = finished_checkpoints(path / "checkpoints")
         hint = f"name one of its checkpoints, such as {steps[-1]}" if steps else "and it has no checkpoint yet"
         raise LabError(f"{path} is a run: {hint}")
     if not (path / "config.json").is_file() or not any(path.glob("*.safetensors")):

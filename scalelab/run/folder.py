@@ -53,7 +53,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_run_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a run's folder.
 
     Raises:
@@ -175,7 +175,7 @@ class RunFolder:
         sync(path)
         self._board: Board | None = _open_board(path / "tensorboard")
         self._trackers: Trackers | None = None
-        self.manifest: dict[str, Any] = read_manifest(path) if (path / MANIFEST).exists() else {}
+        self.manifest: dict[str, Any] = read_run_manifest(path) if (path / MANIFEST).exists() else {}
 
     @property
     def checkpoints(self) -> Path:

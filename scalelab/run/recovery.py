@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moe.checkpoint.folder import check, digest, finished, read_state, restore_replaced, set_aside
+from moe.checkpoint.folder import check, digest, finished_checkpoints, read_state, restore_replaced, set_aside
 from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.run.folder import check_config
@@ -49,7 +49,7 @@ def choose(run_folder: Path, hf_config: dict[str, Any] | None = None) -> Return:
     root = run_folder / CHECKPOINTS
     restore_replaced(root)
     passed: dict[Path, str] = {}
-    for path in reversed(finished(root)):
+    for path in reversed(finished_checkpoints(root)):
         try:
             check(path, hf_config)
             state = read_state(path)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from moe.checkpoint.folder import finished, read_state
+from moe.checkpoint.folder import finished_checkpoints, read_state
 from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
@@ -75,7 +75,7 @@ def _cut(joined: np.ndarray, lengths: np.ndarray) -> list[np.ndarray | None]:
 def prune_rollouts(folder: Path, keep: str | None = None) -> None:
     """Delete the files of rollouts that no finished checkpoint in `folder` names, but for `keep`."""
     try:
-        named = {keep, *(read_state(path)["rollouts"] for path in finished(folder))}
+        named = {keep, *(read_state(path)["rollouts"] for path in finished_checkpoints(folder))}
     except MoeError:  # nobody knows what a damaged one names
         return
     for path in folder.glob("rollouts_*.npz"):

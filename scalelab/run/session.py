@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import LabError
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.run.config import Run
-from scalelab.run.folder import RunFolder, check_config, free_folder, read_manifest
+from scalelab.run.folder import RunFolder, check_config, free_folder, read_run_manifest
 from scalelab.run.progress import Progress
 from scalelab.run.recovery import choose
 from scalelab.run.retention import check_disk
@@ -67,7 +67,7 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
     Raises:
         LabError: it is no run, it has finished, it is still running, or it is not what was asked for.
     """
-    manifest = read_manifest(path)
+    manifest = read_run_manifest(path)
     check_config(path, manifest)
     if manifest.get("status") == "finished":
         raise LabError(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 
 @dataclass
-class Entry:
+class OutstandingGroup:
     """A group that is started and not yet trained on or dropped."""
 
     number: int
@@ -43,7 +43,7 @@ class Schedule(ABC):
     """Optimiser steps that the run may take in all; no group is started that could only be trained on after them."""
     trainer_version: int = 0
     """Optimiser steps taken."""
-    _entries: dict[str, Entry] = field(default_factory=dict)
+    _entries: dict[str, OutstandingGroup] = field(default_factory=dict)
     _outstanding: Counter[int] = field(default_factory=Counter)
     """Entries by version."""
     _finished: dict[int, set[str]] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Schedule(ABC):
         """Book a group that is being generated from `generator_version` on."""
         if group in self._entries:
             raise ValueError(f"group {group} is outstanding already")
-        self._add(group, Entry(self._drawn, generator_version))
+        self._add(group, OutstandingGroup(self._drawn, generator_version))
 
     def finished(self, group: str) -> None:
         """Book a group whose completions are all graded."""
@@ -133,17 +133,17 @@ class Schedule(ABC):
         self.trainer_version = state["trainer_version"]
         self._entries, self._outstanding, self._finished, self._waiting = {}, Counter(), {}, 0
         for name, number, version, finished in state["groups"]:
-            self._add(name, Entry(number, version))
+            self._add(name, OutstandingGroup(number, version))
             if finished:
                 self.finished(name)
         self._drawn = state["drawn"]
 
-    def _entry(self, group: str) -> Entry:
+    def _entry(self, group: str) -> OutstandingGroup:
         if group not in self._entries:
             raise ValueError(f"group {group} was never started, or is settled")
         return self._entries[group]
 
-    def _add(self, group: str, entry: Entry) -> None:
+    def _add(self, group: str, entry: OutstandingGroup) -> None:
         self._entries[group] = entry
         self._outstanding[entry.version] += 1
         self._drawn = max(self._drawn, entry.number + 1)

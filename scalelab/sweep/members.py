@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from scalelab.errors import LabError
 from scalelab.experiment import Experiment, Resolved, read_settings, resolve_experiment, settings_in
-from scalelab.run.folder import read_manifest
+from scalelab.run.folder import read_run_manifest
 from scalelab.sweep.grid import Point
 
 State = Literal["new", "unfinished", "finished"]
@@ -53,7 +53,7 @@ class Member:
                 f"{self.path} holds a run with another configuration (`scalelab show {self.spec} --diff {config}` says "
                 "where it differs): move it away, or give another --out"
             )
-        return "finished" if read_manifest(self.path).get("status") == "finished" else "unfinished"
+        return "finished" if read_run_manifest(self.path).get("status") == "finished" else "unfinished"
 
     def command(self) -> list[str]:
         """The command that starts the run, or resumes it."""

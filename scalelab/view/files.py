@@ -52,7 +52,7 @@ def read_text(folder: Path, name: str) -> str:
         return file.read(LONGEST_TEXT).decode("utf-8", "replace")
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def shown_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a run, {} if there is none.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Any
 from scalelab.curves import Curve
 from scalelab.errors import LabError
 from scalelab.view.discover import Member
-from scalelab.view.files import Lines, inside, number, read_manifest, read_text
+from scalelab.view.files import Lines, inside, number, read_text, shown_manifest
 from scalelab.view.judge import Reading
 from scalelab.view.metrics import held_out_panels, metric_panels, staleness
 from scalelab.view.points import run_points, table_points
@@ -59,7 +59,7 @@ class ViewedRun:
                 self._try(lines.update)
                 if lines.broken:
                     self.problems.append(f"{lines.name}: {lines.broken} lines are not JSON objects and were left out")
-            self.manifest = self._try(lambda: read_manifest(self.member.path)) or {}
+            self.manifest = self._try(lambda: shown_manifest(self.member.path)) or {}
             self.settings = bindings(self._try(lambda: read_text(self.member.path, "config.gin")) or "")
         self.curves = self._read_curves()
         self.points = self._read_points()

@@ -24,7 +24,7 @@ from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
 from scalelab.run.evaluations import InFlightEvaluation
-from scalelab.run.folder import RunFolder, check_config, read_manifest
+from scalelab.run.folder import RunFolder, check_config, read_run_manifest
 from scalelab.run.journal import Journal
 from scalelab.run.keeping import Keeper
 from scalelab.run.loop import Loop, TrainerLostError
@@ -259,7 +259,7 @@ def live(path: Path, resolved: Resolved) -> None:
     begun = (path / "manifest.json").exists()
     folder = RunFolder(path)
     if begun:
-        check_config(path, read_manifest(path))
+        check_config(path, read_run_manifest(path))
     else:
         names = [task.name for task in resolved.run.tasks]
         folder.begin(resolved.config_gin(), status="running", held_out=dict.fromkeys(names, 2))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from moe.model.config import Llama, Llama3Rope, Llama4Text, Mixtral, Model, Qwen3, Qwen3Moe
-from moe.train.batch import Sequence
+from moe.train.batch import TrainingSequence
 from moe.train.config import OptimizerConfig, TrainerConfig
 from moe.train.trainer import Trainer
 
@@ -54,18 +54,18 @@ def trainer(model: Model, rank: int = 0, world: int = 1, at: str | None = None, 
     return Trainer(model.to_hf(), TrainerConfig(**settings), rank, world, at or rendezvous(), weights)
 
 
-def batch(seed: int, count: int = 12, longest: int = 60) -> list[Sequence]:
+def batch(seed: int, count: int = 12, longest: int = 60) -> list[TrainingSequence]:
     """Random sequences with random weights, some of a single token."""
     rng = np.random.default_rng(seed)
     sequences = []
     for length in [1, longest, *rng.integers(1, longest, count - 2)]:
         weight_T = rng.normal(size=length).astype(np.float32) / 100
         weight_T[0] = 0
-        sequences.append(Sequence(rng.integers(0, 96, length, dtype=np.int32), {"weight": weight_T}))
+        sequences.append(TrainingSequence(rng.integers(0, 96, length, dtype=np.int32), {"weight": weight_T}))
     return sequences
 
 
-def routed(sequences: list[Sequence], model: Model) -> list[Sequence]:
+def routed(sequences: list[TrainingSequence], model: Model) -> list[TrainingSequence]:
     """The same with random experts prescribed for most tokens, different ones for each token."""
     hf, rng = model.to_hf(), np.random.default_rng(len(sequences))
     experts, chosen = hf.get("num_local_experts") or hf["num_experts"], hf["num_experts_per_tok"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moe.errors import MoeError
-from moe.train.batch import Sequence, deal
+from moe.train.batch import TrainingSequence, deal
 from moe.train.packing import Share, pack, segments
 
 lengths = st.lists(st.integers(1, 50), min_size=1, max_size=30)
@@ -60,7 +60,7 @@ def test_segments_hold_each_token_once_in_its_chunk(lengths, chunk):
 
 @given(lengths)
 def test_packed_targets_are_the_next_tokens_and_align_undoes_the_shift(lengths):
-    sequences = [Sequence(np.arange(n, dtype=np.int32) + 10 * i) for i, n in enumerate(lengths)]
+    sequences = [TrainingSequence(np.arange(n, dtype=np.int32) + 10 * i) for i, n in enumerate(lengths)]
     packed = pack(sequences, {None})
     moved = packed.align(packed.targets_T.float())
     expected = np.concatenate([np.concatenate([[0], s.tokens_T[1:]]) for s in sequences])
@@ -71,7 +71,7 @@ def test_packed_targets_are_the_next_tokens_and_align_undoes_the_shift(lengths):
 @given(lengths, st.sampled_from([None, 1, 4, 16]), st.integers(1, 4), st.integers(1, 3))
 def test_ranks_that_share_a_row_see_together_what_one_sees(lengths, chunk, ranks, multiple):
     """By the definition: a token sees those before it in its own chunk of its own sequence."""
-    sequences = [Sequence(np.arange(1, n + 1, dtype=np.int32)) for n in lengths]
+    sequences = [TrainingSequence(np.arange(1, n + 1, dtype=np.int32)) for n in lengths]
     shares = [pack(sequences, {chunk}, share=Share(rank, ranks, multiple)) for rank in range(ranks)]
     total = sum(lengths)
     size = shares[0].tokens_1T.shape[1]
@@ -96,15 +96,15 @@ def test_ranks_that_share_a_row_see_together_what_one_sees(lengths, chunk, ranks
 
 
 def test_a_token_that_keeps_a_rank_in_step_counts_as_padding():
-    packed = pack([Sequence(np.ones(1, np.int32))], {None}, share=Share(0, 1, 2), idle=True)
+    packed = pack([TrainingSequence(np.ones(1, np.int32))], {None}, share=Share(0, 1, 2), idle=True)
     assert packed.padding_1T.tolist() == [[True, True]]
 
 
 def test_a_sequence_and_its_extras_must_fit():
     with pytest.raises(MoeError, match="at least one token"):
-        Sequence(np.zeros(0, np.int32))
+        TrainingSequence(np.zeros(0, np.int32))
     with pytest.raises(MoeError, match="'weight' has shape"):
-        Sequence(np.zeros(3, np.int32), {"weight": np.zeros(2, np.float32)})
+        TrainingSequence(np.zeros(3, np.int32), {"weight": np.zeros(2, np.float32)})
 
 
 def test_config_batch_and_results_load_without_torch():

@@ -19,7 +19,7 @@ from moe.checkpoint.folder import (
     CheckpointPolicy,
     Manifest,
     check,
-    finished,
+    finished_checkpoints,
     newest,
     prune,
     publish,
@@ -57,9 +57,9 @@ def test_a_damaged_checkpoint_takes_no_place_and_the_one_just_written_stays(tmp_
     for step in (100, 120, 150):
         small(tmp_path, step)
     prune(tmp_path, policy, step_folder(tmp_path, 120))
-    assert [read_manifest(path).version for path in finished(tmp_path)] == [100, 120, 150]
+    assert [read_manifest(path).version for path in finished_checkpoints(tmp_path)] == [100, 120, 150]
     set_aside(step_folder(tmp_path, 150))
-    assert [read_manifest(path).version for path in finished(tmp_path)] == [100, 120]
+    assert [read_manifest(path).version for path in finished_checkpoints(tmp_path)] == [100, 120]
     assert (tmp_path / ".step_000150.damaged").exists(), "kept until whole ones have taken its place"
     prune(tmp_path, policy, step_folder(tmp_path, 120))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000100", "step_000120"]
@@ -71,7 +71,7 @@ def test_a_checkpoint_that_was_being_replaced_gets_its_name_back(tmp_path):
     small(tmp_path, 4)
     publish(small(tmp_path, 5, "fresh"), step_folder(tmp_path, 5))
     restore_replaced(tmp_path)
-    assert [read_manifest(path).version for path in finished(tmp_path)] == [3, 4, 5]
+    assert [read_manifest(path).version for path in finished_checkpoints(tmp_path)] == [3, 4, 5]
     prune(tmp_path, CheckpointPolicy(keep_last=3))
     assert not list(tmp_path.glob(".*"))
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_written_while_training_goes_on_is_of_the_moment_it_was_ask
     one.save(tmp_path / "step_000001", {"drawn": [3]}, background=True)
     assert one.saving() == str(tmp_path / "step_000001")
     then = [one.train_step(batch(step), weighted) for step in (1, 2)]
-    assert finished(tmp_path) == []
+    assert finished_checkpoints(tmp_path) == []
     held.set()
     one.finish_saving()
     assert one.saving() is None
@@ -126,7 +126,7 @@ def test_only_whole_checkpoints_count_and_policy_decides_which_stay(make, tmp_pa
         one.version = step
         one.save(step_folder(tmp_path, step), {"step": step}, background=True, keep=POLICY)
     one.finish_saving()
-    assert [path.name for path in finished(tmp_path)] == ["step_000004", "step_000006", "step_000007"]
+    assert [path.name for path in finished_checkpoints(tmp_path)] == ["step_000004", "step_000006", "step_000007"]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
     def torn(*args):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moe_models import DENSE, trainer
 
-from moe.checkpoint.folder import MANIFEST, digest, finished, newest, read_manifest, read_state
+from moe.checkpoint.folder import MANIFEST, digest, finished_checkpoints, newest, read_manifest, read_state
 from moe.checkpoint.trusted import METADATA, check_trusted, read_metadata
 from moe.errors import MoeError
 from moe.weights.convert import export_checkpoint
@@ -205,7 +205,7 @@ def test_any_manifest_is_read_or_refused_in_one_line(whole, data):
     in_one_line(lambda: read_manifest(path))
     in_one_line(lambda: read_state(path))
     in_one_line(lambda: newest(path.parent, DENSE.to_hf()))
-    assert finished(path.parent) == [path]
+    assert finished_checkpoints(path.parent) == [path]
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff\xfe", b"[]", b"null", b'{"format": 1e999}', b""])

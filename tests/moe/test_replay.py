@@ -15,14 +15,14 @@ from transformers import AutoModelForCausalLM
 from moe.errors import MoeError
 from moe.model.choice import check_replay
 from moe.model.config import Model
-from moe.train.batch import Sequence
+from moe.train.batch import TrainingSequence
 from moe.train.config import Layout, TrainerConfig
 
 QWEN3_UNNORMED = replace(QWEN3_MOE, norm_topk_prob=False)
 
 
 @torch.no_grad()
-def reference(model: Model, folder: Path, sequence: Sequence) -> np.ndarray:
+def reference(model: Model, folder: Path, sequence: TrainingSequence) -> np.ndarray:
     """transformers' log-probs [T] with routers that take the prescribed experts."""
     theirs = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     assert sequence.routed_TLK is not None

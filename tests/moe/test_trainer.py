@@ -12,7 +12,7 @@ from moe_models import DENSE, MOE, OPTIMIZER, QWEN3_MOE, batch, rendezvous, trai
 
 from moe.errors import MoeError
 from moe.model.init import InitialWeights
-from moe.train.batch import Sequence
+from moe.train.batch import TrainingSequence
 from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -195,7 +195,7 @@ def test_bad_input_is_named(make):
     with pytest.raises(MoeError, match="there are no sequences"):
         one.train_step([], weighted)
     with pytest.raises(MoeError, match="exceeds max_position_embeddings = 4096"):
-        one.logprobs([Sequence(np.zeros(5000, np.int32))])
+        one.logprobs([TrainingSequence(np.zeros(5000, np.int32))])
 
 
 def test_config_refuses_what_cannot_be():

@@ -11,7 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from moe.cpu import host as cpu_host
 from moe.model import gpt as models
 from moe.model.architectures import architecture
-from moe.train.batch import Sequence
+from moe.train.batch import TrainingSequence
 from moe.train.config import Layout
 from moe.train.packing import pack
 from scalelab.plan.memory import activation_bytes, layer_elements
@@ -90,7 +90,7 @@ def kept(one, tokens):
         return tensor
 
     rng = np.random.default_rng(0)
-    sequences = [Sequence(rng.integers(0, 96, tokens // 4, dtype=np.int32), {}) for _ in range(4)]
+    sequences = [TrainingSequence(rng.integers(0, 96, tokens // 4, dtype=np.int32), {}) for _ in range(4)]
     packed = pack(
         sequences, {layer.attention.chunk for layer in architecture(one.hf_config).layers}, torch.device("cpu")
     )

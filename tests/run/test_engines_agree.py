@@ -13,7 +13,7 @@ import pytest
 from rollout_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, generate, prompts
 
 from moe.model.config import Model
-from moe.train.batch import Sequence
+from moe.train.batch import TrainingSequence
 from moe.train.config import OptimizerConfig, TrainerConfig
 from moe.weights.buckets import Bucket
 from scalelab.rollout.config import GeneratorConfig
@@ -59,7 +59,7 @@ def train(steps: int) -> list[Bucket]:
     """Take a few steps on random tokens; returns the weights."""
     rng = np.random.default_rng(steps)
     for _ in range(steps):
-        sequences = [Sequence(rng.integers(5, 96, 40).astype(np.int32), {}) for _ in range(8)]
+        sequences = [TrainingSequence(rng.integers(5, 96, 40).astype(np.int32), {}) for _ in range(8)]
         for sequence in sequences:
             sequence.extras["weights"] = np.full(40, 1 / 312, dtype=np.float32)
             sequence.extras["weights"][0] = 0
@@ -72,7 +72,7 @@ def forget_biases() -> None:
         router.bias_E.zero_()
 
 
-def trainer_logprobs(sequences: list[Sequence]) -> list[np.ndarray]:
+def trainer_logprobs(sequences: list[TrainingSequence]) -> list[np.ndarray]:
     return _HELD["trainer"].logprobs(sequences)
 
 
@@ -107,7 +107,9 @@ def test_log_probs_agree_on_saved_and_on_published_weights(
         if version:
             generator(update, version, trainer(train, 3))
         completions = generator(complete, 8 + version)
-        sequences = [Sequence(np.array([*c.request.prompt_ids, *c.token_ids], dtype=np.int32)) for c in completions]
+        sequences = [
+            TrainingSequence(np.array([*c.request.prompt_ids, *c.token_ids], dtype=np.int32)) for c in completions
+        ]
         assert {span[0] for completion in completions for span in completion.spans} == {version}
         assert largest_gap(completions, trainer(trainer_logprobs, sequences)) < 1e-4
 
@@ -125,7 +127,9 @@ def test_biases_of_experts_reach_the_generator_saved_and_published(
         if version:
             generator(update, version, trainer(train, 3))
         completions = generator(complete, 8 + version)
-        sequences = [Sequence(np.array([*c.request.prompt_ids, *c.token_ids], dtype=np.int32)) for c in completions]
+        sequences = [
+            TrainingSequence(np.array([*c.request.prompt_ids, *c.token_ids], dtype=np.int32)) for c in completions
+        ]
         assert largest_gap(completions, trainer(trainer_logprobs, sequences)) < 1e-4
     trainer(forget_biases)
     assert largest_gap(completions, trainer(trainer_logprobs, sequences)) > 0.1
@@ -149,7 +153,7 @@ def test_replayed_experts_bring_the_engines_closer(sides: tuple[Ask, Ask], tmp_p
     gaps = {}
     for replayed in (False, True):
         sequences = [
-            Sequence(
+            TrainingSequence(
                 np.array([*c.request.prompt_ids, *c.token_ids], dtype=np.int32),
                 routed_TLK=c.routed_TLK if replayed else None,
             )

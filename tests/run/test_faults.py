@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from scalelab.run.folder import read_lines, read_manifest
+from scalelab.run.folder import read_lines, read_run_manifest
 
 TOOL = Path(__file__).parents[2] / "tools" / "bench_faults.py"
 
@@ -94,7 +94,7 @@ def test_two_generators_and_two_trainer_ranks_on_two_nodes_survive_each_other(
     assert hours == sorted(hours), "what undone steps had cost is spent"
     assert all(int(late) <= 8 for line in read_lines(lab.path / "metrics.jsonl") for late in line["staleness"])
     assert len(events(lab.path, "lost", "trainer")) == 1
-    assert read_manifest(lab.path)["status"] == "interrupted"
+    assert read_run_manifest(lab.path)["status"] == "interrupted"
 
 
 def events(path: Path, event: str, role: str) -> list[str]:

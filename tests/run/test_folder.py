@@ -18,7 +18,7 @@ from scalelab.run.folder import (
     check_config,
     free_folder,
     read_lines,
-    read_manifest,
+    read_run_manifest,
     write_whole,
 )
 from scalelab.run.ledger import Ledger
@@ -69,7 +69,7 @@ def test_a_manifest_is_replaced_whole(tmp_path: Path) -> None:
 def test_a_manifest_that_is_none_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "manifest.json").write_bytes(content)
     with pytest.raises(LabError) as refused:
-        read_manifest(tmp_path)
+        read_run_manifest(tmp_path)
     assert len(str(refused.value).splitlines()) == 1
 
 
@@ -89,14 +89,14 @@ def test_a_configuration_that_was_cut_off_is_not_taken_for_the_runs(tmp_path: Pa
     folder = RunFolder(tmp_path)
     folder.begin("Budget.steps = 7\nRun.seed = 3\n", status="running")
     folder.close()
-    check_config(tmp_path, read_manifest(tmp_path))
+    check_config(tmp_path, read_run_manifest(tmp_path))
     (tmp_path / "config.gin").write_text("Budget.steps = 7\n")
     with pytest.raises(LabError, match="not what this run began with"):
-        check_config(tmp_path, read_manifest(tmp_path))
+        check_config(tmp_path, read_run_manifest(tmp_path))
     check_config(tmp_path, {"status": "running"})
     (tmp_path / "config.gin").unlink()
     with pytest.raises(LabError, match=r"no config.gin"):
-        check_config(tmp_path, read_manifest(tmp_path))
+        check_config(tmp_path, read_run_manifest(tmp_path))
 
 
 def test_an_evaluations_lines_come_after_its_completions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

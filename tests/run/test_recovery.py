@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_runs import write_run
 
-from moe.checkpoint.folder import CheckpointPolicy, finished, prune, step_folder
+from moe.checkpoint.folder import CheckpointPolicy, finished_checkpoints, prune, step_folder
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.recovery import choose
@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def steps(run: Path) -> list[str]:
-    return [path.name for path in finished(run / "checkpoints")]
+    return [path.name for path in finished_checkpoints(run / "checkpoints")]
 
 
 def harm(file: Path) -> None:

@@ -18,7 +18,7 @@ from scalelab.recipe.types import Rollout
 from scalelab.run.cluster.faults import Faults
 from scalelab.run.cluster.waiting import LostError
 from scalelab.run.config import Cluster
-from scalelab.run.folder import RunFolder, latest_folder, read_lines, read_manifest
+from scalelab.run.folder import RunFolder, latest_folder, read_lines, read_run_manifest
 from scalelab.run.ledger import Ledger
 from scalelab.run.rollouts import read_rollouts, write_rollouts
 
@@ -169,7 +169,7 @@ def test_a_finished_run_and_a_running_one_and_none_at_all_are_refused_kindly(
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main(["run", str(broken_off), "--resume"]) == 1
         assert "still running in another process" in capsys.readouterr().err.splitlines()[-1]
-        assert read_manifest(broken_off) == {"status": "running"}, "nobody else's folder is touched"
+        assert read_run_manifest(broken_off) == {"status": "running"}, "nobody else's folder is touched"
     (broken_off / "manifest.json").write_text(json.dumps({"status": "finished"}))
     said = refusal(capsys, str(broken_off / "config.gin"))
     assert "finished" in said

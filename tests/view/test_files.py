@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scalelab.errors import LabError
 from scalelab.view import files
-from scalelab.view.files import Lines, inside, number, read_manifest, read_text
+from scalelab.view.files import Lines, inside, number, read_text, shown_manifest
 
 
 def test_a_link_out_of_the_folder_is_not_opened(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_lines_without_an_end_are_left_out(tmp_path: Path, monkeypatch: pytest.M
 def test_a_manifest_nested_without_end_is_a_problem_in_words(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("[" * 100_000)
     with pytest.raises(LabError, match="not JSON"):
-        read_manifest(tmp_path)
+        shown_manifest(tmp_path)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=3))

@@ -17,7 +17,7 @@ import transformers
 from moe_models import rendezvous, weighted
 
 from moe.model.config import Llama, Llama4Text, Model, Qwen3Moe
-from moe.train.batch import Sequence
+from moe.train.batch import TrainingSequence
 from moe.train.config import OptimizerConfig, TrainerConfig
 from moe.train.trainer import Trainer
 
@@ -64,14 +64,14 @@ def _race(model: Model, shortest: int, longest: int) -> tuple[float, float, floa
     return ours, theirs, abs(first / other - 1), sum(p.numel() for p in plain.model.parameters())
 
 
-def _sequence(rng: np.random.Generator, vocabulary: int, shortest: int, longest: int) -> Sequence:
+def _sequence(rng: np.random.Generator, vocabulary: int, shortest: int, longest: int) -> TrainingSequence:
     length = int(rng.integers(shortest, longest + 1))
     weight_T = rng.normal(size=length).astype(np.float32) / 100
     weight_T[0] = 0
-    return Sequence(rng.integers(0, vocabulary, length, dtype=np.int32), {"weight": weight_T})
+    return TrainingSequence(rng.integers(0, vocabulary, length, dtype=np.int32), {"weight": weight_T})
 
 
-def _timed(step: Callable[[list[Sequence]], float], batch: list[Sequence]) -> tuple[float, float]:
+def _timed(step: Callable[[list[TrainingSequence]], float], batch: list[TrainingSequence]) -> tuple[float, float]:
     """CPU seconds of a step, and its loss."""
     started = time.process_time()
     loss = step(batch)
@@ -92,7 +92,7 @@ class _Plain:
         ]
         self.adam = torch.optim.AdamW(groups, OPTIMIZER.lr, OPTIMIZER.betas, OPTIMIZER.eps, fused=True)
 
-    def step(self, sequences: list[Sequence]) -> float:
+    def step(self, sequences: list[TrainingSequence]) -> float:
         """One optimiser step on a padded batch."""
         longest = max(len(sequence) for sequence in sequences)
         shape = (len(sequences), longest)

@@ -28,7 +28,7 @@ def _import_path() -> dict[str, str]:
     return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
 
 
-HEAD_PROCESSES = ("gcs_server", "raylet")
+RAY_PROCESSES = ("gcs_server", "raylet")
 
 ANSWERS_WITHIN = 20.0
 """Seconds in which a cluster's head takes a connection."""
@@ -86,7 +86,7 @@ STOPPED_SECONDS = 20.0
 """How long one of Ray's processes may stand still before the run is given up."""
 
 
-class Head:
+class RayProcesses:
     """Ray's own processes that this one has started; there are none where it joined a cluster.
 
     Without them Ray waits for a minute or ends the process without a word, so they are looked at.
@@ -95,7 +95,7 @@ class Head:
     def __init__(self) -> None:
         self._stopped: dict[str, float] = {}
         self._processes = {
-            name: process for process in psutil.Process().children() if (name := process.name()) in HEAD_PROCESSES
+            name: process for process in psutil.Process().children() if (name := process.name()) in RAY_PROCESSES
         }
 
     def check(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from moe.train.batch import Sequence as TrainSequence
+from moe.train.batch import TrainingSequence
 from moe.train.config import TrainerConfig
 from scalelab.errors import LabError
 from scalelab.run.cluster.actors import actor_class
@@ -105,7 +105,7 @@ class ClusterTrainer:
 
     # The port. Ray carries out an actor's calls in the order in which they are made.
 
-    def step(self, sequences: Sequence[TrainSequence], loss: Callable[..., Any]) -> Awaitable[Any]:
+    def step(self, sequences: Sequence[TrainingSequence], loss: Callable[..., Any]) -> Awaitable[Any]:
         """Take an optimiser step; gives rank 0's `StepResult`."""
         return self._all(self.calls("train_step", ray.put(list(sequences)), loss), "an optimiser step")
 
@@ -208,7 +208,7 @@ class ClusterTuner:
         self._seconds = run.cluster.stall_seconds
         self._ranks.ready()
 
-    def start_step(self, sequences: list[TrainSequence], loss: Any, lr: float) -> Callable[[], float]:
+    def start_step(self, sequences: list[TrainingSequence], loss: Any, lr: float) -> Callable[[], float]:
         """Start an optimiser step; what is returned waits for its loss."""
         refs, what = self._ranks.calls("train_step", ray.put(sequences), loss, lr), f"SFT step {self._steps}"
         self._steps += 1

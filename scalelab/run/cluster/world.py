@@ -12,7 +12,7 @@ from typing import Any
 from scalelab.errors import LabError
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
-from scalelab.run.cluster.actors import Head
+from scalelab.run.cluster.actors import RayProcesses
 from scalelab.run.cluster.engines import ClusterEngines
 from scalelab.run.cluster.faults import Faults
 from scalelab.run.cluster.graders import ClusterGraders
@@ -60,7 +60,7 @@ class ClusterRun:
         progress: Progress,
     ) -> None:
         self.run, self.folder, self.progress = run, folder, progress
-        self.changes, self._head = Changes(), Head()
+        self.changes, self._ray = Changes(), RayProcesses()
         self.trainer = ClusterTrainer(run, base, run.cluster.trainers)
         self.graders = ClusterGraders(run, self.changes)
         self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes)
@@ -139,7 +139,7 @@ class ClusterRun:
     async def _look(self) -> None:
         """See that Ray lives, charge the time, and show where the run stands."""
         while True:
-            self._head.check()
+            self._ray.check()
             self._journal.charge(self.loop.stepping)
             self.show()
             await asyncio.sleep(LOOK_SECONDS)

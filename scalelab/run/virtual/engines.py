@@ -23,8 +23,8 @@ WAITING = 0.5
 
 
 @dataclass(eq=False, slots=True)
-class Group:
-    """The requests of one call of `generate`, as they are answered."""
+class Call:
+    """One call of `generate`: the answers to its requests as they come in."""
 
     answers: list[Any]
     left: int
@@ -34,10 +34,10 @@ class Group:
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One request of a group."""
+    """One request of a call."""
 
     request: Any
-    group: Group | None
+    call: Call | None
     number: int
 
 
@@ -111,13 +111,13 @@ class PretendedEngines:
 
     async def generate(self, requests: Sequence[Any]) -> list[Any]:
         """Generate all completions of a group, in the order of the requests."""
-        group = Group([None] * len(requests), len(requests), asyncio.get_running_loop().create_future())
-        self._waiting.extend(Stream(request, group, number) for number, request in enumerate(requests))
+        call = Call([None] * len(requests), len(requests), asyncio.get_running_loop().create_future())
+        self._waiting.extend(Stream(request, call, number) for number, request in enumerate(requests))
         self.outstanding += len(requests)
         if self.running < self.places:
             self._wake()
-        await group.done
-        return group.answers
+        await call.done
+        return call.answers
 
     async def update(self, version: int, weights: Any) -> None:
         """Send weights to the engines, which take them between two steps and stand still for it."""
@@ -206,16 +206,16 @@ class PretendedEngines:
             self.running += 1
 
     def _finish(self, sequence: Stream, completion: Any) -> None:
-        group = sequence.group
-        assert group is not None  # completions of no group are generated at rest alone
-        group.answers[sequence.number] = completion
-        group.left -= 1
+        call = sequence.call
+        assert call is not None  # only sequences that are generated outside of `generate` have none
+        call.answers[sequence.number] = completion
+        call.left -= 1
         self.running -= 1
         self.outstanding -= 1
         self.usage.completions += 1
         self.usage.tokens += self._decoder.tokens(completion)
-        if not group.left and not group.done.done():
-            group.done.set_result(None)
+        if not call.left and not call.done.done():
+            call.done.set_result(None)
 
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():
