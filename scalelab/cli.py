@@ -95,7 +95,7 @@ USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with its complaints on one line, and a hint to what was probably meant."""
+    """argparse with errors on one line and a hint to the nearest name."""
 
     def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
         super().__init__(
@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"{self.prog}: {message}; see {self.prog} --help\n")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: object = None) -> argparse.Namespace:  # type: ignore[override]
-        """Parse all arguments; those that nobody declared are answered with the nearest that somebody did."""
+        """Parse all arguments; for an unknown one name the nearest known one."""
         known, unknown = self.parse_known_args(args)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
@@ -233,7 +233,7 @@ def _os_error(error: OSError) -> str:
 
 
 def _missing(error: ModuleNotFoundError) -> str | None:
-    """Say which extra brings a module that is not installed; None if no extra does, so that it is a bug."""
+    """Name the extra that brings a missing module; None if no extra does, which makes it a bug."""
     module = (error.name or "").partition(".")[0]
     extra = next((extra for extra, modules in EXTRAS.items() if module in modules), None)
     if extra is None:

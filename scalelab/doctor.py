@@ -1,4 +1,4 @@
-"""Examine what this machine can do for the lab: one check after the other, each with what to do where it fails.
+"""Examine if this machine can run the lab: a list of checks, each with a fix.
 
 Nothing heavy is imported here, so that the doctor works where nothing else does, and in seconds: packages are judged by
 the versions their metadata state. Where asked to, each engine is also imported, in a process of its own, because a
@@ -51,7 +51,7 @@ class Engine:
 
     @property
     def name(self) -> str:
-        """What the check is called."""
+        """Name of the check."""
         return self.distributions[0]
 
 
@@ -124,7 +124,7 @@ def _python() -> Check:
 
 
 def _core() -> Check:
-    """Look for what every subcommand needs."""
+    """Check the packages that every subcommand needs."""
     versions = {name: _version(name) for name in CORE}
     missing = [name for name, version in versions.items() if version is None]
     if missing:
@@ -133,7 +133,7 @@ def _core() -> Check:
 
 
 def _live_page() -> Check:
-    """Look for what `scalelab view` needs; no run needs it."""
+    """Check the packages that `scalelab view` needs; no run needs them."""
     versions = {name: _version(name) for name in LIVE_PAGE}
     if None in versions.values():
         return Check("view", True, "not installed: no live page", "pip install 'scalelab[view]'")
@@ -181,7 +181,7 @@ def _pins() -> dict[str, str]:
 
 
 def _import_problem(engine: Engine) -> str | None:
-    """What keeps an engine from being imported, on one line; None if nothing does."""
+    """The error that keeps an engine from being imported, on one line; None if it can be."""
     command = [sys.executable, "-c", engine.statement]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS)
@@ -194,7 +194,7 @@ def _import_problem(engine: Engine) -> str | None:
 
 
 def _gpus(driver: Path = Path("/proc/driver/nvidia/gpus")) -> Check:
-    """Find the GPUs that the driver names; the loop runs without any, too, so the check only informs."""
+    """List the GPUs that the driver names; for information, as the loop also runs without any."""
     models = [
         line.partition(":")[2].strip()
         for file in sorted(driver.glob("*/information"))
@@ -226,7 +226,7 @@ def _gpus_of_torch() -> Check:
 
 
 def _kernels() -> Iterator[Check]:
-    """Ask what the trainer would build a bf16 model from, and why; in a process of its own, as it imports torch."""
+    """The kernels that the trainer would choose for a bf16 model, and why; a child process imports torch."""
     lines = _ask(
         "import json; from moe.model.kernels import choose, this_host;"
         "print(json.dumps(choose('auto', 'bfloat16', this_host()).lines()))"
@@ -255,7 +255,7 @@ def _cores() -> Check:
 
 
 def _space(name: str, free: float | None, needed: float, fix: str) -> Check:
-    """A check of free bytes against the GiB that the smallest run needs."""
+    """Check free bytes against the GiB that the smallest run needs."""
     if free is None:
         return Check(name, False, "not there", fix)
     ok = free >= needed * GIB
@@ -264,7 +264,7 @@ def _space(name: str, free: float | None, needed: float, fix: str) -> Check:
 
 
 def _free_memory() -> float:
-    """Bytes that new processes can have: what the kernel has to give, within the container's limit."""
+    """Bytes that new processes can have: the kernel's free memory, within the container's limit."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     try:
@@ -283,7 +283,7 @@ def _free_disk(folder: Path) -> float | None:
 
 
 def _loopback() -> Check:
-    """Whether processes of this machine can talk over TCP, as Ray and gloo do."""
+    """Check that processes of this machine can talk over TCP, as Ray and gloo do."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()

@@ -1,4 +1,4 @@
-"""The one exception a user is meant to see, and what its messages have in common."""
+"""The one exception meant for users, and the parts that its messages share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 
 class LabError(Exception):
-    """A problem of the user's, said in one line: the cause, and what to do about it.
+    """A problem that a user can solve, in one line: the cause, and what to do about it.
 
     The command line prints it without a traceback and exits with 1.
     """
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a message about an unknown name: what it may have meant."""
+    """The end of a message about an unknown name: the nearest known names."""
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1) or [one for one in names if one.lower() == name.lower()]
     if near:
@@ -23,7 +23,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 class BrokenOffError(LabError):
-    """What the user need not mend: the machine ended a run, and `--resume` goes on with it.
+    """A run ended by its machine, not by the user's mistake; `--resume` goes on with it.
 
     The command line exits with `BROKEN_OFF`, so that whoever starts runs knows that starting again helps.
     """

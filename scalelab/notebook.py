@@ -163,7 +163,7 @@ class Fits:
         )
 
     def compare(self, **options: Any) -> pandas.DataFrame:
-        """Rank the runs of each task, best first, by A and then by B.
+        """Gain of doubling each curve's compute, and whether it is worthwhile.
 
         Args:
             **options: as `scalelab.curves.compare` takes them, such as `margin=0.01`.

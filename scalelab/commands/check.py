@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, and say what was found."""
+    """Audit a run and print the findings."""
     from scalelab.commands.output import print_json
     from scalelab.run.audit import audit
 

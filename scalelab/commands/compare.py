@@ -114,7 +114,7 @@ def _gap(entry: Entry, other: str) -> tuple[float, tuple[float, float]]:
 
 
 def _verdict(entry: Entry, other: str) -> str:
-    """Whether it is above the other with which probability, and how that depends on the spread between seeds."""
+    """The verdict on a run against another: its probability, and how that depends on the seeds' spread."""
     found = entry.differences[other]
     holds = ""
     if found.holds_to_spread:

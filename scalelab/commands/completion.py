@@ -49,7 +49,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _complete(action: argparse.Action, experiments: list[str]) -> None:
-    """Say what the values of an argument can be."""
+    """Describe the values of an argument to the shell's completion."""
     if action.metavar == "EXPERIMENT":
         action.choices = experiments
     elif action.metavar in FOLDERS:

@@ -1,4 +1,4 @@
-"""What `scalelab import` and `scalelab export` have in common."""
+"""Code shared by `scalelab import` and `scalelab export`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _M_MMAP_THRESHOLD = -3
 
 
 def stay_on_host() -> None:
-    """Convert in host memory: Megatron would put even a model without weights on a GPU. To be called before torch.
+    """Keep conversions in host memory, where Megatron would use a GPU; call it before torch is imported.
 
     Its remarks about packages for GPUs that are not installed are left out: nobody needs them here. And memory that is
     freed goes back to the system: glibc would keep it for later, in pieces that soon are too small.
@@ -32,7 +32,7 @@ def stay_on_host() -> None:
 
 
 def tell(converted: Converted, json: bool) -> None:
-    """Print what was converted."""
+    """Print a summary of a conversion."""
     if json:
         facts = asdict(converted)
         print_json({**facts, "parameters": {"total": facts.pop("parameters"), "active": facts.pop("active")}})

@@ -1,4 +1,4 @@
-"""What `fit`, `forecast`, `compare` and `report` have in common: sources, window, method."""
+"""Options shared by `fit`, `forecast`, `compare` and `report`: sources, window, method."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare where the points come from."""
+    """Declare the options that name the sources."""
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="run folders, folders of runs, or files")
     add_reading_arguments(parser)
     parser.add_argument("--pool", metavar="NAME", help="take the sources for seeds of one run with this name")
 
 
 def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare how sources are read."""
+    """Declare the options for reading sources."""
     parser.add_argument("--task", action="append", metavar="T", help="only this task; repeat for more")
     parser.add_argument(
         "--column",
@@ -43,7 +43,7 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare how to fit."""
+    """Declare the options for fitting."""
     parser.add_argument(
         "--since",
         type=float,
@@ -66,7 +66,7 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_curves(args: argparse.Namespace) -> list[Curve]:
-    """The curves that the arguments ask for."""
+    """Read the curves that the arguments ask for."""
     from scalelab.curves import pool, read_sources
 
     columns = column_names(args)
@@ -85,12 +85,12 @@ def read_curves(args: argparse.Namespace) -> list[Curve]:
 
 
 def column_names(args: argparse.Namespace) -> dict[str, str]:
-    """Our names of columns → the sources' names for them, as the arguments have it."""
+    """Map our names of columns to the sources' names, as `--column` gives them."""
     return dict(_mapping(item) for item in args.column)
 
 
 def fit_options(args: argparse.Namespace, method: str = "joint") -> Options:
-    """The fit that the arguments ask for."""
+    """The fit's options from the arguments."""
     from scalelab.curves import Options
     from scalelab.curves.fitting.prior import DEFAULT
 
@@ -112,7 +112,7 @@ def curve_cells(analysis: Analysis) -> tuple[str, str]:
 
 
 def back_test_cell(analysis: Analysis) -> str:
-    """The mean of the second half of the budget, as the first half foretold it and as it came."""
+    """Mean of the budget's second half: forecast from the first half, and measured."""
     test = analysis.backtest
     if test is None:
         return "–"
@@ -121,7 +121,7 @@ def back_test_cell(analysis: Analysis) -> str:
 
 
 def print_remarks(analyses: list[Analysis], refused: list[dict[str, str]]) -> None:
-    """Print what to be wary of, once each."""
+    """Print warnings and refusals, once each."""
     lines = [f"{item.fit.curve.name}: {warning}" for item in analyses for warning in item.warnings]
     lines += [f"refused: {item['reason']}" for item in refused]
     if lines:

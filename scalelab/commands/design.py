@@ -1,4 +1,4 @@
-"""How many seeds and evaluations it takes to tell two recipes apart, and the smallest difference a plan can see.
+"""Number of seeds and evaluations needed to tell two recipes apart, and the smallest difference a plan can detect.
 
 SOURCE: pilot runs, or the runs of a sweep that is over. The spread between seeds, the curve and the number of
 evaluations and seeds are then taken from them; without any, give --seed-spread. More evaluations shrink the error of
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what each design can tell."""
+    """Print the power of each design."""
     from scalelab.curves.design import designs, seeds_for
 
     for name in ("power", "certainty"):
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plans(args: argparse.Namespace) -> dict[str, Plan]:
-    """What is going to be run, by task: from pilot runs where there are any."""
+    """Plans by task, from pilot runs if there are any."""
     from scalelab.curves import analyse_all, compare, pool_seeds, read_sources
     from scalelab.curves.design import Plan
 

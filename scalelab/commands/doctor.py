@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print each check as it is done, what to do below those that fail; 1 if any does."""
+    """Print each check when it is done, with a fix below those that fail; 1 if any fails."""
     found = []
     for check in checks(args.out, args.imports):
         found.append(check)

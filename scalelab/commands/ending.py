@@ -1,4 +1,4 @@
-"""Say in a sentence per task what a run came to."""
+"""Closing sentences about a run, one per task."""
 
 from __future__ import annotations
 

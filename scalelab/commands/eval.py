@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int | None:
-    """Check everything that can be checked without the engine, then generate and grade."""
+    """Check everything that needs no engine, then generate and grade."""
     for name, least in (("k", 1), ("prompts", 2), ("max_tokens", 1), ("seed", 0), ("temperature", 0)):
         value = getattr(args, name)
         if value is not None and value < least:

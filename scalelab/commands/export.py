@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Export, and say what."""
+    """Export a checkpoint and print a summary."""
     stay_on_host()
     from moe.weights.convert import export_checkpoint
 

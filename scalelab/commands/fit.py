@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sharing(analyses: list[Analysis], share: list[str] | None) -> list[SharingTest]:
-    """Whether the tasks of each run share B; with --share, whether the runs of each task share those parameters."""
+    """Test if the tasks of each run share B; with --share, if the runs of each task share the named parameters."""
     from scalelab.curves import sharing_test
 
     fits = [item.fit for item in analyses]

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int | None:
-    """Check every line, then grade; the output appears whole or not at all."""
+    """Check every line, then grade; the output file appears whole or not at all."""
     check_out(args.out)
     if args.out.exists() and args.source.exists() and args.out.samefile(args.source):
         raise LabError(f"--out {args.out} is the file of the answers: name another")

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Import, and say what."""
+    """Import a Hugging Face folder and print a summary."""
     stay_on_host()
     from moe.weights.convert import import_folder
 

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what there is; 1 if an experiment's file could not be read."""
+    """Print all experiments; 1 if an experiment's file could not be read."""
     found, broken = listing()
     if args.family is not None:
         found = [entry for entry in found if entry.name.partition("/")[0] == args.family]
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_groups(found: list[Listed]) -> None:
-    """Print single experiments, the first one first, and then a line per family."""
+    """Print single experiments, then a line per family."""
     single = sorted((e for e in found if "/" not in e.name), key=lambda e: (e.name != FIRST, e.name))
     families: dict[str, list[str]] = {}
     for entry in found:

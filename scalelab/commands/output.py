@@ -1,4 +1,4 @@
-"""Print what subcommands found: aligned tables for people, one JSON object for machines."""
+"""Print results: aligned tables for people, one JSON object for machines."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] | None = No
 
 
 def print_cut(line: str) -> None:
-    """Print a line that a terminal shows whole: what is too long for it ends in an ellipsis. Pipes get everything."""
+    """Print a line, cut with an ellipsis at the width of a terminal; pipes get it whole."""
     width = shutil.get_terminal_size().columns
     print(f"{line[: width - 1]}…" if sys.stdout.isatty() and len(line) > width else line)

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Work the plan out and print it."""
+    """Make the plan and print it."""
     from scalelab.commands.output import print_json
     from scalelab.experiment import load, resolve_experiment
     from scalelab.plan.check import nearest, usual

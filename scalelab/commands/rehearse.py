@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Rehearse all roles and print what became of them."""
+    """Rehearse all roles and print their results."""
     from scalelab.commands.output import print_json
     from scalelab.experiment import load, resolve_experiment
     from scalelab.plan.check import check, usual
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _hold_against(result: RoleResult, memory_gib: float, run: Run) -> None:
-    """Add a problem where what was found does not fit, with what the plan reserves beside it."""
+    """Add a problem if the memory found, with the plan's reserve, does not fit."""
     from scalelab.plan.memory import ENGINE_RESERVE, RESERVE
 
     if run.cluster.device != "gpu" or not result.ok:

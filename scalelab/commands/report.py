@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write what was asked for, and print where it is."""
+    """Write the output that was asked for, and print its path."""
     from scalelab.report.markdown import markdown
     from scalelab.report.page import read_lab, write_page
     from scalelab.report.plots import check_figure, plot_fits
@@ -50,6 +50,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _progress(done: int, total: int) -> None:
-    """Say on a terminal how far the fits are."""
+    """Show on a terminal how many fits are done."""
     if sys.stderr.isatty():
         print(f"\rfits: {done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)

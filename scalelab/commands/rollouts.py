@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the completions that were asked for."""
+    """Print the chosen completions."""
     if args.limit < 1:
         raise LabError(f"--limit {args.limit}: give 1 or more")
     rollouts = _open(args.run)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _open(path: Path) -> Rollouts:
-    """The completions of a run folder.
+    """Open the completions of a run folder.
 
     Raises:
         LabError: there are none.
@@ -82,7 +82,7 @@ def _open(path: Path) -> Rollouts:
 
 
 def _steps(rollouts: Rollouts) -> list[int]:
-    """The steps of the evaluations; of training where no evaluation was kept."""
+    """Steps of the evaluations; of training if no evaluation was kept."""
     entries = rollouts.steps()
     return [entry["step"] for entry in entries if entry["kind"] == "step"] or [entry["step"] for entry in entries]
 
@@ -100,7 +100,7 @@ def _check(rollouts: Rollouts, args: argparse.Namespace, step: int | None) -> No
 
 
 def _print(record: Mapping[str, Any]) -> None:
-    """One completion."""
+    """Print one completion."""
     passed = record.get("outcome") == "passed"
     sign = _color("✓", "32") if passed else _color("✗", "31")
     flags = "".join(f", {flag}" for flag in ("truncated", "interrupted") if record.get(flag))
@@ -172,7 +172,7 @@ def _passes(rollouts: Rollouts, step: int, task: str | None) -> dict[tuple[str, 
 
 
 def _color(text: str, code: str) -> str:
-    """Text in a colour, on a terminal that has not asked for none (`NO_COLOR`)."""
+    """Colour text on a terminal, unless `NO_COLOR` is set."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return f"\033[{code}m{text}\033[0m"

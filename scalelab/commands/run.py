@@ -85,12 +85,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int | None:
-    """Run here, or in a process that is started again when its machine ends it."""
+    """Run here, or in a process that is restarted when its machine ends it."""
     return _supervise(args) if args.supervise else _run(args)
 
 
 def _supervise(args: argparse.Namespace) -> int:
-    """Check that there is one run to look after, give it a folder, and look after it."""
+    """Check that there is one run to supervise, make its folder, and supervise it."""
     from scalelab.experiment import load
     from scalelab.run.folder import MANIFEST, free_folder, latest_folder
     from scalelab.run.supervise import supervise

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Resolve, and print the whole or the differences."""
+    """Resolve an experiment, and print its settings or the differences."""
     other = resolve(args.diff) if args.diff else None
     shown = [resolve_experiment(name, member, args.sets) for name, member in load(args.experiment).items()]
     objects = [_differences_json(item, other, args.diff) if other else _json(item) for item in shown]

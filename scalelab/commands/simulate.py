@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Simulate the split asked for, and the best one."""
+    """Simulate the split asked for and the best split."""
     _check(args)
     resolved = resolve(args.experiment, args.sets)
     setting = _setting(args, resolved.run)

@@ -65,14 +65,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def reading(args: argparse.Namespace) -> Reading:
-    """How the arguments want sources to be read."""
+    """Settings for reading sources, from the arguments."""
     from scalelab.view.judge import Reading
 
     return Reading(column_names(args), args.compute_scale, args.unit, tuple(args.task or ()))
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket, so that a port that is taken is said in one line."""
+    """Open a listening socket; a port in use is refused in one line."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

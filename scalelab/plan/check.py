@@ -1,4 +1,4 @@
-"""Whether a run fits on the GPUs that are there, asked before anything starts; and the nearest that would fit."""
+"""Check before a run starts that it fits on the GPUs that are there, and find the nearest placement that fits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST = 512
 
 @dataclass(frozen=True)
 class Check:
-    """What `check` found.
+    """The result of `check`.
 
     Attributes:
         hardware: what there is.
@@ -33,7 +33,7 @@ class Check:
 
     @property
     def line(self) -> str:
-        """What is wrong and the nearest that fits, in one line."""
+        """The problem and the nearest placement that fits, in one line."""
         said = "; ".join(self.problems)
         if self.nearest is not None:
             return f"{said}; what fits on {self.hardware}: {self.nearest.placement.options()}"
@@ -57,7 +57,7 @@ def usual(run: Run) -> str:
 
 
 def check(run: Run, hardware: Hardware, assumed: Assumptions | None = None) -> Check:
-    """Hold a run's placement against the devices that are there."""
+    """Compare a run's placement with the devices that are there."""
     assumed = assumed or Assumptions()
     problems = evaluate(run, placement(run), hardware.device, assumed).problems
     if run.devices > hardware.count:

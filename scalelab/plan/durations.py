@@ -9,7 +9,7 @@ from scalelab.errors import LabError
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds that things take; per generator engine and per trainer unit."""
+    """Seconds per operation of one generator engine and of one trainer unit."""
 
     step_seconds: float
     """A decoding step of one engine, however few sequences it has."""

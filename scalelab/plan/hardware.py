@@ -33,7 +33,7 @@ class Device:
 
     @property
     def gpu(self) -> bool:
-        """Whether it is a GPU."""
+        """True if the device is a GPU."""
         return self.name != "cpu"
 
 

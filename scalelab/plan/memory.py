@@ -39,7 +39,7 @@ class TrainerMemory:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Sum of all kinds."""
         return sum(asdict(self).values())
 
 
@@ -54,7 +54,7 @@ class GeneratorMemory:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Sum of all kinds."""
         return sum(asdict(self).values())
 
 

@@ -1,4 +1,4 @@
-"""A plan: what a run occupies, whether it fits, how long a step takes; and what would fit where it does not."""
+"""Plan a run: occupied devices, memory, time per step, and the nearest placement that fits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from scalelab.schedule.rounds import PPOOffPolicy
 
 @dataclass(frozen=True)
 class Placement:
-    """Who runs on which devices.
+    """The devices of each role.
 
     Attributes:
         trainers: trainer ranks, one device each.
@@ -52,7 +52,7 @@ class Placement:
         return self.engines * self.generator.tensor_parallel
 
     def settings(self) -> dict[str, Any]:
-        """List the bindings that make a run so."""
+        """The bindings that give a run this placement."""
         layout = {f"Layout.{axis}": size for axis, size in asdict(self.trainer.layout).items()}
         return {
             "Cluster.trainers": self.trainers,
@@ -64,13 +64,13 @@ class Placement:
         }
 
     def options(self) -> str:
-        """Write the same as options of the command line."""
+        """The same placement as options of the command line."""
         return " ".join(f"--set {name}={value!r}" for name, value in self.settings().items())
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a placement of a run comes to; see the fields of its parts.
+    """The costs of a run's placement, by part.
 
     Attributes:
         placement: who runs where.
@@ -93,12 +93,12 @@ class Plan:
 
 
 def placement(run: Run) -> Placement:
-    """The placement that a run's configuration says."""
+    """The placement in a run's configuration."""
     return Placement(run.cluster.trainers, run.cluster.generators, run.trainer_config, run.generator_config)
 
 
 def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -> Plan:
-    """Work a placement out."""
+    """Compute the plan of a placement."""
     hf, length = run.model.to_hf(), _moments(run, assumed)
     longest = run.generator.max_model_len
     trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu)
@@ -170,7 +170,7 @@ def kv_bytes(run: Run, engine: GeneratorConfig) -> float:
 
 
 def holds_a_sequence(run: Run, engine: GeneratorConfig) -> bool:
-    """Whether an engine's KV cache has room for one sequence of full length."""
+    """True if an engine's KV cache has room for one sequence of full length."""
     return engine.kv_cache_gib * 2**30 >= kv_bytes(run, engine)
 
 

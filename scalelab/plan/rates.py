@@ -56,7 +56,7 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
 
 
 def trainer_unit(run: Run) -> int:
-    """Trainer ranks that hold one copy of the model."""
+    """Trainer ranks that hold one copy of the model together."""
     return ranks_per_copy(run.trainer.layout)
 
 

@@ -11,12 +11,12 @@ from moe.model.size import Parameters, parameters
 
 
 def shape(hf_config: dict[str, Any]) -> Architecture:
-    """See `moe.model.architectures.architecture`."""
+    """A model's architecture, cached; see `moe.model.architectures.architecture`."""
     return _shape(json.dumps(hf_config, sort_keys=True))
 
 
 def sizes(hf_config: dict[str, Any]) -> Parameters:
-    """See `moe.model.size.parameters`."""
+    """A model's parameter counts, cached; see `moe.model.size.parameters`."""
     return _sizes(json.dumps(hf_config, sort_keys=True))
 
 

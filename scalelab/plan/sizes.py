@@ -57,7 +57,7 @@ class Held:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Sum of all kinds."""
         return self.weights + self.gradients + self.optimizer
 
 
@@ -118,7 +118,7 @@ def _buffer(params: list[Parameter], ranks: int, place: int) -> tuple[int, int, 
 
 
 def _buckets(params: list[Parameter]) -> Iterator[list[Parameter]]:
-    """Megatron fills buffers in about the order of the backward pass; a shared embedding is a bucket alone."""
+    """Group parameters into Megatron's buckets, in about the order of the backward pass."""
     bucket: list[Parameter] = []
     for param in reversed(params):
         if param.shared and bucket:

@@ -1,4 +1,4 @@
-"""How long a step takes, from a stated performance model.
+"""Time of one training step, from a stated performance model.
 
 It says what the hardware allows at stated efficiencies, not what a given software reaches: verifiers, stragglers and
 restarts cost nothing in it. The assumptions are fields of `Assumptions`; the command line takes the important ones.
@@ -21,7 +21,7 @@ from scalelab.rollout.config import GeneratorConfig
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What the model takes for granted.
+    """Assumptions of the performance model.
 
     Attributes:
         mfu: share of the peak that the trainer's products reach, all of a step's communication included.
@@ -87,7 +87,7 @@ def training_flops(
 
 
 def splits_head(config: TrainerConfig) -> bool:
-    """Whether the output product takes bf16 values and gives fp32 ones, as `moe.model.head.product` has it on a GPU."""
+    """True if the output product takes bf16 values and returns fp32 ones, as `moe.model.head.product` does on a GPU."""
     return config.fp32_head and config.dtype == "bfloat16"
 
 
@@ -135,7 +135,7 @@ class Decoding:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the engine."""
+        """Tokens per second of the engine."""
         return self.sequences / self.seconds
 
 

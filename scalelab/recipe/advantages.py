@@ -1,4 +1,4 @@
-"""From rewards to advantages: one number per completion.
+"""Turn rewards into advantages: one number per completion.
 
 Axes: `_G` the generations of one prompt. A batch is a list with one such array per prompt.
 
@@ -66,7 +66,7 @@ def unchanged(advantages: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 class AdvantageNorm(Protocol):
-    """An advantage norm of one's own."""
+    """An advantage norm of the user's own."""
 
     def normalise(self, advantages: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Normalise a step's advantages: float64[G] per prompt, as `centred` gives them."""

@@ -1,4 +1,4 @@
-"""How tokens are weighed against each other: one weight per completion, shared by all its sampled tokens.
+"""Weights of tokens relative to each other: one weight per completion, shared by all its sampled tokens.
 
 Axes: `_G` the generations of one prompt. A batch is a list with one such array per prompt.
 

@@ -1,4 +1,4 @@
-"""Which groups enter the loss, and why the others do not.
+"""Reasons that keep a group out of the loss.
 
 Axes: `_G` the generations of one prompt.
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def zero_variance(rewards_G: np.ndarray) -> str | None:
-    """Say why a group has nothing to teach: all its rewards are equal, so every advantage is zero (ScaleRL §3.2).
+    """Name the reason if all rewards of a group are equal, so that every advantage is zero (ScaleRL §3.2).
 
     On rewards without a length penalty this is the paper's condition 0 < mean(r) < 1. With one, correct completions of
     different lengths still differ, and the group stays.

@@ -1,4 +1,4 @@
-"""Keeping completions within their budget: by ending the thinking, or by a penalty on the reward.
+"""Keep completions within their budget: end the thinking, or lower the reward.
 
 Axes: `_N` completions.
 """
@@ -17,7 +17,7 @@ TIME_IS_UP = "Okay, time is up. Let me stop thinking and formulate a final answe
 
 
 class LengthControl(Protocol):
-    """A way to keep completions within their budget; a class of one's own may derive from it and change one part."""
+    """A way to keep completions within their budget; users' own classes derive from it and change one part."""
 
     @property
     def phrase(self) -> str:
@@ -29,7 +29,7 @@ class LengthControl(Protocol):
         return None
 
     def penalty(self, lengths_N: np.ndarray, correct_N: np.ndarray) -> np.ndarray:
-        """Compute what is added to each reward on the ±1 scale.
+        """Compute the penalty that is added to each reward on the ±1 scale.
 
         Args:
             lengths_N: int[N], tokens of each completion, thinking and answer.
@@ -90,7 +90,7 @@ class LengthPenalty(LengthControl):
             )
 
     def penalty(self, lengths_N: np.ndarray, correct_N: np.ndarray) -> np.ndarray:
-        """Compute what is added to each reward.
+        """Compute the penalty that is added to each reward.
 
         Args:
             lengths_N: int[N], tokens of each completion, thinking and answer.

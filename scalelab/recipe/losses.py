@@ -1,4 +1,4 @@
-"""The policy losses: sums over tokens, whose normalising weights are part of the tokens already.
+"""The policy losses: weighted sums over tokens; the weights already normalise.
 
 Axes: `_T` tokens of one micro-batch, packed: its completions one after the other, with their prompts; `_S` the
 completions in it.
@@ -35,7 +35,7 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a loss needs of a micro-batch's tokens; make it with `masked`. All of shape [T]."""
+    """The tokens of a micro-batch as a loss needs them, all of shape [T]; make them with `masked`."""
 
     logprobs_T: Tensor
     """log π_train(y_t), the only one with a gradient; 0 where masked."""
@@ -59,7 +59,7 @@ class Tokens:
         weights_T: Tensor,
         sequence_ids_T: Tensor,
     ) -> Tokens:
-        """Make tokens whose masked positions hold zeros, whatever was there (NaN and infinities included).
+        """Set masked positions to zero, whatever they held (NaN and infinities included).
 
         Args:
             logprobs_T: log π_train(y_t).
@@ -81,7 +81,7 @@ class Tokens:
 
 
 class Loss(Protocol):
-    """A policy loss; a class of one's own follows this, too."""
+    """Protocol of policy losses, the user's own included."""
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss summed over the tokens, and its metrics."""
@@ -184,7 +184,7 @@ def _clipped_surrogate(
 
 
 def ratio_metrics(ratio_T: Tensor, clipped_T: Tensor, mask_T: Tensor) -> dict[str, Tensor]:
-    """Make the metrics that every loss returns.
+    """Compute the metrics that every loss returns.
 
     Args:
         ratio_T: float[T], importance ratio of each token, without gradient.

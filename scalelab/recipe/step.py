@@ -1,4 +1,4 @@
-"""One optimiser step's mathematics: from graded groups to what the trainer sums, and back to metrics.
+"""The mathematics of one optimiser step: from graded groups to the trainer's sequences, and from its sums to metrics.
 
 Axes: `_T` tokens, `_G` the generations of one prompt.
 

@@ -1,4 +1,4 @@
-"""What the recipe works on: rollouts, and groups of them.
+"""The recipe's data: rollouts and groups of them.
 
 Axes: `_T` tokens of one completion (in a training sequence: of prompt and completion), `_G` the generations of one
 prompt, `_N` completions.
@@ -18,7 +18,7 @@ Span: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Rollout:
-    """One graded completion, with all that a training step needs of it.
+    """One graded completion with everything a training step needs of it.
 
     Raises:
         ValueError: lengths that differ, spans that do not tile the completion, or a reward outside [0, 1].
@@ -81,7 +81,7 @@ class Rollout:
 
     @property
     def sampled_T(self) -> np.ndarray:
-        """bool[T]: the tokens that take part in the loss."""
+        """bool[T]: True for tokens that take part in the loss."""
         return ~np.asarray(self.forced_T, dtype=bool)
 
     @property

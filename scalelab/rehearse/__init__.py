@@ -1,1 +1,1 @@
-"""The run before the run: every distinct role of a layout at full size, on tensors that hold no numbers."""
+"""Rehearsal of a run: every distinct role of a layout at full size, on tensors without values."""

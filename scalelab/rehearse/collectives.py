@@ -1,4 +1,4 @@
-"""What ranks would exchange: every collective operation is checked and written down, and nothing is sent."""
+"""Check and count every collective operation of a rank; nothing is sent."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Exchange:
 
 
 class Collectives(TorchDispatchMode):
-    """Take the place of a process group: check sizes, count calls and bytes, return at once.
+    """A process group that checks sizes, counts calls and bytes, and returns at once.
 
     Attributes:
         per_micro_batch: whether what comes now happens in every micro-batch, rather than once in a step.
@@ -112,7 +112,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _size(op: str, given: dict[str, Any]) -> int:
-    """Bytes of the larger side; a barrier has a tensor, too, which says nothing."""
+    """Bytes of the larger side; a barrier's tensor counts as 0."""
     if op == "barrier":
         return 0
     sides = [_tensors(value) for value in given.values()]

@@ -35,7 +35,7 @@ from scalelab.rollout.interruption import Phrases
 
 
 def rehearse(setting: Setting, role: Role) -> RoleResult:
-    """Make one device of an engine and give it the trainer's weights; what goes wrong is written down, not raised."""
+    """Build one device of an engine and load the trainer's weights; errors are recorded, not raised."""
     result = RoleResult(role.name, "engine", role.stands_for)
     with tempfile.TemporaryDirectory(prefix="scalelab-rehearsal-") as folder:
         _Rehearsal(setting, role, result, Path(folder)).run()
@@ -51,7 +51,7 @@ class _Rehearsal:
         self.vllm: VllmConfig | None = None
 
     def run(self) -> None:
-        """All phases, up to the first that fails."""
+        """Run all phases, up to the first that fails."""
         (self.folder / "config.json").write_text(json.dumps({**self.hf, "dtype": self.config.dtype}))
         self.result.longest_row = self.config.max_model_len
         self.result.plan_memory_gib = planned.engine_gib(self.hf, self.config)
@@ -62,7 +62,7 @@ class _Rehearsal:
         plain = vllm_ranks.init_model_parallel_group
 
         def quiet(*args: object, **kwargs: object) -> object:
-            """A group that opens no queue to the other devices."""
+            """Make a process group that opens no queue to the other devices."""
             return plain(*args, **{**kwargs, "use_message_queue_broadcaster": False, "use_device_communicator": False})
 
         with replaced([*other_ranks(), (vllm_ranks, "init_model_parallel_group", quiet)]):
@@ -95,7 +95,7 @@ class _Rehearsal:
         return engine_config(self.folder, self.hf, self.config, Phrases(), 0, eager)
 
     def _configure(self) -> None:
-        """As on a GPU: compiled, and with the model runner that vLLM takes where Triton is."""
+        """vLLM's configuration as on a GPU: compiled, with the model runner that it takes where Triton is installed."""
         self.vllm = self._engine_config(eager=True)
         if not self.gpu:
             return
@@ -134,7 +134,7 @@ class _Rehearsal:
             raise ValueError(f"vLLM's model got no weights for {left[0]} and {len(left) - 1} more")
 
     def _cache(self) -> None:
-        """How many tokens the KV cache holds, by vLLM's own pages."""
+        """Number of tokens that the KV cache holds, by vLLM's own pages."""
         assert self.vllm is not None
         layers = self.vllm.compilation_config.static_forward_context.values()
         attention = [layer for layer in layers if isinstance(layer, AttentionLayerBase)]

@@ -1,4 +1,4 @@
-"""The environment of its own that pretends a CUDA device: found, or how to make it; importable without torch."""
+"""The separate environment with a pretended CUDA device: its Python, or how to install it; importable without torch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pretended_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
 
 
 def how_to_set_up(root: Path = ROOT) -> str:
-    """Say in one line what to do where there is no such environment."""
+    """Name the command that installs the environment, in one line."""
     if not (root / SCRIPT).is_file():
         return f"there is no {SCRIPT} here to pretend a CUDA device with: run from a checkout of the lab"
     first = "" if shutil.which("gcc") else "install gcc, then "

@@ -1,4 +1,4 @@
-"""Errors in one line, with the place in this project that led to them."""
+"""Errors in one line, with the project's line that led to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ROOMS = ("moe", "scalelab")
 
 
 def explain(error: BaseException) -> str:
-    """Say what broke, and the innermost line of the lab itself that was at work, the rehearsal's aside."""
+    """Name the error, and the innermost line of the lab (the rehearsal's own aside) in its traceback."""
     lines = str(error).strip().splitlines() or [""]
     places = [_place(frame) for frame in traceback.extract_tb(error.__traceback__)]
     ours = [place for place in places if place and not place.startswith("scalelab/rehearse/")]

@@ -1,4 +1,4 @@
-"""FLOPs by torch's own counter, with what it does not know: stacked experts, and attention on packed tokens.
+"""Count FLOPs with torch's counter, extended by stacked experts and attention on packed tokens.
 
 torch counts attention in full. Half of the pairs of causal attention are masked, and neither the kernels compute them
 nor does `scalelab plan` count them, so they are left out here, too (FlashAttention-2, arXiv 2307.08691 §4.1).
@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 
 def counter() -> FlopCounterMode:
-    """torch's counter, which knows the operators below as well."""
+    """torch's FLOP counter with the operators below."""
     return FlopCounterMode(
         display=False,
         custom_mapping={
@@ -66,7 +66,7 @@ def _varlen_backward(
     *args: Any,
     **kwargs: Any,
 ) -> int:
-    """Five products where the forward pass has two."""
+    """FLOPs of the backward pass: five products where the forward pass has two."""
     return 5 * 2 * _pairs(query[0], longest, longest_keys) * query[1] * query[2]
 
 

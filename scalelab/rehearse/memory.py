@@ -1,4 +1,4 @@
-"""Device memory of a rank from the tensors that it makes, by kind and by phase: live bytes and their peak.
+"""Device memory of a rank by kind and phase, live bytes and peak, counted from the tensors that it makes.
 
 Every operator's results are seen as they are made and as they are let go. What kernels take inside themselves
 (workspaces), the CUDA context, NCCL's buffers and fragmentation are not seen: `scalelab plan` reserves for them.
@@ -26,7 +26,7 @@ OTHER = "activations"
 
 @dataclass
 class Peak:
-    """The most memory of a phase.
+    """The peak memory of a phase.
 
     Attributes:
         bytes: live at its fullest moment.
@@ -61,7 +61,7 @@ class Memory(TorchDispatchMode):
 
     @contextlib.contextmanager
     def phase(self) -> Iterator[Peak]:
-        """A block whose peak is wanted; may be nested."""
+        """Record the peak memory of a block; blocks may be nested."""
         peak = Peak(self._total, dict(self._live))
         self._peaks.append(peak)
         try:
@@ -70,7 +70,7 @@ class Memory(TorchDispatchMode):
             self._peaks.remove(peak)
 
     def classify(self, kind: str, tensors: Iterable[Tensor]) -> None:
-        """Say of what kind tensors are, from now on."""
+        """Assign tensors to a kind of memory from now on."""
         for tensor in tensors:
             key = tensor.untyped_storage()._cdata
             if key in self._sizes:
@@ -80,7 +80,7 @@ class Memory(TorchDispatchMode):
                 self._sizes[key] = kind, size
 
     def live(self, kind: str) -> int:
-        """Bytes of a kind now."""
+        """Live bytes of a kind."""
         return self._live[kind]
 
     def _follow(self, tensor: FakeTensor) -> None:

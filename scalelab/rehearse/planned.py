@@ -1,4 +1,4 @@
-"""What `scalelab plan` says of one role, in the words of a rehearsal; importable without torch."""
+"""The plan of one role in the form of a rehearsal; importable without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to be pretended so that one process can be one rank of many on a GPU: all of it, in this one place.
+"""Replacements that let one process be one rank of many on a GPU: all of them, in this one place.
 
 Tensors are fake (`torch._subclasses.FakeTensorMode`): they have a shape, a type and a device, but no memory and no
 numbers, and operators only say what they would return. Around that this module answers what a program asks of a real
@@ -43,7 +43,7 @@ _CAPABILITIES = {"a100": (8, 0), "h100": (9, 0), "h200": (9, 0), "b200": (10, 0)
 
 @dataclass(frozen=True)
 class World:
-    """What is pretended.
+    """The world that is pretended.
 
     Attributes:
         hardware: the GPU; "cpu" takes the CPU's kernels.
@@ -62,7 +62,7 @@ class World:
 
 @contextlib.contextmanager
 def pretended(world: World) -> Iterator[FakeTensorMode]:
-    """A block in which a `moe.train.trainer.Trainer` can be any rank of any number of ranks."""
+    """Let a `moe.train.trainer.Trainer` in this block be any rank of any number of ranks."""
     replacements = [*other_ranks(world.report), *_gpu(world), *_routing(world), *_torch()]
     if torch.cuda.is_available():
         replacements += _cuda()
@@ -75,7 +75,7 @@ def pretended(world: World) -> Iterator[FakeTensorMode]:
 
 
 def _gpu(world: World) -> list[Replacement]:
-    """The kernels of the GPU, also where the tensors have the CPU's label."""
+    """Choose the kernels of the GPU although the tensors are labelled as the CPU's."""
     if not world.hardware.gpu:
         return []
     host = Host(world.hardware.name, _CAPABILITIES[world.hardware.name])
@@ -87,11 +87,11 @@ def _gpu(world: World) -> list[Replacement]:
 
 
 def _cuda() -> list[Replacement]:
-    """The random state of a GPU, which recomputation keeps and nothing here draws from; and labels of parameters."""
+    """Replace the GPU's random state, which recomputation keeps and nothing here draws from, and parameters' labels."""
     random = torch.empty(0, dtype=torch.uint8)
 
     class Buffer(megatron_ddp._ParamAndGradBuffer):
-        """Megatron's, whose parameters go where it is: `.data = …` moves a tensor, but leaves a fake one its label."""
+        """Megatron's parameter buffer for fake tensors: `.data = …` moves a tensor, but not a fake one's label."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -110,7 +110,7 @@ def _cuda() -> list[Replacement]:
 
 
 class _Types(TorchFunctionMode):
-    """Name the type of a fake tensor by its label; torch names that of the tensor within, which has no device."""
+    """Names of fake tensors' types by their label; torch would name the inner tensor's, which has no device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
@@ -120,11 +120,11 @@ class _Types(TorchFunctionMode):
 
 
 def _routing(world: World) -> list[Replacement]:
-    """Numbers that the host must know: how many tokens each expert gets, and the shape of what a stage receives."""
+    """Provide numbers that the host must know: tokens of each expert, and the shape that a pipeline stage receives."""
     count = MoEAlltoAllTokenDispatcher.preprocess
 
     def preprocess(self: Any, routing_map: Tensor) -> Tensor:
-        """Megatron's, then even shares in place of what it counted."""
+        """Count as Megatron does, then return even shares in place of the counts."""
         counted = count(self, routing_map)
         sent = self.num_out_tokens
         given = even(sent, self.ep_size)
@@ -144,7 +144,7 @@ def _routing(world: World) -> list[Replacement]:
 
 
 def _torch() -> list[Replacement]:
-    """What fake tensors cannot do: three things that change nothing in memory, sizes or products."""
+    """Replace three operations that fake tensors lack; none changes memory, sizes or products."""
     move, whole = torch.nn.Module.to, attention._attend
 
     def norm(chunk: int, overflow: Tensor, gradients: list[list[Tensor]], *args: Any) -> tuple[Tensor, None]:
@@ -162,7 +162,7 @@ def _torch() -> list[Replacement]:
         return module
 
     def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Attention that looks back beyond its own stretch: flash attention, as the GPU has it, for torch's bias."""
+        """Attention that looks back beyond its own rows, by flash attention as on the GPU."""
         if bias is None:
             return whole(q, k, v)
         rows = [x.squeeze(0).transpose(0, 1) for x in (q, k, v)]
@@ -179,7 +179,7 @@ def _torch() -> list[Replacement]:
 
 
 def even(number: int, parts: int) -> np.ndarray:
-    """Whole numbers that differ by at most one and add up to ``number``."""
+    """Split ``number`` into whole numbers that differ by at most one."""
     return number // parts + (np.arange(parts) < number % parts)
 
 

@@ -44,7 +44,7 @@ def rehearse_all(
     deadline: float,
     done: Callable[[RoleResult, float], None],
 ) -> list[RoleResult]:
-    """Rehearse roles and return what became of them, in their order.
+    """Rehearse roles and return their results, in their order.
 
     Args:
         setting: the run.

@@ -1,4 +1,4 @@
-"""Other ranks that are not there: process groups of the right sizes, and answers in the place of theirs."""
+"""Stand-ins for absent ranks: process groups of the right sizes, and answers in place of theirs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Replacement = tuple[Any, str, Any]
 
 @contextlib.contextmanager
 def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
-    """A block in which attributes have other values."""
+    """Give attributes other values within a block."""
     with contextlib.ExitStack() as stack:
         for owner, name, value in replacements:
             stack.callback(setattr, owner, name, getattr(owner, name))
@@ -24,7 +24,7 @@ def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
 
 
 def other_ranks(report: dict[str, float] | None = None) -> list[Replacement]:
-    """Groups of the right sizes in which nobody else is; what others would say is what this rank says.
+    """Form groups of the right sizes without other ranks; their answers are copies of this rank's.
 
     Args:
         report: what the last pipeline stage tells the others of a step, of which they have nothing themselves.

@@ -1,4 +1,4 @@
-"""What a rehearsal found, role by role, in the form that `--json` prints; importable without torch."""
+"""Results of a rehearsal by role, in the form that `--json` prints; importable without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GIB = 2**30
 
 @dataclass
 class Phase:
-    """One stretch of a role's life.
+    """One phase of a role's rehearsal.
 
     Attributes:
         name: "build", "load", "step", "export".
@@ -28,7 +28,7 @@ class Phase:
 
 @dataclass
 class RoleResult:
-    """What became of one role.
+    """The result of one role.
 
     Attributes:
         role: its name.
@@ -60,7 +60,7 @@ class RoleResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything went through."""
+        """True if all phases went through."""
         return not self.problems
 
     @property
@@ -79,13 +79,13 @@ class RoleResult:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RoleResult:
-        """The result that `to_json` wrote."""
+        """Read the result that `to_json` wrote."""
         fields = {name: value for name, value in values.items() if name not in ("ok", "peak_gib", "plan_gib")}
         return cls(**{**fields, "phases": [Phase(**phase) for phase in values["phases"]]})
 
 
 def differences(result: RoleResult) -> Iterator[tuple[str, float]]:
-    """Relative differences from the plan, for what both know: memory in all, and FLOPs."""
+    """Relative differences between rehearsal and plan: total memory and FLOPs."""
     for name, found, planned in (
         ("memory", result.peak_gib, result.plan_gib),
         ("FLOPs", result.flops, result.plan_flops),

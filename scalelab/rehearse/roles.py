@@ -1,4 +1,4 @@
-"""Which ranks of a run differ from one another, so that a few rehearsed stand for all; importable without torch.
+"""The ranks of a run that differ from one another, so that a few rehearsals cover all; importable without torch.
 
 Megatron numbers its ranks stage by stage. Within a stage, the first rank is the first and the last rank is the last of
 every way to cut a model: tensor, context, expert, data. What lies between them is like one of the two.
@@ -13,7 +13,7 @@ from moe.train.config import Layout
 
 @dataclass(frozen=True)
 class Role:
-    """One rank that is rehearsed.
+    """One rank to rehearse.
 
     Attributes:
         name: for a reader, such as "trainer rank 15: last of tensor 4, expert 16".

@@ -1,4 +1,4 @@
-"""What is rehearsed, for all roles; importable without torch."""
+"""The settings of a rehearsal, for all roles; importable without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scalelab.run.config import Run
 
 @dataclass(frozen=True)
 class Setting:
-    """What is rehearsed.
+    """The settings of a rehearsal.
 
     Attributes:
         run: the experiment.

@@ -1,4 +1,4 @@
-"""One trainer rank's life at full size on fake tensors: build, load, a step, export."""
+"""Rehearse one trainer rank at full size on fake tensors: build, load, a step, export."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ON_HOST = ("build", "load", "export")
 
 
 def rehearse(setting: Setting, role: Role) -> RoleResult:
-    """Live through one trainer rank's run; what goes wrong is written down, not raised."""
+    """Run all phases of one trainer rank; errors are recorded, not raised."""
     result = RoleResult(role.name, "trainer", role.stands_for)
     _Rehearsal(setting, role, result).run()
     return result
@@ -56,7 +56,7 @@ class _Rehearsal:
         self.trainer: Trainer | None = None
 
     def run(self) -> None:
-        """All phases, up to the first that fails."""
+        """Run all phases, up to the first that fails."""
         result, layout = self.result, self.config.layout
         fields = architecture(self.hf).fields
         split = layout.context * layout.tensor
@@ -168,7 +168,7 @@ class _Rehearsal:
             raise ValueError(f"{name} comes out as {found.get(name)}, the config says {wanted.get(name)}")
 
     def _is_here(self, name: str) -> bool:
-        """Whether this pipeline stage exports a tensor; what other stages export, they alone know."""
+        """True if this pipeline stage exports the tensor."""
         stages = self.config.layout.pipeline
         if name.startswith("model.layers."):
             return int(name.split(".")[2]) * stages // self.hf["num_hidden_layers"] == self.role.stage
@@ -192,7 +192,7 @@ class _Files(Mapping[str, Tensor]):
 
 
 def micro_batch(longest: int, budget: int) -> list[int]:
-    """Lengths of the sequences of one full micro-batch: as long as they may be, and a rest."""
+    """Lengths of the sequences of one full micro-batch: longest ones, and one shorter that fills the rest."""
     whole, rest = divmod(max(budget, longest), longest)
     return [longest] * whole + ([rest] if rest else [])
 
@@ -204,7 +204,7 @@ def _sequence(tokens: int, number: int) -> TrainingSequence:
 
 
 def _group_names(context: bool) -> dict[str, str]:
-    """Readers' names of Megatron's groups, by torch's; without context parallelism several are the same ranks."""
+    """Readable names of Megatron's groups, by torch's; without context parallelism several are the same ranks."""
     state = parallel_state
     named = {
         "pipeline": state.get_pipeline_model_parallel_group(),

@@ -16,7 +16,7 @@ from scalelab.rehearse.setting import Setting
 
 @dataclass(frozen=True)
 class Task:
-    """What a process is to do.
+    """The task of a process: a role and where its result goes.
 
     Attributes:
         setting: the run.
@@ -30,7 +30,7 @@ class Task:
 
 
 def main() -> None:
-    """Do the task."""
+    """Rehearse the role and write its result."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     task: Task = pickle.load(sys.stdin.buffer)

@@ -13,7 +13,7 @@ MOST = 12
 
 
 def markdown(overview: Mapping[str, Any]) -> str:
-    """The answer, the fitted curves and what is unusual.
+    """Write the answer, the fitted curves and unusual events.
 
     Args:
         overview: what `Lab.overview` gives.
@@ -45,7 +45,7 @@ def _row(fit: Mapping[str, Any]) -> str:
 
 
 def _text(text: object) -> str:
-    """Text of a run in one line, with nothing in it that Markdown or HTML would act on."""
+    """A run's text on one line, with everything escaped that Markdown or HTML would interpret."""
     line = " ".join(str(text).split())
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for character in "\\`*_|[]#!~":

@@ -1,4 +1,4 @@
-"""The page of some runs as one file: everything inside, nothing fetched, completions sampled."""
+"""The page of some runs as one self-contained file with a sample of completions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def write_page(lab: Lab, path: Path, progress: Callable[[int, int], None] | None
 
 
 def page_data(lab: Lab, overview: Mapping[str, Any]) -> dict[str, Any]:
-    """All that the page of a file holds: the overview, every run's own page, and a sample of completions."""
+    """Data of a self-contained page: the overview, every run's own page, and a sample of completions."""
     share = max(len(lab.runs), 1)
     details = {id: _fitting(run.detail(), DETAILED // share) for id, run in lab.runs.items()}
     kept = {id: run for id, run in lab.runs.items() if run.member.folder and run.rollouts.steps()}
@@ -138,7 +138,7 @@ def _padded(rows: list[Any], length: int) -> list[Any]:
 
 
 def _fitting(detail: dict[str, Any], most: int) -> dict[str, Any]:
-    """A run's own page within its share of the file: the last charts of metrics go first, the time line after them."""
+    """A run's own page cut to its share of the file: the last charts of metrics go first, then the time line."""
     left_out = 0
     while detail["panels"] and len(json.dumps(detail)) > most:
         detail["panels"] = detail["panels"][: len(detail["panels"]) // 2]

@@ -42,7 +42,7 @@ Codes = Mapping[str, Mapping[str, Any]]
 
 
 def check_figure(path: Path) -> None:
-    """Refuse a figure that cannot be drawn, before the work that is to go into it.
+    """Refuse a figure that cannot be drawn, before any other work.
 
     Raises:
         LabError: its ending is none that can be drawn.
@@ -151,7 +151,7 @@ def _draw_points(axis: Any, item: Curve, analysis: Analysis | None, code: Mappin
 
 
 def _used(item: Curve, fit: Fit) -> np.ndarray:
-    """Which points of a curve its fit saw."""
+    """bool[N]: True for the points of a curve that its fit used."""
     start_N = item.compute_N == 0
     inside_N = (item.compute_N >= fit.window[0]) & (item.compute_N <= fit.window[1])
     return np.where(start_N, (fit.curve.compute_N == 0).any(), inside_N)

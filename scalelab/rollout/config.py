@@ -12,7 +12,7 @@ from moe.checked import CHECKED
 
 @dataclass(frozen=True, config=CHECKED)
 class GeneratorConfig:
-    """One vLLM engine."""
+    """Settings of one vLLM engine."""
 
     max_model_len: Annotated[int, Field(ge=2)]
     """Most tokens of a prompt and its completion together."""

@@ -52,7 +52,7 @@ Weights = Iterable[tuple[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Output:
-    """What the engine knows of a finished completion; the fields are those of `Completion`."""
+    """Fields of a finished completion that the engine knows; named as in `Completion`."""
 
     id: str
     token_ids: np.ndarray
@@ -124,7 +124,7 @@ class Engine:
         self._held[request.id] = self._engine.add_request(request.id, prompt, params), request
 
     def step(self) -> list[Output]:
-        """One token for every running sequence; the outputs are of those that finished with it."""
+        """Generate one token for every running sequence, and return the outputs of those that finished."""
         return [self._finish(output) for output in self._engine.step()]
 
     def _finish(self, output: RequestOutput) -> Output:
@@ -168,7 +168,7 @@ class Engine:
         self._add_waiting_again()
 
     def take(self, snapshot: Snapshot) -> None:
-        """Replace the weights by a version that is here; unfinished sequences go on with it and their KV cache.
+        """Switch to a version of the weights that is on this machine; unfinished sequences keep their KV cache.
 
         vLLM's own weight transfer loads them, in every process that shares the model.
         """
@@ -177,7 +177,7 @@ class Engine:
         self._add_waiting_again()
 
     def _load_into_all(self, weights: Weights) -> None:
-        """Put the weights where the processes that share the model all read them: in memory, as a folder of files."""
+        """Put the weights into a folder in memory, which all processes of the model read."""
         with shared_folder("scalelab-weights-") as folder:
             held = dict(weights)
             save_folder(folder, self._hf_config, held.items(), {name: tensor.shape for name, tensor in held.items()})
@@ -193,7 +193,7 @@ class Engine:
         self._engine.set_weight_version(str(version))
 
     def _add_waiting_again(self) -> None:
-        """Renew the salt of requests that wait in the scheduler and have not begun."""
+        """Renew the cache salt of requests that wait in the scheduler and have not begun."""
         scheduler = self._engine.engine_core.engine_core.scheduler
         fresh = {r.request_id for r in scheduler.waiting if r.num_computed_tokens == r.num_output_tokens == 0}
         for request in [request for internal_id, request in self._held.values() if internal_id in fresh]:
@@ -283,7 +283,7 @@ def _read(output: RequestOutput, routed_TLK: np.ndarray | None) -> Output:
 
 
 def _rank_no_logprobs(worker: WorkerBase) -> None:
-    """Return the sampled token's log-prob without its rank, which nobody asks for.
+    """Return the sampled token's log-prob without its rank, which is not used.
 
     On a CPU vLLM compiles the ranking when the first token is sampled: that takes a C++ compiler and ten seconds.
     """
@@ -304,7 +304,7 @@ def _pack_experts(worker: WorkerBase) -> None:
 
 
 def bias_shapes(model_dir: Path, config: GeneratorConfig) -> dict[str, tuple[int, ...]]:
-    """Shape of every layer's biases of experts, by name; empty if the generator is to have none."""
+    """Shape of every layer's expert biases, by name; empty if the generator has none."""
     biases = read_biases(model_dir)
     if not (biases or config.expert_bias):
         return {}

@@ -1,4 +1,4 @@
-"""Evaluation on held-out prompts: mean@k with its standard error from what came back.
+"""Evaluation on held-out prompts: mean@k with its standard error.
 
 Pure arithmetic, no engine. Axes: `_P` prompts, `_K` completions of each.
 """
@@ -18,7 +18,7 @@ from scalelab.recipe.types import Rollout
 
 @dataclass(frozen=True)
 class TaskEvaluation:
-    """One task's part of an evaluation; the fields are those of a line of `evals.jsonl`."""
+    """Result of an evaluation on one task; the fields are those of a line of `evals.jsonl`."""
 
     task: str
     n_prompts: int
@@ -38,7 +38,7 @@ class TaskEvaluation:
     """Tokens of a completion."""
 
     def record(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """The result as a JSON object."""
         return asdict(self)
 
 
@@ -58,7 +58,7 @@ def evaluate(rollouts: Sequence[Rollout]) -> dict[str, TaskEvaluation]:
 
 
 def rewards_by_prompt(rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
-    """Rewards of every prompt's completions, without the prompts that the verifier failed to grade in part."""
+    """Rewards of every prompt's completions, without prompts of which a completion could not be graded."""
     failed = {rollout.prompt_id for rollout in rollouts if not rollout.graded}
     rewards: defaultdict[str, list[float]] = defaultdict(list)
     for rollout in rollouts:

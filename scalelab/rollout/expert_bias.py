@@ -1,4 +1,4 @@
-"""Biases of experts in vLLM: a token goes to the best experts by logit and bias, which weigh what their logits say.
+"""Expert biases in vLLM: a token goes to the experts with the highest logit plus bias, weighted by their logits alone.
 
 vLLM 0.32.0 has no place for them in the models that are trained here. So a hook behind every gate leaves the logits of
 the chosen experts as they are and puts all others at −∞: what vLLM then chooses and weighs (the sigmoid of the best
@@ -21,7 +21,7 @@ from moe.weights.links import EXPERT_BIAS
 
 
 def install(worker: WorkerBase, names: Sequence[str], experts_per_token: int) -> None:
-    """Make the gates of a worker's model choose by bias, 0 at first.
+    """Make the gates of a worker's model choose by logit plus bias, 0 at first.
 
     Args:
         worker: vLLM's.
@@ -35,13 +35,13 @@ def install(worker: WorkerBase, names: Sequence[str], experts_per_token: int) ->
 
 
 def set_biases(model: torch.nn.Module, biases: Mapping[str, torch.Tensor]) -> None:
-    """Take the biases of every gate, fp32 [E] by name."""
+    """Set the biases of every gate, fp32 [E] by name."""
     for name, bias_E in biases.items():
         _gate(model, name).expert_bias_E.copy_(bias_E)
 
 
 def set_workers_biases(worker: WorkerBase, biases: Mapping[str, torch.Tensor]) -> None:
-    """Do the same in a worker's process."""
+    """Set the biases in a worker's process; called by name through vLLM."""
     set_biases(worker.model_runner.get_model(), biases)
 
 

@@ -308,7 +308,7 @@ class Generator:
                     future.set_exception(error)
 
     def _turn(self, engine: Engine) -> None:
-        """Obey, admit, generate one token each, hand out."""
+        """Carry out commands, start waiting requests, generate one token each, hand out finished completions."""
         began = time.monotonic()
         with self._changed:
             self._changed.wait_for(lambda: self._commands or self._live or self._closing, timeout=1.0)
@@ -328,7 +328,7 @@ class Generator:
                 self._hand_out(outputs)
 
     def _admit(self) -> list[Request]:
-        """Take as many from the backlog as there are free places."""
+        """Start requests from the backlog as far as there are free places."""
         with self._changed:
             free = self._config.max_sequences - self._running.total()
             requests = [self._backlog.popleft() for _ in range(min(free, len(self._backlog)))]
@@ -353,7 +353,7 @@ class Generator:
 
 
 def complete(request: Request, output: Output, phrases: Phrases) -> Completion:
-    """What the engine knows of a finished completion, as a message; the text is for who holds the tokenizer."""
+    """Build a `Completion` from the engine's output; its text is added where the tokenizer is."""
     forced_T = forced_mask(output.token_ids.tolist(), request.interrupt_at, phrases)
     return Completion(
         request=request,

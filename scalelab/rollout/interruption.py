@@ -1,4 +1,4 @@
-"""Forced-length interruption (ScaleRL §4): at a drawn position the thinking is closed by a forced phrase.
+"""Forced interruption (ScaleRL §4): a forced phrase ends the thinking at a drawn position.
 
 One rule (`forced_mask`) says which tokens are forced; both of vLLM's model runners have a processor that forces exactly
 these. Axes: `_T` tokens of one completion, `_B` sequences of a step, `_R` rows that are due, `_V` vocabulary.
@@ -31,7 +31,7 @@ PHRASES = "phrases"
 
 @dataclass(frozen=True)
 class Phrases:
-    """What interruption needs, in plain numbers."""
+    """Token ids of the interrupting phrase, and the automaton that recognises the end of thinking."""
 
     interruption: tuple[int, ...] = ()
     """Token ids that are forced."""
@@ -40,7 +40,7 @@ class Phrases:
 
 
 def forced_mask(token_ids: Sequence[int], interrupt_at: int | None, phrases: Phrases) -> np.ndarray:
-    """Say which tokens of a completion were forced.
+    """bool[T]: True for tokens of a completion that were forced.
 
     Args:
         token_ids: [T] the whole completion.
@@ -58,7 +58,7 @@ def forced_mask(token_ids: Sequence[int], interrupt_at: int | None, phrases: Phr
 
 
 def processor_config(phrases: Phrases) -> dict[str, Any]:
-    """Build what vLLM's `additional_config` must hold; plain lists, since compiled engines hash it as JSON."""
+    """Content of vLLM's `additional_config`; plain lists, since compiled engines hash it as JSON."""
     return {PHRASES: {name: [*map(_plain, value)] for name, value in asdict(phrases).items()}}
 
 
@@ -114,7 +114,7 @@ class ForcePhraseV2(LogitsProcessorV2):
         return logits
 
     def _look(self, slot: int) -> None:
-        """Find out on the device, once, whether the thinking was closed before the position."""
+        """Check on the device, once per sequence, if the thinking was closed before the position."""
         if self._known[slot]:
             return
         start = int(self._requests.prompt_len.np[slot])
@@ -139,7 +139,7 @@ class ForcePhraseV1(LogitsProcessorV1):
         """Accept what `Generator.submit` has checked already."""
 
     def is_argmax_invariant(self) -> bool:
-        """Say no: forcing changes the most likely token, so greedy sampling needs it too."""
+        """False: forcing changes the most likely token, so greedy sampling needs it too."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:

@@ -1,4 +1,4 @@
-"""Which experts every token went through, so that the trainer can send it through the same ones (router replay).
+"""Record the experts of every token, so that the trainer can send it through the same ones (router replay).
 
 Generator and trainer compute a token's router logits with different kernels, and the trainer's weights may be newer.
 Where two experts are nearly tied that flips the choice, which moves a log-prob far more than rounding does; runs on
@@ -24,7 +24,7 @@ NOT_RECORDED = -1
 
 
 class RoutingRecorder:
-    """Collects the routers' choices of the sequences that an engine holds.
+    """Recorder of the routers' choices for the sequences that an engine holds.
 
     Args:
         runner: vLLM's model runner; its routers' hooks are taken.
@@ -65,7 +65,7 @@ class RoutingRecorder:
         self._routed[self._rows_N, self._positions_N, layer] = np.where(here == NOT_RECORDED, fresh, here)
 
     def _find_rows(self) -> None:
-        """Whose token each row of this step is, and its position."""
+        """Map batch rows to (sequence slot, position)."""
         batch = self._runner.input_batch
         count = batch.num_reqs
         start_B = batch.num_computed_tokens_cpu[:count]

@@ -1,4 +1,4 @@
-"""Folders in shared memory that do not outlive a killed process for long: whoever makes the next one removes them.
+"""Folders in shared memory; those of killed processes are removed when the next one is made.
 
 A folder belongs to a process as long as that holds a lock on it, which the system takes back however the process ends.
 """
@@ -21,7 +21,7 @@ _YOUNG = 60.0
 
 @contextmanager
 def shared_folder(prefix: str, memory: Path = _MEMORY) -> Iterator[Path]:
-    """Make a folder in memory, or on the disk where there is no shared memory, for as long as the block takes.
+    """Make a folder in memory for the duration of a block, or on the disk where there is no shared memory.
 
     Args:
         prefix: what its name begins with. Folders of that prefix whose process is gone are removed first.

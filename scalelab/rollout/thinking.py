@@ -54,7 +54,7 @@ def by_text(tokenizer: Any, text: str) -> Transitions:
 
 
 def _pieces(tokenizer: Any) -> list[str]:
-    """What every token adds to a text; decoders drop a space before a text's first token, so none is the first."""
+    """Text that each token adds; decoders drop a space before a text's first token, so another token precedes each."""
     first = tokenizer.encode("a", add_special_tokens=False)
     before = len(tokenizer.decode(first))
     texts = tokenizer.batch_decode([[*first, token] for token in range(len(tokenizer))])
@@ -62,7 +62,7 @@ def _pieces(tokenizer: Any) -> list[str]:
 
 
 def last_state(transitions: Transitions) -> int:
-    """The state of having seen the whole text; 0 if there is nothing to recognise."""
+    """State of the automaton when it has seen the whole text; 0 if there is no text to recognise."""
     return max((target for _, _, target in transitions), default=0)
 
 
@@ -74,7 +74,7 @@ class Reader:
         self._last = last_state(transitions)
 
     def closes(self, token_ids: Sequence[int]) -> bool:
-        """Say whether the text occurs in these tokens."""
+        """True if the text occurs in these tokens."""
         state = 0
         for token in token_ids:
             state = self._next.get((state, token), 0)
@@ -101,7 +101,7 @@ class DeviceReader:
         self._identity_1S = torch.arange(self._last + 1, dtype=torch.uint8, device=device).unsqueeze(0)
 
     def closes(self, tokens_T: torch.Tensor) -> torch.Tensor:
-        """Say whether the text occurs in these tokens: a bool without an axis, on their device."""
+        """bool[] on the tokens' device: True if the text occurs in these tokens."""
         maps_TS = torch.cat([self._table_VS[tokens_T.long()], self._identity_1S]).long()
         while len(maps_TS) > 1:
             if len(maps_TS) % 2:

@@ -82,14 +82,14 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
 
 
 def _begin_with_bos(tokenizer: Tokenizer) -> None:
-    """Make it the tokenizer's own rule, in its file, that a text begins with `<bos>`, wherever it is loaded."""
+    """Write into the tokenizer's own file the rule that a text begins with `<bos>`."""
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
     )
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[int, ...]:
-    """A prompt as the model reads it: its text by the tokenizer's own rule, or its chat in the model's words.
+    """Token ids of a prompt: its text by the tokenizer's own rule, or its chat by the model's template.
 
     The rule says whether a text begins with a special token, as it does for whoever loads the model elsewhere; a chat
     template writes its special tokens itself. One that opens the thinking by itself is not made to open it twice.
@@ -114,7 +114,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[int,
 
 
 def answer_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[Completion]) -> list[str]:
-    """What the model wrote, without the special tokens that end it (a model may have several), which are no text."""
+    """Texts of completions without the special tokens that end them (a model may have several)."""
     special = set(tokenizer.all_special_ids)
     written = [one.token_ids.tolist() for one in completions]
     for ids in written:
@@ -147,6 +147,6 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: str | Path, model
 
 
 def with_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[Completion]) -> list[Completion]:
-    """Completions with their texts."""
+    """Add texts to completions."""
     texts = answer_texts(tokenizer, completions)
     return [replace(completion, text=text) for completion, text in zip(completions, texts, strict=True)]

@@ -31,7 +31,7 @@ BACKEND = "scalelab_shards"
 
 @dataclass
 class ShardInit(WeightTransferInitInfo):
-    """What a worker must know before the first update: the model's Hugging Face config."""
+    """Data that a worker needs before the first update: the model's Hugging Face config."""
 
     hf_config: dict[str, Any]
 
@@ -86,7 +86,7 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
             pack_experts(self.model)
 
     def shutdown(self) -> None:
-        """Nothing is kept between two updates."""
+        """Do nothing: no state is kept between updates."""
 
 
 def _without_biases(weights: Any, biases: dict[str, torch.Tensor]) -> Any:

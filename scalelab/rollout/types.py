@@ -1,4 +1,4 @@
-"""The two messages of the rollout room: what is asked of a generator and what comes back.
+"""Messages to and from a generator: requests and completions.
 
 Axes: `_T` tokens of one completion.
 """

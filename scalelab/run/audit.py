@@ -1,4 +1,4 @@
-"""Do the books of a run balance? Answered by its files alone, of a run that goes on as well as of one that ended.
+"""Audit a run by its files alone, while it goes on or after it ended.
 
 Every optimiser step stands once and every group in one step; compute never falls; evaluations are whole and agree with
 the completions they come from; checkpoints hash to what they say and account for every group that was drawn.
@@ -32,7 +32,7 @@ NAMED = 5
 
 @dataclass
 class Audit:
-    """What an audit found.
+    """Result of an audit.
 
     Attributes:
         run: the run's folder.
@@ -56,16 +56,16 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no problems."""
         return not self.problems
 
     def record(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """The result as a JSON object."""
         return {"ok": self.ok, **vars(self)}
 
 
 def audit(path: Path, contents: bool = True) -> Audit:
-    """Look at all files of a run.
+    """Audit all files of a run.
 
     Args:
         path: the run's folder.
@@ -100,7 +100,7 @@ def audit(path: Path, contents: bool = True) -> Audit:
 
 
 def _some(problems: Iterable[str]) -> list[str]:
-    """The first few problems of a kind, and how many more there are."""
+    """The first few problems of a kind, and the number of the others."""
     told = list(problems)
     return told if len(told) <= NAMED else [*told[:NAMED], f"… and {len(told) - NAMED} more like these"]
 
@@ -124,7 +124,7 @@ def _lines(path: Path, name: str, found: Audit) -> list[Line]:
 
 
 def _odd(line: Line) -> str | None:
-    """What is not of its kind in a line, whoever wrote it."""
+    """Fields of a line that have the wrong type."""
     for name, kind in _KINDS.items():
         value = line.get(name)
         if (name in line and not isinstance(value, kind)) or isinstance(value, bool):
@@ -144,14 +144,14 @@ def _config(path: Path, manifest: Line) -> Iterator[str]:
 
 
 def _steps(steps: list[Line]) -> Iterator[str]:
-    """Steps are 1, 2, 3, …"""
+    """Check that steps are 1, 2, 3, …"""
     for place, line in enumerate(steps, 1):
         if line.get("step") != place:
             yield f"metrics.jsonl, line {place}, is of step {line.get('step')}"
 
 
 def _groups(steps: list[Line]) -> Iterator[str]:
-    """No group is trained on twice."""
+    """Check that no group is trained on twice."""
     trained: dict[str, Any] = {}
     for line in steps:
         for name in line.get("groups", ()):
@@ -161,7 +161,7 @@ def _groups(steps: list[Line]) -> Iterator[str]:
 
 
 def _compute(steps: list[Line], undone: list[Line]) -> Iterator[str]:
-    """What was spent is never taken back, whether the steps it was spent on count or were undone."""
+    """Check that compute never falls, whether its steps count or were undone."""
     counted = [("metrics.jsonl", line) for line in steps]
     gone = [("undone.jsonl", line) for line in undone if line.get("file") == "metrics.jsonl"]
     before = 0.0
@@ -173,7 +173,7 @@ def _compute(steps: list[Line], undone: list[Line]) -> Iterator[str]:
 
 
 def _evaluations(evals: list[Line], steps: list[Line], tasks: list[str]) -> Iterator[str]:
-    """Every evaluation has a line of each task, once, and is of a step that was taken."""
+    """Check that every evaluation has one line per task, of a step that was taken."""
     by_step: defaultdict[int, Counter[Any]] = defaultdict(Counter)
     for line in evals:
         by_step[line["step"]][line.get("task")] += 1
@@ -203,7 +203,7 @@ def _retention(manifest: Line) -> Retention:
 
 
 def _completions(path: Path, evals: list[Line], kept: Retention, contents: bool, found: Audit) -> Iterator[str]:
-    """Every evaluation's completions are there, unless the run was to keep fewer, and say the same as its lines."""
+    """Check that every evaluation's completions are there, unless the run keeps fewer, and agree with its lines."""
     try:
         import pyarrow.parquet as parquet
     except ModuleNotFoundError:
@@ -230,7 +230,7 @@ def _completions(path: Path, evals: list[Line], kept: Retention, contents: bool,
 
 
 def _disagreement(line: Line, rows: list[Line]) -> str | None:
-    """How an evaluation's line and its completions differ."""
+    """Differences between an evaluation's line and its completions."""
     outcomes = Counter(row["outcome"] for row in rows)
     if line.get("outcomes") != dict(outcomes):
         return f"the line counts {line.get('outcomes')}, the completions are {dict(outcomes)}"
@@ -247,7 +247,7 @@ def _disagreement(line: Line, rows: list[Line]) -> str | None:
 
 
 def _checkpoints(path: Path, contents: bool, found: Audit) -> Iterator[tuple[Path, Line]]:
-    """Every whole checkpoint with its state; what is wrong with the others is noted."""
+    """Read every whole checkpoint's state, and record the problems of the others."""
     for checkpoint in finished_checkpoints(path / CHECKPOINTS):
         try:
             check(checkpoint, contents=contents)
@@ -264,7 +264,7 @@ def _checkpoints(path: Path, contents: bool, found: Audit) -> Iterator[tuple[Pat
 
 
 def _conservation(checkpoint: Path, state: Line, steps: list[Line]) -> Iterator[str]:
-    """Every group that was drawn until a checkpoint was trained on, is waiting in it, or was dropped for a reason."""
+    """Check that every group drawn before a checkpoint was trained on, dropped for a reason, or waits in it."""
     try:
         version, drawn = int(state["schedule"]["trainer_version"]), int(state["drawn"])
         waiting = list(state["groups"])
@@ -290,7 +290,7 @@ def _conservation(checkpoint: Path, state: Line, steps: list[Line]) -> Iterator[
 
 
 def _tensorboard(path: Path, steps: list[Line], found: Audit) -> Iterator[str]:
-    """TensorBoard shows each step once; it may lack some, for nothing depends on it."""
+    """Check that TensorBoard shows no step twice; missing steps are allowed."""
     folder = path / "tensorboard"
     shown = _shown_steps(folder) if folder.is_dir() else None
     if shown is None:
@@ -304,7 +304,7 @@ def _tensorboard(path: Path, steps: list[Line], found: Audit) -> Iterator[str]:
 
 
 def _shown_steps(folder: Path) -> list[int] | None:
-    """The steps that TensorBoard shows, by a number that every step has; None if it is not installed."""
+    """Steps that TensorBoard shows, by a number that every step has; None if it is not installed."""
     load = _accumulator()
     if load is None:
         return None

@@ -1,4 +1,4 @@
-"""The model RL starts from: tokenizer and SFT on the tasks' own traces, cached by the content that made it."""
+"""The model RL starts from: tokenizer and SFT on the tasks' own traces, cached by its inputs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def base_tokenizer(run: Run) -> PreTrainedTokenizerFast:
 
 
 def pretrained(run: Run, folder: str) -> Path:
-    """The Hugging Face folder to start from, after a look at whether it holds the run's model and a tokenizer.
+    """The Hugging Face folder to start from, checked for the run's model and a tokenizer.
 
     Args:
         run: the run.
@@ -110,7 +110,7 @@ def _text_model(folder: Path) -> Path:
 
 
 def cache_key(run: Run, tokenizer: Any) -> str:
-    """A name for all that the base model depends on: architecture, precision, data, SFT and seed, but not the recipe.
+    """Hash of everything the base model depends on: architecture, precision, data, SFT and seed, but not the recipe.
 
     The data are hashed as the model sees them, so a change in how traces are made or tokenized makes another model.
     """
@@ -133,7 +133,7 @@ class Tuner(Protocol):
     """A trainer for supervised fine-tuning."""
 
     def start_step(self, sequences: list[TrainingSequence], loss: Any, lr: float) -> Callable[[], float]:
-        """Start an optimiser step; what is returned waits for its loss."""
+        """Start an optimiser step, and return a function that waits for its loss."""
 
     def save_hf(self, folder: Path) -> None:
         """Write the weights into a Hugging Face folder."""

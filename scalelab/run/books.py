@@ -1,4 +1,4 @@
-"""The books of a run: everything that a checkpoint holds beside the trainer's own, and nothing else.
+"""The books of a run: all state in a checkpoint beside the trainer's own.
 
 Plain data and arithmetic: no clock, no actors, no coroutines. The loop writes here; the journal and the conditions that
 coroutines wait for read here.
@@ -31,7 +31,7 @@ class Group:
 
 @dataclass
 class Books:
-    """What has been drawn, finished, trained on, measured and spent."""
+    """Counts and state of a run: groups drawn, finished and trained on, evaluations, compute."""
 
     schedule: Schedule
     """Which groups are in flight, and who waits for whom."""
@@ -116,7 +116,7 @@ class Books:
         }
 
     def restore(self, state: dict[str, Any], folder: Path, say: Callable[[str], None]) -> None:
-        """Go back to what `capture` saw.
+        """Return to a state that `capture` saved.
 
         Rollouts that are missing or damaged are said, and their groups generated again. The ledger does not go back:
         what was spent is spent.

@@ -1,4 +1,4 @@
-"""Waiting for a condition on the books of a run, and saying that they have changed."""
+"""Wait for a condition on the books of a run, and announce changes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ T = TypeVar("T")
 
 
 class Changes:
-    """Wakes coroutines whose condition has come true; conditions are functions of shared state that change nothing."""
+    """Wake coroutines whose condition has become true; conditions only read shared state."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], Callable[[], object]] = {}
 
     def notify(self) -> None:
-        """Look at every condition that is waited for; call it after each change that could matter to one."""
+        """Check every condition that is waited for; call it after each change that may matter."""
         for future, condition in self._waiting.items():
             if not future.done() and condition():
                 future.set_result(None)

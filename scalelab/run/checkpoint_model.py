@@ -1,4 +1,4 @@
-"""A trained model by the folder it lies in: a Hugging Face folder, or a checkpoint of a run."""
+"""Find a trained model by its folder: a Hugging Face folder, or a checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXPORT_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class CheckpointModel:
-    """A model that is known to be there, of which nothing is loaded yet.
+    """A model that was found but not loaded.
 
     Attributes:
         path: the folder.
@@ -79,7 +79,7 @@ class CheckpointModel:
 
 
 def config_of(path: Path) -> Path | None:
-    """The configuration of the run whose `checkpoints/` a checkpoint lies in; None of what is no checkpoint.
+    """The configuration of a checkpoint's run; None if the folder is no checkpoint of a run.
 
     Raises:
         MoeError: the checkpoint is damaged.
@@ -97,7 +97,7 @@ def config_of(path: Path) -> Path | None:
 
 
 def find_model(path: Path, run: Run | None = None) -> CheckpointModel:
-    """Look at a folder and say which model it holds.
+    """Find out which model a folder holds.
 
     Args:
         path: the folder.

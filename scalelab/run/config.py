@@ -1,4 +1,4 @@
-"""`Run`: everything that decides a run, as frozen dataclasses that import in a moment and know nothing of gin."""
+"""`Run`: all settings of a run, as frozen dataclasses that import fast and do not depend on gin."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Evaluation:
 
 @dataclass(frozen=True, config=CHECKED)
 class Budget:
-    """When the run ends: at whichever limit comes first."""
+    """Limits of a run; it ends at whichever comes first."""
 
     steps: PositiveInt = 200
     """Optimiser steps."""
@@ -94,7 +94,7 @@ class Budget:
 
 @dataclass(frozen=True, config=CHECKED)
 class Cluster:
-    """What the run occupies, and how long anything may take before the run says what it waited for."""
+    """The run's devices, and the time limits of its parts."""
 
     address: str | None = None
     """Ray address to join; None starts Ray on this machine and stops it at the end."""
@@ -136,7 +136,7 @@ class Cluster:
 
 @dataclass(frozen=True, config=CHECKED)
 class Virtual:
-    """A pretended cluster: `Cluster` says how large it is, one process with one engine and one trainer stands for it.
+    """A pretended cluster of the size in `Cluster`; one process with one engine and one trainer stands for it.
 
     Time is simulated, and compute is booked in device-hours of the pretended cluster. A run repeats to the last bit.
     """
@@ -163,7 +163,7 @@ class Virtual:
 
 @dataclass(frozen=True, config=CHECKED)
 class Run:
-    """One run, whole."""
+    """All settings of one run."""
 
     model: Model
     """Architecture of the policy; trainer and generator are both built from it."""
@@ -303,7 +303,7 @@ class Run:
 
     @property
     def compute_unit(self) -> str:
-        """What the ledger counts: GPU-hours, of a pretended cluster too, or core-hours where each role holds a core."""
+        """Unit of compute: GPU-hours (of a pretended cluster, too), or core-hours where each role holds a core."""
         return "GPU-hours" if self.cluster.device == "gpu" or self.virtual is not None else "core-hours"
 
     @property

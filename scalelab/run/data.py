@@ -1,4 +1,4 @@
-"""A look at a run's problems before anything expensive starts: are they there, and do they fit the engine?"""
+"""Check a run's problems before anything expensive starts: they exist, and their prompts fit the engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOKED_AT = 1000
 
 
 def describe_tasks(run: Run) -> dict[str, Any]:
-    """Load the problems of a run and say where they came from, for the manifest.
+    """Load the problems of a run, and describe their origins for the manifest.
 
     Raises:
         LabError: a task has nothing to train on.
@@ -33,7 +33,7 @@ def describe_tasks(run: Run) -> dict[str, Any]:
 
 
 def check_prompts(run: Run, tokenizer: Any) -> None:
-    """See that every prompt leaves room for a completion; of an endless task, the first `LOOKED_AT`.
+    """Check that every prompt leaves room for a completion; of an endless task, the first `LOOKED_AT`.
 
     Raises:
         LabError: some do not, or a chat is asked for and the model has no chat template.

@@ -1,4 +1,4 @@
-"""Measuring the curve while a run goes on: on the engines in flight, or at rest from weights that were kept."""
+"""Evaluate while a run goes on: on the engines in flight, or at rest from weights that were kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.types import Prompt
 
 @dataclass(frozen=True)
 class Spent:
-    """The policy that an evaluation is of, and what it had cost when it was measured."""
+    """The policy of an evaluation, and the compute spent when it was sampled."""
 
     version: int
     hours: dict[str, float]
@@ -29,7 +29,7 @@ class Spent:
 
     @classmethod
     def of(cls, books: Books, version: int, seconds: float) -> Spent:
-        """What the books say now."""
+        """The current state of the books."""
         return cls(version, dict(books.ledger.hours), books.completions, books.tokens, books.generated, seconds)
 
 
@@ -67,12 +67,12 @@ class InFlightEvaluation:
 
     @property
     def holds_draws(self) -> bool:
-        """Until the base model is measured, its evaluation has the engines to itself."""
+        """True until the base model is evaluated: its evaluation has the engines alone."""
         return self.books.measured < 0
 
     @property
     def holds_weights(self) -> bool:
-        """While an evaluation runs, or could begin."""
+        """True while an evaluation runs, or could begin."""
         return self.running or self._ready()
 
     def due(self, version: int) -> None:
@@ -81,15 +81,15 @@ class InFlightEvaluation:
             self.books.measure_from = version
 
     def awaits(self, updating: bool) -> bool:
-        """Weights that an evaluation waits for are not overtaken, so that runs are measured at the same steps."""
+        """True while weights that an evaluation waits for are on their way: no later ones overtake them."""
         return self.books.measure_from is not None and updating
 
     def done(self, version: int) -> bool:
-        """Whether these weights are measured."""
+        """True if these weights are evaluated."""
         return self.books.measured >= version
 
     async def serve(self) -> None:
-        """Measure what is due, until cancelled.
+        """Evaluate what is due, until cancelled.
 
         Waits for: weights of the version that is due, in the engines. Produces: evaluations.
         """
@@ -124,7 +124,7 @@ class InFlightEvaluation:
 
 @dataclass(eq=False)
 class EvaluationAtRest:
-    """Weights are kept when an evaluation falls due, and measured between two stretches: it takes no simulated time."""
+    """Evaluation between two stretches from weights kept when it fell due; it takes no simulated time."""
 
     books: Books
     keep: Callable[[], Any]
@@ -143,18 +143,18 @@ class EvaluationAtRest:
             self.kept.append((Spent.of(self.books, version, self.clock()), self.keep()))
 
     def awaits(self, updating: bool) -> bool:
-        """Nothing: the weights are kept."""
+        """False: the weights are kept."""
         return False
 
     def done(self, version: int) -> bool:
-        """Whether these weights are measured, or kept to be."""
+        """True if these weights are evaluated, or kept for that."""
         return self.books.measured >= version or any(spent.version == version for spent, _ in self.kept)
 
     async def serve(self) -> None:
-        """Do nothing: measuring is for `rest`."""
+        """Do nothing until cancelled; `rest` evaluates."""
 
     async def rest(self) -> None:
-        """Measure all weights that are kept."""
+        """Evaluate all weights that are kept."""
         for spent, weights in self.kept:
             self.record(spent, await self.measure(spent, weights))
             self.books.measured = spent.version

@@ -30,7 +30,7 @@ CONFIG_SHA256 = "config_sha256"
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All records of a JSON-lines file; a torn last line (a run killed while writing) is left out with a warning.
+    """Read all records of a JSON-lines file; a torn last line (of a killed run) is left out with a warning.
 
     Raises:
         LabError: a line other than the last is not JSON.
@@ -83,7 +83,7 @@ def config_sha256(path: Path) -> str:
 
 
 def check_config(path: Path, vouched: dict[str, Any]) -> None:
-    """See that a run's `config.gin` is the one it began with.
+    """Check that a run's `config.gin` is the one it began with.
 
     Args:
         path: the run's folder.
@@ -101,7 +101,7 @@ def check_config(path: Path, vouched: dict[str, Any]) -> None:
 
 
 class Lines:
-    """An append-only JSON-lines file. A torn end left by a crash is cut off before the first new line."""
+    """An append-only JSON-lines file; a torn end left by a crash is cut off before the first new line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -121,7 +121,7 @@ class Lines:
         append(self._file, json.dumps(_finite(record), ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
     def remove(self, undone: Callable[[dict[str, Any]], bool], into: Lines) -> list[dict[str, Any]]:
-        """Move the records that are undone to another file.
+        """Move the undone records to another file.
 
         A crash on the way leaves them in both files; the next call then moves those that are not there yet.
         """
@@ -179,7 +179,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Where the checkpoints lie."""
+        """Folder of the checkpoints."""
         return self.path / "checkpoints"
 
     def begin(self, config_gin: str, **facts: Any) -> None:
@@ -188,7 +188,7 @@ class RunFolder:
         self.describe(**facts, **{CONFIG_SHA256: config_sha256(self.path)})
 
     def track(self, names: Sequence[str], settings: Mapping[str, Any], say: Callable[[str], None]) -> None:
-        """Send to trackers, too, what is written from now on.
+        """Send later records to trackers, too.
 
         Args:
             names: trackers, such as `wandb`.
@@ -216,7 +216,7 @@ class RunFolder:
             self._trackers.evaluation([record])
 
     def add_measurement(self, step: int, records: Iterable[dict[str, Any]], rollouts: Iterable[dict[str, Any]]) -> None:
-        """Write an evaluation: its completions first, for its lines say that it is done.
+        """Write an evaluation: its completions first, since its lines mark it as done.
 
         Args:
             step: the optimiser step that was measured.
@@ -228,17 +228,17 @@ class RunFolder:
             self.add_evaluation(record)
 
     def add_wall(self, record: dict[str, Any]) -> None:
-        """Write what the wall clock says of a record of a run on a simulated clock."""
+        """Write a record's wall-clock times, for a run on a simulated clock."""
         self.wall.write(record)
 
     def add_alarm(self, record: dict[str, Any]) -> None:
-        """Write what a monitor said."""
+        """Write a monitor's alarm."""
         self.alarms.write(record)
         if self._trackers:
             self._trackers.alarm(record)
 
     def add_fault(self, record: dict[str, Any]) -> None:
-        """Write what was lost, or replaced."""
+        """Write a loss or a replacement."""
         self.faults.write(record)
 
     def go_back(self, step: int, tasks: Sequence[str]) -> int:
@@ -263,7 +263,7 @@ class RunFolder:
         return len(gone)
 
     def _show(self, tell: Callable[[Board], None]) -> None:
-        """Tell TensorBoard something; nothing depends on it, so if its folder refuses, the run goes on without."""
+        """Write to TensorBoard; if that fails the run goes on without it."""
         if self._board is None:
             return
         try:
@@ -314,7 +314,7 @@ class RunFolder:
 
 
 def _open_board(folder: Path) -> Board:
-    """TensorBoard's events of a run; its package is only imported where a run is written, for the core lacks it."""
+    """Open TensorBoard's event file; the package is imported only here, since the core install lacks it."""
     from scalelab.run.board import Board
 
     return Board(folder)

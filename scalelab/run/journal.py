@@ -1,4 +1,4 @@
-"""What a run writes down: steps, evaluations and alarms, each once its data are on the disk."""
+"""Write a run's steps, evaluations and alarms, each once its data are on the disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Charges the ledger, and writes the run's lines.
+    """Writer of a run's lines, which also charges the ledger.
 
     Args:
         run: the run.
@@ -63,14 +63,14 @@ class Journal:
         self.begin()
 
     def begin(self) -> None:
-        """Begin a stretch: charge from now on, and look at the steps to come alone."""
+        """Begin a stretch: charge from now on, with monitors that have seen no step."""
         self._charged, self._busy = self._clock(), self._engine_seconds()
         self._watch = Watch(self._run.monitors, self._run.cluster.generators, routed_experts(self._run.model))
 
     # The ledger.
 
     def charge(self, stepping: bool) -> None:
-        """Charge the time since the last charge, by what the engines did in it.
+        """Charge the time since the last charge, split by the engines' counters.
 
         Args:
             stepping: whether the trainer was at work.
@@ -93,7 +93,7 @@ class Journal:
     def stepped(
         self, names: list[str], step: Step, result: StepResult | None, seconds: dict[str, float]
     ) -> LabError | None:
-        """Write an optimiser step down, just after it was booked; returns why the run must stop, if it must."""
+        """Write an optimiser step just after it was booked; returns the reason to stop the run, if there is one."""
         books = self._books
         books.completions += step.completions
         books.tokens += step.tokens
@@ -123,7 +123,7 @@ class Journal:
         return self._heed(record)
 
     def evaluated(self, spent: Spent, rollouts: list[Rollout]) -> None:
-        """Write an evaluation down: its completions first, then the lines that are about them."""
+        """Write an evaluation: its completions first, then its lines."""
         rows = [writable(rollout_row(rollout)) for rollout in rollouts]
         self._folder.keep_rollouts(f"step_{spent.version:06d}", rows)
         head = {
@@ -160,7 +160,7 @@ class Journal:
         return LabError(f"stopped, as Monitors.stop_on asks, with a checkpoint: {last.line}") if last else None
 
     def _with_clock(self, record: dict[str, Any], wall: dict[str, Any]) -> dict[str, Any]:
-        """Add the time: the wall clock's, or on a simulated clock its own, with the wall's in a file apart."""
+        """Add the wall clock's time; on a simulated clock add its own, and write the wall's to a file apart."""
         if not self._simulated:
             return record | wall
         about = {name: record[name] for name in ("step", "task") if name in record}
@@ -169,7 +169,7 @@ class Journal:
 
 
 def _trained(result: StepResult | None) -> dict[str, Any]:
-    """What the trainer says of a step; every key is there, with None, if no rollout was left to train on."""
+    """The trainer's figures of a step; each is None if no rollout was left to train on."""
     if result is None:
         return {"loss": None, "grad_norm": None, "skipped": False, **dict.fromkeys(SUMMARY), "router": {}}
     return {

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: what is put into them, which one a run goes on from, and what goes back with it."""
+"""Checkpoints of a run: their content, the choice of one to resume from, and the return to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ State = dict[str, Any]
 
 
 class Keeper:
-    """Captures the books for checkpoints, and puts them back to one.
+    """Keeper of checkpoints: captures the books, and restores them.
 
     Args:
         run: the run.
@@ -35,7 +35,7 @@ class Keeper:
 
     @property
     def due(self) -> bool:
-        """Whether the books have moved on since the last checkpoint."""
+        """True if the books have changed since the last checkpoint."""
         return self._saved != self._books.version
 
     def capture(self, **more: Any) -> State:
@@ -47,23 +47,23 @@ class Keeper:
         return {**self._books.capture(self._root), **more, CONFIG_SHA256: self._config}
 
     def begin(self, **more: Any) -> tuple[str, State]:
-        """The folder and the state of a checkpoint that is to be taken now."""
+        """Choose the folder and capture the state of a new checkpoint."""
         self._saved = self._books.version
         return str(step_folder(self._root, self._saved)), self.capture(**more)
 
     def prune(self, state: Mapping[str, Any] | None = None) -> None:
-        """Delete rollouts that no checkpoint names, but for those of a checkpoint that is still being written."""
+        """Delete rollouts that no checkpoint names, except those of a checkpoint being written."""
         prune_rollouts(self._root, state["rollouts"] if state else None)
 
     def choose(self) -> Return:
-        """The checkpoint to go on from; what is wrong with others is said."""
+        """Choose the checkpoint to resume from; problems of others are reported."""
         chosen = choose(self._folder.path, self._run.model.to_hf())
         for problem in chosen.problems:
             self._say(problem)
         return chosen
 
     def go_back(self, load: Callable[[Path], None], check: Callable[[State], None] = lambda _: None) -> State | None:
-        """Put trainer and books back to the newest checkpoint that is whole, or to the beginning if there is none.
+        """Restore trainer and books from the newest whole checkpoint, or from the beginning if there is none.
 
         Lines of steps that are undone leave the files of the run.
 

@@ -11,7 +11,7 @@ ROLES = ("generator", "trainer", "evaluation")
 
 @dataclass
 class Ledger:
-    """Device-hours since RL began, waiting included: what is held is what is paid for.
+    """Device-hours since RL began, waiting included.
 
     Every second of wall time is charged for every device held. A generator's second is charged to `evaluation` for
     the share of its work that was evaluation, a trainer's second if the trainer stood idle while an evaluation ran;
@@ -44,7 +44,7 @@ class Ledger:
         self.hours["evaluation" if trainer_idle and evaluation_share else "trainer"] += hours * self.trainers
 
     def at_least(self, hours: Mapping[str, float]) -> None:
-        """Do not fall behind what was recorded: what was spent is spent, though the steps it bought be undone."""
+        """Raise the totals to what was recorded: undone steps were paid for, too."""
         self.hours = {role: max(spent, hours.get(role, 0.0)) for role, spent in self.hours.items()}
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Measures a model on held-out prompts, in this process: what `scalelab eval` does."""
+"""Evaluate a model on held-out prompts in this process, for `scalelab eval`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ STALL_SECONDS = 1800.0
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be measured; None leaves a choice to the run that the model is of, or to the defaults."""
+    """Settings of an evaluation; None takes the setting of the model's run, or the default."""
 
     tasks: tuple[str, ...]
     data: str | None = None
@@ -78,13 +78,13 @@ class Measured:
     pass_at_k: dict[int, dict[str, float]]
 
     def record(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """The result as a JSON object."""
         by_k = {str(k): score for k, score in self.pass_at_k.items()}
         return {**self.evaluation.record(), "mean_at_k": self.mean_at_k, "pass_at_k": by_k}
 
 
 def measure(model: CheckpointModel, asked: Asked, out: Path | None = None) -> list[Measured]:
-    """Generate and grade completions of held-out prompts; what can be wrong is looked for before the engine starts.
+    """Generate and grade completions of held-out prompts, after all checks that need no engine.
 
     Args:
         model: the model.
@@ -108,7 +108,7 @@ def measure(model: CheckpointModel, asked: Asked, out: Path | None = None) -> li
 
 
 def _task(name: str, model: CheckpointModel, asked: Asked) -> Task:
-    """The run's task of that name, or the data set of the table."""
+    """The run's task of that name, or a data set of the lab."""
     own: dict[str, Any] = {} if model.run is None else {task.name: task for task in model.run.tasks}
     if name in own:
         task = own[name]
@@ -159,7 +159,7 @@ def _requests(
 
 
 def _generator_config(model: CheckpointModel, requests: Sequence[Request]) -> GeneratorConfig:
-    """An engine that holds the longest request: the run's own, or one of a size that fits the model."""
+    """Engine settings with room for the longest request: the run's own, or of a size that fits the model."""
     hf, longest = model.hf_config, max(len(one.prompt_ids) + one.max_tokens for one in requests)
     limit = hf.get("max_position_embeddings", longest)
     if longest > limit:
@@ -188,7 +188,7 @@ def _generator_config(model: CheckpointModel, requests: Sequence[Request]) -> Ge
 
 @contextmanager
 def _verifiers(tasks: Sequence[Task]) -> Iterator[dict[str, Verifier]]:
-    """The tasks' verifiers, their sandbox tried."""
+    """Make the tasks' verifiers, and test their sandbox."""
     verifiers = {task.name: task.verifier() for task in tasks}
     try:
         for verifier in verifiers.values():
@@ -209,7 +209,7 @@ def _generate(
     model: CheckpointModel,
     seed: int,
 ) -> list[Rollout]:
-    """All completions with their verdicts, in the order of the requests; grading goes on beside generation."""
+    """Generate and grade all completions, in the order of the requests; grading goes on beside generation."""
     from scalelab.rollout.generator import Generator
     from scalelab.rollout.tokenizer import with_texts
     from scalelab.run.session import phrase_ids

@@ -1,4 +1,4 @@
-"""What a healthy run looks like, watched step by step; every departure is an alarm, and an alarm can stop the run.
+"""Monitor a run's health step by step; limits that are passed raise alarms, and an alarm can stop the run.
 
 RL runs rarely break with an error. They drift: completions run into the length limit (runs destabilise when 10–15 %
 are cut, ScaleRL §3.2), the generators' and the trainer's log-probs part, a verifier fails and blames the policy. The
@@ -110,7 +110,7 @@ class Monitors:
 
 @dataclass(frozen=True)
 class Alarm:
-    """A limit passed, or kept again.
+    """A limit that was passed, or is kept again.
 
     Attributes:
         step: optimiser step at which it was seen.
@@ -130,7 +130,7 @@ class Alarm:
 
     @property
     def line(self) -> str:
-        """What a person reads."""
+        """The alarm in one line for a reader."""
         what = " ".join(filter(None, [self.subject, self.name.replace("_", " ")]))
         if self.level == "over":
             return f"step {self.step}: {what} is back at {self.value:.3g} (limit {self.limit:.3g})"
@@ -138,7 +138,7 @@ class Alarm:
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """Advice for the user."""
         return ADVICE[self.name]
 
     def record(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class Reading:
 
     @property
     def level(self) -> Level:
-        """What the value amounts to."""
+        """Level of the value: `alarm`, `warning`, or `over` when it is within both."""
         for bound, level in ((self.limit, "alarm"), (self.warning, "warning")):
             if bound is not None and (self.value < bound if self.low else self.value > bound):
                 return level  # type: ignore[return-value]
@@ -167,7 +167,7 @@ class Reading:
 
 
 class Watch:
-    """Holds every step's record against the limits.
+    """Compare every step's record with the limits.
 
     Args:
         limits: what to watch.
@@ -182,7 +182,7 @@ class Watch:
         self._before: tuple[float, float] | None = None
 
     def step(self, record: Mapping[str, Any]) -> list[Alarm]:
-        """What changed with this step: limits newly passed, and limits kept again.
+        """Alarms that change with this step: limits newly passed, and limits kept again.
 
         Args:
             record: a line of `metrics.jsonl`.
@@ -198,7 +198,7 @@ class Watch:
         return alarms
 
     def must_stop(self, alarms: list[Alarm]) -> Alarm | None:
-        """The alarm that ends the run, if one of these does."""
+        """The alarm that stops the run, if one of these does."""
         return next((one for one in alarms if one.level == "alarm" and one.name in self.limits.stop_on), None)
 
     def _readings(self, record: Mapping[str, Any]) -> Iterator[Reading]:
@@ -264,5 +264,5 @@ class Watch:
         return fmean(self._recent[name])
 
     def _full(self, name: str) -> bool:
-        """Whether the window is full: the first steps of a run always wait."""
+        """True if the window is full: the first steps of a run always wait."""
         return len(self._recent[name]) == self.limits.window

@@ -1,4 +1,4 @@
-"""Models that Python packages bring along as a GGUF file: turned into a Hugging Face folder once, then cached."""
+"""Models in Python packages as a GGUF file: converted to a Hugging Face folder once, then cached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loop asks of a world: three small protocols, and the messages that pass through them.
+"""Ports between the loop and a world: three small protocols, and their messages.
 
 | world | engines | trainer | graders | time |
 |---|---|---|---|---|

@@ -132,7 +132,7 @@ class Progress:
 
     @contextmanager
     def work(self, name: str, total: int, unit: str) -> Iterator[Advance]:
-        """Show a piece of work before the run's first step.
+        """Show progress before the run's first step.
 
         Args:
             name: what it is, such as SFT.
@@ -167,7 +167,7 @@ class Progress:
         self.say(f"step {first['step']:4d}   {first['compute']:.4f} {first['compute_unit']}   {rates}")
 
     def show(self, status: Status) -> None:
-        """Take note of the run's state, and redraw if it is time to."""
+        """Record the run's state, and redraw if it is time."""
         now = self._clock()
         self._pace.note(now, status)
         if not self._due(now):
@@ -185,11 +185,11 @@ class Progress:
         self._screen.show(bars, self._rates.lines())
 
     def close(self) -> None:
-        """Take the bars away; lines that were printed stay."""
+        """Remove the bars; printed lines stay."""
         self._screen.clear()
 
     def _due(self, now: float) -> bool:
-        """Whether to redraw: twice a second on a terminal; in a log ever more rarely, up to every five minutes."""
+        """True if it is time to redraw: twice a second on a terminal; in a log ever more rarely, to five minutes."""
         every = self._screen.every
         if every > REDRAW_SECONDS:
             every = min(LONGEST_LINE_SECONDS, max(every, (now - self._began) / 20))

@@ -21,7 +21,7 @@ _ROLLOUTS = re.compile(r"rollouts_([0-9a-f]{64})\.npz")
 
 @dataclass(frozen=True)
 class Return:
-    """Where a run goes on.
+    """The checkpoint to resume from, and the problems of newer ones.
 
     Attributes:
         path: the checkpoint; None if the run has none, and begins anew.
@@ -66,7 +66,7 @@ def choose(run_folder: Path, hf_config: dict[str, Any] | None = None) -> Return:
 
 
 def lost_rollouts(root: Path, state: dict[str, Any]) -> str | None:
-    """What is wrong with the file of rollouts that a checkpoint names; None if nothing is, or if it names none.
+    """The problem of the rollouts file that a checkpoint names; None if it is whole, or none is named.
 
     Args:
         root: the folder of all checkpoints.

@@ -1,4 +1,4 @@
-"""What a run keeps on its disk, and how much that will be: looked at before it starts."""
+"""Files that a run keeps on its disk, and their size, checked before it starts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PER_PARAMETER_TRAINED = 12  # fp32 weight and two moments of Adam
 
 @checked(frozen=True, config=CHECKED)
 class Retention:
-    """Which evaluations' completions stay on disk."""
+    """Rule for which evaluations' completions stay on disk."""
 
     keep_last: PositiveInt | None = None
     """Those of the newest so many evaluations; None keeps all."""
@@ -42,7 +42,7 @@ class Retention:
     """Also those whose step is a multiple of this; None keeps no others."""
 
     def kept(self, steps: Iterable[int]) -> set[int]:
-        """Those of the evaluated steps whose completions stay."""
+        """The evaluated steps whose completions stay."""
         ordered = sorted(steps)
         if self.keep_last is None:
             return set(ordered)
@@ -51,7 +51,7 @@ class Retention:
 
 
 def prune_completions(folder: Path, kept: Retention) -> None:
-    """Delete the completions in a run's folder that it is not to keep."""
+    """Delete the completions in a run's folder that its rule does not keep."""
     files = {int(path.stem.removeprefix("step_")): path for path in (folder / ROLLOUTS).glob("step_*.parquet")}
     gone = files.keys() - kept.kept(files)
     for step in gone:
@@ -62,7 +62,7 @@ def prune_completions(folder: Path, kept: Retention) -> None:
 
 @dataclass(frozen=True)
 class Disk:
-    """Bytes that a run will have written at its end, at most.
+    """Upper bounds on the bytes that a run will have written at its end.
 
     Attributes:
         checkpoints: those that stay, and one that is being written.
@@ -78,12 +78,12 @@ class Disk:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all kinds."""
         return self.checkpoints + self.waiting + self.completions + self.lines
 
 
 def disk_needed(run: Run) -> Disk:
-    """What a run will write, if its completions are as long as they may be.
+    """Upper bound on a run's bytes, from the longest completions allowed.
 
     A run that `Budget.hours` ends is counted as if it ended after its first evaluation, since nobody knows its steps.
     """
@@ -104,7 +104,7 @@ def disk_needed(run: Run) -> Disk:
 
 
 def check_disk(path: Path, run: Run) -> None:
-    """Refuse to start, or to go on, where the disk cannot hold what the run will write.
+    """Refuse to start or resume if the disk cannot hold the run.
 
     Args:
         path: the run's folder, which need not be there yet.

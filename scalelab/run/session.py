@@ -1,4 +1,4 @@
-"""A run from the command line's point of view: checks, start-up, the loop, and an orderly end whatever happens."""
+"""A run as the command line sees it: checks, start-up, the loop, and an orderly end whatever happens."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
 
 
 def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress) -> None:
-    """Go on with a run that was broken off, from its newest checkpoint and with its own configuration.
+    """Resume a run from its newest checkpoint, with its own configuration.
 
     Args:
         path: the run's folder.
@@ -89,7 +89,7 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
 
 
 def _refuse_differences(path: Path, own: Resolved, asked: Resolved) -> None:
-    """Refuse to go on with another configuration than a run began with: its curve would be of neither."""
+    """Refuse to resume with another configuration: the curve would belong to neither."""
     differences = own.differences(asked)
     if differences:
         told = "; ".join(f"{one.path} is {one.value} in it, but {one.other_value} here" for one in differences[:3])
@@ -101,7 +101,7 @@ def _refuse_differences(path: Path, own: Resolved, asked: Resolved) -> None:
 
 
 def _see_through(resolved: Resolved, folder: RunFolder, progress: Progress) -> None:
-    """Run to the end, and write down how it ended."""
+    """Run to the end, and record how it ended."""
     began, before = time.time(), folder.manifest.get("wall_seconds", 0.0)
     status = "failed"
     try:
@@ -117,7 +117,7 @@ def _see_through(resolved: Resolved, folder: RunFolder, progress: Progress) -> N
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold a run's folder, so that no second process writes to it; the system lets go of it however this one ends."""
+    """Lock a run's folder against a second process; the system releases the lock when this process ends."""
     path.mkdir(parents=True, exist_ok=True)
     with open(path / "lock", "w", encoding="utf-8") as lock:
         try:
@@ -128,7 +128,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
-    """Run in the world that the run is for."""
+    """Run in the world of the run's configuration."""
     from scalelab.run.data import describe_tasks
 
     folder.describe(tasks=describe_tasks(run))
@@ -139,7 +139,7 @@ def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
 
 
 def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
-    """Start the actors, side by side, and hand over to the loop."""
+    """Start the actors side by side, then run the loop."""
     import ray
 
     from scalelab.plan.check import check
@@ -168,7 +168,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
 
 
 def _run_virtual(run: Run, folder: RunFolder, progress: Progress) -> None:
-    """Start the engine and the trainer in this process, and hand over to the loop on a simulated clock."""
+    """Start engine and trainer in this process, then run the loop on a simulated clock."""
     os.environ["OMP_NUM_THREADS"] = "1"  # two threads on busy cores fall to a twentieth of the speed
     import torch
 
@@ -192,7 +192,7 @@ def _run_virtual(run: Run, folder: RunFolder, progress: Progress) -> None:
 
 
 def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
-    """The base model's tokenizer, with which all prompts fit; a copy goes where an export looks for it."""
+    """The base model's tokenizer, after a check that all prompts fit; a copy goes where an export looks for it."""
     from scalelab.rollout.tokenizer import load_tokenizer, save_tokenizer
     from scalelab.run.data import check_prompts
 
@@ -204,7 +204,7 @@ def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
 
 @contextmanager
 def _counting(folder: RunFolder, before: float) -> Iterator[None]:
-    """Write down the processor time before RL and of RL, added to what it was before the run was broken off."""
+    """Record processor time before RL and during RL, added to that of earlier processes of the run."""
     ready = cpu_seconds()
     earlier = folder.manifest.get("cpu_seconds", {"before_rl": 0.0, "rl": 0.0})
     try:
@@ -266,7 +266,7 @@ def drive(
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """The error inside groups of them that a person is told: one that nobody expected, if there is one."""
+    """The error to report from nested groups: an unexpected one first."""
     while isinstance(error, BaseExceptionGroup):
         error = next((one for one in error.exceptions if not isinstance(one, LabError)), error.exceptions[0])
     return error
@@ -285,7 +285,7 @@ def cpu_seconds() -> float:
 
 
 def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:
-    """Token ids of the interrupting phrase and what recognises the end of thinking; none if nothing interrupts."""
+    """Token ids of the interrupting phrase and the end of thinking's automaton; none if nothing interrupts."""
     from scalelab.rollout.thinking import by_text
 
     control = run.recipe.length_control
@@ -295,7 +295,7 @@ def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:
 
 
 def _end(folder: RunFolder, status: str, seconds: float) -> None:
-    """Write the last facts; on a full disk these may not fit, and the reason for that is already on its way."""
+    """Write the last facts; on a full disk they may not fit, and that error is raised already."""
     try:
         folder.describe(status=status, wall_seconds=seconds)
     except OSError:

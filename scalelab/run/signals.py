@@ -1,4 +1,4 @@
-"""Signals that end a run in order, from its first moment to its last."""
+"""Signals that end a run in order at any time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def stops() -> list[signal.Signals]:
 
 
 def heed_signals() -> None:
-    """Let each of them raise `KeyboardInterrupt`, also where a shell or a library has set something else.
+    """Make each of these signals raise `KeyboardInterrupt`, also where a shell or a library set another handler.
 
     A shell makes what it starts in the background ignore SIGINT; a run is to end in order all the same.
     """

@@ -1,4 +1,4 @@
-"""Starts a run again that its machine has ended, so that nobody has to type `--resume`."""
+"""Restart a run that its machine has ended, so that no one has to type `--resume`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def supervise(
     say: Callable[[str], None],
     pauses: Sequence[float] = PAUSES,
 ) -> int:
-    """Run a command to its end; while its process is killed, or its machine fails it, go on with another command.
+    """Run a command; while its process is killed or its machine fails, continue with another command.
 
     What the user can mend (a wrong configuration, a monitor's alarm) ends it at once, as do signals to this process,
     which are passed on.
@@ -57,7 +57,7 @@ def supervise(
 
 
 def _see_through(command: Sequence[str]) -> tuple[int, bool]:
-    """The exit code of a command, and whether it was asked to stop; signals to this process are passed on to it."""
+    """Run a command, pass signals on to it, and return its exit code and whether it was asked to stop."""
     asked = False
     # In a session of its own, so that Ctrl-C reaches it once.
     with subprocess.Popen(command, start_new_session=True) as process:
@@ -76,6 +76,6 @@ def _see_through(command: Sequence[str]) -> tuple[int, bool]:
 
 
 def _steps(path: Path) -> int:
-    """Lines of the run's steps, undone ones included."""
+    """Number of the run's lines of steps, undone ones included."""
     files = (path / name for name in ("metrics.jsonl", "undone.jsonl"))
     return sum(file.read_bytes().count(b"\n") for file in files if file.exists())

@@ -23,7 +23,7 @@ PROJECT = "scalelab"
 
 @dataclass
 class Opening:
-    """What an adapter learns of the run.
+    """Facts of the run for an adapter.
 
     Attributes:
         folder: the run's folder.
@@ -39,7 +39,7 @@ class Opening:
 
     @property
     def name(self) -> str:
-        """The run's name for people: the path below `runs`, such as recipes/dapo/seed_0."""
+        """The run's readable name: the path below `runs`, such as recipes/dapo/seed_0."""
         parts = self.folder.resolve().parts
         below = parts[parts.index("runs") + 1 :] if "runs" in parts[:-1] else parts[-1:]
         return "/".join(below)
@@ -95,7 +95,7 @@ class WandB:
         self._run.log({"completions": table, "step": step})
 
     def go_back(self, step: int) -> None:
-        """Count it in the summary."""
+        """Count the return in the summary."""
         self._rollbacks += 1
         self._run.summary.update({"rollbacks": self._rollbacks, "rolled_back_to": step})
 
@@ -144,7 +144,7 @@ class MLflow:
         self._client.log_text(self._id, text, f"completions/step_{step:06d}.json")
 
     def go_back(self, step: int) -> None:
-        """Mark it by a tag: MLflow keeps both values of a step that was done again."""
+        """Mark the return by a tag: MLflow keeps both values of a repeated step."""
         self._client.set_tag(self._id, "rolled_back_to", str(step))
 
     def close(self, status: str) -> None:
@@ -187,11 +187,11 @@ class Trackio:
         self._run.log({"completions": table}, step=step)
 
     def go_back(self, step: int) -> None:
-        """Mark it: Trackio keeps both values of a step that was done again."""
+        """Mark the return: Trackio keeps both values of a repeated step."""
         self._run.log({"rolled_back_to": step}, step=step)
 
     def close(self, status: str) -> None:
-        """Send what is left."""
+        """Send the rest."""
         self._run.finish()
 
 

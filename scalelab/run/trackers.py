@@ -1,4 +1,4 @@
-"""Send a run's numbers to the trackers that people look at, without ever making the run wait for one.
+"""Send a run's numbers to trackers without ever making the run wait.
 
 `Trackers` takes the lines that the run has just written, and hands them to one adapter per tracker in a thread of its
 own. The run's folder stays the record: what a tracker loses is only missing there. TensorBoard's events are part of the
@@ -43,22 +43,22 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class Tracker(Protocol):
-    """A place where people look at runs. Every method may raise, and may take its time."""
+    """A service for watching runs; every method may raise, and may take its time."""
 
     def numbers(self, step: int, values: Values) -> None:
         """Add numbers of an optimiser step, by names such as `train/loss`."""
 
     def alarm(self, step: int, name: str, text: str) -> None:
-        """Tell that a monitor's limit was passed."""
+        """Report that a monitor's limit was passed."""
 
     def completions(self, step: int, rows: Rows) -> None:
         """Add sampled completions of the evaluation at a step, with prompt and verdict."""
 
     def go_back(self, step: int) -> None:
-        """Take back what was added for later steps, or mark that it is undone."""
+        """Remove the numbers of later steps, or mark them as undone."""
 
     def close(self, status: str) -> None:
-        """Send what is left; `status` is finished, interrupted or failed."""
+        """Send the rest; `status` is finished, interrupted or failed."""
 
 
 class Trackers:
@@ -87,7 +87,7 @@ class Trackers:
         say: Callable[[str], None],
         settings: Mapping[str, Any] | None = None,
     ) -> Trackers:
-        """Open every tracker, or go on with what it knows of this run.
+        """Open every tracker, or continue its record of this run.
 
         Args:
             names: trackers, such as `wandb`.
@@ -121,7 +121,7 @@ class Trackers:
         self._add("numbers", record["step"], dict(scalars(record, "train")))
 
     def evaluation(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Send lines of `evals.jsonl`, and the fits of their tasks that follow from all evaluations so far."""
+        """Send lines of `evals.jsonl`, with new fits of their tasks."""
         self._add("evaluation", records)
 
     def alarm(self, record: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ class Trackers:
         self._add("completions", step, sample(rows))
 
     def go_back(self, step: int) -> None:
-        """Tell that all steps after this one are undone."""
+        """Report that all steps after this one are undone."""
         self._add("go_back", step)
 
     def close(self, status: str) -> None:
@@ -155,7 +155,7 @@ class Trackers:
             self._lost += 1
 
     def _send_all(self) -> None:
-        """Send what waits, until a None comes."""
+        """Send queued messages, until a None comes."""
         while (item := self._waiting.get()) is not None:
             method, arguments = item
             if method == "evaluation":

@@ -1,4 +1,4 @@
-"""What the groups of a real run are made of: requests, rollouts, and the training sequences of a step.
+"""The work on groups of a real run: requests, rollouts, and the training sequences of a step.
 
 Axes: `_G` the generations of one prompt.
 """
@@ -46,7 +46,7 @@ class Step:
 
 
 class RolloutWork:
-    """Groups of completions as the recipe wants them.
+    """Groups of completions according to the recipe.
 
     Args:
         recipe: the run's.
@@ -85,7 +85,7 @@ class RolloutWork:
         return [rollout(prompt, *pair) for pair in zip(completions, verdicts, strict=True)]
 
     def judge(self, rollouts: list[Rollout]) -> tuple[float | None, str | None]:
-        """A group's pass rate, and why it is made up for by another (None: it waits for its step)."""
+        """A group's pass rate, and the reason to replace it by another (None: it waits for its step)."""
         reason = drop_reason(rollouts, self.recipe) if self.recipe.zero_variance == "refill" else None
         return pass_rate(rollouts), reason
 

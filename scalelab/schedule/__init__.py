@@ -1,1 +1,1 @@
-"""Who waits for whom: the schedules, free of Ray, clocks and tensors, so that they can be proved and simulated."""
+"""The schedules decide who waits for whom; free of Ray, clocks and tensors, so that they can be simulated."""

@@ -1,4 +1,4 @@
-"""The books that every schedule keeps, and the decisions in which schedules differ.
+"""The bookkeeping that all schedules share, and the decisions in which they differ.
 
 A group's life: started → finished → trained, or dropped on the way. The books hold the groups that were started and are
 not yet trained on or dropped; a schedule looks at them, and at nothing else, to say what may happen next. No clock, no
@@ -26,7 +26,7 @@ class OutstandingGroup:
 
 
 class SchedulePolicy(Protocol):
-    """What an experiment binds as `Run.schedule`: frozen settings that make the schedule of one run."""
+    """Frozen settings that make the schedule of one run; bound as `Run.schedule`."""
 
     def start(self, groups_per_step: int, steps: int) -> Schedule:
         """Make the schedule of a run of `steps` steps that trains on `groups_per_step` groups a step."""
@@ -35,7 +35,7 @@ class SchedulePolicy(Protocol):
 
 @dataclass
 class Schedule(ABC):
-    """Who waits for whom in one run."""
+    """The decisions of one run: which groups start, when to train, when to publish."""
 
     groups_per_step: int
     """P: groups that an optimiser step trains on."""
@@ -55,7 +55,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def may_start(self, generator_version: int) -> int:
-        """How many groups may be started now by a generator that holds `generator_version`."""
+        """Number of groups that a generator holding `generator_version` may start now."""
 
     @abstractmethod
     def batch(self) -> list[str] | None:
@@ -63,7 +63,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def may_publish(self) -> bool:
-        """Whether the generators may be given the newest weights now."""
+        """True if the generators may be given the newest weights now."""
 
     # The books.
 
@@ -84,7 +84,7 @@ class Schedule(ABC):
 
     @property
     def generating(self) -> int:
-        """How many groups are in flight."""
+        """Number of groups in flight."""
         return len(self._entries) - self._waiting
 
     def version_of(self, group: str) -> int:
@@ -121,7 +121,7 @@ class Schedule(ABC):
         self.trainer_version += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs (JSON-able)."""
+        """State that a resumed run needs (JSON-able)."""
         groups = [
             [name, entry.number, entry.version, entry.finished]
             for name, entry in sorted(self._entries.items(), key=lambda item: item[1].number)

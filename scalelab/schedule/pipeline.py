@@ -48,7 +48,7 @@ class PipelineSchedule(Schedule):
     k: int = 0
 
     def may_start(self, generator_version: int) -> int:
-        """As many as keep (feasible), and can still be trained on before the run ends."""
+        """Number of groups that keep (feasible), and that can still be trained on before the run ends."""
         room = self.groups_per_step * (self.steps - self.trainer_version) - self.outstanding
         due = sum(count for version, count in self._outstanding.items() if version < generator_version)
         for version in range(generator_version, max([generator_version, *self._outstanding]) + 1):
@@ -70,5 +70,5 @@ class PipelineSchedule(Schedule):
         return self._first_finished()
 
     def may_publish(self) -> bool:
-        """Always: completions in flight go on with the new weights."""
+        """True: completions in flight go on with the new weights."""
         return True

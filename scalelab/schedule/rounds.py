@@ -49,7 +49,7 @@ class RoundSchedule(Schedule):
     k: int = 1
 
     def may_start(self, generator_version: int) -> int:
-        """What the round lacks, once the generator holds its weights."""
+        """Number of groups that the round lacks, once the generator holds its weights."""
         begin = self.trainer_version // self.k * self.k
         return 0 if generator_version < begin else max(0, self._left() - self.outstanding)
 
@@ -60,7 +60,7 @@ class RoundSchedule(Schedule):
         return self._first_finished()
 
     def may_publish(self) -> bool:
-        """When nothing is in flight and groups are to be started: a round begins, or lost one of its groups."""
+        """True if nothing is in flight and groups are to be started: a round begins, or lost one of its groups."""
         return self.generating == 0 and (self.waiting < self._left() or self.trainer_version >= self.steps)
 
     def _left(self) -> int:

@@ -1,1 +1,1 @@
-"""The real schedule on a simulated clock: what a cluster would do, before anyone pays for it. NumPy only."""
+"""The real schedule on a simulated clock, to predict a cluster's speed before it is rented. NumPy only."""

@@ -1,4 +1,4 @@
-"""From an experiment to what is simulated of it."""
+"""Turn an experiment into the settings of a simulation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def build(
     prompt_tokens: float,
     kept: float,
 ) -> Setting:
-    """What to simulate, with the experiment's own split.
+    """Build the simulation's settings, with the experiment's own split of the devices.
 
     Args:
         run: the experiment.

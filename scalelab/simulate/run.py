@@ -30,7 +30,7 @@ DRAW = 256  # groups whose lengths are drawn at once
 
 @dataclass(frozen=True)
 class Shape:
-    """What is simulated, apart from speed."""
+    """The simulated run's numbers of prompts, completions and devices, without speeds."""
 
     generators: int
     """Engines."""
@@ -48,7 +48,7 @@ class Shape:
 
 @dataclass
 class Totals:
-    """Counters since the beginning; differences of two are what a window of the run did."""
+    """Counters since the beginning; the difference of two gives the figures of a window."""
 
     wall: float = 0.0
     steps: int = 0
@@ -64,7 +64,7 @@ class Totals:
     """Groups trained on, by trainer version − oldest version."""
 
     def since(self, before: Totals) -> Totals:
-        """The difference to an earlier snapshot."""
+        """Subtract an earlier snapshot."""
         values = {name: value - getattr(before, name) for name, value in vars(self).items()}
         return Totals(**values)
 
@@ -115,11 +115,11 @@ class DrawnWork:
         return self._started.pop(prompt)
 
     def judge(self, rollouts: tuple[Drawn, int]) -> tuple[None, None]:
-        """Every group waits for its step."""
+        """No pass rate, and no reason to replace the group."""
         return None, None
 
     def step(self, groups: list[tuple[Drawn, int]], version: int) -> DrawnStep:
-        """A step on these groups."""
+        """The step that trains on these groups."""
         return DrawnStep(
             sequences=sum(drawn.trained for drawn, _ in groups),
             completions=sum(len(drawn.tokens) for drawn, _ in groups),
@@ -129,7 +129,7 @@ class DrawnWork:
 
 
 class Numbers:
-    """Prompts of the simulated world: their numbers."""
+    """The simulated world's prompts: consecutive numbers."""
 
     def __init__(self) -> None:
         self._drawn = 0
@@ -141,41 +141,41 @@ class Numbers:
 
 
 class NoEvaluation:
-    """Nothing is measured."""
+    """An evaluation that never takes place."""
 
     holds_draws = holds_weights = False
 
     def due(self, version: int) -> None:
-        """Nothing is due."""
+        """Do nothing: no evaluation is ever due."""
 
     def awaits(self, updating: bool) -> bool:
-        """Nothing is waited for."""
+        """False: no weights are waited for."""
         return False
 
     def done(self, version: int) -> bool:
-        """There is nothing to do."""
+        """True: there is nothing to evaluate."""
         return True
 
     async def serve(self) -> None:
-        """Do nothing."""
+        """Return at once."""
 
 
 class NoHome:
-    """No checkpoints, and nothing to lose."""
+    """A home without checkpoints."""
 
     rests = False
 
     async def save(self) -> None:
-        """Keep nothing."""
+        """Return without a checkpoint."""
 
     async def check(self) -> None:
-        """There is nothing to look at."""
+        """Return: no checkpoint can fail."""
 
     async def rest(self) -> None:
-        """Do nothing."""
+        """Return at once."""
 
     async def go_back(self, error: TrainerLostError) -> None:
-        """A simulated trainer is never lost."""
+        """Fail: a simulated trainer is never lost."""
         raise error
 
 

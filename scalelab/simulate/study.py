@@ -1,4 +1,4 @@
-"""What a simulated run says: figures of its steady state, and the best split of the devices between the two sides."""
+"""Figures of a simulated run's steady state, and the best split of the devices between the two roles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_GROUPS, LEAST_UNITS = 48, 64
 
 @dataclass(frozen=True)
 class Setting:
-    """Everything that is simulated but the split."""
+    """All settings of a simulation but the split."""
 
     schedule: Any
     """`PipelineRL`, `PPOOffPolicy` or `Synchronous`."""
@@ -33,11 +33,11 @@ class Setting:
 
     @property
     def period(self) -> int:
-        """Steps after which a schedule repeats itself."""
+        """Steps after which a schedule's pattern repeats."""
         return max(1, getattr(self.schedule, "k", 1))
 
     def devices(self, shape: Shape) -> int:
-        """What a split occupies."""
+        """Devices that a split occupies."""
         return shape.generators * self.devices_per_generator + shape.trainers * self.devices_per_trainer
 
 
@@ -66,7 +66,7 @@ class Figures:
 
     @property
     def mean_staleness(self) -> float:
-        """Versions."""
+        """Mean staleness of the groups trained on, in versions."""
         return sum(late * share for late, share in self.staleness.items())
 
 

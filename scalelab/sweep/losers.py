@@ -1,4 +1,4 @@
-"""Find runs that can be stopped early: by their forecast they cannot catch up with the best of the others."""
+"""Find runs that can be stopped early: their forecasts cannot reach the best of the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARE = 0.25
 
 
 def cannot_win(run: Path, others: Sequence[Path]) -> str | None:
-    """Say which run this one has lost to, if it has lost every task.
+    """Name the run that this one has lost to on every task; None if there is none.
 
     The curve of every task is fitted to each run's evaluations so far. At the largest compute that any of the others
     has reached, the others' best median is the leader's; the run has lost a task if its own curve lies above the
@@ -50,7 +50,7 @@ def _measured(folder: Path) -> bool:
 
 
 def _lost(item: Analysis, rivals: Sequence[Analysis]) -> str:
-    """Say in words how a run lost one task; "" if it did not."""
+    """Describe in words how a run lost one task; "" if it did not."""
     at = max((rival.fit.window[1] for rival in rivals), default=0.0)
     if not rivals or item.fit.window[1] < SHARE * at:
         return ""

@@ -34,11 +34,11 @@ class Member:
 
     @property
     def devices(self) -> int:
-        """Devices that it holds while it runs."""
+        """Devices that the run holds."""
         return int(self.resolved.run.devices)
 
     def state(self) -> State:
-        """Look at its folder: new, unfinished or finished.
+        """State of the run by its folder: new, unfinished or finished.
 
         Raises:
             LabError: the folder holds something else, or a run with another configuration.
@@ -64,7 +64,7 @@ class Member:
         return [*scalelab, self.spec, "--out", str(self.path), *sets]
 
     def spent(self) -> float:
-        """Device-hours so far, evaluation included."""
+        """Device-hours spent so far, evaluation included."""
         newest = [record for file in ("evals.jsonl", "metrics.jsonl") for record in _lines(self.path / file)[-1:]]
         return max((float(sum(record["compute_by_role"].values())) for record in newest), default=0.0)
 

@@ -60,7 +60,7 @@ class _Child:
 
     @property
     def patience(self) -> float:
-        """Seconds that it may take to end in order: it finishes its step and saves."""
+        """Seconds that the run may take to finish its step, save and end."""
         return max(END_SECONDS, float(self.member.resolved.run.cluster.stall_seconds))
 
 

@@ -1,4 +1,4 @@
-"""Ray for a run: starting or joining it, and what every actor of a run has in common."""
+"""Start or join Ray, and settings that all actors of a run share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENVIRONMENT = {
 
 
 def _import_path() -> dict[str, str]:
-    """Where this process finds modules of the user's own; actors on other nodes look there, too."""
+    """Folders of the user's own modules in this process; actors on other nodes search them, too."""
     return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
 
 
@@ -87,7 +87,7 @@ STOPPED_SECONDS = 20.0
 
 
 class RayProcesses:
-    """Ray's own processes that this one has started; there are none where it joined a cluster.
+    """Ray's own processes that this one has started; none where it joined a cluster.
 
     Without them Ray waits for a minute or ends the process without a word, so they are looked at.
     """
@@ -99,7 +99,7 @@ class RayProcesses:
         }
 
     def check(self) -> None:
-        """See that they live and are not stopped.
+        """Check that they live and are not stopped.
 
         Raises:
             BrokenOffError: one does not, or is.

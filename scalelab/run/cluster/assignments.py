@@ -1,4 +1,4 @@
-"""Who generates what: requests dealt to generators by the tokens they owe, so that none is lost or answered twice.
+"""Deal requests to generators by outstanding tokens, so that none is lost or answered twice.
 
 Plain books without Ray or clocks. A request is at exactly one place: waiting, or held by one generator; it leaves when
 its first completion is taken, or when everything is forgotten.
@@ -19,19 +19,19 @@ RECENT = 256
 
 @dataclass
 class Held:
-    """What one generator has to do: requests, and the tokens that each was expected to take when it was dealt."""
+    """Requests of one generator, and the tokens that each was expected to take when it was dealt."""
 
     requests: dict[str, Request] = field(default_factory=dict)
     tokens: dict[str, float] = field(default_factory=dict)
 
     @property
     def owed(self) -> float:
-        """Expected tokens of all that it holds."""
+        """Expected tokens of all its requests."""
         return sum(self.tokens.values())
 
 
 class Assignments:
-    """Requests and the generators that are up, by number.
+    """Requests of a run, and the generators that are up, by number.
 
     A generator's load is the expected length of what it holds: the mean over the recent completions of the same task,
     and the request's `max_tokens` before there are any. Counting requests alike would give a generator that holds ten
@@ -54,7 +54,7 @@ class Assignments:
         return len(self._waiting) + sum(len(held.requests) for held in self._held.values())
 
     def is_up(self, generator: int) -> bool:
-        """Whether a generator takes requests."""
+        """True if a generator takes requests."""
         return generator in self._held
 
     def holds(self, generator: int) -> int:
@@ -62,21 +62,21 @@ class Assignments:
         return len(self._held[generator].requests) if generator in self._held else 0
 
     def join(self, generator: int) -> None:
-        """Let a generator that is up and holds the current weights take requests."""
+        """Add a generator that is up and holds the current weights."""
         self._held.setdefault(generator, Held())
 
     def leave(self, generator: int) -> int:
-        """Put what a lost generator held before what waits; returns how many requests that were."""
+        """Remove a lost generator; its requests go first in the queue, and their number is returned."""
         lost = list(self._held.pop(generator, Held()).requests.values())
         self._waiting.extendleft(reversed(lost))
         return len(lost)
 
     def add(self, requests: Iterable[Request]) -> None:
-        """Let requests wait for a generator."""
+        """Queue requests."""
         self._waiting.extend(requests)
 
     def deal(self) -> dict[int, list[Request]]:
-        """Give all that waits to generators, each request to the one that owes the fewest tokens."""
+        """Deal all queued requests, each to the generator with the fewest outstanding tokens."""
         dealt: dict[int, list[Request]] = {}
         if not self._held:
             return dealt
@@ -93,7 +93,7 @@ class Assignments:
         return dealt
 
     def take(self, generator: int, completions: Sequence[Completion]) -> list[Completion]:
-        """The completions that this generator was asked for, which settles them; what was forgotten is dropped."""
+        """Accept completions from a generator and settle their requests; forgotten ones are dropped."""
         held = self._held.get(generator, Held())
         mine = [completion for completion in completions if held.requests.pop(completion.request.id, None) is not None]
         for completion in mine:
@@ -103,7 +103,7 @@ class Assignments:
         return mine
 
     def forget(self) -> dict[int, list[str]]:
-        """Forget every request; returns the ids that each generator works on in vain."""
+        """Forget every request; returns the ids that each generator should abort."""
         vain = {generator: list(held.requests) for generator, held in self._held.items() if held.requests}
         self._held = {generator: Held() for generator in self._held}
         self._waiting.clear()

@@ -1,4 +1,4 @@
-"""What breaks in a run: each loss is said, written down, and counted against what the run may replace."""
+"""Losses in a run: announce each, record it, and count it against the limit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Faults:
         self._since: dict[str, float] = {}
 
     def lost(self, role: Role, name: str, error: LabError, **facts: Any) -> None:
-        """Book a loss that is about to be replaced.
+        """Record a loss that is about to be replaced.
 
         Args:
             role: whose.
@@ -52,7 +52,7 @@ class Faults:
         self._say(f"{error}; replacing it ({self._lost[role]} of {limit})")
 
     def recovered(self, role: Role, name: str) -> None:
-        """Book that what was lost is replaced, and how long that took."""
+        """Record that a loss is replaced, and how long that took."""
         seconds = time.monotonic() - self._since.pop(name)
         self._write({"time": time.time(), "event": "recovered", "role": role, "name": name, "seconds": seconds})
         self._say(f"{name} is back after {seconds:.0f} s")

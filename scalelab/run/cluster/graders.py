@@ -42,7 +42,7 @@ class GraderActor:
         self._verifiers = {task.name: task.verifier() for task in tasks}
 
     def verify(self, items: list[tuple[Prompt, str]]) -> list[Verdict]:
-        """Verdicts in the order of the items, which are of one task."""
+        """Grade items, all of one task; verdicts in their order."""
         return self._verifiers[items[0][0].task].verify(items)
 
     def describe(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Worker:
 
 
 class ClusterGraders:
-    """The port of graders on a Ray cluster; actors take turns on its nodes.
+    """A place in the pool, held by one actor after the other.
 
     Args:
         run: the run.
@@ -87,14 +87,14 @@ class ClusterGraders:
         self._queued = 0
 
     def _start(self, turn: int) -> Any:
-        """A new actor; turns go round the nodes, since Ray by itself puts all actors that hold nothing on one."""
+        """Start a new actor; nodes take turns, since Ray by itself puts all actors without devices on one."""
         nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU"))
         node = NodeAffinitySchedulingStrategy(nodes[turn % len(nodes)], soft=False)
         actor = actor_class(GraderActor, self._cluster, concurrency=DEPTH + 1, strategy=node)
         return actor.remote(self._tasks)
 
     def describe(self) -> dict[str, Any]:
-        """Wait for the actors to be up, and say how many there are and what they run programs in."""
+        """Wait for the actors to be up; describe their number and their sandbox."""
         refs = [actor.describe.remote() for actor in self._actors]
         found = wait_for(refs, self._cluster.startup_seconds, "the verifiers to come up")
         return {"workers": len(found), "sandboxes": [one for n, one in enumerate(found) if one not in found[:n]]}
@@ -103,7 +103,7 @@ class ClusterGraders:
 
     @property
     def room(self) -> int:
-        """Completions that could be sent to an actor at once; 0 while some wait for that already."""
+        """Completions that could be sent to an actor now; 0 while some wait."""
         if self._queued:
             return 0
         return sum((DEPTH - worker.calls) * CHUNK for worker in self._workers if worker.up)
@@ -159,7 +159,7 @@ class ClusterGraders:
             self._changes.notify()
 
     async def _grade(self, items: list[tuple[Prompt, str]]) -> list[Verdict]:
-        """Grade a few completions on any actor; if it is lost with them, each one again on another, alone."""
+        """Grade a few completions on any actor; if it is lost, grade each again on another, alone."""
         worker = await self._next(self._least_busy)
         worker.calls += 1
         try:
@@ -169,7 +169,7 @@ class ClusterGraders:
         return [await self._grade_alone(item, worker) for item in items]
 
     async def _grade_alone(self, item: tuple[Prompt, str], lost_at: Worker) -> Verdict:
-        """Grade one completion on an actor with nothing beside it; it is an `error` if that is lost, too."""
+        """Grade one completion on an actor that does nothing else; the verdict is `error` if that is lost, too."""
         worker = await self._next(lambda: self._other(lost_at))
         while not await self._emptied(worker):  # it was lost by what it held before
             worker = await self._next(lambda: self._other(lost_at))
@@ -185,7 +185,7 @@ class ClusterGraders:
             self._changes.notify()
 
     async def _emptied(self, worker: Worker) -> bool:
-        """Keep an actor free until it holds nothing; returns whether it is still up."""
+        """Keep an actor free until it has finished its items; returns whether it is still up."""
         worker.alone = True
         await self._changes.until(lambda: worker.calls == 0 or not worker.up, "a verifier without work")
         return worker.up
@@ -202,7 +202,7 @@ class ClusterGraders:
         return min(free, key=lambda one: one.calls, default=None)
 
     def _other(self, lost_at: Worker) -> Worker | None:
-        """Choose an actor for a completion that is graded again: not the one it was lost with, if there is another."""
+        """Choose another actor for a completion that is graded again, if there is one."""
         others = [worker for worker in self._workers if worker is not lost_at] or self._workers
         free = [worker for worker in others if worker.up and not worker.alone]
         return min(free, key=lambda one: one.calls, default=None)
@@ -237,7 +237,7 @@ class ClusterGraders:
             self._changes.notify()
 
     async def _patiently(self, worker: Worker, ref: Any, what: str) -> Any:
-        """Await an answer as long as the actor gives others meanwhile."""
+        """Await an answer as long as the actor gives other answers meanwhile."""
         seconds = self._cluster.stall_seconds
         while True:
             left = worker.answered + seconds - time.monotonic()

@@ -1,4 +1,4 @@
-"""Where a role's actors go on a cluster: devices are reserved all together, and ranks that talk most share a node.
+"""Placement of a role's actors on a cluster: all devices are reserved together, close ranks share a node.
 
 Half a trainer is no trainer, so a role gets all of its devices or none; a wait for them has a deadline and says what
 the cluster has. Trainer ranks are packed by node in the order of their ranks, so that the experts' all-to-all, which
@@ -49,7 +49,7 @@ class Reservation:
             ) from None
 
     def strategy(self, device: int) -> PlacementGroupSchedulingStrategy:
-        """Where the actor goes that holds a device, or several from it on; devices are counted through the bundles."""
+        """Scheduling strategy of the actor that holds the devices from this one on, counted through the bundles."""
         bundle = 0
         while device >= self._bundles[bundle]:
             device -= self._bundles[bundle]
@@ -66,5 +66,5 @@ def _devices(kind: str) -> list[int]:
 
 
 def _listed(counts: list[int]) -> str:
-    """Numbers as people read them: `8 + 8 + 4`."""
+    """Numbers joined for readers: `8 + 8 + 4`."""
     return " + ".join(map(str, sorted(counts, reverse=True))) or "none"

@@ -1,4 +1,4 @@
-"""Awaiting Ray: every wait has a deadline, and names what it waited for when the deadline passes."""
+"""Await Ray: every wait has a deadline, and its error names what was waited for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def answer(ref: Any, seconds: float, what: str) -> Any:
 
 
 def said(error: RayError, what: str) -> LabError:
-    """One line for what went wrong in or with an actor."""
+    """The error of an actor, on one line."""
     if isinstance(error, RayTaskError):
         cause = error.cause
         if isinstance(cause, LabError | ValueError | OSError):

@@ -137,7 +137,7 @@ class ClusterRun:
             looking.cancel()
 
     async def _look(self) -> None:
-        """See that Ray lives, charge the time, and show where the run stands."""
+        """Check that Ray lives, charge the time, and show the run's progress."""
         while True:
             self._ray.check()
             self._journal.charge(self.loop.stepping)
@@ -145,7 +145,7 @@ class ClusterRun:
             await asyncio.sleep(LOOK_SECONDS)
 
     def show(self) -> None:
-        """Show where the run stands."""
+        """Show the run's progress."""
         budget, evaluation = self.run.budget, self._evaluation
         self.progress.show(
             Status(

@@ -94,7 +94,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class StandStillError(LabError):
-    """Nothing can happen any more, though coroutines wait."""
+    """Deadlock: coroutines wait, but no event can come."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         waiting = sorted(f"{task.get_name()} awaits {_awaited(task)}" for task in asyncio.all_tasks(loop))
@@ -102,7 +102,7 @@ class StandStillError(LabError):
 
 
 def _awaited(task: asyncio.Task[Any]) -> str:
-    """The innermost coroutine of a task, and what it says it waits for."""
+    """The innermost coroutine of a task, and the name of what it waits for."""
     coroutine: Any = task.get_coro()
     innermost = coroutine
     while coroutine is not None and hasattr(coroutine, "cr_frame"):
@@ -116,7 +116,7 @@ def _awaited(task: asyncio.Task[Any]) -> str:
 
 
 class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
-    """Real file events (signals, threads) first; where there are none, time moves instead of being waited for."""
+    """A selector that takes real file events (signals, threads) first; otherwise time moves instead of waiting."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Trainer and graders that are durations on a simulated clock; the virtual world puts real work into them."""
+"""Trainer and graders with given durations on a simulated clock; the virtual world adds the real work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scalelab.run.virtual.clock import sleep_until, ticks, virtual_loop
 
 
 class PretendedTrainer:
-    """The port of the trainer on a simulated clock: calls take their time one after the other.
+    """The trainer's port on a simulated clock: calls take their time one after the other.
 
     Args:
         rates: how long things take.
@@ -27,16 +27,16 @@ class PretendedTrainer:
 
     @property
     def busy(self) -> bool:
-        """Whether a step or an export is under way."""
+        """True while a step or an export is under way."""
         return self._free_at > virtual_loop().now
 
     @property
     def busy_before(self) -> bool:
-        """Whether the time that has just passed was that of a step or an export."""
+        """True if a step or an export was under way in the time that has just passed."""
         return self._free_at >= virtual_loop().now
 
     def step_ticks(self, tokens: float) -> int:
-        """How long a step on so many tokens takes."""
+        """Duration of a step on so many tokens, in ticks."""
         return ticks(self.rates.train_step_seconds + tokens * self.rates.train_token_seconds / self.units)
 
     async def step(self, sequences: Any, loss: Any) -> Any:
@@ -61,19 +61,19 @@ class PretendedTrainer:
         return self._free_at
 
     def forget(self) -> None:
-        """Drop what is under way."""
+        """Drop calls under way."""
         self._free_at = 0
 
     async def save(self, path: str, state: Mapping[str, Any]) -> None:
-        """Checkpoints are for rests."""
+        """Refuse: checkpoints are taken at rests."""
         raise AssertionError("unreachable: a run on a simulated clock takes its checkpoints at rest")
 
     async def finish_saving(self) -> None:
-        """Nothing is written in the background."""
+        """Return at once: no checkpoint is written in the background."""
 
 
 class PretendedGraders:
-    """The port of graders on a simulated clock: verdicts come due a fixed time after a group's last token.
+    """The graders' port on a simulated clock: verdicts come a fixed time after a group's last token.
 
     Args:
         rates: `verify_seconds`, and `host_seconds` per completion on a host that grades one after the other.
@@ -88,21 +88,21 @@ class PretendedGraders:
 
     @property
     def room(self) -> int:
-        """Always some: nobody waits for a grader."""
+        """Unlimited room: graders never make anyone wait."""
         return 1
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Nothing is ever lost."""
+        """Zeros: graders are never lost."""
         return {"restarts": 0, "retried": 0, "errors": 0}
 
     @property
     def busy(self) -> bool:
-        """Whether the host has work."""
+        """True if the host has work."""
         return self._host_free > virtual_loop().now
 
     def forget(self) -> None:
-        """Drop what is under way."""
+        """Drop grading under way."""
         self._host_free = 0
 
     async def grade(self, prompt: Any, completions: Any) -> Any:

@@ -42,7 +42,7 @@ class Stream:
 
 
 class Decoder(Protocol):
-    """What makes the tokens."""
+    """Generator of the sequences' tokens."""
 
     def start(self, sequence: Stream) -> None:
         """Begin a sequence with the next step."""
@@ -65,7 +65,7 @@ class Decoder(Protocol):
 
 @dataclass
 class Usage:
-    """What the engines have done, in wall seconds of their clock."""
+    """Totals of the engines, in wall seconds of their clock."""
 
     idle: float = 0.0
     """Engine-seconds without a sequence."""
@@ -151,7 +151,7 @@ class PretendedEngines:
         self.usage.sequences += seconds * self.running
 
     async def serve(self) -> None:
-        """Decode step by step, until cancelled; where nothing can happen for many steps, they are taken at once."""
+        """Decode step by step until cancelled; steps in which nothing can happen are taken at once."""
         self._loop = virtual_loop()
         while True:
             if self._weights is not None:
@@ -177,7 +177,7 @@ class PretendedEngines:
             self._finish(stream, completion)
 
     async def _event(self, latest: int | None) -> None:
-        """Wait for requests or weights, but not beyond a tick; what else happens at that tick comes first."""
+        """Wait for requests or weights, but not beyond a tick; other events of that tick come first."""
         event = self._arrival = self._loop.create_future()
         timer = None if latest is None else self._loop.call_at_tick(latest, set_done, event, last=True)
         what = "requests or weights"  # noqa: F841 - read by messages about a clock that stands still
@@ -249,7 +249,7 @@ class DrawnDecoder:
         return ended
 
     def load(self, version: int, weights: Any) -> None:
-        """There are no weights."""
+        """Do nothing: there are no weights."""
 
     def forget(self) -> None:
         """Drop all sequences."""

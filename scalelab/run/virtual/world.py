@@ -49,7 +49,7 @@ GIB = 2**30
 
 
 def pretended_rates(run: Run) -> tuple[Rates, int]:
-    """How long things take in a run's pretended cluster, and the sequences side by side in each of its engines.
+    """Durations in a run's pretended cluster, and the number of sequences side by side in each of its engines.
 
     Raises:
         LabError: a rate is missing or not positive.
@@ -64,7 +64,7 @@ def pretended_rates(run: Run) -> tuple[Rates, int]:
 
 
 def engine_config(run: Run, places: int) -> GeneratorConfig:
-    """The one engine that holds the sequences of all pretended engines.
+    """Configuration of the one engine that holds the sequences of all pretended engines.
 
     Raises:
         LabError: their KV cache does not fit into `Virtual.memory_gib`.
@@ -106,7 +106,7 @@ class EngineDecoder:
         self._engine.add(stream.request)
 
     def steps_to_end(self) -> int:
-        """Any sequence may end with the next step."""
+        """1: any sequence may end with the next step."""
         return 1
 
     def advance(self, steps: int) -> list[tuple[Stream, Completion]]:
@@ -145,7 +145,7 @@ class EngineDecoder:
 
 
 class RealGraders:
-    """The tasks' verifiers, which work in processes of their own while simulated time goes on.
+    """Graders that run the tasks' verifiers in child processes while simulated time goes on.
 
     Args:
         run: its tasks.
@@ -162,7 +162,7 @@ class RealGraders:
         return {"workers": 1, "sandboxes": [{name: one.sandbox.describe() for name, one in sandboxed.items()}]}
 
     def start(self, prompt: Prompt, completions: Sequence[Completion]) -> Callable[[], list[Verdict]]:
-        """Begin to grade; what is returned waits for the verdicts."""
+        """Begin to grade, and return a function that waits for the verdicts."""
         items = [(prompt, completion.text) for completion in completions]
         future: Future[list[Verdict]] = self._threads.submit(self._verifiers[prompt.task].verify, items)
 
@@ -220,7 +220,7 @@ class VirtualRun:
         self._keeper = Keeper(run, self.books, folder, progress.say)
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest says of the clock."""
+        """The manifest's facts about the clock."""
         virtual = self.run.virtual
         assert virtual is not None
         return {
@@ -230,7 +230,7 @@ class VirtualRun:
         }
 
     def load(self) -> None:
-        """Go back to the newest checkpoint that is whole, or to the beginning if there is none.
+        """Restore the newest whole checkpoint, or the beginning if there is none.
 
         Raises:
             LabError: the run was made with other rates.
@@ -301,7 +301,7 @@ class VirtualRun:
         self.show()
 
     def show(self) -> None:
-        """Show where the run stands."""
+        """Show the run's progress."""
         budget, books = self.run.budget, self.books
         self.progress.show(
             Status(
@@ -318,7 +318,7 @@ class VirtualRun:
         return list(self._trainer.weight_buckets())
 
     async def _measure(self, spent: Spent, weights: Sequence[Bucket]) -> list[Rollout]:
-        """Generate and grade completions of the held-out prompts, in real time, while the engines have nothing else."""
+        """Generate and grade completions of the held-out prompts in real time, while the engines do nothing else."""
         samples = self.run.evaluation.samples
         self._decoder.load(spent.version, weights)
         by_prompt = {prompt.id: prompt for prompt in self._held_out}
@@ -342,14 +342,14 @@ class VirtualRun:
     # Home.
 
     def save(self) -> Any:
-        """Checkpoints are taken at rest."""
+        """Refuse: checkpoints are taken at rest."""
         raise AssertionError("unreachable: a run on a simulated clock takes its checkpoints at rest")
 
     async def check(self) -> None:
-        """A checkpoint that could not be written has ended the run already."""
+        """Return at once: a checkpoint that could not be written has ended the run already."""
 
     async def rest(self) -> None:
-        """Measure what is due, then take a checkpoint, and leave engines and clock as a resumed run finds them."""
+        """Evaluate what is due, take a checkpoint, and leave engines and clock as a resumed run finds them."""
         self.trainer.forget()
         self.graders.forget()
         self.engines.version = self.books.version  # they get these weights before anything else
@@ -366,7 +366,7 @@ class VirtualRun:
         self._journal.begin()
 
     async def go_back(self, error: TrainerLostError) -> None:
-        """The one process is the trainer: when it is lost, so is the run, until it is resumed."""
+        """Fail: the trainer is this very process, so its loss ends the run until it is resumed."""
         raise error
 
     def close(self) -> None:
