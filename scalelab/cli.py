@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "forecast": "pass rate at further compute, compute for a target, extend or stop",
     "design": "seeds and evaluations that it takes to tell recipes apart",
     "compare": "runs ranked by A, then by B at the common A, with probabilities",
+    "law": "A, B and C_mid across batch, length and other axes; what to run next",
     "view": "runs as a live web page: the answer, curves, forecasts, completions, time line",
     "report": "the same page as one file; figures for papers, a summary in Markdown",
     "rollouts": "completions of a run, read in the terminal",

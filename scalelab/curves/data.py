@@ -40,6 +40,7 @@ class Curve:
         notes: what a reader of the fit should know about the data.
         recipe: what runs that differ in their seed alone have in common; empty where no source says it.
         clock: `virtual` for compute in hours of a pretended cluster, `wall` for measured hours; empty where unknown.
+        places: numbers that hold for the whole run, by name: where it stands on scaling axes.
     """
 
     source: str
@@ -56,6 +57,7 @@ class Curve:
     notes: tuple[str, ...] = ()
     recipe: str = ""
     clock: str = ""
+    places: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.compute_N)

@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from scalelab.curves.data import Curve, same_unit
 from scalelab.curves.reading import logs
-from scalelab.curves.reading.table import COLUMNS, Row, Table, table_curves
+from scalelab.curves.reading.table import COLUMNS, Row, Table, blank, listing, table_curves
 from scalelab.errors import LabError
 
 SEED = re.compile(r"seed_?\d+")
@@ -181,6 +182,7 @@ def pool(curves: Sequence[Curve], run: str) -> list[Curve]:
             notes=tuple(dict.fromkeys(note for item in members for note in item.notes)),
             recipe=members[0].recipe if len({item.recipe for item in members}) == 1 else "",
             clock=members[0].clock if len({item.clock for item in members}) == 1 else "",
+            places=dict(set.intersection(*(set(item.places.items()) for item in members))),
         )
         pooled.append(whole.select(np.lexsort((whole.seed_N, compute_N))))
     return pooled
@@ -301,6 +303,7 @@ def _read_run_folder(path: Path) -> Table:
             raise LabError(f"{manifest}: not JSON; mend or remove it") from None
     rows = list(_latest(rows))
     facts["recipe"] = _recipe(path / "config.gin")
+    facts["places"] = _config_numbers(path / "config.gin")
     return Table(path, _all_columns(rows), rows, path.resolve().name, facts, notes)
 
 
@@ -312,11 +315,56 @@ def _recipe(config: Path) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
+NUMBER_BINDING = re.compile(r"^([\w./]+) = (-?[\d.]+(?:e[-+]?\d+)?)$", re.M)
+
+
+def _config_numbers(config: Path) -> dict[str, float]:
+    """Numbers that a run's configuration binds, and the paper's axes by the names they have there (ScaleRL §5)."""
+    if not config.is_file():
+        return {}
+    found = {}
+    for name, text in NUMBER_BINDING.findall(config.read_text(encoding="utf-8", errors="replace")):
+        with suppress(ValueError):
+            found[name] = float(text)
+    prompts, generations = found.get("Recipe.prompts_per_step"), found.get("Recipe.generations_per_prompt")
+    if prompts and generations:
+        found |= {"batch": prompts * generations, "generations": generations}
+    if "Recipe.max_tokens" in found:
+        found["length"] = found["Recipe.max_tokens"]
+    return found
+
+
+def read_places(path: Path) -> dict[str, dict[str, float]]:
+    """Places of runs on scaling axes: a table with a column `run`, and one column for every axis.
+
+    Raises:
+        LabError: no such column, a run twice, or a value that is no number.
+    """
+    table, _ = read_table(path, {})
+    if "run" not in table.columns:
+        raise LabError(f"{path}: no column run; it has {listing(table.columns)}")
+    found: dict[str, dict[str, float]] = {}
+    for row in table.rows:
+        run = str(row.values.get("run"))
+        if run in found:
+            raise LabError(f"{path}, row {row.number}, column run: {run} is there twice; keep one row for each run")
+        found[run] = {}
+        for column in table.columns:
+            cell = row.values.get(column)
+            if column == "run" or blank(cell):
+                continue
+            try:
+                found[run][column] = float(str(cell))
+            except (TypeError, ValueError, OverflowError):
+                raise LabError(f"{path}, row {row.number}, column {column}: {cell!r} is not a number") from None
+    return found
+
+
 def _latest(rows: Sequence[Row]) -> Iterator[Row]:
     """A resumed run goes on from an earlier step in the same file: what it repeats replaces what was lost."""
     kept: dict[Any, list[Row]] = {}
     for row in rows:
-        of_task = kept.setdefault(row.values.get("task"), [])
+        of_task = kept.setdefault(str(row.values.get("task")), [])
         while of_task and _step(of_task[-1]) >= _step(row):
             of_task.pop()
         of_task.append(row)

@@ -5,6 +5,7 @@ A row knows its place in its file, so that a bad value is always reported with f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -102,7 +103,26 @@ def _curve(table: Table, names: Mapping[str, str], run: str, task: str, rows: Se
         fit_window=tuple(table.facts.get("fit_window") or (None, None)),
         notes=notes,
     )
-    return replace(item, recipe=str(table.facts.get("recipe", "")), clock=_clock(table.facts))
+    return replace(
+        item,
+        recipe=str(table.facts.get("recipe", "")),
+        clock=_clock(table.facts),
+        places={**table.facts.get("places", {}), **_constant_numbers(table, names, rows)},
+    )
+
+
+def _constant_numbers(table: Table, names: Mapping[str, str], rows: Sequence[Row]) -> dict[str, float]:
+    """Numbers in columns without a meaning of their own that are the same in all rows of a run."""
+    found = {}
+    for column in set(table.columns) - {*COLUMNS, *AXES, *UNITS, *names.values()}:
+        first = rows[0].values.get(column)
+        try:
+            number = float(first)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if math.isfinite(number) and all(row.values.get(column) == first for row in rows):
+            found[column] = number
+    return found
 
 
 def _clock(facts: Mapping[str, Any]) -> str:

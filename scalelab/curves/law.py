@@ -1,0 +1,406 @@
+"""Laws across scaling axes: A, B and C_mid as functions of batch, length, active parameters or mixture.
+
+Each place on the axes (a batch of 768 and completions of 14k tokens, say) has a curve of its own. Its parameters are
+taken to be linear in the logarithms of the axes, with a deviation of its own:
+
+    θ[s, j] = α[j] + Σ_a β[j, a] x[s, a] + δ[s, j],      δ[s, j] ~ N(0, τ[j]²)
+
+for θ = (logit R0, logit A, ln B, ln C_mid), j one of the four, x the logarithm of the axis relative to the mean of the
+places. All curves and the law are fitted jointly, in the two stages of Lunn, Barrett, Sweeting & Thompson (2013): every
+run is fitted alone, and its draws, freed of the prior they were made with, are then drawn again in proportion to what
+the law of all other places makes of them. α, β and τ are sampled in turns with them. So a run that has not bent yet
+borrows from the others, and a place that was not run has a forecast with an interval.
+
+Axes of arrays: `_M` chains (equally likely draws), `_S` places, `_J` the four parameters, `_A` axes with the constant
+before them, `_T` sizes of τ and of slopes, `_D` draws of one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scalelab.curves.analysis import Analysis
+from scalelab.curves.data import same_unit
+from scalelab.curves.fitting.intervals import Interval, check_level, equal_tailed
+from scalelab.curves.fitting.models import SIGMOID, Array, logistic, value
+from scalelab.errors import LabError
+
+COORDINATES = ("R0", "A", "B", "C_mid")
+"""What has a law; R0 and A by their logits, B and C_mid by their logarithms."""
+
+CHAINS, ROUNDS, TRIES = 400, 30, 48
+"""Chains run side by side, rounds of each before its state is kept, and draws of a run considered in each round."""
+
+
+GRID = np.linspace(-2.5, 3.5, 16), np.linspace(-1, 3, 5)
+"""Sizes of τ and of slopes considered, in standard deviations of their logarithms from the median."""
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What is believed of a law before the runs are seen, for θ = (logit R0, logit A, ln B, ln C_mid).
+
+    Attributes:
+        slope: standard deviation of β, for an axis that grows e-fold (or by one, where it is linear). With A near 0.6,
+            0.3 in its logit is 0.07 in A; Table 1 of ScaleRL has 0.12 to 0.6 in the logit, 0.03 to 0.2 in ln B and 1
+            to 1.8 in ln C_mid.
+        deviation: median of τ. 0.06 in the logit of A is about 0.015 in A: what seeds differ by.
+        log_deviation: standard deviation of ln τ.
+        log_slope: standard deviation of the logarithm of a factor on `slope`: effects may be much larger.
+    """
+
+    slope: tuple[float, float, float, float] = (0.2, 0.3, 0.2, 1.0)
+    deviation: tuple[float, float, float, float] = (0.05, 0.06, 0.12, 0.25)
+    log_deviation: float = 0.8
+    log_slope: float = 0.8
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place on the axes, and what its runs leave possible of its curve.
+
+    Attributes:
+        name: of the run.
+        at: value on every axis.
+        theta_DJ: equally likely θ.
+        log_prior_D: logarithm of the density of the prior behind them, up to a constant.
+        end: largest compute evaluated.
+    """
+
+    name: str
+    at: Mapping[str, float]
+    theta_DJ: Array
+    log_prior_D: Array
+    end: float = float("nan")
+
+
+def place_of(item: Analysis, at: Mapping[str, float]) -> Place:
+    """The place of a fitted run.
+
+    Args:
+        item: a joint sigmoid fit with draws.
+        at: value on every axis.
+
+    Raises:
+        LabError: another kind of fit.
+    """
+    draws = item.curve_draws()
+    if draws.model is not SIGMOID or draws.origin != "posterior":
+        raise LabError("laws are of sigmoids with their posterior: use --method joint")
+    R0_D, A_D, B_D, C_mid_D = SIGMOID.readable(draws.theta_MP, draws.log_reference).T
+    theta_DJ = np.stack([_logit(R0_D), _logit(A_D), np.log(B_D), np.log(C_mid_D)], axis=1)
+    slope_D = np.log(np.clip(A_D * (1 - A_D), 1e-4, None)) + np.log(np.clip(R0_D * (1 - R0_D), 1e-4, None))
+    log_prior_D = slope_D  # flat in R0 and A: in their logits, the density is their slope
+    if item.fit.prior is not None:
+        u_end = float(np.log(item.fit.window[1]) - draws.log_reference)
+        mean_S, deviation_S = item.fit.prior.shape(SIGMOID, u_end)
+        log_prior_D = log_prior_D - 0.5 * (((draws.theta_MP[:, 2:] - mean_S) / deviation_S) ** 2).sum(1)
+    return Place(item.fit.curve.run, dict(at), theta_DJ, log_prior_D, item.fit.window[1])
+
+
+def place_published(
+    name: str,
+    at: Mapping[str, float],
+    parameters: Mapping[str, float],
+    stderr: Mapping[str, float],
+    size: int = 2000,
+    seed: int = 0,
+) -> Place:
+    """A place of which only fitted parameters are known: normal about them.
+
+    Args:
+        name: of the run.
+        at: value on every axis.
+        parameters: `R0`, `A`, `B`, `C_mid`.
+        stderr: standard error of each; those of B and C_mid are relative.
+        size: how many draws stand for it.
+        seed: of the random numbers.
+    """
+    rng = np.random.default_rng(seed)
+    R0, A, B, C_mid = (parameters[name] for name in COORDINATES)
+    centre_J = np.array([_logit(R0), _logit(A), np.log(B), np.log(C_mid)])
+    slope_J = np.array([1 / (R0 * (1 - R0)), 1 / (A * (1 - A)), 1.0, 1.0])
+    error_J = slope_J * np.array([stderr[name] for name in COORDINATES])
+    theta_DJ = centre_J + error_J * rng.standard_normal((size, 4))
+    return Place(name, dict(at), theta_DJ, np.zeros(size))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The curve of a place that the law foretells.
+
+    Attributes:
+        at: value on every axis.
+        parameters: median of R0, A, B, C_mid.
+        intervals: of each.
+        value: median of the pass rate at the compute that was asked for.
+        interval: of that pass rate.
+    """
+
+    at: Mapping[str, float]
+    parameters: dict[str, float]
+    intervals: dict[str, Interval]
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Left:
+    """One place left out, and how the law of the others foretold it.
+
+    Attributes:
+        name: of its run.
+        forecast: what the law of the others says of it.
+        parameters: median of its own fit.
+        value: median of its own curve at the compute of the forecast.
+        inside: whether the law's interval holds the own median, by `R0`, `A`, `B`, `C_mid` and `value`.
+        alone_on: axes on which the others do not differ, so that their effect is not known but by belief.
+    """
+
+    name: str
+    forecast: Forecast
+    parameters: dict[str, float]
+    value: float
+    inside: dict[str, bool]
+    alone_on: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Law:
+    """Curves of several places and the law that joins them.
+
+    Attributes:
+        places: the runs.
+        axes: names of the axes.
+        linear: axes that enter as they are; the others by their logarithm.
+        level: probability of intervals.
+        centre_A: mean of the transformed axes over the places.
+        weight_MAJ: α (first) and β.
+        deviation_MJ: τ.
+        theta_MSJ: θ of the places.
+        beliefs: the prior.
+    """
+
+    places: tuple[Place, ...]
+    axes: tuple[str, ...]
+    linear: frozenset[str]
+    level: float
+    centre_A: Array
+    weight_MAJ: Array
+    deviation_MJ: Array
+    theta_MSJ: Array
+    beliefs: Beliefs = field(default_factory=Beliefs)
+
+    def slopes(self) -> dict[str, dict[str, tuple[float, Interval]]]:
+        """Effect of each axis on A, B and C_mid: median and interval.
+
+        For A, the change of A per doubling of the axis (of a linear axis: from 0 to 1) at the mean of the places; for
+        B and C_mid, the factor per doubling.
+        """
+        found: dict[str, dict[str, tuple[float, Interval]]] = {}
+        for index, axis in enumerate(self.axes):
+            step = 1.0 if axis in self.linear else float(np.log(2))
+            base_MJ, moved_MJ = self.weight_MAJ[:, 0], self.weight_MAJ[:, 0] + step * self.weight_MAJ[:, 1 + index]
+            effects = {
+                "A": logistic(moved_MJ[:, 1]) - logistic(base_MJ[:, 1]),
+                "B": np.exp(moved_MJ[:, 2] - base_MJ[:, 2]),
+                "C_mid": np.exp(moved_MJ[:, 3] - base_MJ[:, 3]),
+            }
+            found[axis] = {
+                name: (float(np.median(drawn_M)), equal_tailed(drawn_M, self.level))
+                for name, drawn_M in effects.items()
+            }
+        return found
+
+    def theta(self, at: Mapping[str, float], seed: int = 1) -> Array:
+        """θ of a new place, `[M, J]`: the law and a deviation of its own."""
+        x_A = np.concatenate([[1.0], _transformed(at, self.axes, self.linear) - self.centre_A])
+        noise_MJ = np.random.default_rng(seed).standard_normal(self.deviation_MJ.shape)
+        return np.einsum("a,maj->mj", x_A, self.weight_MAJ) + self.deviation_MJ * noise_MJ
+
+    def forecast(self, at: Mapping[str, float], compute: float) -> Forecast:
+        """Parameters of a place that was not run, and its pass rate at some compute, each with an interval.
+
+        Raises:
+            LabError: an axis is missing or has no such value, or the compute is not positive.
+        """
+        check_compute(compute)
+        drawn_MJ = readable(self.theta(at))
+        value_M = rates(drawn_MJ, compute)
+        return Forecast(
+            at=dict(at),
+            parameters=dict(zip(COORDINATES, np.median(drawn_MJ, axis=0).tolist())),
+            intervals={name: equal_tailed(drawn_M, self.level) for name, drawn_M in zip(COORDINATES, drawn_MJ.T)},
+            value=float(np.median(value_M)),
+            interval=equal_tailed(value_M, self.level),
+        )
+
+
+def fit_law(
+    places: Sequence[Place],
+    axes: Sequence[str],
+    *,
+    linear: Sequence[str] = (),
+    level: float = 0.8,
+    beliefs: Beliefs | None = None,
+    seed: int = 0,
+) -> Law:
+    """Fit the curves of all places and their law jointly.
+
+    Args:
+        places: at least two runs.
+        axes: what the law is a function of; the places must differ on each.
+        linear: axes that enter as they are, such as a share; the others by their logarithm.
+        level: probability of intervals.
+        beliefs: what is believed beforehand.
+        seed: of the random numbers.
+
+    Raises:
+        LabError: too few places, an axis on which they do not differ, or a value that has no logarithm.
+    """
+    check_level(level)
+    for axis in axes:
+        if len({place.at.get(axis) for place in places}) < 2:
+            raise LabError(f"all runs have the same {axis}, so its effect cannot be learnt: leave the axis out")
+    if not axes:
+        raise LabError("a law needs an axis on which the runs differ: give --axis")
+    return _sample(places, tuple(axes), frozenset(linear), level, beliefs or Beliefs(), seed)
+
+
+def law_of(
+    items: Sequence[Analysis], axes: Sequence[str], *, linear: Sequence[str] = (), level: float = 0.8, seed: int = 0
+) -> Law:
+    """Fit the law of fitted runs of one task, by the places that their curves name (`Curve.places`)."""
+    same_unit([item.fit.curve for item in items])
+    places = [place_of(item, {axis: item.fit.curve.places.get(axis, np.nan) for axis in axes}) for item in items]
+    return fit_law(places, axes, linear=linear, level=level, seed=seed)
+
+
+def leave_one_out(law: Law, compute: float, seed: int = 0) -> list[Left]:
+    """Leave out one place at a time, and compare what the law of the others foretells with its own fit.
+
+    Args:
+        law: of at least three places.
+        compute: where pass rates are compared.
+        seed: of the random numbers.
+
+    Raises:
+        LabError: fewer than three places.
+    """
+    check_compute(compute)
+    if len(law.places) < 3:
+        raise LabError("leaving one run out needs at least three")
+    found = []
+    for index, left in enumerate(law.places):
+        others = [place for place in law.places if place is not left]
+        alone = tuple(axis for axis in law.axes if len({place.at[axis] for place in others}) < 2)
+        forecast = _sample(others, law.axes, law.linear, law.level, law.beliefs, seed + index).forecast(
+            left.at, compute
+        )
+        drawn_DJ = readable(left.theta_DJ)
+        own = dict(zip(COORDINATES, np.median(drawn_DJ, axis=0).tolist()))
+        own_value = float(np.median(rates(drawn_DJ, compute)))
+        inside = {name: low <= own[name] <= high for name, (low, high) in forecast.intervals.items()}
+        inside["value"] = forecast.interval[0] <= own_value <= forecast.interval[1]
+        found.append(Left(left.name, forecast, own, own_value, inside, alone))
+    return found
+
+
+def rates(parameters_MJ: Array, compute: float) -> Array:
+    """Pass rate `[M]` at some compute of curves given by R0, A, B, C_mid."""
+    R0_M, A_M, B_M, C_mid_M = parameters_MJ.T
+    theta_MP = np.stack([R0_M, np.maximum(A_M, R0_M), np.log(B_M), np.log(C_mid_M)], axis=1)
+    return value(SIGMOID, theta_MP, np.array([np.log(compute)]))[:, 0]
+
+
+def readable(theta_MJ: Array) -> Array:
+    """R0, A, B, C_mid of θ."""
+    return np.concatenate([logistic(theta_MJ[..., :2]), np.exp(theta_MJ[..., 2:])], axis=-1)
+
+
+def _transformed(at: Mapping[str, float], axes: Sequence[str], linear: frozenset[str]) -> Array:
+    """Values on the axes as they enter the law."""
+    found = []
+    for axis in axes:
+        number = at.get(axis)
+        if number is None or not np.isfinite(number):
+            raise LabError(f"no value of {axis}: give one for every axis, such as batch=2048")
+        if axis not in linear and not number > 0:
+            raise LabError(f"{axis} {number:g} has no logarithm: give a positive number, or --linear {axis}")
+        found.append(float(number) if axis in linear else float(np.log(number)))
+    return np.array(found)
+
+
+def _sample(
+    places: Sequence[Place], axes: tuple[str, ...], linear: frozenset[str], level: float, beliefs: Beliefs, seed: int
+) -> Law:
+    """Draw from the joint posterior of the places and their law, all chains side by side."""
+    rng = np.random.default_rng(seed)
+    x_SA = np.array([_transformed(place.at, axes, linear) for place in places])
+    centre_A = x_SA.mean(0)
+    x_SA = np.concatenate([np.ones((len(places), 1)), x_SA - centre_A], axis=1)
+    first_SM = [rng.integers(len(place.theta_DJ), size=CHAINS) for place in places]
+    theta_MSJ = np.stack([place.theta_DJ[first_M] for place, first_M in zip(places, first_SM)], axis=1)
+    prior_MS = np.stack([place.log_prior_D[first_M] for place, first_M in zip(places, first_SM)], axis=1)
+    for _ in range(ROUNDS):
+        deviation_MJ, weight_MAJ = _draw_law(theta_MSJ, x_SA, beliefs, rng)
+        mean_MSJ = np.einsum("sa,maj->msj", x_SA, weight_MAJ)
+        for at, place in enumerate(places):
+            pool_MX = rng.integers(len(place.theta_DJ), size=(CHAINS, TRIES))
+            pool_MXJ = np.concatenate([theta_MSJ[:, None, at], place.theta_DJ[pool_MX]], axis=1)
+            log_prior_MX = np.concatenate([prior_MS[:, at, None], place.log_prior_D[pool_MX]], axis=1)
+            apart_MXJ = (pool_MXJ - mean_MSJ[:, None, at]) / deviation_MJ[:, None]
+            log_MX = -0.5 * (apart_MXJ**2).sum(-1) - log_prior_MX
+            chosen_M = (log_MX + rng.gumbel(size=log_MX.shape)).argmax(1)
+            theta_MSJ[:, at] = pool_MXJ[np.arange(CHAINS), chosen_M]
+            prior_MS[:, at] = log_prior_MX[np.arange(CHAINS), chosen_M]
+    deviation_MJ, weight_MAJ = _draw_law(theta_MSJ, x_SA, beliefs, rng)
+    return Law(tuple(places), axes, linear, level, centre_A, weight_MAJ, deviation_MJ, theta_MSJ, beliefs)
+
+
+def _draw_law(theta_MSJ: Array, x_SA: Array, beliefs: Beliefs, rng: np.random.Generator) -> tuple[Array, Array]:
+    """τ `[M, J]`, with α and β integrated out, and then α and β `[M, A, J]`, given the places' θ.
+
+    Bayesian linear regression (Gelman et al. 2013, §14.2): with precision P = XᵀX/τ² + S⁻¹ and S the prior covariance,
+    the evidence of τ and S is −n ln τ − ½ ln|S| − ½ ln|P| − ½ (yᵀy/τ² − bᵀP⁻¹b), b = Xᵀy/τ², up to a constant. Their
+    sizes are on a grid, `_T` its cells.
+    """
+    log_size, log_slope = (part.ravel() for part in np.meshgrid(*GRID, indexing="ij"))
+    size_TJ = np.exp(log_size * beliefs.log_deviation)[:, None] * np.array(beliefs.deviation)
+    slope_TJ = np.exp(log_slope * beliefs.log_slope)[:, None] * np.array(beliefs.slope)
+    centre_MJ = theta_MSJ.mean(1)
+    y_MSJ = theta_MSJ - centre_MJ[:, None]
+    gram_AA = x_SA.T @ x_SA
+    slope_TJA = np.repeat(slope_TJ[..., None], x_SA.shape[1], axis=-1)
+    slope_TJA[..., 0] = 10.0  # the constant may be anything
+    precision_TJAA = gram_AA / size_TJ[..., None, None] ** 2 + slope_TJA[..., None] ** -2.0 * np.eye(x_SA.shape[1])
+    inverse_TJAA = np.linalg.inv(precision_TJAA)
+    moment_MAJ = np.einsum("sa,msj->maj", x_SA, y_MSJ)
+    explained_MTJ = np.einsum("maj,tjab,mbj->mtj", moment_MAJ, inverse_TJAA, moment_MAJ) / size_TJ**4
+    squares_MTJ = (y_MSJ**2).sum(1)[:, None] / size_TJ**2
+    log_TJ = -len(x_SA) * np.log(size_TJ) - 0.5 * np.linalg.slogdet(precision_TJAA)[1]
+    log_TJ -= np.log(slope_TJA).sum(-1) + 0.5 * (log_size**2 + log_slope**2)[:, None]
+    log_MTJ = log_TJ - 0.5 * (squares_MTJ - explained_MTJ)
+    chosen_MJ = (log_MTJ + rng.gumbel(size=log_MTJ.shape)).argmax(1)
+    column_J = np.arange(4)
+    deviation_MJ = size_TJ[chosen_MJ, column_J]
+    inverse_MJAA = inverse_TJAA[chosen_MJ, column_J]
+    mean_MJA = np.einsum("mjab,mbj->mja", inverse_MJAA, moment_MAJ) / deviation_MJ[..., None] ** 2
+    root_MJAA = np.linalg.cholesky(inverse_MJAA)
+    weight_MJA = mean_MJA + np.einsum("mjab,mjb->mja", root_MJAA, rng.standard_normal(mean_MJA.shape))
+    weight_MJA[..., 0] += centre_MJ
+    return deviation_MJ, np.swapaxes(weight_MJA, 1, 2)
+
+
+def _logit(share: Array | float) -> Array:
+    kept = np.clip(share, 1e-4, 1 - 1e-4)
+    return np.log(kept / (1 - kept))
+
+
+def check_compute(compute: float) -> None:
+    """Refuse a compute that is not a positive number."""
+    if not (np.isfinite(compute) and compute > 0):
+        raise LabError(f"cannot foretell at a compute of {compute:g}: give a positive number")

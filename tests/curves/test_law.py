@@ -1,0 +1,192 @@
+"""Laws across axes: against the exact posterior of normal estimates, leave-one-out, borrowing, and what to run next."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from curve_points import rate
+from scipy.stats import multivariate_normal
+
+from scalelab.cli import main
+from scalelab.curves import analyse, curve
+from scalelab.curves.allocation import allocate, grid_of, knowledge_gradient
+from scalelab.curves.law import (
+    GRID,
+    Beliefs,
+    Place,
+    fit_law,
+    law_of,
+    leave_one_out,
+    place_of,
+    place_published,
+    readable,
+)
+from scalelab.errors import LabError
+
+# ScaleRL, Table 1: C_mid, B, A; batch, length, active parameters
+TABLE_1 = {
+    "ScaleRL 8B": (2542, 1.92, 0.610, 768, 14_000, 8e9),
+    "length 32k": (11272, 1.89, 0.645, 768, 32_000, 8e9),
+    "Scout": (4242, 1.65, 0.710, 768, 14_000, 17e9),
+    "batch 512": (2818, 1.77, 0.605, 512, 14_000, 8e9),
+    "batch 2048": (10909, 1.70, 0.645, 2048, 14_000, 8e9),
+}
+
+
+def published() -> list[Place]:
+    return [
+        place_published(
+            name,
+            {"batch": batch, "length": length, "active": active},
+            {"R0": 0.4, "A": A, "B": B, "C_mid": C_mid},
+            {"R0": 0.005, "A": 0.0075, "B": 0.05, "C_mid": 0.05},
+            seed=index,
+        )
+        for index, (name, (C_mid, B, A, batch, length, active)) in enumerate(TABLE_1.items())
+    ]
+
+
+def test_slopes_are_those_of_the_exact_posterior_of_normal_estimates() -> None:
+    rng, error, beliefs = np.random.default_rng(3), 0.15, Beliefs()
+    x = np.log([256.0, 512, 1024, 2048, 4096])
+    centre = np.array([-0.4, 0.4, 0.5, 8.0]) + np.outer(x - x.mean(), [0.0, 0.2, -0.1, 0.8])
+    centre += rng.normal(0, 0.1, centre.shape)
+    places = [
+        Place(str(at), {"batch": float(np.exp(at))}, one + error * rng.standard_normal((4000, 4)), np.zeros(4000))
+        for at, one in zip(x, centre)
+    ]
+    law = fit_law(places, ["batch"])
+    design = np.stack([np.ones(5), x - x.mean()], 1)
+    for column in range(4):
+        log_weight, means, variances = [], [], []
+        y = np.array([place.theta_DJ[:, column].mean() for place in places])
+        for size, slope in product(*GRID):
+            tau = np.exp(size * beliefs.log_deviation) * beliefs.deviation[column]
+            sd = np.exp(slope * beliefs.log_slope) * beliefs.slope[column]
+            prior = np.diag([100.0, sd**2])
+            total = design @ prior @ design.T + (tau**2 + error**2) * np.eye(5)
+            log_weight.append(multivariate_normal(np.full(5, y.mean()), total).logpdf(y) - 0.5 * (size**2 + slope**2))
+            gain = prior @ design.T @ np.linalg.inv(total)
+            means.append((gain @ (y - y.mean()))[1])
+            variances.append((prior - gain @ design @ prior)[1, 1])
+        weight = np.exp(np.array(log_weight) - max(log_weight))
+        weight /= weight.sum()
+        mean = weight @ means
+        deviation = np.sqrt(weight @ (np.array(variances) + np.square(means)) - mean**2)
+        assert law.weight_MAJ[:, 1, column].mean() == pytest.approx(mean, abs=0.25 * deviation)
+        assert law.weight_MAJ[:, 1, column].std() == pytest.approx(deviation, rel=0.2)
+
+
+def test_a_run_that_says_no_more_than_its_prior_has_the_curve_that_the_law_foretells() -> None:
+    rng, places = np.random.default_rng(0), published()
+    wide_J = np.array([0.4, 1.0, 0.8, 1.5])
+    theta_DJ = np.array([-0.4, 0.8, 0.6, 8.0]) + wide_J * rng.standard_normal((20_000, 4))
+    log_prior_D = -0.5 * (((theta_DJ - [-0.4, 0.8, 0.6, 8.0]) / wide_J) ** 2).sum(1)
+    at = {"batch": 1024.0, "length": 20_000.0, "active": 8e9}
+    blank = Place("blank", at, theta_DJ, log_prior_D)
+    own = readable(fit_law([*places, blank], ["batch", "length", "active"]).theta_MSJ[:, -1])
+    foretold = readable(fit_law(places, ["batch", "length", "active"]).theta(at))
+    for column, tolerance in ((1, 0.01), (2, 0.12)):
+        assert np.median(own[:, column]) == pytest.approx(np.median(foretold[:, column]), abs=tolerance)
+
+
+def test_table_1_left_out_one_at_a_time_is_foretold_as_far_as_the_others_tell() -> None:
+    law = fit_law(published(), ["batch", "length", "active"])
+    found = {one.name: one for one in leave_one_out(law, 1e5)}
+    assert all(one.inside["A"] and one.inside["value"] for name, one in found.items() if name != "Scout")
+    assert {name: one.alone_on for name, one in found.items() if one.alone_on} == {
+        "length 32k": ("length",),
+        "Scout": ("active",),
+    }
+    known, belief = found["batch 512"].forecast.interval, found["length 32k"].forecast.interval
+    assert known[1] - known[0] < belief[1] - belief[0]
+    slopes = law.slopes()
+    assert 0.005 < slopes["batch"]["A"][0] < 0.035
+    assert slopes["active"]["A"][1][0] > 0.03
+    assert slopes["length"]["C_mid"][1][0] > 1
+
+
+def test_a_short_run_borrows_from_the_law() -> None:
+    rng, items = np.random.default_rng(1), []
+    for index, batch in enumerate((256, 512, 1024, 2048, 4096)):
+        compute = np.arange(31) / 30 * (1.2 if batch == 4096 else 8.0)
+        clean = rate(compute, R0=0.3, A=0.6 + 0.02 * index, B=1.8, C_mid=1.0)
+        points = rng.binomial(4000, clean) / 4000
+        item = curve(compute, points, np.sqrt(clean * (1 - clean) / 4000), run=f"batch {batch}")
+        items.append(analyse(replace(item, places={"batch": float(batch)})))
+    law = law_of(items, ["batch"])
+    alone, joined = items[-1].curve_draws().parameters()["A"], readable(law.theta_MSJ[:, -1])[:, 1]
+    low, high = np.quantile(joined, [0.1, 0.9])
+    assert low < 0.68
+    assert high > 0.68
+    assert high - low < 0.7 * np.ptp(np.quantile(alone, [0.1, 0.9]))
+
+
+def test_the_worth_of_a_look_is_that_of_simulated_looks() -> None:
+    rng = np.random.default_rng(0)
+    root = rng.normal(0, 0.03, (4, 4))
+    mean, cov, error = np.array([0.6, 0.61, 0.58, 0.62]), root @ root.T, 0.01
+    found = knowledge_gradient(mean, cov, error)
+    for pick in range(4):
+        seen = rng.normal(mean[pick], np.sqrt(cov[pick, pick] + error**2), 200_000)
+        after = mean + np.outer(seen - mean[pick], cov[:, pick] / (cov[pick, pick] + error**2))
+        assert found[pick] == pytest.approx(after.max(1).mean() - mean.max(), abs=2e-4)
+
+
+def test_a_budget_goes_where_it_may_change_the_choice() -> None:
+    law = fit_law(published(), ["batch", "length", "active"])
+    found = allocate(law, grid_of(law.places, law.axes), 1e5, 50_000, 16_000)
+    assert 1 <= len(found) <= 3
+    assert all(one.at["active"] == 17e9 and one.gain > 0 for one in found)
+    assert "foretold as" in found[0].reason
+
+
+@pytest.mark.parametrize(
+    ("places", "axes", "says"),
+    [
+        (published()[:2], ["batch"], "all runs have the same batch"),
+        (published(), [], "a law needs an axis"),
+        ([replace(published()[0], at={"mix": 0.0}), replace(published()[1], at={"mix": 0.5})], ["mix"], "--linear mix"),
+    ],
+)
+def test_a_law_that_cannot_be_learnt_is_refused_in_one_line(places: list[Place], axes: list[str], says: str) -> None:
+    with pytest.raises(LabError, match=says):
+        fit_law(places, axes)
+
+
+def test_fits_without_a_posterior_have_no_law() -> None:
+    compute = np.arange(1, 20) / 4
+    item = analyse(curve(compute, rate(compute, R0=0.3, A=0.6, B=1.8, C_mid=1.0)), None)
+    assert place_of(item, {"batch": 1.0}).end == compute[-1]
+    with pytest.raises(LabError, match="--method joint"):
+        place_of(replace(item, draws=None), {"batch": 1.0})
+
+
+def test_the_command_reads_axes_of_a_table_and_of_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, rng = ["run,compute,pass_rate,n,batch"], np.random.default_rng(0)
+    for batch in (256, 1024, 4096):
+        for step in range(16):
+            clean = float(rate(np.array([step / 2.0]), R0=0.3, A=0.6 + batch / 1e5, B=1.8, C_mid=1.0)[0])
+            rows.append(f"b{batch},{step / 2},{rng.binomial(2000, clean) / 2000},2000,{batch}")
+    table, places = tmp_path / "runs.csv", tmp_path / "places.csv"
+    table.write_text("\n".join(rows))
+    places.write_text("run,lr\nb256,1e-4\nb1024,2e-4\nb4096,4e-4\n")
+    line = ["law", str(table), "--axis", "batch", "--at", "16", "--predict", "batch=2048", "--budget", "16"]
+    assert main(line) == 0
+    shown = capsys.readouterr().out
+    assert all(words in shown for words in ("batch doubled", "batch 2,048", "left out"))
+    assert main([*line, "--json"]) == 0
+    [answer] = json.loads(capsys.readouterr().out)["tasks"].values()
+    assert len(answer["left_out"]) == 3
+    assert 0 < answer["forecasts"][0]["value"] < 1
+    assert main(["law", str(table), "--axis", "lr", "--places", str(places)]) == 0
+    assert "lr doubled" in capsys.readouterr().out
+    assert main(["law", str(table), "--axis", "length"]) == 1
+    assert "no length is known" in capsys.readouterr().err
+    assert main(["law", str(table), "--axis", "batch", "--predict", "batch=many"]) == 1
+    assert "write it as NAME=X" in capsys.readouterr().err
