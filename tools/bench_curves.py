@@ -18,7 +18,6 @@ import os
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -28,17 +27,9 @@ from curve_tables.calibration import calibration_section
 from curve_tables.coverage import coverage_section, families_matching, run_family
 from curve_tables.paper import forecast_section, paper_section
 from curve_tables.speed import speed_section
+from sections import replace_section
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "curves.md"
-
-
-def write_section(name: str, text: str) -> None:
-    """Replace what stands between the section's two marks in the document."""
-    content = DOCUMENT.read_text(encoding="utf-8")
-    pattern = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
-    if not pattern.search(content):
-        raise SystemExit(f"{DOCUMENT}: no section {name} to fill")
-    DOCUMENT.write_text(pattern.sub(lambda found: found[1] + text + found[2], content), encoding="utf-8")
 
 
 def coverage(runs: int, words: list[str], folder: Path) -> str:
@@ -69,7 +60,7 @@ def main() -> None:
         if not args.only or name in args.only:
             began = time.perf_counter()
             text = section()
-            write_section(name, text)
+            replace_section(DOCUMENT, f"<!-- {name} -->", f"<!-- /{name} -->", text)
             print(f"{name} ({time.perf_counter() - began:.0f} s)\n\n{text}\n")
 
 

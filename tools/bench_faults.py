@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from sections import replace_section
 
 from moe.checkpoint.folder import newest, read_state
 from scalelab.run.folder import read_lines
@@ -340,8 +341,7 @@ def write(text: str, out: Path | None) -> None:
     """Print the table as far as it has come, and put it between the markers of a file."""
     print(text, flush=True)
     if out is not None:
-        before, _, rest = out.read_text().partition(BEGIN)
-        out.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        replace_section(out, BEGIN, END, text)
 
 
 if __name__ == "__main__":

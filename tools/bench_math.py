@@ -14,8 +14,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from bench_code import write_section
 from math_verify import parse, verify
+from sections import replace_section
 from sympy import latex
 
 from tasks.data.loading import load
@@ -47,7 +47,7 @@ def main(options: argparse.Namespace) -> None:
     verifier.close()
     print("\n".join(lines))
     if options.write:
-        write_section(Path(options.write), "math", lines)
+        replace_section(Path(options.write), "<!-- measured: math -->", "<!-- end: math -->", "\n".join(lines))
 
 
 def passes(verifier: MathVerifier, pairs: list[Pair]) -> list[str]:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import psutil
 from bench_world import WatchedRun, watched
+from sections import replace_section
 
 from scalelab.experiment import resolve
 from scalelab.plan.durations import Rates
@@ -335,15 +336,6 @@ def update_section(sets: Sequence[str]) -> str:
 SECTIONS = {"measured": measured_section, "simulated": simulated_section, "update": update_section}
 
 
-def write(name: str, text: str) -> None:
-    """Put a table between its markers in the docs."""
-    content = DOCS.read_text(encoding="utf-8")
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    head, rest = content.split(begin)
-    tail = rest.split(end)[1]
-    DOCS.write_text(f"{head}{begin}\n{text}\n{end}{tail}", encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=SECTIONS, action="append", help="default: all three")
@@ -354,7 +346,7 @@ def main() -> None:
         text = SECTIONS[name](args.sets)
         print(f"\n{text}\n", flush=True)
         if not args.print:
-            write(name, text)
+            replace_section(DOCS, f"<!-- {name}: begin -->", f"<!-- {name}: end -->", text)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from sections import replace_section
 
 from scalelab.curves import Curve, analyse_all, compare, read_sources
 from scalelab.curves.compare import Comparison
@@ -200,13 +201,11 @@ def runs_table(study: Path) -> str:
 
 
 def write(study: Path) -> None:
-    """Replace what stands between the markers in README.md, and the pictures."""
+    """Write the tables into README.md, and draw the pictures."""
     parts = [write_part(part, study) for part in PARTS]
     made = "\n".join([*parts, "### The runs", "", runs_table(study), ""])
     readme = study / "README.md"
-    begin, _, rest = readme.read_text().partition("<!-- made by tools/study.py -->\n")
-    _, end, after = rest.partition("<!-- end -->")
-    readme.write_text(f"{begin}<!-- made by tools/study.py -->\n\n{made}\n{end}{after}")
+    replace_section(readme, "<!-- made by tools/study.py -->", "<!-- end -->", f"\n{made}")
     print(readme)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from curve_points import table
 
 from scalelab.cli import main
+from tests.helpers.curve_points import table
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> dict:

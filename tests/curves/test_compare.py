@@ -6,13 +6,13 @@ from functools import cache
 
 import numpy as np
 import pytest
-from curve_points import rate
 
 from scalelab.curves import analyse, compare, curve, fit_curve, sharing_test
 from scalelab.curves.compare import crossing, efficiency, tie_groups
 from scalelab.curves.hierarchy import Runs, recipe_effects
 from scalelab.curves.sharing import fit_together
 from scalelab.errors import LabError
+from tests.helpers.curve_points import rate
 
 COMPUTE = np.arange(31) / 30
 

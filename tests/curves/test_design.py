@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from curve_points import rate
 from scipy.stats import ttest_ind
 
 from scalelab.cli import main
 from scalelab.curves import curve, fit_curve
 from scalelab.curves.design import Plan, difference_error, power, run_error, seeds_for, smallest_difference
+from tests.helpers.curve_points import rate
 
 
 def test_the_error_of_a_run_is_that_of_refits() -> None:

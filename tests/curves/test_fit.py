@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from curve_points import run_points
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from scalelab.curves import POWER, FitError, curve, fit_curve
 from scalelab.curves.fitting.joint import MOST_POINTS
 from scalelab.curves.fitting.paper import fit_paper
 from scalelab.errors import LabError
+from tests.helpers.curve_points import run_points
 
 parameters = st.fixed_dictionaries(
     {"R0": st.floats(0.05, 0.5), "A": st.floats(0.6, 0.95), "B": st.floats(0.8, 3), "C_mid": st.floats(0.08, 0.5)}

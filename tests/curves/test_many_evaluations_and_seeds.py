@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from curve_points import rate, run_points
 from scipy.stats import norm
 
 from scalelab.curves import curve, fit_curve
@@ -13,6 +12,7 @@ from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.noise import covariance, hypotheses, log_spread_prior
 from scalelab.curves.fitting.posterior import FAINT, LOG_SCALES_K, Density, posterior
 from scalelab.curves.fitting.prior import DEFAULT
+from tests.helpers.curve_points import rate, run_points
 
 
 def seeds_of(count: int, spread: float, rng: np.random.Generator, points: int = 20, noise: float = 0.006, **truth):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from curve_points import rate, run_points
 
 from scalelab.curves import Options, analyse, curve, forecast
 from scalelab.curves.analysis import back_test
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.shapes import OTHERS, Rise, burr, widen
+from tests.helpers.curve_points import rate, run_points
 
 
 @pytest.mark.parametrize("model", OTHERS, ids=lambda model: model.name)

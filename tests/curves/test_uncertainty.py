@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from curve_points import rate, run_points
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +30,7 @@ from scalelab.curves.fitting.noise import covariance, hypotheses
 from scalelab.curves.fitting.posterior import LOG_SCALES_K, mean_covariance, posterior
 from scalelab.curves.fitting.prior import DEFAULT
 from scalelab.errors import LabError
+from tests.helpers.curve_points import rate, run_points
 
 
 def brute_force_posterior(fit, size=80_000):

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from curve_points import rate
 
 from scalelab.cli import main
 from scalelab.experiment import load
 from scalelab.report import write_report
 from scalelab.sweep.members import members
+from tests.helpers.curve_points import rate
 
 
 def fabricate(root: Path, family: str, asymptotes: Mapping[str, float], seeds: list[int], noise: float = 0.004) -> Path:

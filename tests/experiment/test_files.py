@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from experiment_toys import TOYS, ToyClip
 
 from scalelab.errors import LabError
 from scalelab.experiment import Experiment, Resolved, listing, load, resolve_experiment
+from tests.helpers.experiment_toys import TOYS, ToyClip
 
 FRAGMENTS = {
     "recipe/clip": "ToyRun.loss = @ToyClip()\n",

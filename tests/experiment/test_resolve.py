@@ -6,12 +6,12 @@ from dataclasses import replace
 import gin
 import hypothesis.strategies as st
 import pytest
-from experiment_toys import TOYS, ToyClip, ToyOptimizer, ToyRun, ToyTask, ToyTrainer, ToyTruncate
 from hypothesis import given, settings
 
 from scalelab.errors import LabError
 from scalelab.experiment.resolve import Heading, resolve_statements
 from scalelab.experiment.resolved import Resolved
+from tests.helpers.experiment_toys import TOYS, ToyClip, ToyOptimizer, ToyRun, ToyTask, ToyTrainer, ToyTruncate
 
 BASE = "ToyRun.loss = @ToyClip()\nToyTrainer.steps = 7\n"
 

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import hypothesis.strategies as st
 import pytest
-from experiment_toys import TOYS, ToyClip, ToyRun, ToyTrainer
 from hypothesis import example, given, settings
 
 from scalelab.errors import LabError
@@ -18,6 +17,7 @@ from scalelab.experiment import read_settings, resolve
 from scalelab.experiment.lab import LAB
 from scalelab.experiment.overrides import set_statement
 from scalelab.experiment.resolve import Heading, resolve_statements
+from tests.helpers.experiment_toys import TOYS, ToyClip, ToyRun, ToyTrainer
 
 T = TypeVar("T")
 BASE = "ToyRun.loss = @ToyClip()\nToyTrainer.steps = 7\n"

@@ -1,6 +1,6 @@
 """Several processes as one trainer: the layouts to compare with one process, and what each rank does.
 
-Run as a script, this file is one rank: ``python moe_ranks.py RANK WORLD FOLDER``; `spawn` starts all of them.
+Run as a module, this file is one rank: ``python -m tests.helpers.moe_ranks RANK WORLD FOLDER``; `spawn` starts all.
 
 Axes: `_T` tokens of one sequence.
 """
@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, weights
 
 from moe.errors import MoeError
 from moe.model.config import Model
@@ -26,6 +25,9 @@ from moe.train.config import Layout, OptimizerConfig
 from moe.train.trainer import Trainer
 from moe.weights.links import EXPERT_BIAS
 from moe.weights.shards import Snapshot
+from tests.helpers.moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, weights
+
+ROOT = Path(__file__).parents[2]
 
 LLAMA = replace(DENSE, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4)
 MODELS: dict[str, Model] = {
@@ -132,12 +134,12 @@ def largest_difference(alone: dict[str, Any], together: dict[str, Any]) -> float
     return max(((a - b).norm() / b.norm()).item() for a, b in pairs)
 
 
-def spawn(world: int, folder: Path, script: Path = Path(__file__), deadline: float = 900) -> list[Any]:
-    """Run a script as every rank, and load what each has written to ``rankN.pt``."""
+def spawn(world: int, folder: Path, module: str = "tests.helpers.moe_ranks", deadline: float = 900) -> list[Any]:
+    """Run a module as every rank, and load the result that each writes to ``rankN.pt``."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", module]
     ranks = [
-        subprocess.Popen([sys.executable, "-W", "ignore", script, str(rank), str(world), folder], env=environment)
-        for rank in range(world)
+        subprocess.Popen([*command, str(rank), str(world), folder], env=environment, cwd=ROOT) for rank in range(world)
     ]
     try:
         codes = [rank.wait(deadline) for rank in ranks]

@@ -1,4 +1,4 @@
-"""Graded groups and the steps that one or several trainer ranks take on them; run as a script, one of the ranks."""
+"""Graded groups and the steps that one or several trainer ranks take on them; run as a module, one of the ranks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from moe_models import MOE, trainer
 
 from moe.train.config import Layout
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.step import StepLoss, build_step, summarise
 from scalelab.recipe.types import Rollout
+from tests.helpers.moe_models import MOE, trainer
 
 RECIPE = Recipe(generations_per_prompt=4)
 LOSSES = (CISPO(1.2), DAPO(), GRPO(), GSPO(0.05, 0.05))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from real_models import LLAMA_8B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, SCOUT
-
 from moe.model.config import Llama, Llama4Text, Mixtral, Model, Qwen3, Qwen3Moe
 from moe.train.config import Layout
 from scalelab.experiment import resolve
 from scalelab.run.config import Run
+from tests.helpers.real_models import LLAMA_8B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, SCOUT
 
 LENGTH = 2048
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-from curve_points import rate
+
+from tests.helpers.curve_points import rate
 
 CONFIG = """# made/up: a run
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from moe_models import DENSE, MOE, batch, weighted, weights
 
 import moe.checkpoint.saver
 from moe.checkpoint.folder import (
@@ -31,6 +30,7 @@ from moe.checkpoint.folder import (
     write_manifest,
 )
 from moe.errors import MoeError
+from tests.helpers.moe_models import DENSE, MOE, batch, weighted, weights
 
 slow = pytest.mark.slow
 pytestmark = pytest.mark.timeout(120)

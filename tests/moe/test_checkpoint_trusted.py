@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moe_models import DENSE, trainer
 
 from moe.checkpoint.folder import MANIFEST, digest, finished_checkpoints, newest, read_manifest, read_state
 from moe.checkpoint.trusted import METADATA, check_trusted, read_metadata
 from moe.errors import MoeError
 from moe.weights.convert import export_checkpoint
+from tests.helpers.moe_models import DENSE, trainer
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
-from moe_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, batch, trainer
 from safetensors.torch import load_file, save_file
 
 from moe.errors import MoeError
@@ -18,6 +17,7 @@ from moe.weights.convert import export_checkpoint, import_folder
 from moe.weights.hf_folder import FolderWeights, is_multimodal, save_folder, write_text_model
 from moe.weights.links import shapes
 from scalelab import cli
+from tests.helpers.moe_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, batch, trainer
 
 pytestmark = pytest.mark.timeout(120)
 MODELS = {"llama": DENSE, "llama4": MOE, "mixtral": MIXTRAL, "qwen3": QWEN3, "qwen3_moe": QWEN3_MOE}

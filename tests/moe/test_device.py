@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 from megatron.core.transformer.moe.moe_utils import get_default_pg_collection
-from moe_models import MOE
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from moe.errors import MoeError
 from moe.model.layers import Router, StackedExperts
+from tests.helpers.moe_models import MOE
 
 pytestmark = pytest.mark.timeout(120)
 

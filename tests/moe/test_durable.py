@@ -5,9 +5,9 @@ import sys
 from io import FileIO
 
 import pytest
-from crash_points import every_crash, in_process
 
 from moe.durable import append, put_in_place, remove_tree, sync, write_whole
+from tests.helpers.crash_points import every_crash, in_process
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from moe_models import DENSE, MIXTRAL, MOE, QWEN3_MOE, batch, trainer, weighted, weights
 
 from moe.errors import MoeError
 from moe.model.choice import Choice
@@ -17,6 +16,7 @@ from moe.train.config import OptimizerConfig, TrainerConfig
 from moe.weights.convert import export_checkpoint, import_folder
 from moe.weights.hf_folder import read_biases
 from moe.weights.links import EXPERT_BIAS
+from tests.helpers.moe_models import DENSE, MIXTRAL, MOE, QWEN3_MOE, batch, trainer, weighted, weights
 
 RATE = 0.02
 

@@ -4,9 +4,9 @@ import socket
 
 import psutil
 import pytest
-from moe_models import DENSE, rendezvous, trainer
 
 from moe.errors import MoeError
+from tests.helpers.moe_models import DENSE, rendezvous, trainer
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from moe_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, batch, trainer, weights
 
 from moe.cpu import host as cpu_host
 from moe.errors import MoeError
@@ -14,6 +13,7 @@ from moe.model import gpt as models
 from moe.model.architectures import architecture
 from moe.model.config import Llama3Rope
 from moe.train.packing import pack
+from tests.helpers.moe_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, batch, trainer, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 MODELS = {

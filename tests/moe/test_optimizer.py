@@ -9,11 +9,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from moe_models import DENSE, batch, weighted, weights
 
 from moe.cpu import host as cpu_host
 from moe.errors import MoeError
 from moe.train.config import OptimizerConfig
+from tests.helpers.moe_models import DENSE, batch, weighted, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -3,12 +3,21 @@
 import numpy as np
 import pytest
 import torch
-from moe_models import batch, trainer, weighted, weights
-from moe_ranks import BIAS_RATE, FOUR, MODELS, TRAVELS, largest_difference, probe, spawn, vocabulary_problem
 
 from moe.model.head import token_logprobs
 from moe.weights.convert import export_checkpoint
 from moe.weights.hf_folder import FolderWeights, read_biases
+from tests.helpers.moe_models import batch, trainer, weighted, weights
+from tests.helpers.moe_ranks import (
+    BIAS_RATE,
+    FOUR,
+    MODELS,
+    TRAVELS,
+    largest_difference,
+    probe,
+    spawn,
+    vocabulary_problem,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1100)]
 

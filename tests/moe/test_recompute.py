@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from moe_models import DENSE, MOE, batch, weighted, weights
+
+from tests.helpers.moe_models import DENSE, MOE, batch, weighted, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, weights
 from transformers import AutoModelForCausalLM
 
 from moe.errors import MoeError
@@ -17,6 +16,7 @@ from moe.model.choice import check_replay
 from moe.model.config import Model
 from moe.train.batch import TrainingSequence
 from moe.train.config import Layout, TrainerConfig
+from tests.helpers.moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, weights
 
 QWEN3_UNNORMED = replace(QWEN3_MOE, norm_topk_prob=False)
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from real_models import LLAMA_8B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, SCOUT
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from moe.cpu import host as cpu_host
@@ -14,6 +13,7 @@ from moe.model.size import parameters
 from moe.train import parallel
 from moe.train.config import Layout, TrainerConfig
 from moe.weights.links import links
+from tests.helpers.real_models import LLAMA_8B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, SCOUT
 
 REAL = {"llama": LLAMA_8B, "scout": SCOUT, "qwen3": QWEN3_8B, "qwen3_moe": QWEN3_30B, "mixtral": MIXTRAL_8X7B}
 BILLIONS = {"llama": (8.03, 8.03), "scout": (107.8, 17.2), "qwen3": (8.19, 8.19), "qwen3_moe": (30.5, 3.35),

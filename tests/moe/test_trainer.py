@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from moe_models import DENSE, MOE, OPTIMIZER, QWEN3_MOE, batch, rendezvous, trainer, weighted, weights
 
 from moe.errors import MoeError
 from moe.model.init import InitialWeights
 from moe.train.batch import TrainingSequence
 from moe.train.config import Layout, OptimizerConfig, TrainerConfig
+from tests.helpers.moe_models import DENSE, MOE, OPTIMIZER, QWEN3_MOE, batch, rendezvous, trainer, weighted, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from moe_models import DENSE, MOE, QWEN3, QWEN3_MOE, trainer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from moe.cpu import host as cpu_host
@@ -16,6 +15,7 @@ from moe.train.config import Layout
 from moe.train.packing import pack
 from scalelab.plan.memory import activation_bytes, layer_elements
 from scalelab.plan.sizes import BYTES, held
+from tests.helpers.moe_models import DENSE, MOE, QWEN3, QWEN3_MOE, trainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -4,12 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
-import recipe_reference as slow
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO, Tokens
+from tests.helpers import recipe_reference as slow
 
 LOSSES = {
     "cispo": (CISPO(1.5), "cispo", {"eps_max": 1.5}),

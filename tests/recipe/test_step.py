@@ -6,7 +6,6 @@ import pickle
 
 import numpy as np
 import pytest
-import recipe_reference as slow
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +16,7 @@ from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.step import StepLoss, build_step, drop_reason, pass_rate, rewards, summarise
 from scalelab.recipe.types import Rollout
+from tests.helpers import recipe_reference as slow
 
 VERSION = 7
 LOSSES = {

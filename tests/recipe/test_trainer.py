@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from moe_models import MOE, trainer
-from recipe_ranks import LOSSES, RECIPE, make_groups, steps, with_logprobs
 
 from scalelab.recipe.losses import CISPO
 from scalelab.recipe.step import StepLoss, build_step, summarise
+from tests.helpers.moe_models import MOE, trainer
+from tests.helpers.recipe_ranks import LOSSES, RECIPE, make_groups, steps, with_logprobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 DEADLINE = 200
@@ -60,8 +60,8 @@ def test_a_step_does_not_depend_on_micro_batches_or_order(whole):
 
 
 def test_a_step_does_not_depend_on_context_parallelism(whole, tmp_path):
-    script = Path(__file__).parents[1] / "helpers" / "recipe_ranks.py"
-    ranks = [subprocess.Popen([sys.executable, "-W", "ignore", script, str(rank), tmp_path]) for rank in range(2)]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.helpers.recipe_ranks"]
+    ranks = [subprocess.Popen([*command, str(rank), tmp_path], cwd=Path(__file__).parents[2]) for rank in range(2)]
     try:
         codes = [rank.wait(DEADLINE) for rank in ranks]
     finally:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import recipe_reference as slow
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +9,7 @@ from scalelab.recipe.advantages import NORMS, centred, signed
 from scalelab.recipe.aggregation import AVERAGES, constant_length, token_weights
 from scalelab.recipe.filters import zero_variance
 from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
+from tests.helpers import recipe_reference as slow
 
 # 0/1 rewards, their ±1 form, and penalised ones; few distinct values, so that equal groups are common.
 HOW = [*sorted(AVERAGES), "constant"]

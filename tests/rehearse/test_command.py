@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from rehearsals import MODELS, run_of
 
 from moe.train.config import Layout
 from scalelab.cli import main
@@ -13,6 +12,7 @@ from scalelab.rehearse.processes import Interpreter, rehearse_all
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import trainer_roles
 from scalelab.rehearse.setting import Setting
+from tests.helpers.rehearsals import MODELS, run_of
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """A pretended CUDA device is used where it is set up, and finds what a label of its own finds."""
 
 import pytest
-from rehearsals import MODELS, run_of
 
 from moe.train.config import Layout
 from scalelab.cli import main
@@ -11,6 +10,7 @@ from scalelab.rehearse.environment import how_to_set_up, pretended_cuda
 from scalelab.rehearse.processes import rehearse_all
 from scalelab.rehearse.roles import trainer_roles
 from scalelab.rehearse.setting import Setting
+from tests.helpers.rehearsals import MODELS, run_of
 
 H100 = device("h100")
 

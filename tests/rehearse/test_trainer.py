@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rehearsals import LENGTH, MODELS, run_of
 from safetensors.torch import save_file
 
 from moe.train.config import Layout
@@ -15,6 +14,7 @@ from scalelab.plan.hardware import device
 from scalelab.rehearse.roles import Role, trainer_roles
 from scalelab.rehearse.setting import Setting
 from scalelab.rehearse.trainer import micro_batch, rehearse
+from tests.helpers.rehearsals import LENGTH, MODELS, run_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

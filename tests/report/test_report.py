@@ -10,13 +10,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from curve_points import table
-from view_runs import HOSTILE, made_run
 
 from scalelab.cli import main
 from scalelab.report import write_report
 from scalelab.report.page import SAMPLED
 from scalelab.report.tables import with_error, with_interval
+from tests.helpers.curve_points import table
+from tests.helpers.view_runs import HOSTILE, made_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VOID = {"meta", "br", "img", "link", "input"}

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rollout_models import DENSE, MOE, generate, prompts, reference, reference_logprobs, take, weights_of, write_model
 
 from moe.model.config import Llama, Llama4Text
 from scalelab.errors import LabError
@@ -21,6 +20,17 @@ from scalelab.rollout.generator import Generator
 from scalelab.rollout.interruption import Phrases, forced_mask
 from scalelab.rollout.thinking import by_ids
 from scalelab.rollout.types import Request
+from tests.helpers.rollout_models import (
+    DENSE,
+    MOE,
+    generate,
+    prompts,
+    reference,
+    reference_logprobs,
+    take,
+    weights_of,
+    write_model,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

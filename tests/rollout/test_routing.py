@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rollout_models import DENSE, MOE, generate, prompts, reference, weights_of, write_model
 
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.generator import Generator
 from scalelab.rollout.types import Completion, Request
+from tests.helpers.rollout_models import DENSE, MOE, generate, prompts, reference, weights_of, write_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

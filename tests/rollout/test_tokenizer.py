@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollout_models import DENSE, generate, write_model
 from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from vllm.tokenizers import get_tokenizer
@@ -21,6 +20,7 @@ from scalelab.rollout.generator import Generator
 from scalelab.rollout.tokenizer import answer_texts, build_tokenizer, load_tokenizer, prompt_ids, save_tokenizer
 from scalelab.rollout.types import Completion, Request
 from tasks.types import Prompt
+from tests.helpers.rollout_models import DENSE, generate, write_model
 
 CORPUS = [f"<think> {n} + {3 * n} = {4 * n}; so return x * {n} </think> {4 * n}<eos>" for n in range(60)]
 TOKENIZER = build_tokenizer(CORPUS, 320)

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rollout_models import (
+
+from moe.model.config import Llama, Llama4Text
+from moe.weights.buckets import fill
+from moe.weights.shards import SupersededError
+from scalelab.errors import LabError
+from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.generator import Generator
+from scalelab.rollout.types import Completion, Request
+from tests.helpers.rollout_models import (
     DENSE,
     MOE,
     Ranks,
@@ -21,14 +29,6 @@ from rollout_models import (
     weights_of,
     write_model,
 )
-
-from moe.model.config import Llama, Llama4Text
-from moe.weights.buckets import fill
-from moe.weights.shards import SupersededError
-from scalelab.errors import LabError
-from scalelab.rollout.config import GeneratorConfig
-from scalelab.rollout.generator import Generator
-from scalelab.rollout.types import Completion, Request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

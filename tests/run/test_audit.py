@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_runs import write_run
 
 from moe.checkpoint.folder import step_folder
 from scalelab.cli import main
 from scalelab.run.audit import audit
 from scalelab.run.folder import RunFolder, read_lines
+from tests.helpers.small_runs import write_run
 
 
 @pytest.fixture(scope="module")

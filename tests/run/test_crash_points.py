@@ -8,12 +8,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from crash_points import ENDINGS, crash, every_crash, in_process
-from crash_world import live, settings
 
 from scalelab.experiment import Resolved
 from scalelab.run.audit import audit
 from scalelab.run.folder import read_lines
+from tests.helpers.crash_points import ENDINGS, crash, every_crash, in_process
+from tests.helpers.crash_world import live, settings
 
 SHARES = 2
 """Processes that share the crashes of one run."""

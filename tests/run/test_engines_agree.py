@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rollout_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, generate, prompts
 
 from moe.model.config import Model
 from moe.train.batch import TrainingSequence
@@ -19,6 +18,7 @@ from moe.weights.buckets import Bucket
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.base_model import cross_entropy
+from tests.helpers.rollout_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, generate, prompts
 
 # Each engine claims torch.distributed of its process, so each has one of its own, which remembers it here.
 _HELD: dict[str, Any] = {}

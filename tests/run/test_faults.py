@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import bench_faults as faults
 import psutil
 import pytest
 
 from scalelab.run.folder import read_lines, read_run_manifest
-
-TOOL = Path(__file__).parents[2] / "tools" / "bench_faults.py"
-
-
-@pytest.fixture(scope="module")
-def faults() -> ModuleType:
-    """The tool that makes the table of faults, for what it does to a run."""
-    spec = importlib.util.spec_from_file_location("bench_faults", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look their own module up
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +29,7 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture
-def lab(faults: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A run that is ended with its test."""
     monkeypatch.setenv("SCALELAB_CACHE", str(tmp_path / "cache"))
     lab = faults.Lab(tmp_path / "run", tmp_path / "run.log", deadline=400.0)
@@ -57,9 +41,7 @@ def lab(faults: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_two_generators_and_two_trainer_ranks_on_two_nodes_survive_each_other(
-    faults: ModuleType, address: str, lab: Any
-) -> None:
+def test_two_generators_and_two_trainer_ranks_on_two_nodes_survive_each_other(address: str, lab: Any) -> None:
     lab.start(
         Cluster__address=f'"{address}"',
         Cluster__generators="2",

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from smallest_run import SMALLEST
 
 from scalelab.run.folder import read_lines
+from tests.helpers.smallest_run import SMALLEST
 
 SETTINGS = {
     **SMALLEST,

@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from fake_world import World
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from scalelab.errors import LabError
 from scalelab.run.loop import first_error
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
+from tests.helpers.fake_world import World
 
 pytestmark = pytest.mark.timeout(120)
 

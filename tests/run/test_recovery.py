@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_runs import write_run
 
 from moe.checkpoint.folder import CheckpointPolicy, finished_checkpoints, prune, step_folder
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.recovery import choose
 from scalelab.run.retention import Retention, check_disk, disk_needed, prune_completions
+from tests.helpers.small_runs import write_run
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from virtual_runs import command, environment, run
 
 from scalelab.cli import main
 from scalelab.run.folder import read_lines
+from tests.helpers.virtual_runs import command, environment, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

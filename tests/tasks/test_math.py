@@ -11,7 +11,6 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from math_pairs import RIGHT, WRONG
 
 from tasks.bounded.pool import START_SECONDS
 from tasks.errors import TaskError
@@ -20,6 +19,7 @@ from tasks.math.literal import decide, number
 from tasks.math.spelling import normalise
 from tasks.math.verifier import MathVerifier
 from tasks.types import Prompt
+from tests.helpers.math_pairs import RIGHT, WRONG
 
 DATA = os.environ.get("SCALELAB_DATA")
 

@@ -19,7 +19,6 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_values import PLAIN
 
 from tasks.errors import TaskError
 from tasks.sandbox import seccomp
@@ -30,6 +29,7 @@ from tasks.sandbox.selftest import ATTACKS, NAMES, attack, choose_tier
 from tasks.sandbox.tiers import TIERS, Tier
 from tasks.sandbox.values import decode, encode
 from tasks.sandbox.worker import Worker, WorkerError
+from tests.helpers.plain_values import PLAIN
 
 QUICK = Limits(seconds=10.0, memory_mb=512, output_mb=1.0)
 LANDLOCK = Tier(bubblewrap=False, landlock=True)

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from view_runs import HOSTILE, add_rollouts, made_run
 
 from scalelab.report import write_report
 from scalelab.view.cache import Kept
 from scalelab.view.lab import Lab
 from scalelab.view.server import Keeper, make_app
+from tests.helpers.view_runs import HOSTILE, add_rollouts, made_run
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium")

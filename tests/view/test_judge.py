@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from view_runs import made_run
 
 from scalelab.curves import Options, analyse, compare, forecast
 from scalelab.curves.compare import entry_summary
@@ -15,6 +14,7 @@ from scalelab.view import judge as module
 from scalelab.view.cache import Kept
 from scalelab.view.judge import DRAWS, Judge, Reading
 from scalelab.view.lab import Lab
+from tests.helpers.view_runs import made_run
 
 
 @pytest.fixture(scope="module")

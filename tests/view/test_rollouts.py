@@ -11,12 +11,12 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from view_runs import HOSTILE, add_rollouts, made_run, rollout_rows
 
 from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.view import rollouts as module
 from scalelab.view.rollouts import Filter, Rollouts
+from tests.helpers.view_runs import HOSTILE, add_rollouts, made_run, rollout_rows
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from view_runs import made_run, metrics_line, write_lines
 
 from scalelab.errors import LabError
 from scalelab.view.discover import find_runs
@@ -21,6 +20,7 @@ from scalelab.view.run import SILENT_AFTER, ViewedRun
 from scalelab.view.settings import bindings, differences
 from scalelab.view.timeline import timeline
 from scalelab.view.unusual import falls, unusual
+from tests.helpers.view_runs import made_run, metrics_line, write_lines
 
 
 def names(*sources: Path) -> list[tuple[str, str]]:

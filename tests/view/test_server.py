@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from view_runs import HOSTILE, made_run
 
 from scalelab.view.cache import Kept
 from scalelab.view.lab import Lab
 from scalelab.view.page import SCRIPTS
 from scalelab.view.server import Keeper, make_app, new_token
+from tests.helpers.view_runs import HOSTILE, made_run
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Every layout of two and four gloo processes against one process: gradients, losses, log-probabilities.
 
-Run as a script, this file is one rank: ``python equality.py RANK WORLD FOLDER``.
+Run as a module, this file is one rank: ``python -m tools.trainer_tables.equality RANK WORLD FOLDER``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
-
 import numpy as np
 import torch
-from moe_ranks import FOUR, MODELS, Case, largest_difference, probe, spawn
 
 from moe.train.config import Layout
+from tests.helpers.moe_ranks import FOUR, MODELS, Case, largest_difference, probe, spawn
 
 _DENSE = [Layout(), Layout(tensor=2), Layout(pipeline=2), Layout(context=2)]
 _MOE = [
@@ -46,7 +43,7 @@ def lines() -> Iterator[str]:
     alone = {case: probe(case) for case in {case.alone for cases in CASES.values() for case in cases}}
     for world, cases in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
-            ranks = spawn(world, Path(folder), Path(__file__), deadline=1800)
+            ranks = spawn(world, Path(folder), "tools.trainer_tables.equality", deadline=1800)
         for case in cases:
             yield f"| {world} | {case.name} | {_row(alone[case.alone], [rank[case.name] for rank in ranks])} |"
 

@@ -15,9 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
-
 import torch
 import torch.distributed as dist
 

@@ -1,6 +1,6 @@
 """2N steps at once against N steps, a save in the background, a load at another layout, and N steps more.
 
-Run as a script, this file is one rank: ``python resume.py RANK WORLD FOLDER``.
+Run as a module, this file is one rank: ``python -m tools.trainer_tables.resume RANK WORLD FOLDER``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
-
 import torch
-from moe_models import batch, trainer, weighted, weights
-from moe_ranks import MODELS, Case, spawn
 
 from moe.train.config import Layout
 from moe.train.trainer import Trainer
+from tests.helpers.moe_models import batch, trainer, weighted, weights
+from tests.helpers.moe_ranks import MODELS, Case, spawn
 
 N = 3
 CASES = (
@@ -42,7 +39,7 @@ def lines() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         straight = {model: _straight(model, folder) for model in dict.fromkeys(case.model for case in CASES)}
-        ranks = spawn(2, folder, Path(__file__), deadline=1800)
+        ranks = spawn(2, folder, "tools.trainer_tables.resume", deadline=1800)
         for case in CASES:
             start, whole = straight[case.model]
             ends = [rank[case.name] for rank in ranks]

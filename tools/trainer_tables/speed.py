@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 import transformers
-from moe_models import rendezvous, weighted
 
 from moe.model.config import Llama, Llama4Text, Model, Qwen3Moe
 from moe.train.batch import TrainingSequence
 from moe.train.config import OptimizerConfig, TrainerConfig
 from moe.train.trainer import Trainer
+from tests.helpers.moe_models import rendezvous, weighted
 
 MODELS: dict[str, Model] = {"Llama": Llama(), "Qwen3-MoE": Qwen3Moe(), "Llama-4": Llama4Text()}
 LENGTHS = {"all 128 tokens": (128, 128), "16 to 128 tokens": (16, 128)}
