@@ -1,4 +1,4 @@
-"""How configuration classes are checked: by pydantic, strictly."""
+"""Strict checks of configuration classes by pydantic."""
 
 from __future__ import annotations
 

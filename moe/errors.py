@@ -8,14 +8,14 @@ class MoeError(ValueError):
 
 
 def printable(error: BaseException, longest: int = 300) -> str:
-    """What an error says, as one line of printable characters, whoever wrote the text that it quotes."""
+    """An error's message as one line of printable characters, whoever wrote the text in it."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = "".join(one if one.isprintable() else "?" for one in text)
     return text if len(text) <= longest else text[:longest] + " …"
 
 
 def require(ok: bool, message: str) -> None:
-    """Refuse a value.
+    """Refuse a value unless a condition holds.
 
     Raises:
         ValueError: with the message, unless ``ok``.

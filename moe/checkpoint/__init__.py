@@ -1,1 +1,1 @@
-"""Megatron distributed checkpoints: writing, reading, and which to keep."""
+"""Megatron distributed checkpoints: writing, reading, and the choice of those to keep."""

@@ -46,7 +46,7 @@ from moe.train.optimizer import Optimizer
 
 
 def metadata() -> dict[str, Any]:
-    """How Megatron is to describe what is in a checkpoint."""
+    """Metadata with which Megatron describes a checkpoint's content."""
     return {
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
         "distrib_optim_sharding_type": "fully_reshardable",
@@ -103,7 +103,7 @@ def stage(
 
 
 def _same_on_every_rank(common: dict[str, Any]) -> dict[str, Any]:
-    """What Megatron is to compare: the ranks that hold no copy of the optimiser's state differ in just that."""
+    """The state that Megatron compares between ranks: all but the optimiser's, which only some ranks hold."""
     return {name: value for name, value in common.items() if name != "optimizer"}
 
 
@@ -156,7 +156,7 @@ def choose(path: str | os.PathLike[str], hf_config: dict[str, Any], fallback: bo
 
 
 def _problem(path: Path, hf_config: dict[str, Any]) -> str | None:
-    """What the first rank that finds anything finds wrong with a checkpoint."""
+    """The first rank's problem with a checkpoint, if any rank found one."""
     mine: str | None = None
     try:
         manifest = read_manifest(path)

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: which are whole, of which model, which to keep. Imports without torch.
+"""Checkpoints on disk: find whole ones, check their model, keep some. Imports without torch.
 
 A checkpoint is a folder ``step_000050`` with Megatron's files in it and a manifest, ``checkpoint.json``, that lists
 every other file with its size and SHA-256 and says which model, layout and version it is. The manifest is written
@@ -40,7 +40,7 @@ _INCIDENTAL = {
 
 @checked(frozen=True, config=CHECKED)
 class CheckpointPolicy:
-    """Which checkpoints of a run stay on disk.
+    """Rule for which checkpoints of a run stay on disk.
 
     Raises:
         ValueError: if a number is out of range.
@@ -54,7 +54,7 @@ class CheckpointPolicy:
     """Train on while the files are written; costs a copy of weights and optimiser state in host memory."""
 
     def kept(self, steps: Iterable[int]) -> set[int]:
-        """Those of the steps whose checkpoints stay."""
+        """The steps whose checkpoints stay."""
         ordered = sorted(steps)
         forever = {step for step in ordered if self.keep_every and step % self.keep_every == 0}
         return forever | set(ordered[-self.keep_last :])
@@ -62,7 +62,7 @@ class CheckpointPolicy:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself.
+    """Content of a checkpoint's `manifest.json`.
 
     Attributes:
         version: optimiser steps behind the weights.
@@ -95,7 +95,7 @@ class Chosen:
 
 
 def step_folder(root: str | os.PathLike[str], version: int) -> Path:
-    """Where the checkpoint of a policy version lies under the folder of all checkpoints."""
+    """Path of a policy version's checkpoint below the folder of all checkpoints."""
     return Path(root) / f"step_{version:06d}"
 
 
@@ -106,7 +106,7 @@ def finished_checkpoints(root: str | os.PathLike[str]) -> list[Path]:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Read what a checkpoint says of itself.
+    """Read and check a checkpoint's manifest.
 
     Raises:
         MoeError: if there is no checkpoint, an unfinished one, or one whose manifest cannot be read.
@@ -131,7 +131,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def _inside(name: str) -> str:
-    """The name of a file below a folder, as a manifest gives it; whoever wrote the manifest may be a stranger."""
+    """Check that a file name from a manifest, perhaps a stranger's, lies inside the checkpoint's folder."""
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name:
         raise ValueError(f"{name!r} is no file of the checkpoint")
@@ -174,14 +174,14 @@ def restore_replaced(root: Path) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Take a damaged checkpoint out of those that count; `prune` deletes it when whole ones have taken its place."""
+    """Rename a damaged checkpoint so that it no longer counts; `prune` deletes it when whole ones have replaced it."""
     aside = path.with_name(f".{path.name}{DAMAGED}")
     _remove(aside)
     put_in_place(path, aside)
 
 
 def _remove(path: Path) -> None:
-    """Delete a checkpoint, whole or not; from the first moment on it is none."""
+    """Delete a checkpoint, whole or not; its manifest goes first, so that it stops counting at once."""
     if path.exists():
         remove_tree(path, MANIFEST)
 
@@ -286,7 +286,7 @@ def newest(
 
 
 def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What the caller of `Trainer.save` had put beside the model.
+    """Read the state that the caller of `Trainer.save` put beside the model.
 
     Raises:
         MoeError: if there is nothing, or it is damaged.
@@ -306,7 +306,7 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def prune(root: Path, policy: CheckpointPolicy, written: Path | None = None) -> None:
-    """Delete the finished checkpoints that a policy does not keep, and what unfinished and damaged ones have left.
+    """Delete finished checkpoints that a policy does not keep, and the remains of unfinished and damaged ones.
 
     Args:
         root: the folder of all checkpoints.

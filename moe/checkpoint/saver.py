@@ -63,12 +63,12 @@ class Staged:
 
     @property
     def folder(self) -> Path:
-        """Where it is written until it is whole."""
+        """Folder that the checkpoint is written to until it is whole."""
         return self.path.with_name(f".{self.path.name}{WRITING}")
 
 
 class _Planner(MCoreSavePlanner):
-    """Megatron's planner, for tensors that exist only while they are written, too."""
+    """Megatron's planner, extended to tensors that exist only while they are written."""
 
     def __init__(self, read: Callable[[MetadataIndex], Tensor] | None) -> None:
         super().__init__(dedup_replicated_tensors=False, flatten_state_dict=False)

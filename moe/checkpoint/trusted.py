@@ -1,4 +1,4 @@
-"""Reads a checkpoint's pickles before torch does, with an unpickler that knows only the classes that belong there.
+"""Read a checkpoint's pickles before torch does, with an unpickler that knows only the classes that belong there.
 
 torch reads two parts of a distributed checkpoint with Python's `pickle`, which runs whatever its author wrote: the file
 ``.metadata``, which says where each tensor lies, and the objects that are not tensors, such as random states. Whoever
@@ -57,10 +57,10 @@ _KNOWN: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows what describes tensors, and nothing else."""
+    """An unpickler that knows only the classes that describe tensors."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The class of a name.
+        """Look up an allowed class; refuse all others.
 
         Raises:
             UnpicklingError: it is none of those that belong into a description of tensors.
@@ -72,14 +72,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 class TrustedReader(FileSystemReader):
-    """torch's reader of a checkpoint's files, with this module's way of reading ``.metadata``."""
+    """torch's reader of a checkpoint's files, with `read_metadata` for ``.metadata``."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         super().__init__(path)
         self._checkpoint, self._manifest = path, manifest
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """Where each tensor lies.
+        """Read the place of each tensor, checked by this module.
 
         Raises:
             MoeError: the file holds anything else.
@@ -88,7 +88,7 @@ class TrustedReader(FileSystemReader):
 
 
 def read_metadata(path: Path, manifest: Manifest) -> Metadata:
-    """Where each tensor of a checkpoint lies, verified entry by entry.
+    """Read the place of each tensor of a checkpoint, verified entry by entry.
 
     Args:
         path: the checkpoint's folder.
@@ -112,7 +112,7 @@ def read_metadata(path: Path, manifest: Manifest) -> Metadata:
 
 
 def check_trusted(path: Path) -> None:
-    """See that nothing in a checkpoint runs code when torch and Megatron read it.
+    """Check that nothing in a checkpoint runs code when torch and Megatron read it.
 
     Raises:
         MoeError: something could, or cannot be read at all.
@@ -131,7 +131,7 @@ def check_trusted(path: Path) -> None:
 
 
 def _check_object(file: BinaryIO, place: _StorageInfo) -> None:
-    """Read an object that is no tensor as torch reads what it does not trust."""
+    """Read a non-tensor object with torch's reader for untrusted data."""
     file.seek(place.offset)
     torch.load(io.BytesIO(file.read(place.length)), map_location="cpu", weights_only=True)
 

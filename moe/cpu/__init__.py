@@ -1,1 +1,1 @@
-"""What exists only because Megatron runs without CUDA here; a GPU run uses none of it."""
+"""Code that exists only because Megatron runs without CUDA here; a GPU run uses none of it."""

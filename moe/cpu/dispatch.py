@@ -15,7 +15,7 @@ from moe.model.exchange import gather_rows, sum_rows
 
 
 class HostDispatcher(MoEAlltoAllTokenDispatcher):
-    """All-to-all dispatch whose counts are on the host already: gloo wants plain numbers, not tensors."""
+    """All-to-all dispatch with counts on the host: gloo needs plain numbers, not tensors."""
 
     def _maybe_dtoh_and_synchronize(self, point: str, tokens_per_expert: Tensor | None = None) -> Tensor | None:
         if point == self.cuda_dtoh_point:
@@ -25,7 +25,7 @@ class HostDispatcher(MoEAlltoAllTokenDispatcher):
         return tokens_per_expert
 
     def dispatch_postprocess(self, tokens: Tensor, probs: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Sort what came from several ranks by expert; from one rank it is sorted already."""
+        """Sort rows received from several ranks by expert; those of one rank are sorted already."""
         if self.tp_size > 1:
             sizes = self.output_splits_tp.tolist()
             tokens, probs = (gather_rows(x, sizes, self.tp_group) for x in (tokens, probs))

@@ -21,7 +21,7 @@ _CPU = torch.device("cpu")
 
 
 class _Stream:
-    """Host code runs in order, so a stream has nothing to wait for."""
+    """A stand-in for a CUDA stream: host code runs in order, so waits return at once."""
 
     def __init__(self, *args: object, **kwargs: object) -> None: ...
 

@@ -15,7 +15,7 @@ from moe.errors import MoeError
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """What one layer's attention does beyond softmax(QKᵀ)V.
+    """Properties of one layer's attention beyond softmax(QKᵀ)V.
 
     Attributes:
         inv_freq: inverse frequencies of the rotary embedding, D/2 of them; None for no embedding.
@@ -32,7 +32,7 @@ class AttentionPlan:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What distinguishes one layer from another.
+    """Properties in which layers differ.
 
     Attributes:
         attention: see `AttentionPlan`.
@@ -70,13 +70,13 @@ def _head_dim(hf: dict[str, Any]) -> int:
 
 
 def _inv_freq(hf: dict[str, Any]) -> tuple[float, ...]:
-    """From ``rope_parameters``, or from where configs kept it before transformers 5."""
+    """Read the inverse frequencies from ``rope_parameters``, or from older configs' fields (before transformers 5)."""
     rope = hf.get("rope_parameters") or {"rope_theta": hf["rope_theta"], **(hf.get("rope_scaling") or {})}
     return inverse_frequencies(rope, _head_dim(hf))
 
 
 def _llama_fields(hf: dict[str, Any]) -> dict[str, Any]:
-    """What Llama and its descendants share."""
+    """Fields that Llama and its descendants share."""
     return {
         "num_layers": hf["num_hidden_layers"],
         "hidden_size": hf["hidden_size"],
@@ -94,7 +94,7 @@ def _llama(hf: dict[str, Any]) -> Architecture:
 
 
 def _qwen3(hf: dict[str, Any]) -> Architecture:
-    """Llama whose queries and keys are normalised head by head, before they are rotated."""
+    """Read a Qwen3 config: Llama with queries and keys normalised head by head before they are rotated."""
     layer = LayerPlan(AttentionPlan(_inv_freq(hf)), qk_norm="rms")
     return Architecture(_llama_fields(hf), (layer,) * hf["num_hidden_layers"], hf.get("tie_word_embeddings", False))
 
@@ -230,7 +230,7 @@ def inverse_frequencies(rope: dict[str, Any], head_dim: int) -> tuple[float, ...
 
 
 def _llama3(frequency: float, rope: dict[str, Any]) -> float:
-    """Slow waves are stretched by ``factor``, fast ones kept, those between blended."""
+    """Stretch slow waves by ``factor``, keep fast ones, and blend those between."""
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)
     blend = (turns - low) / (high - low) if low < turns < high else float(turns >= high)  # Scout: low is high

@@ -83,7 +83,7 @@ def rotate(x_ThD: Tensor, cos_T1D: Tensor, sin_T1F: Tensor, interleaved: bool) -
 
 
 class _Rotate(torch.autograd.Function):
-    """Pairs (a, b) to (a·cos − b·sin, b·cos + a·sin), written where they belong; going back turns the other way."""
+    """Map pairs (a, b) to (a·cos − b·sin, b·cos + a·sin) in place; the backward pass turns the other way."""
 
     @staticmethod
     def forward(ctx: Any, x_ThD: Tensor, cos_T1D: Tensor, sin_T1F: Tensor, interleaved: bool) -> Tensor:
@@ -129,7 +129,7 @@ def attend(q_ThD: Tensor, k_TkD: Tensor, v_TkD: Tensor, layout: Segments, kernel
 
 
 def _flash(q_ThD: Tensor, k_TkD: Tensor, v_TkD: Tensor, layout: Segments, kernel: str) -> Tensor:
-    """Flash attention on the packed tokens themselves, without padding; CUDA only."""
+    """Flash attention on the packed tokens without padding; CUDA only."""
     where = (layout.borders, layout.borders, layout.longest, layout.longest)
     if kernel == "flash_attn":
         from flash_attn import flash_attn_varlen_func
@@ -141,7 +141,7 @@ def _flash(q_ThD: Tensor, k_TkD: Tensor, v_TkD: Tensor, layout: Segments, kernel
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """torch's attention, [segments, heads, length, D]; causal unless a bias says what is seen."""
+    """torch's attention, [segments, heads, length, D]; causal, or masked by a bias."""
     # torch's CPU kernel takes 3.5 times as long backwards in bf16 as in fp32
     wide = [x.float() if x.device.type == "cpu" else x for x in (q, k, v)]
     out = F.scaled_dot_product_attention(
@@ -153,7 +153,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tens
 def attend_across(
     q_ThD: Tensor, k_TkD: Tensor, v_TkD: Tensor, layout: Segments, ranks: dist.ProcessGroup, kernel: str = "torch_sdpa"
 ) -> Tensor:
-    """The same where the ranks share the row, and the first tokens of a rank look back at those before it.
+    """Causal attention under context parallelism: a rank's first tokens look back at earlier ranks' tokens.
 
     Keys and values of all ranks are gathered, layer by layer; only what the entering tokens need is kept.
     """
@@ -171,7 +171,7 @@ def attend_across(
 
 
 class _Pad(torch.autograd.Function):
-    """Packed rows to padded places. Padding receives no gradient, so going back is a plain selection."""
+    """Copy packed rows to padded places; padding receives no gradient, so the backward pass selects."""
 
     @staticmethod
     def forward(ctx: Any, x_T: Tensor, layout: Segments) -> Tensor:
@@ -184,7 +184,7 @@ class _Pad(torch.autograd.Function):
 
 
 class _Unpad(torch.autograd.Function):
-    """Padded places back to packed rows."""
+    """Copy padded places back to packed rows."""
 
     @staticmethod
     def forward(ctx: Any, x_P: Tensor, layout: Segments) -> Tensor:

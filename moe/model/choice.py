@@ -1,4 +1,4 @@
-"""Which experts a token goes to: the best by the router's scores, unless biases or a recording say otherwise.
+"""The experts that a token goes to: the router's best, unless biases or a recording decide.
 
 Router replay sends tokens through the experts that the generator sent them through; a bias per expert sends them to
 those that get too few. Both change the choice alone. The weight of a chosen expert is computed from the trainer's own
@@ -22,7 +22,7 @@ from moe.train.config import TrainerConfig
 
 
 class Choice:
-    """How one router chooses, in the place where Megatron asks for a choice (``Router.router_replay``).
+    """One router's choice of experts, called by Megatron as ``Router.router_replay``.
 
     Attributes:
         experts_TK: int64 [T, K] for the micro-batch at hand, −1 where the router is to choose itself; None for all.
@@ -41,7 +41,7 @@ class Choice:
         group_topk: int | None,
         default_compute_topk: Callable[..., tuple[Tensor, Tensor]],
     ) -> tuple[Tensor, Tensor]:
-        """Megatron's (scores, experts) of the chosen experts, both [T, K], from all scores [T, E]."""
+        """Choose experts; returns Megatron's (scores, experts), both [T, K], from all scores [T, E]."""
         return self.choose(scores, topk)
 
     def choose(self, scores_TE: Tensor, topk: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""What a model looks like, in the words of its Hugging Face ``config.json``: plain values, importable without torch.
+"""Model configurations in the words of Hugging Face's ``config.json``: plain values, importable without torch.
 
 Field names are those of ``config.json``, so that the trainer, vLLM and transformers all read the same folder. The
 defaults are miniatures that a CPU trains; the real shapes are the same classes with other numbers (ScaleRL §3, Scout
@@ -32,7 +32,7 @@ class Llama3Rope:
 
 @dataclass(frozen=True, config=CHECKED)
 class Decoder:
-    """What all models here have in common: a decoder with grouped-query attention and rotary embedding.
+    """Fields that all models here share: a decoder with grouped-query attention and rotary embedding.
 
     Raises:
         ValueError: if the numbers do not fit together.

@@ -1,4 +1,4 @@
-"""What ranks exchange in the middle of a model, with gradients: collective operations, each with its adjoint.
+"""Collective operations in the middle of a model, each with its adjoint for the gradient.
 
 Axes: _T tokens of this rank, _U tokens of all ranks of the group.
 """
@@ -25,7 +25,7 @@ def gather_rows(rows_T: Tensor, sizes: Sequence[int], group: dist.ProcessGroup) 
 
 
 def sum_rows(rows_U: Tensor, sizes: Sequence[int], group: dist.ProcessGroup) -> Tensor:
-    """Sum over a group what every rank has for all rows, and keep this rank's rows; undoes `gather_rows`."""
+    """Sum all rows over a group, and keep this rank's rows; adjoint of `gather_rows`."""
     return _SumRows.apply(rows_U, tuple(sizes), group)
 
 
@@ -35,7 +35,7 @@ def earlier_rows(rows_T: Tensor, count: int, group: dist.ProcessGroup) -> Tensor
 
 
 def whole_row(values_T: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Values along the last axis of all ranks, for a computation that every rank then does alike.
+    """Gather the last axis of all ranks, for a computation that every rank repeats.
 
     Each rank's gradient is that of the whole computation, so going back needs no exchange.
     """

@@ -87,7 +87,7 @@ _QK_NORMS = {"none": IdentityOp, "l2": L2Norm, "rms": RmsNorm}
 
 
 def _recompute(how: str) -> dict[str, Any]:
-    """Megatron's fields for what is computed again in the backward pass."""
+    """Megatron's fields for recomputation in the backward pass."""
     if how == "full":
         return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     if how == "selective":
@@ -157,7 +157,7 @@ class LogProbModel(GPTModel):
         return whole_row(here_2T, self.pg_collection.cp)
 
     def forward(self, *args: Any, padding_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
-        """As Megatron's, which cuts the mask over sequence-parallel ranks on the first pipeline stage only."""
+        """Run Megatron's forward pass, which cuts the mask over sequence-parallel ranks on the first stage only."""
         if padding_mask is not None and self.config.sequence_parallel and not self.pre_process:
             ranks = self.pg_collection.tp
             padding_mask = padding_mask.chunk(ranks.size(), dim=1)[ranks.rank()]
@@ -225,7 +225,7 @@ _CUTS = {
 
 
 def _mark_cuts(model: LogProbModel) -> None:
-    """Say so on the parameters: Megatron does while it draws weights, which it does not do here.
+    """Tag tensor-parallel parameters, as Megatron's initialiser would.
 
     The gradient norm counts a parameter without this mark on one tensor-parallel rank only.
     """

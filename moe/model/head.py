@@ -25,7 +25,7 @@ _BLOCK = 2**14
 
 @dataclass(frozen=True)
 class Product:
-    """How the output product is computed; see `product`.
+    """A way to compute the output product; see `product`.
 
     Attributes:
         name: "fp32", "low precision", or "bf16 to fp32".
@@ -37,7 +37,7 @@ class Product:
 
 
 def product(device: str, dtype: torch.dtype, fp32: bool) -> Product:
-    """Which output product a device gets, and why.
+    """Choose the output product for a device, with the reason.
 
     Args:
         device: "cpu" or "cuda".
@@ -91,7 +91,7 @@ class _Fp32:
 
     @staticmethod
     def inputs(tensor: Tensor) -> Tensor:
-        """What stays for all chunks of a pass."""
+        """Convert an input once for all chunks of a pass."""
         return tensor.float()
 
     @staticmethod

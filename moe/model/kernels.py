@@ -1,4 +1,4 @@
-"""Which kernels a model is built from on this machine, and why: the one place that decides.
+"""Choose the kernels of a model for this machine, with reasons: the only place that does.
 
 Everything is decided from a `Host`, so that the choice for a machine can be seen on any other; imports without torch.
 What changes is speed only: parameters, their names and checkpoints are the same whatever is chosen.
@@ -21,7 +21,7 @@ _TE_PERMUTE = (2, 1)  # Transformer Engine's fused permutation, as Megatron asks
 
 @dataclass(frozen=True)
 class Host:
-    """What a machine has to run kernels with.
+    """The kernel packages and the device of a machine.
 
     Attributes:
         cuda: name of its GPU; None without one.

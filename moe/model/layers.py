@@ -89,7 +89,7 @@ class L2Norm(torch.nn.Module):
 
 
 class _SwiGlu(torch.autograd.Function):
-    """silu(gate) · up of both side by side; their gradients take the place of the inputs, which nobody reads again.
+    """silu(gate) · up of both side by side; gradients overwrite the inputs, which nothing reads again.
 
     silu is computed twice, which costs less than memory for it.
     """
@@ -145,12 +145,12 @@ _ROWS = 4096  # rows of which fp32 copies exist at the same time
 
 
 def weigh(rows_TD: Tensor, weights_T: Tensor) -> Tensor:
-    """Multiply each row by its fp32 weight, and round once: [T, D] in the rows' type."""
+    """Multiply each row by its fp32 weight, rounding once: [T, D] in the rows' type."""
     return _Weigh.apply(rows_TD, weights_T)
 
 
 class SwiGlu(MegatronModule):
-    """The same as a module, in the place that Megatron has for Transformer Engine's."""
+    """`swiglu` as a module, in place of Transformer Engine's."""
 
     def forward(self, gate_up_TF: Tensor) -> Tensor:
         """See `swiglu`."""
@@ -346,7 +346,7 @@ class StackedExperts(MegatronModule):
             return ShardedTensor.from_rank_offsets(key, data, *offsets, replica_id=replica_id, prepend_axis_num=axis)
 
         def gate_and_up(key: str, data: Tensor, replica_id: ReplicaId, _: slice | None) -> list[ShardedTensor]:
-            """The whole tensor has all gates before all ups, so a rank's two halves lie apart."""
+            """Shard gates and ups apart: the whole tensor has all gates before all ups."""
             places = enumerate(data.chunk(2, dim=1))
             n = tensor.size()
             return [shard(key, half, 1, i * n + tensor.rank(), 2 * n, replica_id) for i, half in places]

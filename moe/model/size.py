@@ -1,4 +1,4 @@
-"""How many parameters a model has, from its config alone; importable without torch."""
+"""Number of a model's parameters, from its config alone; importable without torch."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class LayerParameters:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Sum of all kinds."""
         return self.attention + self.dense + self.router + self.experts + self.norms
 
     @property
     def active(self) -> int:
-        """Those that one token meets."""
+        """Parameters that one token uses."""
         return self.total - self.experts + self.chosen
 
 
@@ -57,12 +57,12 @@ class Parameters:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Parameters of all layers, embedding and head."""
         return self.embedding + self.head + self.norm + sum(layer.total for layer in self.layers)
 
     @property
     def active(self) -> int:
-        """Those that one token meets, embedding and head counted whole (Scout's 17B, ScaleRL §3)."""
+        """Parameters that one token uses, embedding and head counted whole (Scout's 17B, ScaleRL §3)."""
         return self.embedding + self.head + self.norm + sum(layer.active for layer in self.layers)
 
 

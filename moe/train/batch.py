@@ -1,4 +1,4 @@
-"""Sequences to learn from, and how they are dealt out to ranks and micro-batches. NumPy only.
+"""Training sequences, and their distribution over ranks and micro-batches. NumPy only.
 
 Axes: _T tokens of a sequence (or of a whole micro-batch, packed end to end).
 """
@@ -16,7 +16,7 @@ from moe.errors import MoeError
 
 @dataclass
 class TrainingSequence:
-    """One token sequence (prompt and completion) and what the loss needs to know of each of its tokens.
+    """One token sequence (prompt and completion) with the values that the loss needs for each token.
 
     Value ``t`` of an extra belongs to token ``t`` as a *target*, that is to the log-probability of token
     ``t`` given the tokens before it. Token 0 is never predicted: its log-probability is 0, and any weight

@@ -1,4 +1,4 @@
-"""How to train: plain values, importable without torch."""
+"""Settings of the trainer: plain values, importable without torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True, config=CHECKED)
 class Layout:
-    """How a model is cut over the ranks; what is left over is data parallel.
+    """Cuts of a model over the ranks; the remaining factor is data parallel.
 
     `moe.train.layout.check_layout` says which sizes a model and a number of ranks allow.
 

@@ -1,4 +1,4 @@
-"""Which layouts a model and a number of ranks allow; importable without torch, so that a run is refused early.
+"""Layouts that a model and a number of ranks allow; importable without torch, so that a run is refused early.
 
 A rank outside the experts is one of tensor × pipeline × context × data, inside them of expert_tensor × expert ×
 pipeline × expert-data ("folded" parallelism): both products are the number of ranks, so an expert-parallel group may
@@ -59,7 +59,7 @@ def nearest_layout(hf_config: dict[str, Any], layout: Layout, world: int) -> Lay
 
 
 def _cuts(arch: Architecture, hf_config: dict[str, Any]) -> dict[str, list[tuple[str, int]]]:
-    """For each axis of a layout the numbers that it has to divide; whatever is absent can be cut anyhow."""
+    """Numbers that each axis of a layout has to divide; an axis without any can be cut freely."""
     fields = arch.fields
     tensor = [("key/value heads", fields["num_query_groups"]), ("words of the vocabulary", hf_config["vocab_size"])]
     if any(not layer.experts for layer in arch.layers):

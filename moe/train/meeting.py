@@ -1,4 +1,4 @@
-"""Where the ranks of a trainer meet: a store that listens at one address of one network, not at all of them.
+"""The ranks' meeting place: a store that listens at one address of one network, not at all of them.
 
 The store asks nobody for a password. torch's own ``tcp://`` listens on every network of the machine, so that whoever
 reaches any of them can read and change what the ranks tell each other; here rank 0 listens at the given address alone.

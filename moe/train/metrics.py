@@ -1,4 +1,4 @@
-"""Numbers about a step, put together over micro-batches and ranks with few collective operations.
+"""Metrics of a step, reduced over micro-batches and ranks with few collective operations.
 
 Axes: _L layers with experts, _E experts.
 """
@@ -20,7 +20,7 @@ _LOCAL = {"sum": torch.sum, "max": torch.amax, "min": torch.amin}
 
 
 def reduce_metrics(reports: Sequence[dict[str, Tensor]], group: dist.ProcessGroup) -> dict[str, float]:
-    """Put together scalars of every micro-batch and rank, each as the end of its name says.
+    """Reduce scalars of every micro-batch and rank, each by the ending of its name.
 
     Args:
         reports: one dictionary of scalars per micro-batch of this rank, with the same names on every rank.
@@ -61,7 +61,7 @@ def take_loads(routers: Sequence[Router]) -> list[Tensor]:
 
 
 def load_metrics(loads: Sequence[Tensor]) -> dict[str, float]:
-    """How unevenly experts were used: the busiest expert's tokens over the mean; collective over the pipeline stages.
+    """Imbalance of experts: the busiest expert's tokens over the mean; collective over the pipeline stages.
 
     Args:
         loads: what `take_loads` said of this rank's stage.

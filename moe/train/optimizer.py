@@ -39,7 +39,7 @@ class TorchAdamOptimizer(DistributedOptimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As Megatron's, with a step counter for each parameter."""
+        """Load the state as Megatron does, with a step counter for each parameter."""
         super().load_state_dict(state_dict)
         for state in self.optimizer.state.values():
             state["step"] = state["step"].clone()
@@ -106,7 +106,7 @@ class Optimizer:
         self._set_groups()
 
     def release(self) -> None:
-        """Let go of the model: Python's collector cannot see the cycles that run through autograd's nodes.
+        """Drop the references to the model: Python's collector cannot see the cycles through autograd's nodes.
 
         Their hooks hold the DDP. The nodes are held by a list, by the config's functions, and by the routed
         tensors that a token dispatcher keeps of its last micro-batch.

@@ -1,4 +1,4 @@
-"""One micro-batch as Megatron sees it: sequences end to end in one row, with no padding between them.
+"""One micro-batch in Megatron's form: sequences end to end in one row, with no padding between them.
 
 Linear layers, norms and experts work on the packed row as it is. Only attention needs to know where a
 sequence (or a chunk of one, for chunked attention) begins: `Segments` holds the indices that move packed
@@ -25,7 +25,7 @@ from moe.train.batch import TrainingSequence
 
 @dataclass(frozen=True)
 class Share:
-    """Which stretch of every packed row a rank holds.
+    """The part of every packed row that a rank holds.
 
     Attributes:
         rank: among those that share the row.
@@ -67,7 +67,7 @@ class Segments:
     exchanged: bool = False
 
     def to(self, device: torch.device | str) -> Segments:
-        """The same on another device."""
+        """Copy to another device."""
         return replace(
             self,
             packed_to_padded_P=self.packed_to_padded_P.to(device),
@@ -77,7 +77,7 @@ class Segments:
 
     @property
     def even(self) -> bool:
-        """Whether all segments are of one length, and so lie in their block as they do in the row."""
+        """True if all segments have one length, and so lie in their block as they do in the row."""
         return len(self.shapes) == 1 and self.shapes[0][0] * self.shapes[0][1] == len(self.padded_to_packed_T)
 
     @property

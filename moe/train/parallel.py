@@ -122,7 +122,7 @@ def from_last_stage(value: Any) -> Any:
 
 @contextlib.contextmanager
 def one_does(what: str) -> Iterator[bool]:
-    """A block in which rank 0 alone does something; yields whether this is rank 0.
+    """Enter a block in which rank 0 alone acts; yields True on rank 0.
 
     Raises:
         MoeError: on every rank, after the block, if rank 0 met an `OSError` in it.

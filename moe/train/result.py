@@ -1,4 +1,4 @@
-"""What a training step reports; apart from the trainer, so that a driver reads it without loading Megatron."""
+"""Result of a training step; apart from the trainer, so that a driver reads it without loading Megatron."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one training step did, the same on every rank.
+    """Result of one training step, the same on every rank.
 
     Attributes:
         loss: summed over all tokens of all ranks.

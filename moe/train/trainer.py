@@ -194,7 +194,7 @@ class Trainer:
             yield from hf_weights.expert_biases(self.model, self.hf_config).items()
 
     def weight_buckets(self, bucket_bytes: int = 256 * 2**20) -> Iterator[Bucket]:
-        """The same in a few flat buffers that share no memory with the model; collective."""
+        """All weights packed into a few flat buffers that share no memory with the model; collective."""
         yield from fill(self.export_weights(), bucket_bytes)
 
     def publish(self, version: int, host: str = "127.0.0.1") -> Segment:
@@ -349,7 +349,7 @@ class Trainer:
     def _run(
         self, micro_batches: list[_MicroBatch], report: Callable[..., Any], forward_only: bool = False
     ) -> list[Any]:
-        """Megatron's schedule over the micro-batches; returns what ``report`` made of each output."""
+        """Run Megatron's schedule over the micro-batches; returns ``report``'s value for each output."""
 
         part, parts = parallel_state.get_tensor_model_parallel_rank(), self.config.layout.tensor
         choices = {router.layer_number - 1: router.router_replay for router in self.model.routers}
@@ -371,7 +371,7 @@ class Trainer:
         )
 
     def _why_skipped(self, loss: float, norm: float) -> str:
-        """What to say when too many steps in a row were skipped."""
+        """The error message when too many steps in a row were skipped."""
         where = self.optimizer.not_finite() or "no gradient of this rank, but one of another"
         return (
             f"{self._skipped_in_a_row} steps in a row were skipped: the gradient norm is {norm}, with a loss of "
@@ -385,7 +385,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
-        """Say who waited for what when a collective operation breaks or runs out of time."""
+        """Name the ranks and the operation when a collective operation breaks or runs out of time."""
         try:
             yield
         except RuntimeError as error:
@@ -426,7 +426,7 @@ class _MicroBatch:
 def _loss(
     loss_fn: LossFunction, entropy_grad: bool, batch: _MicroBatch, output_2T: Tensor
 ) -> tuple[Tensor, int, dict[str, Tensor]]:
-    """What Megatron's schedule wants of a micro-batch: loss, a token count it is to ignore, a report."""
+    """Loss, token count and report of a micro-batch, as Megatron's schedule expects them."""
     logprobs_T, entropy_T = batch.packed.align(output_2T)
     loss, metrics = loss_fn(logprobs_T, entropy_T if entropy_grad else entropy_T.detach(), batch.extras)
     if not loss.requires_grad:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class BucketEntry:
-    """Where a tensor lies in its bucket.
+    """A tensor's place in its bucket.
 
     Attributes:
         name: Hugging Face name.

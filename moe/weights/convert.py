@@ -49,7 +49,7 @@ _TYPES: dict[torch.dtype, Literal["float32", "bfloat16"]] = {torch.float32: "flo
 
 @dataclass(frozen=True)
 class Converted:
-    """What was converted.
+    """Summary of a conversion.
 
     Attributes:
         path: where it is now.
@@ -219,7 +219,7 @@ def _pieces(model: models.LogProbModel) -> dict[str, list[_Piece]]:
 
 
 def _rows(whole: Tensor, part: Tensor) -> tuple[slice, ...]:
-    """The slices of a tensor that a view of it shows."""
+    """The slices that a view shows of a tensor."""
     starts = np.unravel_index(part.storage_offset(), whole.shape)
     if part.stride() != whole.stride():
         raise ValueError(f"a part of {tuple(part.shape)} is no stretch of rows and columns of {tuple(whole.shape)}")

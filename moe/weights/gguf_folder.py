@@ -30,7 +30,7 @@ _LAYER = re.compile(r"blk\.(\d+)\.(.*)")
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """What a GGUF file says of itself, by llama.cpp's names.
+    """Read a GGUF file's metadata, by llama.cpp's names.
 
     Raises:
         MoeError: if it cannot be read.
@@ -114,5 +114,5 @@ def _hf_name(name: str) -> str:
 
 
 def _unturned(weight: Tensor, head_dim: int) -> Tensor:
-    """llama.cpp rotates neighbouring pairs of features, Hugging Face's Llama the two halves of a head."""
+    """Reorder features: llama.cpp rotates neighbouring pairs, Hugging Face's Llama the two halves of a head."""
     return weight.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)

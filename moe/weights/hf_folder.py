@@ -68,7 +68,7 @@ def read_biases(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def copy_tokenizer(source: Path, target: Path) -> bool:
-    """Copy the files that go with the model wherever it goes; returns whether there are any."""
+    """Copy the tokenizer's files; returns whether there are any."""
     found = [name for name in TOKENIZER_FILES if (source / name).is_file()]
     for name in found:
         target.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def copy_tokenizer(source: Path, target: Path) -> bool:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tensor is stored.
+    """A tensor's place on disk.
 
     Attributes:
         file: its file.
@@ -187,7 +187,7 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
 
 
 def _stored(file: Path, expected: list[str] | None) -> Iterator[_Place]:
-    """What a safetensors file says is in it: a length, a JSON text of that length, and the tensors behind it."""
+    """Read the header of a safetensors file: a length, a JSON text of that length, and the tensors behind it."""
     try:
         with open(file, "rb") as opened:
             size = os.fstat(opened.fileno()).st_size
@@ -210,7 +210,7 @@ def _stored(file: Path, expected: list[str] | None) -> Iterator[_Place]:
 
 
 def _apart(name: str, place: _Place, kind: str | None) -> dict[str, _Place]:
-    """The tensors that a stored one stands for: for stacked experts of Mixtral and Qwen3-MoE, each expert's own."""
+    """Tensors in a stored one: for stacked experts of Mixtral and Qwen3-MoE, each expert's own."""
     layer, mark, what = name.partition(".mlp.")
     if kind == "mixtral" and mark:
         block, (gate, up, down) = f"{layer}.block_sparse_moe", ("w1", "w3", "w2")
@@ -233,7 +233,7 @@ def _apart(name: str, place: _Place, kind: str | None) -> dict[str, _Place]:
 
 
 def is_multimodal(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder's text model is a part of a larger one (the public Llama-4 folders)."""
+    """True if a folder's text model is a part of a larger one (the public Llama-4 folders)."""
     return "text_config" in json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
 
 
@@ -261,7 +261,7 @@ def save_folder(
     shard_bytes: int = 5 * 2**30,
     biases: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write a folder that transformers and vLLM load; what was there stays until all is written.
+    """Write a folder that transformers and vLLM load; the old content stays until all is written.
 
     Files of the folder that are not ours (a tokenizer) are kept. Holds no more than one tensor.
 

@@ -25,7 +25,7 @@ from moe.weights.shards import Cut as ShardCut
 
 @dataclass(frozen=True)
 class _Cut:
-    """How a parameter is cut along one axis.
+    """A cut of a parameter along one axis.
 
     Attributes:
         axis: of the parameter.
@@ -38,12 +38,12 @@ class _Cut:
     group: dist.ProcessGroup
 
     def join(self, slices: list[Tensor]) -> Tensor:
-        """The whole of the ranks' slices."""
+        """Join the ranks' slices."""
         apart = [part.unflatten(self.axis, (self.stretches, -1)) for part in slices]
         return torch.cat(apart, dim=self.axis + 1).flatten(self.axis, self.axis + 1)
 
     def mine(self, whole: Tensor) -> Tensor:
-        """This rank's slice of the whole."""
+        """Cut out this rank's slice."""
         apart = whole.unflatten(self.axis, (self.stretches, -1)).chunk(self.group.size(), dim=self.axis + 1)
         return apart[self.group.rank()].flatten(self.axis, self.axis + 1)
 
@@ -79,19 +79,19 @@ def _linked(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[Link, 
 
 
 def _is_here(name: str, model: LogProbModel, offset: int) -> bool:
-    """Whether a parameter of the whole model belongs to this rank's pipeline stage."""
+    """True if a parameter of the whole model belongs to this rank's pipeline stage."""
     if name.startswith("decoder.layers."):
         return 0 <= int(name.split(".")[2]) - offset < len(model.decoder.layers)
     return model.pre_process if name.startswith("embedding.") else model.post_process
 
 
 def _is_copy(param: Tensor) -> bool:
-    """Whether this is the last stage's copy of an embedding that doubles as output matrix; Megatron marks it."""
+    """True for the last stage's copy of an embedding that doubles as output matrix; Megatron marks it."""
     return getattr(param, "shared", False)
 
 
 def _counted_from_the_first(name: str, offset: int) -> str:
-    """Megatron counts layers from the first of the stage, links from the first of the model."""
+    """Renumber layers: Megatron counts from the first of the stage, links from the first of the model."""
     if not name.startswith("decoder.layers."):
         return name
     decoder, layers, number, rest = name.split(".", 3)
@@ -99,7 +99,7 @@ def _counted_from_the_first(name: str, offset: int) -> str:
 
 
 def _whole(param: Tensor, link: Link) -> Tensor:
-    """The parameter as one process would hold it; a collective operation over the ranks that share it."""
+    """Gather the whole parameter; a collective operation over the ranks that share it."""
     whole = param.detach()
     for cut in _cuts(param, link):
         slices = [torch.empty_like(whole, memory_format=torch.contiguous_format) for _ in range(cut.group.size())]
@@ -116,7 +116,7 @@ def _mine(whole: Tensor, param: Tensor, link: Link) -> Tensor:
 
 
 def _own(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """What `export` yields of this rank's pipeline stage."""
+    """The part of `export` from this rank's pipeline stage."""
     for link, param in _linked(model, hf_config):
         if not _is_copy(param):
             for name, tensor in zip(link.names, link.split(_whole(param, link))):
@@ -124,7 +124,7 @@ def _own(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, 
 
 
 def own_parts(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[str, tuple[ShardCut, ...], Tensor]]:
-    """List what this rank publishes: every part of every parameter is published by one of the ranks that hold it.
+    """List the parts that this rank publishes: each part of a parameter is published by one rank that holds it.
 
     Not collective. Ranks that hold the same part take turns by bytes, so that the shares of all are about equal.
 
@@ -144,13 +144,13 @@ def own_parts(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[str,
 
 
 class _Turns:
-    """Whose turn it is among ranks that hold the same, counted alike on all of them."""
+    """Turns among ranks that hold the same parts, counted alike on all of them."""
 
     def __init__(self) -> None:
         self._bytes: dict[str, list[int]] = {}
 
     def mine(self, part: Tensor, *, experts: bool) -> bool:
-        """Give a part to the rank with the fewest bytes so far, and say whether that is this one."""
+        """Give a part to the rank with the fewest bytes so far; returns whether that is this one."""
         if experts:
             kind, rank, ranks = "experts", *_of(parallel_state.get_expert_data_parallel_group())
         else:
@@ -185,7 +185,7 @@ def export(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str
 
 
 def _tables(model: LogProbModel, hf_config: dict[str, Any]) -> list[list[tuple[str, torch.Size]]]:
-    """Names and shapes of what every stage exports; collective over the pipeline stages."""
+    """Names and shapes of all stages' exports; collective over the pipeline stages."""
     own = [part for link, param in _linked(model, hf_config) if not _is_copy(param) for part in link.parts()]
     group = parallel_state.get_pipeline_model_parallel_group()
     tables = [own] * group.size()

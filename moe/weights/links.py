@@ -1,4 +1,4 @@
-"""Which Hugging Face tensors every Megatron parameter is made of.
+"""The Hugging Face tensors that make up every Megatron parameter.
 
 Axes: _E experts, _F gate and up rows of a feed-forward (2·I), _I its inner size, _H hidden size.
 """
@@ -104,7 +104,7 @@ def _attention_links(here: str, there: str, plan: LayerPlan, fields: dict[str, A
     queries = heads // groups * size
 
     def split(whole: Tensor) -> tuple[Tensor, ...]:
-        """Megatron keeps the queries, key and value of each group together."""
+        """Split Megatron's fused tensor, which keeps the queries, key and value of each group together."""
         parts = whole.unflatten(0, (groups, -1)).split([queries, size, size], dim=1)
         return tuple(part.flatten(0, 1) for part in parts)
 
@@ -144,7 +144,7 @@ def _gated_links(here: str, there: str, inner: int, hidden: int) -> list[Link]:
 
 @dataclass(frozen=True)
 class _Names:
-    """How a family names its mixtures of experts.
+    """Names of a family's mixtures of experts.
 
     Attributes:
         block: the feed-forward of a layer.

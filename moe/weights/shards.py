@@ -1,4 +1,4 @@
-"""Publication of weights shard by shard: every trainer rank writes its own share, and whoever needs weights reads it.
+"""Publication of weights shard by shard: every trainer rank writes its own share, and readers fetch it.
 
 A rank copies the parameters that it holds, or its part of those that several ranks hold alike, into a file in shared
 memory (a `Segment`), and goes on training. Nothing is gathered, and nobody waits for a reader. Engines on the same
@@ -95,13 +95,13 @@ class Segment:
 
 
 def this_machine(folder: Path = MEMORY) -> str:
-    """Name the machine, or the container: whoever shares the name shares the files."""
+    """Name of the machine or container; processes with the same name share files."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{boot.read_text().strip() if boot.exists() else socket.gethostname()}-{folder.stat().st_dev}"
 
 
 class Publisher:
-    """A rank's side: holds the newest segment, and hands it to other machines.
+    """A rank's side of the publication: holds the newest segment, and serves it to other machines.
 
     Args:
         host: address at which other machines reach this one.
@@ -150,7 +150,7 @@ class Publisher:
 
 
 class Snapshot:
-    """A reader's side: all segments of one version, on this machine.
+    """A reader's side of the publication: all segments of one version, on this machine.
 
     Args:
         segments: of all ranks.
@@ -197,18 +197,18 @@ class Snapshot:
         yield from weights(hf_config, self.segments, [file.view for file in self._files])
 
     def close(self) -> None:
-        """Let go of the files; those that were fetched go with their last reader."""
+        """Release the files; fetched ones are deleted with their last reader."""
         for file in self._files:
             file.close()
         self._files.clear()
 
 
 class SupersededError(MoeError):
-    """The weights are gone, since newer ones take their place."""
+    """The weights were replaced by newer ones."""
 
 
 def check(hf_config: dict[str, Any], segments: Sequence[Segment]) -> dict[str, list[tuple[int, Piece]]]:
-    """Say where the pieces of every parameter lie: by name, (segment, piece).
+    """Find the pieces of every parameter: by name, (segment, piece).
 
     Raises:
         MoeError: a parameter is missing, incomplete, unknown, or of another model.
@@ -350,7 +350,7 @@ def _no_room(folder: Path, size: int) -> MoeError:
 
 
 def _name(key: str) -> str:
-    """A file's name, which may be seen by all and does not give the key away."""
+    """Name of a file, which all may see; it does not reveal the key."""
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
@@ -368,7 +368,7 @@ def _lock(handle: int, ends: float, what: str) -> None:
 
 
 class _Server:
-    """Hands a file to whoever knows its key."""
+    """Server that sends a file to whoever knows its key."""
 
     def __init__(self, host: str, find: Callable[[str], Path | None]) -> None:
         class Handler(socketserver.BaseRequestHandler):
@@ -393,7 +393,7 @@ class _Server:
             daemon_threads = True
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                """Say nothing: a reader that went away is its own concern."""
+                """Ignore a reader that disconnected."""
 
         self._server = Quiet((host, 0), Handler)
         self.address: tuple[str, int] = (host, self._server.server_address[1])
