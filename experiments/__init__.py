@@ -1,1 +1,1 @@
-"""What to run: Python files that compose gin fragments."""
+"""Experiments: Python files that compose gin fragments."""

@@ -1,4 +1,4 @@
-"""What the fits of scalelab.curves are worth, measured: rewrites the tables in docs/curves.md.
+"""Measure how good the fits of scalelab.curves are, and rewrite the tables in docs/curves.md.
 
 python tools/bench_curves.py                 everything, about ten minutes of one core
 python tools/bench_curves.py --only speed    one part: paper, forecast, calibration, speed

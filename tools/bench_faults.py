@@ -1,4 +1,4 @@
-"""What a run survives: kills its processes, stops them, fills its disk, and counts what was lost.
+"""Kill and stop a run's processes, fill its disk, and count what was lost and how long recovery took.
 
     .venv/bin/python tools/bench_faults.py                  # each fault three times, on the smallest model
     .venv/bin/python tools/bench_faults.py --times 1 --out docs/run.md
@@ -94,7 +94,7 @@ class Lab:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def __enter__(self) -> Lab:
-        """Nothing is started yet."""
+        """Return the lab; nothing is started yet."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -105,7 +105,7 @@ class Lab:
 
     @property
     def log(self) -> str:
-        """What the run said."""
+        """Output of the run."""
         return self.messages.read_text(errors="replace")
 
     def processes(self, role: str) -> list[psutil.Process]:
@@ -160,7 +160,7 @@ class Lab:
 
 @dataclass
 class Outcome:
-    """What one kind of fault came to."""
+    """Result of one kind of fault."""
 
     seconds: list[float] = field(default_factory=list)
     lost: int = 0
@@ -217,7 +217,7 @@ def ending(lab: Lab, kill: Callable[[], None]) -> float:
 
 
 def kill(lab: Lab, role: str) -> Callable[[], None]:
-    """What kills the driver, or one of Ray's own processes."""
+    """Kill the driver, or one of Ray's own processes."""
 
     def do() -> None:
         assert lab.process is not None

@@ -41,7 +41,7 @@ class CoinVerifier:
         return [verdict("passed" if sum(text.encode()) % 2 else "failed") for _, text in items]
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to close."""
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,6 @@ def timed(name: str, pairs: list[Pair], grade: Callable[[Pair], bool]) -> str:
 
 
 def plain_math_verify(pair: Pair) -> bool:
-    """What most trainers do: parse both texts and verify, with Math-Verify's own alarms."""
+    """Parse both texts and verify them with Math-Verify's own alarms, as most trainers do."""
     gold, text = pair
     return verify(parse(f"${gold}$"), parse(text))

@@ -1,4 +1,4 @@
-"""What the recipe's own mathematics costs in a step: filters, advantages, weights and layout on the driver, loss and
+"""Cost of the recipe's mathematics in a step: filters, advantages, weights and layout on the driver, loss and
 its gradient on the trainer (given the log-probs), beside the time of the whole step.
 
     python tools/bench_recipe.py [--seconds-per-step 0.70]

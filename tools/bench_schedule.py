@@ -222,7 +222,7 @@ def calibrated(reference: Measured, run: Run) -> Rates:
 
 
 def predict(name: str, measured: Measured, rates: Rates, run: Run) -> Figures:
-    """What the simulator says of a run, on lengths as they came out of it."""
+    """Simulate a run on the lengths that it produced."""
     prompt_tokens = 20.0
     shape = Shape(1, 1, run.recipe.prompts_per_step, run.recipe.generations_per_prompt, 128, prompt_tokens)
     lengths = Recorded(tuple(measured.lengths), name)

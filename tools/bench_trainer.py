@@ -1,4 +1,4 @@
-"""What the trainer is held to, one table each (docs/trainer.md):
+"""Tables of the trainer's guarantees (docs/trainer.md):
 
     .venv/bin/python -m tools.bench_trainer                  # all tables
     .venv/bin/python -m tools.bench_trainer --only memory    # one: equality, memory, speed, publication or resume

@@ -1,4 +1,4 @@
-"""How fast the page is in a browser, and its pictures for the docs.
+"""Speed of the page in a browser, and its pictures for the docs.
 
     python tools/bench_view.py docs/study/runs                        # size, first paint, every view and control
     python tools/bench_view.py --completions 20000                    # one run with many completions, live

@@ -17,7 +17,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def commands_page() -> str:
-    """What every subcommand takes, with its examples."""
+    """Arguments and examples of every subcommand, as Markdown."""
     os.environ["COLUMNS"] = "96"
     parts = [
         "# Command line\n",

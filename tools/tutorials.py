@@ -117,7 +117,7 @@ def shell(commands: str, folder: Path) -> tuple[int, str]:
 
 
 def same(shown: str, printed: str) -> bool:
-    """Whether a page shows what is printed: the same words, and numbers that differ by a tenth at most."""
+    """True if a page shows the printed text: the same words, and numbers that differ by a tenth at most."""
     parts, rest = re.split(r"^…\n", shown, flags=re.MULTILINE), printed.splitlines()
     for number, part in enumerate(parts):
         lines = part.splitlines()
@@ -130,7 +130,7 @@ def same(shown: str, printed: str) -> bool:
 
 
 def alike(shown: str, printed: str) -> bool:
-    """Whether two lines have the same words, and numbers that agree."""
+    """True if two lines have the same words, and numbers that agree."""
     if [re.sub(r"[\s-]+", " ", words) for words in NUMBER.split(shown)] != [
         re.sub(r"[\s-]+", " ", words) for words in NUMBER.split(printed)
     ]:

@@ -64,7 +64,7 @@ class Experiment:
         object.__setattr__(self, "sites", {**stated, "": self.sites.get("") or site})
 
     def override(self, overrides: Mapping[str, Any], description: str = "") -> Experiment:
-        """This experiment with further values over its own.
+        """Add values that override the experiment's own; returns a new experiment.
 
         Args:
             overrides: values by `"Class.field"`.
@@ -73,7 +73,7 @@ class Experiment:
         return self._derive(self.fragments, {**self.overrides, **overrides}, overrides, description)
 
     def with_fragments(self, *fragments: str, description: str = "") -> Experiment:
-        """This experiment with other fragments in place of those of the same kind (what stands before the first "/").
+        """Exchange fragments for others of the same kind, the part of their name before the first "/".
 
         Args:
             fragments: names; one of a kind that the experiment does not have yet comes last.

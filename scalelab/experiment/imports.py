@@ -19,7 +19,7 @@ INSTALLED = Path(__file__).resolve().parents[2]
 
 
 def display_path(file: str | Path) -> str:
-    """A path as messages give it: relative to the working folder where it lies in it, or to the packages it is of."""
+    """A path for messages: relative to the working folder if it lies inside, or to the installed packages."""
     path = Path(file).resolve()
     if INSTALLED.name in ("site-packages", "dist-packages") and path.is_relative_to(INSTALLED):
         return str(path.relative_to(INSTALLED))
@@ -29,7 +29,7 @@ def display_path(file: str | Path) -> str:
 
 @dataclass
 class Imports:
-    """Imports what a configuration names, and remembers the files of the user's own modules.
+    """Importer of the classes that a configuration names; it remembers the files of the user's own modules.
 
     Objects of their classes are pickled by the module's name, so their folder stays on Python's path, here and (by
     PYTHONPATH) in the processes that this one starts.

@@ -1,4 +1,4 @@
-"""From statements to a run: which binding each field gets, whether it fits, and where it came from.
+"""Turn statements into a run: choose the binding of each field, check it, and record its origin.
 
 The configuration is a tree of frozen dataclasses, and a field's place in the tree is its gin scope:
 `OptimizerConfig.lr` speaks of every optimizer, `trainer/OptimizerConfig.lr` of the trainer's. As in gin, the binding

@@ -141,7 +141,7 @@ def test_the_saved_configuration_says_where_the_module_lies_and_runs_again_from_
 
 
 def test_a_configuration_does_not_import_what_lies_beside_it(folder: Path) -> None:
-    """Of a run that somebody sends, with a module in its folder."""
+    """The configuration of a run that somebody sends, with a module in its folder."""
     text = resolve(mine(folder, TASK)).config_gin()
     own = module(folder)
     config = folder / "config.gin"

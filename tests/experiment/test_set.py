@@ -31,7 +31,7 @@ def build(*sets: str) -> ToyRun:
 
 
 def attempt(make: Callable[[], T]) -> tuple[T | None, str]:
-    """What comes of it: a result, or a message of one line."""
+    """The result of a call, or its message of one line."""
     try:
         return make(), ""
     except LabError as error:

@@ -32,7 +32,7 @@ LEFT_OUT = ("tensorboard", "lock")
 
 @dataclass
 class Disk:
-    """What a folder would hold after a power cut, followed event by event.
+    """Content of a folder after a power cut, followed event by event.
 
     Attributes:
         root: the folder.
@@ -192,7 +192,7 @@ class _Hook:
 
 
 def _writes(arguments: tuple[Any, ...]) -> bool:
-    """Whether an `open` event is of a file that is written."""
+    """True if an `open` event is of a file that is written."""
     return len(arguments) > 2 and bool(arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
 
 

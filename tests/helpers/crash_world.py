@@ -79,10 +79,10 @@ class Engines:
         self.version = version
 
     def forget(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no requests are held."""
 
     def totals(self) -> Mapping[str, float]:
-        """Nothing is counted."""
+        """No counters."""
         return {}
 
     async def serve(self) -> None:
@@ -148,7 +148,7 @@ class Trainer:
         self.steps = json.loads((path / "weights").read_text())
 
     async def finish_saving(self) -> None:
-        """Nothing is being written."""
+        """Return at once: no checkpoint is written in the background."""
 
 
 _METRICS = dict.fromkeys(
@@ -171,7 +171,7 @@ class Quiet:
         self.said.append(line)
 
     def measured(self, records: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class World:
@@ -241,7 +241,7 @@ class World:
         self.keeper.prune(state)
 
     async def check(self) -> None:
-        """Nothing is written in the background."""
+        """Return at once: no checkpoint is written in the background."""
 
     async def rest(self) -> None:
         """Take the last checkpoint."""
@@ -250,7 +250,7 @@ class World:
         self.keeper.prune()
 
     async def go_back(self, error: TrainerLostError) -> None:
-        """Nothing is lost here but the whole process."""
+        """Fail: only the whole process is ever lost."""
         raise error
 
 

@@ -66,7 +66,7 @@ def batch(seed: int, count: int = 12, longest: int = 60) -> list[TrainingSequenc
 
 
 def routed(sequences: list[TrainingSequence], model: Model) -> list[TrainingSequence]:
-    """The same with random experts prescribed for most tokens, different ones for each token."""
+    """Copies of sequences with random experts prescribed for most tokens, different ones for each token."""
     hf, rng = model.to_hf(), np.random.default_rng(len(sequences))
     experts, chosen = hf.get("num_local_experts") or hf["num_experts"], hf["num_experts_per_tok"]
     given = []

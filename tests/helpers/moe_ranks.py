@@ -60,7 +60,7 @@ class Case:
 
     @property
     def alone(self) -> Case:
-        """The same in one process."""
+        """The case in one process."""
         return replace(self, layout=Layout())
 
 
@@ -107,7 +107,7 @@ def probe(case: Case, rank: int = 0, world: int = 1, at: str | None = None) -> d
 
 
 def published(one: Trainer) -> bool:
-    """Whether what all ranks publish is what they export, read on their machine and on another one, and again."""
+    """True if all ranks publish what they export, read on their machine, on another one, and again."""
     same = []
     for version, machine in enumerate((None, "another", None)):
         segments: list[Any] = [None] * one.world
@@ -129,7 +129,7 @@ def uneven(bias_E: torch.Tensor) -> torch.Tensor:
 
 
 def largest_difference(alone: dict[str, Any], together: dict[str, Any]) -> float:
-    """Of all tensors, the largest norm of the gradients' difference over that of the gradient."""
+    """The largest relative norm of the gradients' difference over all tensors."""
     pairs = [(together["gradients"][name], gradient) for name, gradient in alone["gradients"].items()]
     return max(((a - b).norm() / b.norm()).item() for a, b in pairs)
 
@@ -192,7 +192,7 @@ def travel(layout: Layout, came: Path, goes: Path, step: int, rank: int, world: 
 
 
 def main(rank: int, world: int, folder: Path) -> None:
-    """What each of several ranks does; results go to the folder."""
+    """The work of one of several ranks; results go to the folder."""
     meetings = (f"file://{folder}/meeting{number}" for number in itertools.count())
     told: dict[str, Any] = {case.name: probe(case, rank, world, next(meetings)) for case in FOUR}
     stations = [folder / "station0", folder / "station1", folder / "station2"]
@@ -207,7 +207,7 @@ def main(rank: int, world: int, folder: Path) -> None:
 
 
 def bereaved(ranks: Any, rank: int) -> str:
-    """What rank 0 says when the others have gone."""
+    """The error of rank 0 when the others have gone."""
     if rank == 0:
         try:
             ranks.train_step(batch(0), weighted)

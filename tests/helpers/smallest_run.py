@@ -1,4 +1,4 @@
-"""What makes the quickstart's run as small as the whole loop allows; tests of runs add their own."""
+"""Settings of the smallest run that the whole loop allows; tests add their own."""
 
 from typing import Any
 

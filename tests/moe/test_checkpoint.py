@@ -190,7 +190,7 @@ def test_a_foreign_or_damaged_checkpoint_is_named(make, tmp_path):
 
 
 def damages():
-    """What can happen to a file of a checkpoint, and what is then said."""
+    """Damages to a file of a checkpoint, and the message for each."""
 
     def truncate(file):
         file.write_bytes(file.read_bytes()[:1000])

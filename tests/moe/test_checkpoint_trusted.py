@@ -47,7 +47,7 @@ def stranger(whole, tmp_path):
 
 
 def vouch(path):
-    """What a stranger does as well: bring the manifest up to date with the files."""
+    """Update the manifest to match the files, as a stranger can."""
     content = json.loads((path / MANIFEST).read_text())
     content["files"] = {name: digest(path / name) for name in content["files"]}
     (path / MANIFEST).write_text(json.dumps(content))

@@ -75,7 +75,7 @@ def test_a_trainer_starts_from_what_was_imported_and_its_checkpoint_is_exported(
 
 
 def test_experts_in_stacks_and_text_models_within_others_are_read(tmp_path):
-    """As transformers' state_dict() and Llama-4's checkpoints on the hub have them."""
+    """Stacked experts as in transformers' state_dict(), and text models as in Llama-4's checkpoints on the hub."""
     for model, stacked in ((QWEN3_MOE, "mlp"), (MIXTRAL, "mlp")):
         weights = write(tmp_path / model.model_type, model)
         theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / model.model_type)

@@ -1,4 +1,4 @@
-"""What a GPU trainer keeps lies on the device, with the meta device in a GPU's place: a mismatch is an error there."""
+"""Tensors of a GPU trainer lie on the device; the meta device in a GPU's place makes a mismatch an error."""
 
 import copy
 

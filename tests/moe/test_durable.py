@@ -1,4 +1,4 @@
-"""What is written durably is old or new after a crash at any point, and what was said to be there is there."""
+"""Durable files are old or new after a crash at any point, and a finished write stays."""
 
 import os
 import sys

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1100)]
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """What one process and four, started on the same checkpoint, have to say."""
+    """Results of one process and of four, started on the same checkpoint."""
     folder = tmp_path_factory.mktemp("ranks")
     straight = trainer(MODELS["Llama-4"], expert_bias=BIAS_RATE)
     for step in range(2):

@@ -1,4 +1,4 @@
-"""What people install: the wheel holds every part, and its core works without an engine on every Python it names."""
+"""Installed wheels hold every part, and their core works without an engine on every Python they name."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def install(built: Path, python: str) -> Path:
 
 
 def call(programs: Path, *arguments: object, code: int = 0) -> str:
-    """What a command prints, standard error included, run in an empty folder."""
+    """Output of a command, standard error included, run in an empty folder."""
     nowhere = programs.parent / "empty"
     nowhere.mkdir(exist_ok=True)
     command = [programs / "scalelab", *map(str, arguments)]

@@ -43,7 +43,7 @@ def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
 
 
 def test_publication_counts_the_bytes_of_every_hand():
-    """As numbers on the back of an envelope: 16.06 GB, two trainer machines, eight with engines."""
+    """A calculation by hand: 16.06 GB, two trainer machines, eight with engines."""
     hf, h100 = resolve("h100/scalerl_8b").run.model.to_hf(), device("h100")
     assumed = Assumptions(staging=1.0, sockets=2.0, loading=4.0)
     found = publication(hf, "bfloat16", 16, 64, h100, assumed)

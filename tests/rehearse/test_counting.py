@@ -102,7 +102,7 @@ def test_sizes_at_which_nccl_would_stop_are_refused(four_ranks, call, said):
 
 
 def test_products_of_stacked_experts_count_every_row_once():
-    """As many FLOPs as the same rows through matrices one by one, forward and backward."""
+    """FLOPs equal those of the same rows through matrices one by one, forward and backward."""
     rows, experts, inner, out = 96, 4, 16, 48
     with FakeTensorMode():
         tokens = torch.empty(rows, inner, dtype=torch.bfloat16, requires_grad=True)

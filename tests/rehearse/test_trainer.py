@@ -74,7 +74,7 @@ def test_memory_of_the_8b_at_full_depth_is_the_plans_within_5_percent():
 
 
 def test_a_share_of_the_optimizer_without_vectors_takes_a_clipped_step():
-    """Of 32 data ranks the last holds a part of the embedding and nothing else."""
+    """The last of 32 data ranks holds a part of the embedding and nothing else."""
     last = Role("trainer rank 31", "trainer", 31, 1)
     assert rehearse(Setting(run_of(MODELS["llama"], Layout(), 32), H100), last).problems == []
 

@@ -1,4 +1,4 @@
-"""What a run writes is whole lines, whatever happens while it writes; every second is charged exactly once."""
+"""Lines of a run are whole, whatever happens while it writes; every second is charged exactly once."""
 
 from __future__ import annotations
 

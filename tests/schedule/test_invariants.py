@@ -50,7 +50,7 @@ class World:
         return names[self.choices.draw(st.integers(0, len(names) - 1))]
 
     def actions(self) -> list[str]:
-        """What can happen now, apart from faults."""
+        """Events that can happen now, apart from faults."""
         found = ["start"] * (self.schedule.may_start(min(self.versions)) > 0)
         found += ["finish", "drop"] * bool(self.generating)
         found += ["train"] * (self.schedule.batch() is not None)

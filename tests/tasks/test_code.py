@@ -501,7 +501,7 @@ def outcomes(verifier, pairs):
 
 
 def sharpness(verifier, references, per_reference):
-    """Of the mutants that the original asserts fail, the share that the calls fail too, and how many there are."""
+    """Share of the mutants failed by the original asserts that the calls fail too, and the number of mutants."""
     calls_made = [(gold, code, row) for gold, code, row in references if gold["kind"] == "call"]
     made = [(gold, row, m) for gold, code, row in calls_made for m in mutants(code, per_reference)]
     # A loop that changes nothing keeps the asserts from being converted.

@@ -343,7 +343,7 @@ def test_nothing_of_one_program_is_in_the_memory_of_the_next(worker):
 
 
 def evaluate(machine, number, arguments=(), audit=None):
-    """What a filter answers to a system call: a tiny interpreter of classic BPF."""
+    """Answer of a filter to a system call, by a tiny interpreter of classic BPF."""
     program = list(struct.iter_unpack("=HBBI", seccomp.filter_program(machine)))
     data = struct.pack(
         "=IIQ6Q", number, machine.audit if audit is None else audit, 0, *arguments, *[0] * (6 - len(arguments))

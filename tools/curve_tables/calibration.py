@@ -134,7 +134,7 @@ DRAWS: dict[Method, int] = {"posterior": 4000, "block": 400, "parametric": 400}
 
 @dataclass
 class Tally:
-    """What one kind of interval did on every run."""
+    """Record of one kind of interval over all runs."""
 
     hits: dict[str, list[bool]]
     errors: list[float]

@@ -1,4 +1,4 @@
-"""What the tables share: the paper's runs, its curve, and Markdown."""
+"""Code shared by the tables: the paper's runs, its curve, and Markdown."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def run_family(name: str, runs: int, folder: Path) -> None:
 
 
 def score(name: str, index: int) -> dict[str, Any]:
-    """Whether the intervals of one simulated run hold the truth, and how wide they are; with and without shapes."""
+    """Check if the intervals of one simulated run hold the truth, and their widths; with and without shapes."""
     one = simulate(FAMILIES[name], np.random.default_rng([index, zlib.crc32(name.encode())]))
     try:
         found = analyse(one.item)

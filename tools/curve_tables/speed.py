@@ -1,4 +1,4 @@
-"""What fits and imports cost."""
+"""Time of fits and imports."""
 
 from __future__ import annotations
 

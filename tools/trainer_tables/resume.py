@@ -66,7 +66,7 @@ def _straight(model: str, folder: Path) -> tuple[dict[str, torch.Tensor], dict[s
 
 
 def _end(one: Trainer) -> dict[str, Any]:
-    """What the second N steps come to."""
+    """Loss and weights after the second N steps."""
     losses = [one.train_step(batch(step), weighted).loss for step in range(N, 2 * N)]
     return {"loss": losses[-1], "weights": weights(one)}
 
