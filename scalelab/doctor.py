@@ -36,10 +36,10 @@ class Check:
 
     name: str
     ok: bool
-    """Whether the loop can run, as far as this goes."""
+    """False if the loop cannot run because of it."""
     detail: str
     fix: str = ""
-    """What to do; also given where the loop runs, but could run better."""
+    """Advice; also given where the loop runs, but could run better."""
 
 
 @dataclass(frozen=True)

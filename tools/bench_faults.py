@@ -72,7 +72,7 @@ class Lab:
 
     path: Path
     messages: Path
-    """What it says goes here: elsewhere, for its own disk may be full."""
+    """File of the run's output; elsewhere, since the run's own disk may be full."""
     deadline: float
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0

@@ -41,7 +41,7 @@ class Part:
     title: str
     name: str
     runs: str
-    """Which of docs/study/runs, beside the baseline."""
+    """Runs of docs/study/runs, beside the baseline."""
 
 
 PARTS = (

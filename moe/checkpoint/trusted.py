@@ -41,7 +41,7 @@ _BACKENDS = {
     "common_backend": "torch",
     "common_backend_version": 1,
 }
-"""What Megatron's ``metadata.json`` says of every checkpoint that this package writes."""
+"""Content of Megatron's ``metadata.json`` in every checkpoint that this package writes."""
 
 _CLASSES: tuple[Callable[..., Any], ...] = (
     *(Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata, TensorProperties, ChunkStorageMetadata),

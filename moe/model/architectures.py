@@ -181,7 +181,7 @@ ARCHITECTURES: dict[str, Callable[[dict[str, Any]], Architecture]] = {
 }
 
 _ONLY = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "use_sliding_window": False}
-"""What entries of a config must be where they are given."""
+"""Required values of entries of a config, where they are given."""
 
 
 def architecture(hf_config: dict[str, Any]) -> Architecture:

@@ -22,7 +22,7 @@ class Llama3Rope:
     """Rotary embedding stretched to long contexts as Llama 3.1 does; the defaults are Llama-3.1-8B's."""
 
     factor: PositiveFloat = 8.0
-    """By how much the slowest waves are stretched."""
+    """Factor that stretches the slowest waves."""
     low_freq_factor: PositiveFloat = 1.0
     """Waves that turn less often than this within the original length are stretched in full."""
     high_freq_factor: PositiveFloat = 4.0
@@ -39,7 +39,7 @@ class Decoder:
     """
 
     model_type: ClassVar[str]
-    """What transformers calls the family."""
+    """The family's name in transformers."""
     hf_class: ClassVar[str]
     """The class of transformers and vLLM that runs it."""
 
@@ -52,7 +52,7 @@ class Decoder:
     """Size of a head, even for rotary embeddings; vLLM on a CPU runs 32 but not 16."""
     rope_theta: PositiveFloat = 10000.0
     rope_scaling: Llama3Rope | None = None
-    """How rotary embedding is stretched; None leaves it as it is."""
+    """Stretching of the rotary embedding; None for none."""
     rms_norm_eps: PositiveFloat = 1e-5
     max_position_embeddings: PositiveInt = 4096
     pad_token_id: NonNegativeInt = 0

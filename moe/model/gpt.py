@@ -221,7 +221,7 @@ _CUTS = {
     "linear_fc1.weight": (0, 2),
     "linear_fc2.weight": (1, 1),
 }
-"""Which axis tensor parallelism cuts, and how many stacked matrices (gate and up) are cut each for itself."""
+"""Axis that tensor parallelism cuts, and the number of stacked matrices (gate and up) that are cut separately."""
 
 
 def _mark_cuts(model: LogProbModel) -> None:

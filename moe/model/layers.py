@@ -163,7 +163,7 @@ def parameter_device(config: TransformerConfig) -> torch.device | None:
 
 
 BIAS = "router.bias_E"
-"""How the name of a router's bias ends, in a model and in a checkpoint."""
+"""Ending of a router's bias's name, in a model and in a checkpoint."""
 
 
 class _AddLoss(torch.autograd.Function):

@@ -85,7 +85,7 @@ class TrainerConfig:
     z_loss: NonNegativeFloat = 0.0
     """Weight of the loss that keeps the routers' logits small (ST-MoE, Eq. 5), as a mean over the step's tokens."""
     expert_bias: NonNegativeFloat = 0.0
-    """How far a step moves the bias of every expert, up if it got fewer tokens than the mean and down if it got more:
+    """Change of each expert's bias per step, up if it got fewer tokens than the mean and down if it got more:
     balancing without a loss (Wang et al., arXiv 2408.15664, Alg. 1). A bias is added to the logit and decides which
     experts are chosen, not what they weigh. 0 for routers without biases. A run's generators follow."""
     freeze_router: bool = False
@@ -94,13 +94,13 @@ class TrainerConfig:
     """Activations computed again in the backward pass instead of being kept: "none", "selective" (within attention
     and feed-forwards) or "full" (whole layers: each keeps its input alone)."""
     kernels: KernelChoice = "auto"
-    """Whose norms and linear layers: "auto", "local" or "transformer_engine"; see `moe.model.kernels`."""
+    """Library of norms and linear layers: "auto", "local" or "transformer_engine"; see `moe.model.kernels`."""
     head_chunk: PositiveInt = 1024
     """Tokens whose logits exist at the same time; fewer where the vocabulary makes them more than 256 MiB."""
     seed: int = 0
     """Seed of the initial weights."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What ranks must train on: "cpu", "gpu", or "auto" for a GPU where CUDA sees one. A run's is Cluster.device."""
+    """Device of the ranks: "cpu", "gpu", or "auto" for a GPU where CUDA sees one. A run's is Cluster.device."""
     deadline: PositiveFloat = 300.0
     """Seconds a rank waits for the others in any collective operation before it gives up."""
     save_deadline: PositiveFloat = 1800.0

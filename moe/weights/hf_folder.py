@@ -23,7 +23,7 @@ _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
-# What checkpoints hold beside the weights of a text model: the other parts of a multimodal one, and constants that
+# Entries of checkpoints beside a text model's weights: the other parts of a multimodal one, and constants that
 # older versions of transformers saved.
 _NOT_WEIGHTS = re.compile(r"^(vision_model|multi_modal_projector)\.|\.rotary_emb\.inv_freq$")
 _TEXT_PREFIX = "language_model."
@@ -32,7 +32,7 @@ TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json"),
 )
-"""What a folder holds beside configuration and weights that goes with the model wherever it goes."""
+"""Files beside configuration and weights that are copied with the model."""
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:

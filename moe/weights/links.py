@@ -49,7 +49,7 @@ def shapes(hf_config: dict[str, Any]) -> dict[str, torch.Size]:
 
 
 EXPERT_BIAS = ".expert_bias"
-"""What follows the name of a router in the name of its biases, which are no weights of a Hugging Face model."""
+"""Suffix of a router's name in the name of its biases, which are no weights of a Hugging Face model."""
 
 
 def expert_bias_names(hf_config: dict[str, Any]) -> dict[int, str]:

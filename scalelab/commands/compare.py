@@ -99,13 +99,23 @@ def run(args: argparse.Namespace) -> int:
             }
         )
         return int(bool(refused))
-    baseline = curves[0].run
+    print_comparisons(comparisons, curves[0].run, pooled)
+    print_remarks(analyses, refused)
+    return int(bool(refused))
+
+
+def print_comparisons(comparisons: list[Comparison], baseline: str, pooled: list[str]) -> None:
+    """Print the ranking of each task, and the runs that were pooled.
+
+    Args:
+        comparisons: one per task.
+        baseline: name of the run that all others are compared with.
+        pooled: a line for each recipe whose seeds were pooled.
+    """
     for one in comparisons:
         _print_comparison(one, baseline)
     for line in pooled:
         print(line)
-    print_remarks(analyses, refused)
-    return int(bool(refused))
 
 
 def _gap(entry: Entry, other: str) -> tuple[float, tuple[float, float]]:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scalelab.curves import Analysis
+    from scalelab.curves import Analysis, Curve
 
 
-def closing_lines(path: Path) -> list[str]:
+def closing_lines(curves: Sequence[Curve], analyses: Sequence[Analysis]) -> list[str]:
     """Sum up the curves of a run.
 
     Args:
-        path: the run's folder.
+        curves: the run's curves, one per task.
+        analyses: their fits, as far as there are any.
 
     Returns:
         A sentence per task: where it stands, where its curve leads, and what twice the compute would add.
     """
-    from scalelab.curves import analyse_all, read_sources
-
-    curves = read_sources([path])
-    analyses, _ = analyse_all(curves)
     by_task = {item.fit.curve.task: item for item in analyses}
     lines = []
     for curve in curves:

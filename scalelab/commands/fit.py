@@ -16,6 +16,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,12 +72,25 @@ def run(args: argparse.Namespace) -> int:
         joint = {"tests": [test.as_json() for test in tests]} if tests else None
         print_json({"fits": [item.as_json() for item in analyses], "joint": joint, "refused": refused})
         return int(bool(refused))
+    print_fits(analyses, refused, tests)
+    return int(bool(refused))
+
+
+def print_fits(
+    analyses: list[Analysis], refused: list[dict[str, str]], tests: Sequence[SharingTest] | None = None
+) -> None:
+    """Print fitted curves as a table, tests of shared parameters, and remarks.
+
+    Args:
+        analyses: the fitted curves.
+        refused: the curves that could not be fitted, with reasons.
+        tests: by default, whether the tasks of each run share B.
+    """
     if analyses:
-        _print_fits(analyses)
-    for test in tests:
+        _print_table(analyses)
+    for test in _sharing(analyses, None) if tests is None else tests:
         _print_test(test)
     print_remarks(analyses, refused)
-    return int(bool(refused))
 
 
 def _sharing(analyses: list[Analysis], share: list[str] | None) -> list[SharingTest]:
@@ -97,7 +111,7 @@ def _sharing(analyses: list[Analysis], share: list[str] | None) -> list[SharingT
     return tests
 
 
-def _print_fits(analyses: list[Analysis]) -> None:
+def _print_table(analyses: list[Analysis]) -> None:
     from scalelab.report.tables import with_error, with_interval
 
     names = analyses[0].fit.model.parameters

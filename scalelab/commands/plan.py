@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scalelab.plan.speed import Assumptions
     from scalelab.run.config import Run
 
-# What the command line takes of the model's assumptions, and how it says so.
+# Assumptions that the command line can change, and their options.
 _OPTIONS = {
     "mfu": "share of the peak that training reaches, of a dense model",
     "expert_mfu": "the same of a mixture of experts",

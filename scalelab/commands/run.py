@@ -179,21 +179,24 @@ def _resume(args: argparse.Namespace) -> None:
 
 def _present(args: argparse.Namespace, experiment: Resolved, path: Path) -> None:
     """Write the report of a run that has ended, and print its fits."""
-    from scalelab.cli import main
     from scalelab.commands.ending import closing_lines
+    from scalelab.commands.fit import print_fits
     from scalelab.commands.output import print_json
+    from scalelab.curves import analyse_all, read_sources
     from scalelab.report import write_report
 
     report = write_report([path], path / "report.html")
     if args.json:
         print_json({"runs": [{"experiment": experiment.name, "run": str(path), "report": str(report)}]})
         return
-    main(["fit", str(path)])
-    print("", *closing_lines(path), f"report: {report}", sep="\n")
+    curves = read_sources([path])
+    analyses, refused = analyse_all(curves)
+    print_fits(analyses, refused)
+    print("", *closing_lines(curves, analyses), f"report: {report}", sep="\n")
 
 
 def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
-    from scalelab.cli import FAILED, INTERRUPTED, main
+    from scalelab.cli import FAILED, INTERRUPTED
     from scalelab.commands.output import print_json
     from scalelab.report import write_report
     from scalelab.sweep.sweep import Sweep, SweepOptions, cluster_devices
@@ -217,11 +220,24 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
     else:
         _print_summary(outcomes)
         if len({outcome.member.path.parent for outcome in measured}) > 1:
-            print()
-            main(["compare", str(root)])
+            _rank(root)
         if report is not None:
             print(f"\nreport: {report}")
     return FAILED if "failed" in endings else INTERRUPTED if "interrupted" in endings else 0
+
+
+def _rank(root: Path) -> None:
+    """Print the ranking of a family's runs; those of one recipe are pooled, and one recipe alone has no ranking."""
+    from scalelab.commands.compare import print_comparisons
+    from scalelab.commands.curve_options import print_remarks
+    from scalelab.curves import analyse_all, compare, pool_seeds, read_sources
+
+    curves, pooled = pool_seeds(read_sources([root]))
+    if len({curve.run for curve in curves}) > 1:
+        analyses, refused = analyse_all(curves)
+        print()
+        print_comparisons(compare(analyses), curves[0].run, pooled)
+        print_remarks(analyses, refused)
 
 
 def _check_jobs(jobs: int, members: list[Member]) -> None:

@@ -52,7 +52,7 @@ class Experiment:
     description: str = ""
     """One line; the first line of the file's docstring where it is empty."""
     sites: Mapping[str, Site] = field(default_factory=dict, repr=False, compare=False)
-    """Where each fragment and override was stated, and under "" the experiment itself; found out at construction."""
+    """Lines that state each fragment and override, and under "" the experiment itself; found at construction."""
 
     def __post_init__(self) -> None:
         site = _caller()

@@ -36,7 +36,7 @@ class Imports:
     """
 
     folders: Sequence[Path] = ()
-    """Where the user's modules may lie: the folder of the experiment's file."""
+    """Folders that may hold the user's modules: that of the experiment's file."""
     allowed: bool = True
     """Import modules at all. Reading a configuration that somebody else wrote should run nothing."""
     files: dict[str, Path] = field(default_factory=dict)

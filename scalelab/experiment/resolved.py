@@ -34,7 +34,7 @@ class Node:
     name: str
     """The class as configurations call it."""
     path: str
-    """Where it stands, such as `trainer.optimizer` or `tasks[0]`; "" for the root."""
+    """Path of the object, such as `trainer.optimizer` or `tasks[0]`; "" for the root."""
     scope: tuple[str, ...]
     """The gin scope that its bindings are looked up in."""
     settings: dict[str, Setting] = field(default_factory=dict)

@@ -28,7 +28,7 @@ class Mention:
     scope: str = ""
     called: bool = True
     arguments: str = ""
-    """What to print between the parentheses, for people."""
+    """Text between the parentheses, for readers."""
 
     @property
     def key(self) -> str:

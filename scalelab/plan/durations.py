@@ -14,11 +14,11 @@ class Rates:
     step_seconds: float
     """A decoding step of one engine, however few sequences it has."""
     sequence_seconds: float
-    """What each sequence adds to a decoding step."""
+    """Seconds that each sequence adds to a decoding step."""
     train_token_seconds: float
     """A token of prompt or completion, in an optimiser step on one trainer unit; n units share the tokens evenly."""
     train_step_seconds: float = 0.0
-    """What an optimiser step takes besides its tokens."""
+    """Seconds of an optimiser step without those of its tokens."""
     export_seconds: float = 0.0
     """The trainer gathers the weights for the generators, before its next step can begin."""
     transfer_seconds: float = 0.0
@@ -26,7 +26,7 @@ class Rates:
     pause_seconds: float = 0.0
     """Generators stand still to take them."""
     verify_seconds: float = 0.0
-    """From a group's last token to its last verdict."""
+    """Seconds from a group's last token to its last verdict."""
     host_seconds: float = 0.0
     """Processor time of driver and verifiers per completion, where they share `cores` with both sides."""
     cores: int | None = None

@@ -32,18 +32,18 @@ class Recipe:
     loss: SkipValidation[Loss] = field(default_factory=CISPO)
     """The policy loss."""
     aggregation: Aggregation = "prompt"
-    """What the loss is a mean over: prompts, samples (completions), or all tokens of the step; `constant`: a sum over
+    """Mean in the loss: over prompts, samples (completions), or all tokens of the step; `constant`: a sum over
     tokens, divided by a constant."""
     advantage_norm: Literal["batch", "prompt", "none"] | SkipValidation[AdvantageNorm] = "batch"
-    """Whose standard deviation divides an advantage: the batch's, the prompt's own, or none; or a norm of one's own."""
+    """Standard deviation that divides an advantage: the batch's, the prompt's own, none, or the user's own norm."""
     zero_variance: ZeroVariance = "drop"
     """Groups whose rewards are all equal: dropped from the step, kept in it, or replaced by drawing more prompts."""
     retire_at: Annotated[float, Field(gt=0, le=1)] | None = 0.9
     """Historical pass rate from which a prompt is never drawn again (no-positive-resampling); None: uniform drawing."""
     length_control: SkipValidation[LengthControl] | None = field(default_factory=ForcedInterruption)
-    """What keeps completions within `max_tokens`."""
+    """Method that keeps completions within `max_tokens`."""
     fp32_head: FP32Head = "both"
-    """Which side computes its language-model head in FP32."""
+    """Sides that compute their language-model head in FP32."""
     router_replay: bool = False
     """Send tokens through the same experts in the trainer as in the generator that made them (mixtures of experts)."""
     prompts_per_step: PositiveInt = 48

@@ -51,9 +51,9 @@ class Rollout:
     prompt: str = ""
     """The prompt as people read it."""
     text: str = ""
-    """What the model wrote."""
+    """Text that the model generated."""
     detail: str = ""
-    """What the verifier says, for people."""
+    """The verifier's remark, for readers."""
 
     def __post_init__(self) -> None:
         n_tokens = len(self.completion_ids)

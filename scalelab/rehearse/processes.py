@@ -20,7 +20,7 @@ from scalelab.rehearse.setting import Setting
 from scalelab.rehearse.worker import Task
 
 ROOT = Path(__file__).parents[2]
-"""Where the lab's packages are."""
+"""Folder of the lab's packages."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class GeneratorConfig:
     """Take biases of experts along with weights, which rules out compilation and CUDA graphs; bound through
     TrainerConfig.expert_bias."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What the engine must run on; "auto" takes what its vLLM was built for. Bound through Cluster.device."""
+    """Device that the engine must run on; "auto" takes the one its vLLM was built for. Bound through Cluster.device."""
     start_timeout: PositiveFloat = 600.0
     """Seconds an engine may take to start."""
     update_timeout: PositiveFloat = 300.0

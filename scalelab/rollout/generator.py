@@ -236,7 +236,7 @@ class Generator:
         if self._thread.is_alive():
             raise LabError(f"waited {timeout:.0f} s for the generator to finish its step: end the process")
 
-    # What waits for the thread that owns the engine.
+    # Calls that wait for the engine's thread.
 
     def _call(self, command: Callable[[Engine], None], timeout: float, what: str) -> None:
         future: Future[None] = Future()
@@ -288,7 +288,7 @@ class Generator:
                 f"{shapes.get(name, 'missing')}, wanted {self._shapes.get(name, 'no such weight')}"
             )
 
-    # What runs in that thread.
+    # Methods that run in the engine's thread.
 
     def _run(self, model_dir: Path, threads: int, version: int, seed: int, started: Future[None]) -> None:
         try:

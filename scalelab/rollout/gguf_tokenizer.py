@@ -15,7 +15,7 @@ _SPLITS: dict[str, list[Any]] = {
     "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
     "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
 }
-"""How text is cut before merging, by llama.cpp's name for it."""
+"""Patterns that cut text before merging, by llama.cpp's names."""
 
 
 def gguf_tokenizer(facts: dict[str, Any]) -> PreTrainedTokenizerFast:

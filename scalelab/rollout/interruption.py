@@ -36,7 +36,7 @@ class Phrases:
     interruption: tuple[int, ...] = ()
     """Token ids that are forced."""
     end_think: Transitions = ()
-    """How the text that closes the thinking is recognised (`scalelab.rollout.thinking`)."""
+    """Automaton that recognises the text that closes the thinking (`scalelab.rollout.thinking`)."""
 
 
 def forced_mask(token_ids: Sequence[int], interrupt_at: int | None, phrases: Phrases) -> np.ndarray:
@@ -181,4 +181,4 @@ class _Interrupted:
     output_ids: list[int]
     """vLLM's own list, which grows as tokens are sampled."""
     closed: bool | None = None
-    """Whether thinking was closed before the position; not known until then."""
+    """True if thinking was closed before the position; None until that is known."""

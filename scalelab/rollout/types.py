@@ -31,7 +31,7 @@ class Request:
     interrupt_at: int | None = None
     """Output position from which the interruption phrase is forced, unless thinking is closed by then."""
     kind: Kind = "train"
-    """Whose compute this is: evaluation is accounted apart."""
+    """Purpose of the completion; evaluation's compute is counted apart."""
     task: str = ""
     """The task whose completions tell how long this one may become."""
 
@@ -54,7 +54,7 @@ class Completion:
     interrupted: bool
     """At least one token was forced."""
     text: str = ""
-    """What the model wrote, without the tokens that end it."""
+    """Generated text, without the tokens that end it."""
     routed_TLK: np.ndarray | None = None
     """int16[prompt and completion tokens, layers, experts of a token]: the experts that each token went through, −1
     where none were recorded (`scalelab.rollout.routing`); None unless asked for."""

@@ -34,7 +34,7 @@ class Books:
     """Counts and state of a run: groups drawn, finished and trained on, evaluations, compute."""
 
     schedule: Schedule
-    """Which groups are in flight, and who waits for whom."""
+    """Schedule of the run: groups in flight, and who waits for whom."""
     sampler: Any
     """An iterator of prompts that learns their pass rates: a `tasks.sampler.MixtureSampler`."""
     ledger: Ledger

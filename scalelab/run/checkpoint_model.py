@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 EXPORT_SECONDS = 3600.0
-"""How long turning a checkpoint into a Hugging Face folder may take."""
+"""Limit on the conversion of a checkpoint to a Hugging Face folder."""
 
 
 @dataclass(frozen=True)

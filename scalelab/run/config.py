@@ -67,11 +67,11 @@ class Evaluation:
     """Completions per held-out prompt, the k of mean@k (ScaleRL §2: 16)."""
 
     fit_since: NonNegativeFloat | None = None
-    """Compute from which `scalelab fit` and its company take the evaluations unless told otherwise, in device-hours
-    (ScaleRL A.4: 1,500, about an epoch); None leaves out the first epoch where its length is known."""
+    """First compute used for fitting unless told otherwise, in device-hours
+    (ScaleRL A.4: 1,500, about an epoch). None: from the first evaluation."""
 
     fit_until: PositiveFloat | None = None
-    """Compute up to which they do; what comes after it checks the forecast. None: to the end."""
+    """Last compute used for fitting; later points test the forecast. None: to the end."""
 
     def __post_init__(self) -> None:
         if self.fit_until is not None and (self.fit_since or 0.0) >= self.fit_until:
@@ -100,10 +100,10 @@ class Cluster:
     """Ray address to join; None starts Ray on this machine and stops it at the end."""
 
     device: Literal["cpu", "gpu"] = "cpu"
-    """What a generator or a trainer rank occupies one of."""
+    """Kind of device that a generator or a trainer rank occupies."""
 
     hardware: str | None = None
-    """What the devices are, by a name of `scalelab plan --hardware`, which plans for them; a run looks for itself."""
+    """Model of the devices for planning, by a name of `scalelab plan --hardware`; a run detects its own."""
 
     devices_per_node: PositiveInt = 8
     """Trainer ranks that share a node where there are as many; expert parallelism should stay within."""
@@ -146,7 +146,7 @@ class Virtual:
     cluster's own."""
 
     rates: Rates | None = None
-    """How long things take; None estimates it for `hardware`."""
+    """Durations of the cluster's operations; None estimates them for `hardware`."""
 
     memory_gib: PositiveFloat = 8.0
     """Most memory for the one engine's KV cache, which holds the sequences of all pretended engines."""
@@ -178,25 +178,25 @@ class Run:
     """The RL algorithm."""
 
     schedule: SkipValidation[SchedulePolicy]
-    """Who waits for whom."""
+    """Schedule of generators and trainer: who waits for whom."""
 
     tasks: tuple[SkipValidation[Task], ...]
-    """What is trained and evaluated, mixed in one run."""
+    """Tasks to train and evaluate, mixed in one run."""
 
     sft: SFT
-    """What comes before RL."""
+    """Supervised fine-tuning before RL."""
 
     evaluation: Evaluation
-    """How the curve is measured."""
+    """Evaluations on held-out prompts."""
 
     budget: Budget
-    """When it ends."""
+    """Limits of the run."""
 
     cluster: Cluster
-    """Where it runs."""
+    """Devices, and time limits of the run's parts."""
 
     monitors: Monitors = field(default_factory=Monitors)
-    """What counts as a departure from health, and which departures end the run."""
+    """Limits of a healthy run, and the alarms that stop it."""
 
     task_weights: tuple[PositiveFloat, ...] | None = None
     """Share of each task among the prompts drawn; None draws all alike."""
@@ -211,13 +211,13 @@ class Run:
     """Optimiser steps between checkpoints; one is also written at the end."""
 
     checkpoints: CheckpointPolicy = field(default_factory=CheckpointPolicy)
-    """How they are written, and which stay on disk."""
+    """Writing of checkpoints, and the rule for those that stay on disk."""
 
     retention: Retention = field(default_factory=Retention)
-    """Which evaluations' completions stay on disk."""
+    """Rule for which evaluations' completions stay on disk."""
 
     trackers: tuple[TrackerName, ...] = ()
-    """Where the run is shown besides its own folder and TensorBoard (docs/howto/trackers.md)."""
+    """Services that show the run besides its own folder and TensorBoard (docs/howto/trackers.md)."""
 
     def __post_init__(self) -> None:
         if self.virtual is not None and ranks_per_copy(self.trainer.layout) > 1:

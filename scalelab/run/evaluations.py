@@ -25,7 +25,7 @@ class Spent:
     tokens: int
     generated: int
     seconds: float
-    """Of the world's clock."""
+    """Time on the world's clock."""
 
     @classmethod
     def of(cls, books: Books, version: int, seconds: float) -> Spent:
@@ -55,7 +55,7 @@ class InFlightEvaluation:
     held_out: Sequence[Prompt]
     samples: int
     updating: Callable[[], bool]
-    """Whether weights are on their way to the engines."""
+    """True while weights are on their way to the engines."""
     graded: int = 0
     """Completions of the running evaluation that are graded."""
     running: bool = False

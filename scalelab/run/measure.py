@@ -43,7 +43,7 @@ SEQUENCES, KV_GIB = 64, 4.0
 """Most sequences side by side and most GiB of KV cache for such a model."""
 
 STALL_SECONDS = 1800.0
-"""How long the engine may go without finishing a completion."""
+"""Time that the engine may take between two finished completions."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ ADVICE: dict[Name, str] = {
     "trainer_starved": "the trainer waits for completions: give more devices to the generators",
     "generator_starved": "the generators stand idle: give more devices to the trainer, or raise PipelineRL.k",
 }
-"""What to do about each."""
+"""Advice for each alarm."""
 
 GRADIENTS_BEFORE = 10
 """Steps before a gradient norm is held against those before it."""
@@ -67,7 +67,7 @@ class Monitors:
     """Share of a task's completions cut at the length limit from which runs destabilise (ScaleRL §3.2)."""
 
     skipped: bool = True
-    """Whether a step left out for a gradient that is not finite is an alarm."""
+    """True if a step skipped for a gradient that is not finite raises an alarm."""
 
     grad_norm: float | None = 30.0
     """Gradient norm, as a multiple of the median of the last 50 steps."""

@@ -13,7 +13,7 @@ from scalelab.errors import LabError
 PREFIX = "package:"
 """Before a package's name where a folder could be given."""
 _VERSION = 1
-"""To be raised when the conversion changes."""
+"""Version of the conversion; raise it when that changes."""
 
 
 def packaged_model(package: str, cache: Path) -> Path:

@@ -36,7 +36,7 @@ class Retention:
     """Rule for which evaluations' completions stay on disk."""
 
     keep_last: PositiveInt | None = None
-    """Those of the newest so many evaluations; None keeps all."""
+    """Number of the newest evaluations whose completions stay; None keeps all."""
 
     keep_every: PositiveInt | None = None
     """Also those whose step is a multiple of this; None keeps no others."""

@@ -231,7 +231,7 @@ def sample(rows: Rows) -> list[dict[str, Any]]:
 
 
 COLUMNS = ("task", "prompt_id", "prompt", "completion", "outcome", "reward", "detail", "tokens")
-"""What is sent of a completion."""
+"""Fields of a completion that are sent."""
 
 
 class _Fits:

@@ -19,7 +19,7 @@ class Point:
     name: str
     """Name of its folder, such as `lr=1e-4,k=4`."""
     sets: tuple[str, ...]
-    """Its bindings for `--set`."""
+    """Bindings of the combination for `--set`."""
 
 
 def grid(sweeps: Sequence[str]) -> list[Point]:

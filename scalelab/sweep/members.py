@@ -23,9 +23,9 @@ class Member:
     """One run of a sweep."""
 
     spec: str
-    """What `scalelab run` takes for it."""
+    """Argument of `scalelab run` for it."""
     name: str
-    """What people call it: the member's name, and its seed where there are several."""
+    """Readable name: the member's, and its seed where there are several."""
     sets: tuple[str, ...]
     """Bindings for `--set`, the seed's among them."""
     resolved: Resolved

@@ -72,7 +72,7 @@ class Sweep:
     options: SweepOptions
     say: Callable[[str], None]
     command: Callable[[Member], list[str]] = Member.command
-    """What to start for a member."""
+    """Command that starts a member."""
     waiting: list[Member] = field(default_factory=list)
     running: list[_Child] = field(default_factory=list)
     ended: dict[str, Ended] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from scalelab import __version__, cli, doctor
 from scalelab.commands.completion import whole_parser
 from scalelab.commands.ending import closing_lines
 from scalelab.commands.output import print_table
+from scalelab.curves import analyse_all, read_sources
 from scalelab.errors import LabError
 from tasks.errors import TaskError
 
@@ -344,7 +345,8 @@ def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_closing_lines_say_where_a_run_stands_and_what_more_would_add() -> None:
-    code, math = closing_lines(ROOT / "docs/quickstart/seed0")
+    curves = read_sources([ROOT / "docs/quickstart/seed0"])
+    code, math = closing_lines(curves, analyse_all(curves)[0])
     assert code.startswith("code: has levelled off at 0.96")
     assert re.fullmatch(
         r"math: 0\.\d{3} at the end, on the way to 0\.9\d\d \(.*\); twice the compute would add 0\.\d{3} \(.*\)\.", math
@@ -354,4 +356,6 @@ def test_closing_lines_say_where_a_run_stands_and_what_more_would_add() -> None:
 def test_a_run_too_short_for_a_curve_still_gets_its_sentence(tmp_path: Path) -> None:
     points = tmp_path / "points.csv"
     points.write_text("compute,pass_rate,task\n0,0.25,math\n1,0.5,math\n")
-    assert closing_lines(points) == ["math: 0.250 at the start, 0.500 at the end; too few evaluations for a curve."]
+    assert closing_lines(read_sources([points]), []) == [
+        "math: 0.250 at the start, 0.500 at the end; too few evaluations for a curve."
+    ]

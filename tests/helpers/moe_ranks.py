@@ -77,7 +77,7 @@ FOUR = (
     Case("Qwen3-MoE", Layout(tensor=2, pipeline=2, expert_tensor=2), balance=1.0),
     Case("Qwen3-MoE", Layout(expert=2, context=2), biased=True),
 )
-"""Of four processes; what a layout leaves over is data parallel."""
+"""Layouts of four processes; the remaining factor is data parallel."""
 
 SCALE = 1e4
 PROBE = OptimizerConfig(lr=SCALE * SCALE, eps=SCALE, weight_decay=0.0, warmup_steps=0, clip_grad=0.0)
@@ -173,7 +173,7 @@ def vocabulary_share(rank: int, world: int) -> dict[str, torch.Tensor]:
 
 
 BIAS_RATE = 0.1
-"""Of the trainers whose checkpoints travel."""
+"""Bias rate of the trainers whose checkpoints travel."""
 TRAVELS = (Layout(tensor=2, pipeline=2, expert=2), Layout(context=2, expert=2, expert_tensor=2))
 """Layouts through which a checkpoint goes, a step at each."""
 

@@ -14,7 +14,7 @@ ALLOWED = {
     r"needs tools/rehearse/install.sh": 10,  # an environment of its own, with a CUDA build of torch
     r"could not import": 10,  # the core without its extras
 }
-"""Why a test may be skipped (a pattern of the reason), and how many may be; another reason may be the cause of none."""
+"""Allowed reasons to skip a test (as patterns), and the number of tests for each."""
 
 
 def too_many_skips(skipped: Mapping[str, int]) -> list[str]:

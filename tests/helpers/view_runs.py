@@ -20,7 +20,7 @@ Budget.steps = 100
 """
 
 HOSTILE = '<img src=x onerror="window.pwned=1"></script><script>window.pwned=1</script>\u202egnp\x1b[31m'
-"""What a stranger could write wherever a run holds text."""
+"""Hostile text for every place where a run holds text."""
 
 
 def write_lines(path: Path, records) -> None:

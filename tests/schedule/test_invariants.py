@@ -32,7 +32,7 @@ class World:
     groups_per_step: int
     steps: int
     versions: list[int]
-    """What each generator holds."""
+    """Version that each generator holds."""
     choices: st.DataObject
     schedule: Schedule = field(init=False)
     oldest: dict[str, int] = field(default_factory=dict)

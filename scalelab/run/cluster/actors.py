@@ -83,7 +83,7 @@ def _cause(error: Exception) -> str:
 
 
 STOPPED_SECONDS = 20.0
-"""How long one of Ray's processes may stand still before the run is given up."""
+"""Time that one of Ray's processes may stand still before the run ends."""
 
 
 class RayProcesses:

@@ -58,14 +58,14 @@ class Worker:
     index: int
     actor: Any
     turn: int
-    """Which node it is on, counted round and round; the next actor goes to the next."""
+    """Number of its node in turns; the next actor goes to the next node."""
     up: bool = False
     calls: int = 0
     """Calls that it holds."""
     alone: bool = False
-    """Whether it holds, or is kept for, a completion that is graded again, and must get no other."""
+    """True while it is reserved for a completion that is graded again."""
     answered: float = 0.0
-    """When it last gave an answer, or got work after it had none."""
+    """Time of its last answer, or of the first work after a pause."""
     lost: asyncio.Future[LabError] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Resolved with the reason when this actor is given up."""
 
