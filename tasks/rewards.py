@@ -100,7 +100,7 @@ class RewardVerifier:
             if self._pool is None:
                 service = Service(
                     name=f"task {self._task.name}",
-                    make="tasks.rewards:service",
+                    make=f"{__name__}:service",
                     payload=pickle.dumps(self._task),
                     seconds=self._task.reward_seconds,
                     environment=dict(os.environ),

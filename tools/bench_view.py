@@ -4,8 +4,8 @@
     python tools/bench_view.py --completions 20000                    # one run with many completions, live
     python tools/bench_view.py RUN... --pictures docs/pictures        # take the docs' pictures again
 
-It needs Debian's chromium and Playwright. Times are medians over the controls of a view, from the click to the frame
-after it, in the browser's own clock.
+It needs Debian's chromium and Playwright. A click lasts until the frame after it, in the browser's own clock. Beside it
+stands the processor time of the page's thread, which other work on the machine does not lengthen.
 """
 
 from __future__ import annotations
@@ -98,8 +98,15 @@ def to_answer(browser: Any, address: str) -> float:
     return 1000 * spent
 
 
-def clicks(page: Page) -> list[tuple[float, str]]:
-    """Milliseconds of each button and box of a view, from the click to the next frame, and which it was."""
+def clicks(page: Page) -> list[tuple[float, float, str]]:
+    """Of each button and box of a view: milliseconds from the click to the next frame, those of processor time, name."""
+    browser = page.context.new_cdp_session(page)
+    browser.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def worked() -> float:
+        metrics = browser.send("Performance.getMetrics")["metrics"]
+        return 1000 * next(one["value"] for one in metrics if one["name"] == "TaskDuration")
+
     what, found = "main button, main input[type=checkbox], main summary", []
     for index in range(len(page.query_selector_all(what))):
         controls = page.query_selector_all(what)  # a click may make its neighbours anew
@@ -107,7 +114,9 @@ def clicks(page: Page) -> list[tuple[float, str]]:
             if "Save" in (controls[index].get_attribute("aria-label") or ""):
                 continue
             label = " ".join(controls[index].evaluate("one => one.innerText || one.ariaLabel || one.type").split())[:30]
-            found.append((controls[index].evaluate(PRESS), label))
+            before = worked()
+            spent = controls[index].evaluate(PRESS)
+            found.append((spent, worked() - before, label))
             page.wait_for_timeout(400)
     return found
 
@@ -116,7 +125,8 @@ def measure(browser: Any, address: str, views: Sequence[str]) -> None:
     """Print what the views of a page take."""
     page = opened(browser, address)
     print(f"first paint {first_paint(page):.0f} ms; to the answer {to_answer(browser, address):.0f} ms")
-    print("| view | to show it (ms) | controls | median click (ms) | slowest (ms) |\n|---|---|---|---|---|")
+    print("| view | to show it (ms) | controls | median click (ms) | slowest (ms) | most processor time (ms) |")
+    print("|---|---|---|---|---|---|")
     for view in views:
         page = opened(browser, address)
         shown = page.get_attribute("body", "data-shown")
@@ -125,9 +135,11 @@ def measure(browser: Any, address: str, views: Sequence[str]) -> None:
         page.wait_for_selector(f"body:not([data-shown='{shown}'])")
         shown_in = 1000 * (time.perf_counter() - before)
         times = clicks(page)
-        middle = f"{statistics.median(spent for spent, _ in times):.0f}" if times else "–"
-        slowest = "{:.0f} ({})".format(*max(times)) if times else "–"
-        print(f"| {view} | {shown_in:.0f} | {len(times)} | {middle} | {slowest} |", flush=True)
+        middle = f"{statistics.median(spent for spent, _, _ in times):.0f}"
+        slowest, _, slow = max(times)
+        _, most, busy = max(times, key=lambda one: one[1])
+        columns = f"{len(times)} | {middle} | {slowest:.0f} ({slow}) | {most:.0f} ({busy})"
+        print(f"| {view} | {shown_in:.0f} | {columns} |", flush=True)
 
 
 def many_completions(folder: Path, count: int) -> Path:

@@ -22,8 +22,9 @@ from scalelab.experiment.resolved import Resolved
 from scalelab.experiment.syntax import Binding, Mention, read_text
 from scalelab.experiment.values import brief
 
-EXPERIMENTS = Path(scalelab.__file__).resolve().parents[1] / "experiments"
-"""The lab's own experiments, and its fragments below them."""
+_HOME = Path(scalelab.__file__).resolve().parent
+EXPERIMENTS = (_HOME if (_HOME / "experiments").is_dir() else _HOME.parent) / "experiments"
+"""The lab's own experiments, and its fragments below them: inside of the package in a wheel, else beside it."""
 
 
 _MEMBER = re.compile(r"\w[\w.=+-]{0,99}")

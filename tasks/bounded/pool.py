@@ -31,7 +31,7 @@ CROWDED = 10.0
 GRACE_SECONDS = 5.0
 """How long a killed process may take to go, and a worker to fork its next child."""
 
-CLEAN = {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONWARNINGS": "ignore"}
+CLEAN = {"PYTHONPATH": str(Path(__file__).parents[__name__.count(".")]), "PYTHONWARNINGS": "ignore"}
 """An environment without anything of the caller's."""
 
 
@@ -154,7 +154,7 @@ class _Worker:
         self._gone = False
         # No inherited descriptors: nothing of torch or Ray.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tasks.bounded.worker"],
+            [sys.executable, "-P", "-m", f"{__package__}.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=CLEAN if service.environment is None else {**service.environment, **CLEAN},

@@ -51,7 +51,7 @@ class MathVerifier:
                 "give at least 1 worker, more than 0 s and 256 MiB"
             )
         self._workers_wanted = workers
-        self._service = Service("math", "tasks.math.compare:service", seconds=deadline, memory_mb=memory_mb)
+        self._service = Service("math", f"{__package__}.compare:service", seconds=deadline, memory_mb=memory_mb)
         self._whole_if_unclosed = whole_if_unclosed
         self._lock = threading.Lock()
         self._pool: BoundedPool | None = None

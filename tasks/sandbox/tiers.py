@@ -14,11 +14,14 @@ from pathlib import Path
 
 # What the fork server's interpreter runs: the sandbox is importable for its own modules and for nothing after them.
 _START = (
-    "import sys; sys.path.insert(0, sys.argv.pop()); from tasks.sandbox.server import main; del sys.path[0]; main()"
+    f"import sys; sys.path.insert(0, sys.argv.pop()); from {__package__}.server import main; del sys.path[0]; main()"
 )
-_SOURCES = Path(__file__).resolve().parents[2]
+_HERE = Path(__file__).resolve().parent
+# A checkout has `tasks.sandbox`, a wheel `scalelab.tasks.sandbox`.
+_SOURCES = _HERE.parents[__package__.count(".")]
 _DEBIAN_PACKAGES = "/usr/lib/python3/dist-packages"
-_NEEDED = ("tasks/__init__.py", "tasks/errors.py", "tasks/sandbox")
+_AROUND = [parent / "__init__.py" for parent in _HERE.parents if _SOURCES in parent.parents]
+_NEEDED = [*_AROUND, _HERE.parent / "errors.py", _HERE]
 
 # All that a fork server's environment holds: hashes, and so the order of sets, are the same in every run. This seed is
 # one under which a reference of LeetCode's that iterates over a set gives the answer that its test expects.
@@ -95,11 +98,12 @@ def _bubblewrap(packages: set[Path]) -> list[str]:
     # An unused user must get to the interpreter, even below a home that bubblewrap makes as private as the real one.
     for parent in [*reversed(Path(prefix).parents)][1:]:
         arguments += ["--perms", "0755", "--dir", str(parent)]
-    arguments += _read_only([Path(prefix), *libraries, *(_SOURCES / needed for needed in _NEEDED)])
+    arguments += _read_only([Path(prefix), *libraries])
     # Other people's packages may hold the very tests: they are covered up, all but those that are asked for.
     covered = [path for path in (*site.getsitepackages([prefix]), _DEBIAN_PACKAGES) if os.path.isdir(path)]
     for path in covered:
         arguments += ["--tmpfs", path]
+    arguments += _read_only(_NEEDED)  # these may lie among those packages
     # Wheels keep their shared libraries in a folder beside the package.
     arguments += _read_only([path for home in sorted(packages) for path in (home, Path(f"{home}.libs"))])
     for path in covered:

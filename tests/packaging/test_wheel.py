@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import site
 import subprocess
 import sys
 import tarfile
@@ -17,7 +18,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")
-PACKAGES = ("scalelab", "moe", "tasks", "experiments")
+BESIDE = ("moe", "tasks", "experiments")
+"""Packages of a checkout that a wheel has inside of `scalelab`."""
+ROOMS = ("scalelab", *BESIDE)
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")},
     "UV_PYTHON_DOWNLOADS": "never",
@@ -49,7 +52,8 @@ def test_the_wheel_holds_every_module_and_file_that_the_packages_read_and_nothin
     [wheel] = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    expected = {name for name in tracked() if name.partition("/")[0] in PACKAGES}
+    rooms = {name: name.partition("/")[0] for name in tracked()}
+    expected = {f"scalelab/{name}" if room in BESIDE else name for name, room in rooms.items() if room in ROOMS}
     assert names == expected
 
 
@@ -104,9 +108,41 @@ def test_the_core_fits_forecasts_compares_plans_and_shows_without_an_engine(core
 
 
 def test_values_of_an_installed_lab_come_from_places_that_a_reader_can_find(core: Path) -> None:
-    origins = set(re.findall(r"# (\S+):\d+$", call(core, "show", "quickstart"), re.MULTILINE))
-    assert origins
-    assert all((ROOT / origin).is_file() for origin in origins), origins
+    origins = dict(re.findall(r"# (\S+):(\d+)$", call(core, "show", "quickstart"), re.MULTILINE))
+    [packages] = core.parent.glob("lib/python3*/site-packages")
+    assert origins.keys() >= {"scalelab/experiments/fragments/recipe/scalerl.gin"}
+    for origin, line in origins.items():
+        assert len((packages / origin).read_text().splitlines()) >= int(line)
+        assert (ROOT / origin.removeprefix("scalelab/")).is_file()
+
+
+def test_an_installed_lab_takes_no_name_that_others_may_want(core: Path, tmp_path: Path) -> None:
+    """A user's own `tasks.py` and `experiments.py` are found, and the lab still finds its own."""
+    for name in BESIDE:
+        (tmp_path / f"{name}.py").write_text("MINE = 1e-4\n")
+    (tmp_path / "idea.py").write_text(
+        "from experiments import MINE\nfrom moe import MINE\nfrom tasks import MINE\n"
+        "from scalelab.experiment import load\nfrom scalelab.own import Prompt, RewardTask\n"
+        'experiment = load("quickstart")["quickstart"].override({"OptimizerConfig.lr": MINE})\n'
+    )
+    assert "OptimizerConfig.lr = 0.0001" in call(core, "show", tmp_path / "idea.py")
+
+
+def test_the_graders_of_an_installed_lab_start_their_processes_and_their_sandbox(built: Path, tmp_path: Path) -> None:
+    """In an environment of its own that sees the packages of this one, but not the checkout."""
+    [wheel] = built.glob("*.whl")
+    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "lab"], check=True, env=ENVIRONMENT)
+    into = ["--python", tmp_path / "lab" / "bin" / "python"]
+    subprocess.run([UV, "pip", "install", "--quiet", "--no-deps", *into, wheel], check=True, env=ENVIRONMENT)
+    [packages] = (tmp_path / "lab" / "lib").glob("python3*/site-packages")
+    (packages / "others.pth").write_text(f"{site.getsitepackages()[0]}\n")
+    tests = {"kind": "stdin", "cases": [{"stdin": "3", "stdout": "4"}]}
+    math = {"id": 1, "gold": "x^2+1", "completion": "so</think> \\boxed{1 + x*x}"}
+    code = {"id": 1, "tests": tests, "completion": "so</think> ```python\nprint(int(input()) + 1)\n```"}
+    for task, line in (("math", math), ("code", code)):
+        (tmp_path / "in.jsonl").write_text(json.dumps(line))
+        call(tmp_path / "lab" / "bin", "grade", "--task", task, "--in", tmp_path / "in.jsonl", "--out", tmp_path / task)
+        assert json.loads((tmp_path / task).read_text())["outcome"] == "passed"
 
 
 def test_what_needs_an_engine_says_so_in_one_line(core: Path) -> None:

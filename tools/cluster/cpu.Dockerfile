@@ -5,7 +5,7 @@ FROM python:3.11-slim-bookworm
 RUN apt-get update && apt-get install -y --no-install-recommends bash build-essential git bubblewrap \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /lab
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY requirements requirements
 COPY tools/install.sh tools/install.sh
 COPY scalelab scalelab

@@ -8,12 +8,15 @@
     const text = h("input", { type: "search", value: state.filter.text, placeholder: "name, experiment, setting", "aria-label": "Filter runs by name", oninput: (event) => { state.filter.text = event.target.value; fill(); } });
     const statuses = [...new Set(state.overview.runs.map((run) => run.status))];
     const choose = h("span", { class: "field" });
-    function fill() {
-      const rows = state.overview.runs.filter(matches);
+    function chosen() {
       choose.replaceChildren(
         button(`Compare ${state.selected.size || "the chosen"}`, compare, { disabled: !state.selected.size, class: "primary" }),
         button("clear", () => { state.selected.clear(); fill(); }, { disabled: !state.selected.size, class: "quiet small" }));
-      place.replaceChildren(state.grouped ? grouped(rows, fill) : list(rows, fill), h("p", { class: "note" }, `${rows.length} of ${state.overview.runs.length} runs.`));
+    }
+    function fill() {
+      const rows = state.overview.runs.filter(matches);
+      chosen();
+      place.replaceChildren(state.grouped ? grouped(rows, chosen) : list(rows, chosen), h("p", { class: "note" }, `${rows.length} of ${state.overview.runs.length} runs.`));
     }
     fill();
     return [h("section", { "aria-labelledby": "runs-title" }, h("h2", { id: "runs-title" }, "Runs"), h("div", { class: "controls" },
@@ -36,11 +39,11 @@
     location.hash = "#/curves";
   }
 
-  function columns(refill, several) {
+  function columns(changed, several) {
     const tasks = state.overview.tasks;
     const pick = (row) => h("input", {
       type: "checkbox", checked: row.members.every((run) => state.selected.has(run.id)), "aria-label": `Choose ${row.name}`,
-      onchange: (event) => { row.members.forEach((run) => (event.target.checked ? state.selected.add(run.id) : state.selected.delete(run.id))); refill(); },
+      onchange: (event) => { row.members.forEach((run) => (event.target.checked ? state.selected.add(run.id) : state.selected.delete(run.id))); changed(); },
     });
     return [
       { title: several ? "recipe" : "run", cell: (row) => h("span", { class: "name" }, pick(row), mark(Lab.overview.codeOf(row.group)), several && row.members.length > 1 ? row.name : h("a", { href: `#/run/${row.members[0].id}` }, row.name)), sort: (row) => row.name },
@@ -94,15 +97,15 @@
     return value === null ? "–" : value.toFixed(3);
   }
 
-  function list(runs, refill) {
+  function list(runs, changed) {
     const rows = runs.map((run) => ({ name: run.name, group: run.group, members: [run] }));
-    return Lab.table("Runs", columns(refill, false), rows, { whole: true });
+    return Lab.table("Runs", columns(changed, false), rows, { whole: true });
   }
 
-  function grouped(runs, refill) {
+  function grouped(runs, changed) {
     const groups = new Map();
     for (const run of runs) groups.set(run.group, [...(groups.get(run.group) || []), run]);
-    return Lab.table("Runs, seeds together", columns(refill, true), [...groups].map(([name, members]) => ({ name, group: name, members })), { whole: true });
+    return Lab.table("Runs, seeds together", columns(changed, true), [...groups].map(([name, members]) => ({ name, group: name, members })), { whole: true });
   }
 
   Lab.runs = { view };
