@@ -1,19 +1,27 @@
 """Every name works wherever an EXPERIMENT is asked for. A family runs as a whole, or one member as FAMILY/MEMBER.
+Below stand the runs in `runs/`, seeds of one recipe together: status, steps, and the last pass rate of each task.
 
 Examples:
   scalelab list
-  scalelab list recipes        # the members of a family
+  scalelab list recipes                    # the members of a family
+  scalelab list --runs docs/study/runs     # the runs of another folder
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
+from typing import Any
 
 from scalelab.commands.arguments import add_json
 from scalelab.commands.output import print_cut, print_json
 from scalelab.errors import LabError
 from scalelab.experiment import Listed, listing
+from scalelab.view.words import plain_text
+
+RUNS = Path("runs")
+"""Where `scalelab run` puts runs."""
 
 FIRST = "quickstart"
 """The experiment that a newcomer is to see first."""
@@ -22,23 +30,29 @@ FIRST = "quickstart"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("family", nargs="?", metavar="FAMILY", help="list the members of this family alone")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help=f"list the runs of this folder; default {RUNS}/")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print all experiments; 1 if an experiment's file could not be read."""
     found, broken = listing()
+    folder = args.runs or RUNS
+    runs = _runs(folder) if args.family is None and (args.runs or folder.is_dir()) else []
     if args.family is not None:
         found = [entry for entry in found if entry.name.partition("/")[0] == args.family]
         if not found:
             raise LabError(f"there is no experiment or family {args.family!r}: `scalelab list` shows them all")
     if args.json:
         entries = [{"name": e.name, "description": e.description, "file": str(e.file)} for e in found]
-        print_json({"experiments": entries, "broken": [str(error) for error in broken]})
+        print_json({"experiments": entries, "broken": [str(error) for error in broken], "runs": runs})
     elif args.family is not None:
         _print_lines([(entry.name, entry.description) for entry in found])
     else:
         _print_groups(found)
+        if runs:
+            print(f"\nRuns in {folder}/ (`scalelab view {folder}` shows them)")
+            _print_lines([(plain_text(group["group"]), _words(group)) for group in runs])
     for error in broken:
         print(f"scalelab: {error}", file=sys.stderr)
     return 1 if broken else 0
@@ -57,6 +71,49 @@ def _print_groups(found: list[Listed]) -> None:
     if families:
         print("\nFamilies (`scalelab list FAMILY` describes the members)")
         _print_lines([(name, f"{len(members)}: {', '.join(members)}") for name, members in families.items()])
+
+
+def _runs(folder: Path) -> list[dict[str, Any]]:
+    """The recipes that have runs below a folder, in order of name.
+
+    Returns:
+        `{"group", "experiment", "paths", "status": {status: runs}, "steps": [of each run], "pass_rate": {task: mean}}`.
+    """
+    from scalelab.view.discover import find_runs  # these import NumPy and SciPy, which a list without runs can spare
+    from scalelab.view.judge import Reading
+    from scalelab.view.run import ViewedRun
+
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for member in find_runs([folder]):
+        if member.folder:
+            run = ViewedRun(member, Reading())
+            run.update()
+            groups.setdefault(member.group, []).append(run.summary() | {"path": str(member.path)})
+    return [_group(name, runs) for name, runs in sorted(groups.items())]
+
+
+def _group(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    tasks = dict.fromkeys(task for run in runs for task in run["last"])
+    rates = {task: [run["last"][task][0] for run in runs if task in run["last"]] for task in tasks}
+    statuses = [run["status"] for run in runs]
+    return {
+        "group": name,
+        "experiment": runs[0]["experiment"],
+        "paths": [run["path"] for run in runs],
+        "status": {status: statuses.count(status) for status in dict.fromkeys(statuses)},
+        "steps": [run["step"] for run in runs],
+        "pass_rate": {task: sum(values) / len(values) for task, values in rates.items()},
+    }
+
+
+def _words(group: dict[str, Any]) -> str:
+    """What a line says of a recipe: its seeds, how far they are, and the mean of their last evaluations."""
+    several = len(group["paths"]) > 1
+    statuses = [f"{count} {status}" if several else status for status, count in group["status"].items()]
+    steps = [step for step in group["steps"] if step is not None]
+    span = f"{min(steps):.0f}" + (f"–{max(steps):.0f}" if min(steps) < max(steps) else "") if steps else "no"
+    rates = [f"{plain_text(task)} {rate:.3f}".strip() for task, rate in group["pass_rate"].items()]
+    return ", ".join(["; ".join(statuses), f"{span} steps", *rates])
 
 
 def _print_lines(rows: list[tuple[str, str]]) -> None:

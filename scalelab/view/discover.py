@@ -7,16 +7,15 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from scalelab.errors import LabError
 from scalelab.view.files import read_text
+from scalelab.view.settings import bindings, is_seed
 
 SEED_FOLDER = re.compile(r"seed[_-]?\d+")
 """Name of the folder of one seed; `scalelab run` calls them `seed_0`, `seed_1`, …"""
-
-SEED_SETTING = re.compile(r"^(?:\w+\.)*seed = .*$", re.M)
-"""The settings in which two seeds of one recipe differ."""
 
 MOST_RUNS = 500
 """Run folders that are shown; a source with more is refused."""
@@ -91,16 +90,18 @@ def _recipe(path: Path) -> str:
     """A key that the seeds of one recipe share."""
     if SEED_FOLDER.fullmatch(path.resolve().name):
         return f"folder {path.resolve().parent}"
-    settings = ""
-    if path.is_dir():
-        try:
-            settings = read_text(path, "config.gin")
-        except LabError:
-            settings = ""
-    if not settings:
-        return f"path {path.resolve()}"
-    bindings = SEED_SETTING.sub("", "\n".join(line for line in settings.splitlines() if not line.startswith("#")))
-    return "settings " + hashlib.sha256(bindings.encode()).hexdigest()
+    try:
+        settings = _but_for_seeds(read_text(path, "config.gin")) if path.is_dir() else ""
+    except LabError:
+        settings = ""  # its run says so
+    return f"settings {settings}" if settings else f"path {path.resolve()}"
+
+
+@lru_cache(MOST_RUNS)
+def _but_for_seeds(config: str) -> str:
+    """A key of a configuration's settings, seeds apart; "" if it has none."""
+    settings = sorted(item for item in bindings(config).items() if not is_seed(item[0]))
+    return hashlib.sha256(repr(settings).encode()).hexdigest() if settings else ""
 
 
 def _group_names(groups: Sequence[Sequence[Path]]) -> list[str]:

@@ -19,19 +19,15 @@ import numpy as np
 
 from scalelab.errors import LabError
 from scalelab.view.files import inside, number
+from scalelab.view.parquet import TEXT, take_rows
+from scalelab.view.pieces import Pieces, read_pieces
 
 NAME = re.compile(r"([a-z]+)_(\d{1,12})\.parquet")
 """Files of completions: `step_000100.parquet` is the evaluation at step 100, `train_…` what a step trained on."""
 
-TEXT = ("task", "prompt_id", "prompt", "completion", "outcome", "detail", "gold", "answer")
 INDEX = ("task", "prompt_id", "outcome", "reward", "tokens", "truncated", "interrupted")
 TOKENS = ("pieces", "token_ids", "logprobs", "trainer_logprobs", "forced", "spans", "versions")
-"""Columns of text, of the index that is kept of all rows, and of single tokens."""
-
-MOST_ROWS = 2_000_000
-MOST_VALUES = 50_000_000
-MOST_BYTES = 1 << 29
-"""Limits of one file: rows, values of a column, bytes once unpacked."""
+"""Columns of the index that is kept of all rows, and of single tokens."""
 
 PREVIEW = 160
 LONGEST_TEXT = 200_000
@@ -85,6 +81,7 @@ class Rollouts:
         self.problems: list[str] = []
         self._files: dict[str, _File | None] = {}
         self._stamps: dict[str, tuple[int, int]] = {}
+        self._pieces: Pieces | None = None
 
     def steps(self) -> list[dict[str, Any]]:
         """The files: kind, step, number of completions, and how many of them have each outcome, by task."""
@@ -127,16 +124,26 @@ class Rollouts:
         found: dict[str, dict[str, Any]] = {}
         for file in {file.path: file for file, _ in places}.values():
             at = sorted({at for other, at in places if other is file})
-            columns: dict[str, list[Any]] = _take(file.path, at, [*TEXT, *INDEX])
+            columns: dict[str, list[Any]] = take_rows(file.path, at, [*TEXT, *INDEX])
             try:
-                columns |= _take(file.path, at, TOKENS)
+                columns |= take_rows(file.path, at, TOKENS)
             except LabError as error:
                 columns["remark"] = [str(error)] * len(at)
             for place, row in enumerate(at):
                 record = {name: values[place] for name, values in columns.items()}
                 id = f"{file.path.stem}.{row}"
-                found[id] = {"id": id, "kind": file.kind, "step": file.step} | _bounded(record)
+                found[id] = {"id": id, "kind": file.kind, "step": file.step} | self._with_texts(_bounded(record))
         return [found[id] for id in ids]
+
+    def _with_texts(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Add the text of each token (`pieces`) to a completion that has their numbers alone."""
+        if "pieces" in record or "token_ids" not in record:
+            return record
+        try:
+            self._pieces = self._pieces or read_pieces(self.folder)
+        except LabError as error:
+            return {"remark": str(error)} | record
+        return record if self._pieces is None else record | {"pieces": self._pieces.texts(record["token_ids"])}
 
     def prompt(self, task: str, prompt: str) -> list[dict[str, Any]]:
         """The completions of one prompt, from the first evaluation to the last: `{"step", "kind", "rows": [id, …]}`."""
@@ -227,7 +234,7 @@ class Rollouts:
             if path is None:
                 return None
             file = _File(path, match[1], int(match[2]), stamp)
-            index = _take(path, None, INDEX)
+            index = take_rows(path, None, INDEX)
             file.rows = len(index["outcome"])
             for column in INDEX:
                 values = index.get(column, [None] * file.rows)
@@ -280,61 +287,10 @@ class Rollouts:
         raise LabError(f"there is no completion {id[:80]!r} in {self.folder}")
 
 
-def _take(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> dict[str, list[Any]]:
-    """Some rows of some columns; columns that the file lacks are left out. Only row groups that are needed are read.
-
-    Args:
-        path: the file.
-        at: row numbers in rising order; None for all rows.
-        columns: names of columns.
-
-    Raises:
-        LabError: it is not Parquet, or larger than the limits.
-    """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError:
-        raise LabError("completions are Parquet files: install pyarrow, or `pip install 'scalelab[view]'`") from None
-    try:
-        with open(path, "rb") as opened:
-            names = [name for name in columns if name in parquet.read_schema(opened).names]
-            file = parquet.ParquetFile(opened, read_dictionary=[name for name in names if name in TEXT])
-            found: dict[str, list[Any]] = {name: [] for name in names}
-            first = 0
-            for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
-                mine = None if at is None else [row - first for row in at if first <= row < first + rows]
-                if names and mine != []:
-                    _check_size(path, file.metadata.row_group(group), names)
-                    part = file.read_row_group(group, columns=names, use_threads=False)
-                    part = part if mine is None else part.take(mine)
-                    for name in names:
-                        found[name] += part.column(name).to_pylist()
-                first += rows
-            return found
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise LabError(f"{path.name}: not a Parquet file that can be read ({reason})") from None
-
-
-def _check_size(path: Path, group: Any, names: Sequence[str]) -> None:
-    """Refuse to unpack more than the limits, by what the file says of itself."""
-    parts = [group.column(index) for index in range(group.num_columns)]
-    parts = [part for part in parts if part.path_in_schema.partition(".")[0] in names]
-    values = max((part.num_values for part in parts), default=0)
-    unpacked = sum(part.total_uncompressed_size for part in parts)
-    if group.num_rows > MOST_ROWS or values > MOST_VALUES or unpacked > MOST_BYTES:
-        raise LabError(
-            f"{path.name}: {group.num_rows:,} rows, {values:,} values in a column, {unpacked:,} bytes unpacked: more "
-            f"than {MOST_ROWS:,}, {MOST_VALUES:,} or {MOST_BYTES:,}, so it is not shown"
-        )
-
-
 def _previewed(path: Path, at: Sequence[int], names: Sequence[str]) -> dict[str, list[str]]:
     """The beginnings of some texts; none where the file is too large to look into."""
     try:
-        found = _take(path, at, names)
+        found = take_rows(path, at, names)
     except LabError:
         return {}
     return {name: [str(value or "")[:PREVIEW] for value in values] for name, values in found.items()}
@@ -343,7 +299,7 @@ def _previewed(path: Path, at: Sequence[int], names: Sequence[str]) -> dict[str,
 def _holds(path: Path, at_R: np.ndarray, text: str) -> np.ndarray:
     """Which of some rows hold a text, in any case, in the completion, the prompt or the detail, `bool[len(at_R)]`."""
     found, wanted = np.zeros(len(at_R), bool), text.casefold()
-    for values in _take(path, at_R.tolist(), ["completion", "prompt", "detail"]).values():
+    for values in take_rows(path, at_R.tolist(), ["completion", "prompt", "detail"]).values():
         found |= np.array([value is not None and wanted in str(value).casefold() for value in values], bool)
     return found
 

@@ -60,7 +60,7 @@ class ViewedRun:
                 if lines.broken:
                     self.problems.append(f"{lines.name}: {lines.broken} lines are not JSON objects and were left out")
             self.manifest = self._try(lambda: shown_manifest(self.member.path)) or {}
-            self.settings = bindings(self._try(lambda: read_text(self.member.path, "config.gin")) or "")
+            self.settings = self._try(lambda: bindings(read_text(self.member.path, "config.gin"))) or {}
         self.curves = self._read_curves()
         self.points = self._read_points()
         self._status_changed()

@@ -1,13 +1,13 @@
-"""What the `config.gin` files of runs say: bindings, and what differs between runs."""
+"""What the `config.gin` files of runs say, as text for the page, and what differs between runs."""
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-BINDING = re.compile(r"^([\w./]+) = (.*?)(?:  # .*)?$", re.M)
+from scalelab.experiment import settings_in
 
 PROMPTS, GENERATIONS, TOKENS = "Recipe.prompts_per_step", "Recipe.generations_per_prompt", "Recipe.max_tokens"
 
@@ -25,9 +25,33 @@ MOVES_ALONG = (
 """Bindings that belong to a scaling axis, or say nothing about scale."""
 
 
-def bindings(config: str) -> dict[str, str]:
-    """The bindings of a configuration, by name, as text."""
-    return dict(BINDING.findall(config))
+def bindings(config: str, name: str = "config.gin") -> dict[str, str]:
+    """The bindings of a configuration, by key, each value as gin writes it.
+
+    Args:
+        config: the text; whoever wrote it.
+        name: what messages call it.
+
+    Raises:
+        LabError: it cannot be read as gin.
+    """
+    return {key: _written(value) for key, value in settings_in(config, name).items()}
+
+
+def _written(value: Any) -> str:
+    """A value as gin writes it; objects and macros are known by the sign that they begin with."""
+    if isinstance(value, str):
+        return value if value.startswith(("@", "%")) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_written, value)) + ("," if len(value) == 1 else "") + ")"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_written(key)}: {_written(item)}" for key, item in value.items()) + "}"
+    return repr(value)
+
+
+def is_seed(key: str) -> bool:
+    """Whether a setting is one in which two seeds of one recipe differ."""
+    return key.endswith(".seed")
 
 
 def differences(settings: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
@@ -44,7 +68,7 @@ def differences(settings: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any
     rows = []
     for name in names:
         values = {run: found.get(name) for run, found in known.items()}
-        if len(set(values.values())) > 1 and not name.endswith(".seed"):
+        if len(set(values.values())) > 1 and not is_seed(name):
             rows.append({"name": name, "values": values})
     return rows
 

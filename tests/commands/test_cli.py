@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import shtab
+from view_runs import made_run
 
 from scalelab import __version__, cli, doctor
 from scalelab.commands.completion import whole_parser
@@ -300,6 +301,28 @@ def test_list_groups_experiments_and_families(capsys: pytest.CaptureFixture[str]
     assert all(name.startswith("recipes/") for name in names)
     assert run("list", "recipe") == 1
     assert "`scalelab list` shows them all" in one_line(capsys.readouterr().err)
+
+
+def test_list_has_the_runs_that_exist_seeds_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("list") == 0
+    assert "Runs in" not in capsys.readouterr().out
+    for seed in (0, 1):
+        made_run(tmp_path / "runs" / "twice" / f"seed_{seed}", seed=seed, rollouts=False)
+    made_run(tmp_path / "runs" / "young\x1b[31m", rollouts=False, status="interrupted", evaluations=3)
+    assert run("list") == 0
+    _, _, runs = capsys.readouterr().out.partition("\nRuns in runs/")
+    twice, young = runs.splitlines()[1:]
+    assert re.fullmatch(r"  twice +2 finished, 150 steps, math 0\.\d{3}, code 0\.\d{3}", twice)
+    assert "\x1b" not in young
+    assert ", 20 steps" in young
+    assert run("list", "--runs", "runs/twice", "--json") == 0
+    [group] = json.loads(capsys.readouterr().out)["runs"]
+    assert group["status"] == {"finished": 2}
+    assert run("list", "--runs", "nowhere") == 1
+    assert one_line(capsys.readouterr().err) == "scalelab: nowhere: no such file or folder"
 
 
 def test_numbers_stand_to_the_right_and_words_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:

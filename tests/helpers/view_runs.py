@@ -54,7 +54,8 @@ def made_run(
     lost = {"time": 1100.0, "event": "lost", "role": "generator", "name": "generator 1", "error": f"it died {text}"}
     back = {"time": 1130.0, "event": "recovered", "role": "generator", "name": "generator 1", "seconds": 30.0}
     write_lines(folder / "faults.jsonl", [lost, back])
-    (folder / "config.gin").write_text(CONFIG.format(seed=seed, loss=loss, tokens=tokens) + f'Model.name = "{text}"\n')
+    config = CONFIG.format(seed=seed, loss=loss, tokens=tokens) + f"Model.name = {json.dumps(text)}\n"
+    (folder / "config.gin").write_text(config)
     manifest = {"experiment": name, "description": text, "seed": seed, "status": status, "started": 990.0,
                 "wall_seconds": 3600.0, "clock": "wall", "hardware": {"devices": {"generator": 2}}}  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -93,12 +94,17 @@ def rollout_rows(step: int, tasks=("math", "code"), text="", seed=0, per_task=6,
     return rows
 
 
-def add_rollouts(folder: Path, step: int, tasks=("math", "code"), text="", seed=0, per_task=6, k=2) -> Path:
+def add_rollouts(
+    folder: Path, step: int, tasks=("math", "code"), text="", seed=0, per_task=6, k=2, tokens_only=False
+) -> Path:
+    """Completions of one evaluation; `tokens_only` has the numbers of tokens, as the loop writes them, and no texts."""
     import pyarrow
     import pyarrow.parquet
 
     (folder / "rollouts").mkdir(exist_ok=True)
     path = folder / "rollouts" / f"step_{step:06d}.parquet"
     rows = rollout_rows(step, tasks, text, seed, per_task, k)
+    if tokens_only:
+        rows = [{name: value for name, value in row.items() if name != "pieces"} for row in rows]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     return path

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from scalelab.cli import main
 from scalelab.errors import LabError
+from scalelab.view import parquet
 from scalelab.view import rollouts as module
 from scalelab.view.rollouts import Filter, Rollouts
 from tests.helpers.view_runs import HOSTILE, add_rollouts, made_run, rollout_rows
@@ -106,7 +107,7 @@ def test_files_that_are_not_parquet_are_problems_and_the_rest_is_shown(tmp_path:
 
 def test_a_file_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path, monkeypatch) -> None:
     add_rollouts(tmp_path, 10)
-    monkeypatch.setattr(module, "MOST_VALUES", 10)
+    monkeypatch.setattr(parquet, "MOST_VALUES", 10)
     rollouts = Rollouts(tmp_path)
     assert rollouts.steps() == []
     assert "so it is not shown" in rollouts.problems[0]

@@ -155,6 +155,19 @@ def test_settings_that_differ_are_listed_without_seeds() -> None:
     assert differences(settings) == [{"name": "X.lr", "values": {"a": "1", "b": "2"}}]
 
 
+def test_settings_are_read_as_gin_has_them() -> None:
+    """Values over several lines, blocks, scopes, and signs of a comment inside of text."""
+    config = (
+        "Run.tasks = (\n    @A(),\n    @b/B(),\n)\n"
+        'X:\n    text = "a  # no comment"\n    one = (0.5,)\nb/B.lr = 1e-4  # fragment:3\nY.f = @f\n'
+    )
+    assert bindings(config) == {
+        "Run.tasks": "(@A(), @b/B())", "X.text": '"a  # no comment"', "X.one": "(0.5,)", "b/B.lr": "0.0001", "Y.f": "@f"
+    }  # fmt: skip
+    with pytest.raises(LabError, match=r"config.gin:1: .*value"):
+        bindings("X.y = no value")
+
+
 def test_metrics_have_panels_and_the_rest_gets_its_own() -> None:
     lines = [metrics_line(step) | {"strange": step} for step in range(1, 9)]
     panels, still = metric_panels(lines)

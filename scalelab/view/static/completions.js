@@ -80,7 +80,7 @@
     return [
       h("header", { class: "verdict" }, outcome(row), h("span", { class: "quiet" }, ` ${row.task} · prompt ${visible(row.prompt_id)} · step ${row.step} · ${number(row.tokens)} tokens · reward ${number(row.reward)}`)),
       h("h3", {}, "Prompt"), h("pre", { class: "text", tabindex: "0" }, long(row.prompt)),
-      ...answerParts(row),
+      ...answerParts(row), row.remark ? h("p", { class: "note" }, visible(row.remark)) : null,
       row.gold || row.answer ? [h("h3", {}, "Expected"), h("pre", { class: "text", tabindex: "0" }, long(row.gold || row.answer))] : null,
       h("h3", {}, "Verdict"), h("p", {}, outcome(row), " ", row.detail ? null : "the verifier gave no detail"), row.detail ? h("pre", { class: "text", tabindex: "0" }, long(row.detail)) : null,
       h("h3", {}, "The same prompt through the run"), history(through, row, show, (id) => beside(place, run, row, run, id)),

@@ -1,0 +1,68 @@
+"""Read rows of a Parquet file that may be anybody's: its sizes are checked before anything is unpacked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scalelab.errors import LabError
+
+TEXT = ("task", "prompt_id", "prompt", "completion", "outcome", "detail", "gold", "answer")
+"""Columns of text, which repeats: it stays dictionary-encoded until a row is asked for."""
+
+MOST_ROWS = 2_000_000
+MOST_VALUES = 50_000_000
+MOST_BYTES = 1 << 29
+"""Limits of one file: rows, values of a column, bytes once unpacked."""
+
+
+def take_rows(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> dict[str, list[Any]]:
+    """Some rows of some columns; columns that the file lacks are left out. Only row groups that are needed are read.
+
+    Args:
+        path: the file.
+        at: row numbers in rising order; None for all rows.
+        columns: names of columns.
+
+    Raises:
+        LabError: it is not Parquet, or larger than the limits.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        raise LabError("completions are Parquet files: install pyarrow, or `pip install 'scalelab[view]'`") from None
+    try:
+        with open(path, "rb") as opened:
+            names = [name for name in columns if name in parquet.read_schema(opened).names]
+            file = parquet.ParquetFile(opened, read_dictionary=[name for name in names if name in TEXT])
+            found: dict[str, list[Any]] = {name: [] for name in names}
+            first = 0
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                mine = None if at is None else [row - first for row in at if first <= row < first + rows]
+                if names and mine != []:
+                    _check_size(path, file.metadata.row_group(group), names)
+                    part = file.read_row_group(group, columns=names, use_threads=False)
+                    part = part if mine is None else part.take(mine)
+                    for name in names:
+                        found[name] += part.column(name).to_pylist()
+                first += rows
+            return found
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise LabError(f"{path.name}: not a Parquet file that can be read ({reason})") from None
+
+
+def _check_size(path: Path, group: Any, names: Sequence[str]) -> None:
+    """Refuse to unpack more than the limits, by what the file says of itself."""
+    parts = [group.column(index) for index in range(group.num_columns)]
+    parts = [part for part in parts if part.path_in_schema.partition(".")[0] in names]
+    values = max((part.num_values for part in parts), default=0)
+    unpacked = sum(part.total_uncompressed_size for part in parts)
+    if group.num_rows > MOST_ROWS or values > MOST_VALUES or unpacked > MOST_BYTES:
+        raise LabError(
+            f"{path.name}: {group.num_rows:,} rows, {values:,} values in a column, {unpacked:,} bytes unpacked: more "
+            f"than {MOST_ROWS:,}, {MOST_VALUES:,} or {MOST_BYTES:,}, so it is not shown"
+        )
