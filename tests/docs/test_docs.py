@@ -30,8 +30,17 @@ def test_the_site_builds_without_a_dead_link_and_fetches_nothing(tmp_path: Path)
     for name, text in pages.items():
         fetched = re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?(https?:[^\" >]+)", text)
         assert not fetched, f"{name} fetches {fetched}"
+    for page, said in (("settings", "generations_per_prompt"), ("curves", "extend_or_stop"), ("own", "RewardTask")):
+        assert said in pages[f"api/{page}.html"]
     for command_name in COMMANDS:
         assert f"scalelab {command_name}" in pages["commands.html"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "requirements/README.md"])
+def test_a_page_beside_the_site_links_to_files_that_are_there(name: str) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", (ROOT / name).read_text())
+    gone = [link for link in links if "://" not in link and not (ROOT / name).parent.joinpath(link).exists()]
+    assert not gone
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
