@@ -11,6 +11,8 @@ import argparse
 import errno
 import os
 import socket
+import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ from scalelab.commands.curve_options import add_fit_arguments, add_reading_argum
 from scalelab.errors import LabError
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from scalelab.view.judge import Reading
 
 PORT = 8765
@@ -35,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="address to serve on (default: this machine alone); any other address asks for a token",
     )
     parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"port (default {PORT}; 0: a free one)")
+    parser.add_argument("--until-input-ends", action="store_true", help=argparse.SUPPRESS)  # for `scalelab run`
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,12 +61,20 @@ def run(args: argparse.Namespace) -> int:
     try:
         import uvicorn
 
-        config = uvicorn.Config(make_app(keeper, token), log_level="warning", access_log=False)
-        uvicorn.Server(config).run(sockets=[listening])
+        server = uvicorn.Server(uvicorn.Config(make_app(keeper, token), log_level="warning", access_log=False))
+        if args.until_input_ends:
+            threading.Thread(target=_end_with_input, args=(server,), daemon=True).start()
+        server.run(sockets=[listening])
     finally:
         keeper.stop()
         listening.close()
     return 0
+
+
+def _end_with_input(server: uvicorn.Server) -> None:
+    """Stop a server when standard input ends, as it does when the process at its other end is gone."""
+    sys.stdin.buffer.read()
+    server.should_exit = True
 
 
 def reading(args: argparse.Namespace) -> Reading:

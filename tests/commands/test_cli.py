@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import shtab
-from view_runs import made_run
 
 from scalelab import __version__, cli, doctor
 from scalelab.commands.completion import whole_parser
@@ -22,6 +21,7 @@ from scalelab.commands.output import print_table
 from scalelab.curves import analyse_all, read_sources
 from scalelab.errors import LabError
 from tasks.errors import TaskError
+from tests.helpers.view_runs import made_run
 
 ROOT = Path(__file__).parents[2]
 

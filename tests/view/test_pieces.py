@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from view_runs import add_rollouts
 
 from scalelab.errors import LabError
 from scalelab.view.pieces import FILE, Pieces, read_pieces
 from scalelab.view.rollouts import Rollouts
+from tests.helpers.view_runs import add_rollouts
 
 CORPUS = ["Compute 3 plus 4 mod 7.\nso 0. </think> 0", "naïve café 日本 🙂 🙃"] * 3
 
