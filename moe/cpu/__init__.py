@@ -1,1 +1,1 @@
-"""Code that exists only because Megatron runs without CUDA here; a GPU run uses none of it."""
+"""Code written for runs without CUDA: Megatron on a CPU host, dispatch over gloo, operators that save memory."""

@@ -83,7 +83,7 @@ def rotate(x_ThD: Tensor, cos_T1D: Tensor, sin_T1F: Tensor, interleaved: bool) -
 
 
 class _Rotate(torch.autograd.Function):
-    """Map pairs (a, b) to (a·cos − b·sin, b·cos + a·sin) in place; the backward pass turns the other way."""
+    """Map pairs (a, b) to (a·cos − b·sin, b·cos + a·sin); the backward pass turns the other way."""
 
     @staticmethod
     def forward(ctx: Any, x_ThD: Tensor, cos_T1D: Tensor, sin_T1F: Tensor, interleaved: bool) -> Tensor:

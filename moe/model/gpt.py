@@ -127,12 +127,12 @@ def _norm(kernels: Kernels) -> type:
 class LogProbModel(GPTModel):
     """A GPT model that ends in log-probabilities and entropies instead of logits.
 
-    See `forward`. Entropy carries a gradient while ``entropy_grad`` is set.
+    See `forward`. Entropies carry no gradient.
     """
 
     def __init__(self, *args: Any, fp32_head: bool, head_chunk: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fp32_head, self.head_chunk, self.entropy_grad = fp32_head, head_chunk, False
+        self.fp32_head, self.head_chunk = fp32_head, head_chunk
 
     def _postprocess(self, hidden_states: Tensor, *, labels: Tensor | None, **kwargs: Any) -> Tensor:
         if not self.post_process or labels is None:
@@ -150,7 +150,6 @@ class LogProbModel(GPTModel):
                 labels.squeeze(0),
                 chunk=self.head_chunk,
                 fp32=self.fp32_head,
-                entropy_grad=self.entropy_grad,
                 group=self.pg_collection.tp,
             )
         )

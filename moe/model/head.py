@@ -61,7 +61,6 @@ def token_logprobs(
     *,
     chunk: int,
     fp32: bool = True,
-    entropy_grad: bool = False,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each target and entropy of each distribution, both fp32 (ScaleRL §3.2, FP32 head).
@@ -72,18 +71,16 @@ def token_logprobs(
         targets_T: token ids over the whole vocabulary, int64.
         chunk: tokens whose logits exist at the same time, at most; fewer where they would take over 256 MiB.
         fp32: compute the product in fp32; otherwise in the type of the inputs, only the softmax in fp32.
-        entropy_grad: let gradients flow through the entropy, too.
         group: the tensor-parallel group that shares the vocabulary; None when it is whole.
 
     Returns:
-        (logprobs_T, entropy_T), nats.
+        (logprobs_T, entropy_T), nats; the entropy carries no gradient.
     """
     if group is not None and group.size() == 1:
         group = None
     tokens = min(chunk, max(1, _LOGITS // len(weight_VH)))
     kind = product(hidden_TH.device.type, weight_VH.dtype, fp32).name
-    logprobs_T, entropy_T = _TokenLogprobs.apply(hidden_TH, weight_VH, targets_T, tokens, _PRODUCTS[kind], group)
-    return logprobs_T, entropy_T if entropy_grad else entropy_T.detach()
+    return _TokenLogprobs.apply(hidden_TH, weight_VH, targets_T, tokens, _PRODUCTS[kind], group)
 
 
 class _Fp32:
@@ -187,14 +184,14 @@ class _TokenLogprobs(torch.autograd.Function):
             entropies.append(entropy_C)
             log_sums.append(log_sum_C)
         entropy_T, log_sum_T = torch.cat(entropies), torch.cat(log_sums)
-        ctx.save_for_backward(hidden_TH, weight_VH, targets_T, entropy_T, log_sum_T)
+        ctx.save_for_backward(hidden_TH, weight_VH, targets_T, log_sum_T)
         ctx.chunk, ctx.how, ctx.group, ctx.first = chunk, how, group, first
-        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(entropy_T)
         return torch.cat(logprobs), entropy_T
 
     @staticmethod
-    def backward(ctx: Any, grad_logprobs_T: Tensor | None, grad_entropy_T: Tensor | None) -> tuple:
-        hidden_TH, weight_VH, targets_T, entropy_T, log_sum_T = ctx.saved_tensors
+    def backward(ctx: Any, grad_logprobs_T: Tensor, _: Tensor) -> tuple:
+        hidden_TH, weight_VH, targets_T, log_sum_T = ctx.saved_tensors
         weight, hidden = ctx.how.inputs(weight_VH), ctx.how.inputs(hidden_TH)
         grad_hidden_TH = torch.empty_like(hidden_TH)
         # fp32 whatever the weights' type: this is a sum over all tokens
@@ -205,9 +202,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 ctx.how.logits(hidden[part], weight),
                 targets_T[part] - ctx.first,
                 log_sum_T[part],
-                entropy_T[part],
-                None if grad_logprobs_T is None else grad_logprobs_T[part],
-                None if grad_entropy_T is None else grad_entropy_T[part],
+                grad_logprobs_T[part],
             )
             grad_hidden_TH[part] = _sum(ctx.how.back(grad_CV, weight), ctx.group)
             ctx.how.back(grad_CV.t(), hidden[part], onto=grad_weight_VH)
@@ -238,34 +233,12 @@ def _log_sum_exp_and_entropy(logits_CV: Tensor, group: dist.ProcessGroup | None)
     return log_total_C + top_C, log_total_C - weighted_C / total_C
 
 
-def _grad_logits(
-    logits_CV: Tensor,
-    local_targets_C: Tensor,
-    log_sum_C: Tensor,
-    entropy_C: Tensor,
-    grad_logprobs_C: Tensor | None,
-    grad_entropy_C: Tensor | None,
-) -> Tensor:
-    """Gradient [C, V] of the logits from those of log-probability and entropy, in the place of ``logits_CV``.
+def _grad_logits(logits_CV: Tensor, local_targets_C: Tensor, log_sum_C: Tensor, grad_logprobs_C: Tensor) -> Tensor:
+    """Gradient [C, V] of the logits from that of the log-probabilities, in the place of ``logits_CV``.
 
-    d logprob / d logit_v = 1[v = target] − p_v and d entropy / d logit_v = −p_v · (log p_v + entropy).
+    d logprob / d logit_v = 1[v = target] − p_v.
     """
-    logp_CV = logits_CV.sub_(log_sum_C.unsqueeze(1))
-    scale_C1 = _as_column(grad_logprobs_C, log_sum_C)
-    if grad_entropy_C is None:
-        grad_CV = logp_CV.exp_().mul_(-scale_C1)
-    else:
-        for logp_CB in logp_CV.split(_BLOCK, dim=1):
-            p_CB = logp_CB.exp()
-            surprise_CB = logp_CB.add_(entropy_C.unsqueeze(1)).mul_(grad_entropy_C.unsqueeze(1))
-            surprise_CB.add_(scale_C1).mul_(p_CB).neg_()
-        grad_CV = logp_CV
-    if grad_logprobs_C is not None:
-        held_C = (local_targets_C >= 0) & (local_targets_C < logits_CV.shape[1])
-        index_C1 = local_targets_C.clamp(0, logits_CV.shape[1] - 1).unsqueeze(1)
-        grad_CV.scatter_add_(1, index_C1, (grad_logprobs_C * held_C).unsqueeze(1))
-    return grad_CV
-
-
-def _as_column(grad_C: Tensor | None, like_C: Tensor) -> Tensor:
-    return (torch.zeros_like(like_C) if grad_C is None else grad_C).unsqueeze(1)
+    grad_CV = logits_CV.sub_(log_sum_C.unsqueeze(1)).exp_().mul_(-grad_logprobs_C.unsqueeze(1))
+    held_C = (local_targets_C >= 0) & (local_targets_C < logits_CV.shape[1])
+    index_C1 = local_targets_C.clamp(0, logits_CV.shape[1] - 1).unsqueeze(1)
+    return grad_CV.scatter_add_(1, index_C1, (grad_logprobs_C * held_C).unsqueeze(1))

@@ -25,41 +25,9 @@ from megatron.core.transformer.moe.moe_utils import compute_routing_scores_for_a
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from moe.cpu.operators import rms_norm, swiglu, weigh
 from moe.model.choice import Choice
-
-
-class _RmsNorm(torch.autograd.Function):
-    """x · w / rms(x) over the last axis in fp32, with as little fresh memory as torch's operators allow.
-
-    On a CPU most of the time of such an operator goes into the pages of a new result, not into its arithmetic.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        wide = x.float()
-        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-        ctx.save_for_backward(x, weight, scale)
-        normed = (wide * scale).to(x.dtype)
-        return normed if weight is None else normed.mul_(weight)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        x, weight, scale = ctx.saved_tensors
-        normed = x * scale
-        product = grad * normed  # fp32, as normed is
-        grad_weight = None
-        if weight is None:
-            inner = product.sum(-1)
-        else:
-            wide_weight = weight.to(product.dtype)
-            grad_weight = product.flatten(0, -2).sum(0).to(weight.dtype)
-            inner = product @ wide_weight
-            grad = torch.mul(grad, wide_weight, out=product)
-        inner = inner.div_(-x.shape[-1]).unsqueeze(-1)
-        return normed.mul_(inner).add_(grad).mul_(scale).to(x.dtype), grad_weight, None
 
 
 class RmsNorm(torch.nn.Module):
@@ -73,7 +41,7 @@ class RmsNorm(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis."""
-        return _RmsNorm.apply(x, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class L2Norm(torch.nn.Module):
@@ -85,68 +53,7 @@ class L2Norm(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis."""
-        return _RmsNorm.apply(x, None, self.eps)
-
-
-class _SwiGlu(torch.autograd.Function):
-    """silu(gate) · up of both side by side; gradients overwrite the inputs, which nothing reads again.
-
-    silu is computed twice, which costs less than memory for it.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, gate_up_TF: Tensor) -> Tensor:
-        gate_TI, up_TI = gate_up_TF.chunk(2, dim=-1)
-        ctx.save_for_backward(gate_up_TF)
-        return F.silu(gate_TI).mul_(up_TI)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_TI: Tensor) -> Tensor:
-        gate_up_TF = ctx.saved_tensors[0].detach()
-        gate_TI, up_TI = gate_up_TF.chunk(2, dim=-1)
-        to_open_TI = grad_TI * up_TI
-        torch.ops.aten.silu(gate_TI, out=up_TI).mul_(grad_TI)
-        torch.ops.aten.silu_backward(to_open_TI, gate_TI, grad_input=gate_TI)
-        return gate_up_TF
-
-
-def swiglu(gate_up_TF: Tensor) -> Tensor:
-    """Gated activation of a feed-forward, silu(gate) · up, [..., 2·I] to [..., I].
-
-    Raises:
-        ValueError: for a leaf that requires a gradient, such as a parameter: the backward pass writes over its input.
-    """
-    if gate_up_TF.requires_grad and gate_up_TF.is_leaf:
-        raise ValueError("swiglu writes its gradients over its input; give it an intermediate result")
-    return _SwiGlu.apply(gate_up_TF)
-
-
-class _Weigh(torch.autograd.Function):
-    """Rows times fp32 weights, in the rows' type without a copy of them in fp32."""
-
-    @staticmethod
-    def forward(ctx: Any, rows_TD: Tensor, weights_T: Tensor) -> Tensor:
-        ctx.save_for_backward(rows_TD, weights_T)
-        return torch.mul(rows_TD, weights_T.unsqueeze(1), out=torch.empty_like(rows_TD))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, Tensor]:
-        rows_TD, weights_T = ctx.saved_tensors
-        grad_T = torch.empty_like(weights_T)
-        for at in range(0, len(rows_TD), _ROWS):
-            part = slice(at, at + _ROWS)
-            grad_T[part] = (grad_TD[part].to(weights_T.dtype) * rows_TD[part]).sum(1)
-        return torch.mul(grad_TD, weights_T.unsqueeze(1), out=torch.empty_like(rows_TD)), grad_T
-
-
-_ROWS = 4096  # rows of which fp32 copies exist at the same time
-
-
-def weigh(rows_TD: Tensor, weights_T: Tensor) -> Tensor:
-    """Multiply each row by its fp32 weight, rounding once: [T, D] in the rows' type."""
-    return _Weigh.apply(rows_TD, weights_T)
+        return rms_norm(x, None, self.eps)
 
 
 class SwiGlu(MegatronModule):

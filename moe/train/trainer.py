@@ -113,7 +113,6 @@ class Trainer:
         sequences: Sequence[TrainingSequence],
         loss_fn: LossFunction,
         lr: float | None = None,
-        entropy_grad: bool = False,
     ) -> StepResult:
         """Take one optimiser step on all sequences.
 
@@ -125,7 +124,6 @@ class Trainer:
                 and ranks. Where there is nothing to predict (the first token of a sequence) log-probability
                 and entropy are 0, and must weigh nothing.
             lr: learning rate of this step as it is; None takes the config's with its warm-up.
-            entropy_grad: let gradients flow through the entropy, too.
 
         Raises:
             MoeError: if a gradient was not finite for the config's ``max_skipped``-th time in a row.
@@ -134,15 +132,12 @@ class Trainer:
         plan = self._plan(sequences)
         group = parallel_state.get_data_parallel_group()
         self.model.train()
-        self.model.entropy_grad = entropy_grad
         tokens = sum(len(s) for s in sequences)
         for router in self.model.routers:
             router.step_tokens = tokens
         with cpu_host.megatron(), self._waiting("train_step"):
             self.optimizer.zero_grad()
-            reports = self._run(
-                self._my_micro_batches(sequences, plan[self._data_rank]), partial(_loss, loss_fn, entropy_grad)
-            )
+            reports = self._run(self._my_micro_batches(sequences, plan[self._data_rank]), partial(_loss, loss_fn))
             metrics = parallel.from_last_stage(reduce_metrics(reports, group) if reports else None)
             loads = take_loads(self.model.routers)
             norm, taken = self.optimizer.step(self._learning_rate() if lr is None else lr)
@@ -423,15 +418,13 @@ class _MicroBatch:
         }
 
 
-def _loss(
-    loss_fn: LossFunction, entropy_grad: bool, batch: _MicroBatch, output_2T: Tensor
-) -> tuple[Tensor, int, dict[str, Tensor]]:
+def _loss(loss_fn: LossFunction, batch: _MicroBatch, output_2T: Tensor) -> tuple[Tensor, int, dict[str, Tensor]]:
     """Loss, token count and report of a micro-batch, as Megatron's schedule expects them."""
     logprobs_T, entropy_T = batch.packed.align(output_2T)
-    loss, metrics = loss_fn(logprobs_T, entropy_T if entropy_grad else entropy_T.detach(), batch.extras)
+    loss, metrics = loss_fn(logprobs_T, entropy_T.detach(), batch.extras)
     if not loss.requires_grad:
         # without a backward pass this rank would leave the others waiting for its experts
-        raise MoeError("the loss carries no gradient; make it a sum over logprobs_T (or set entropy_grad)")
+        raise MoeError("the loss carries no gradient; make it a sum over logprobs_T")
     return loss, 0, {**metrics, _LOSS: loss}
 
 

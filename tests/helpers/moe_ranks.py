@@ -167,7 +167,7 @@ def vocabulary_share(rank: int, world: int) -> dict[str, torch.Tensor]:
     hidden = problem["hidden"].requires_grad_()
     weight = problem["weight"].chunk(world)[rank].clone().requires_grad_()
     group = torch.distributed.group.WORLD
-    out = torch.stack(token_logprobs(hidden, weight, problem["targets"], chunk=4, entropy_grad=True, group=group))
+    out = torch.stack(token_logprobs(hidden, weight, problem["targets"], chunk=4, group=group))
     out.backward(problem["grads"])
     return {"out": out.detach(), "hidden": hidden.grad, "weight": weight.grad}
 

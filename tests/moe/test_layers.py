@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from moe.cpu.operators import swiglu, weigh
 from moe.model.attention import rotate
-from moe.model.layers import L2Norm, RmsNorm, swiglu, weigh
+from moe.model.layers import L2Norm, RmsNorm
 from moe.train.packing import turn_of
 
 

@@ -95,7 +95,7 @@ def test_what_ranks_saved_is_exported_whole_without_them(told, tmp_path):
 def test_a_vocabulary_cut_over_ranks_gives_the_same_logprobs(told):
     problem = vocabulary_problem()
     hidden, weight = problem["hidden"].requires_grad_(), problem["weight"].requires_grad_()
-    whole = torch.stack(token_logprobs(hidden, weight, problem["targets"], chunk=13, entropy_grad=True))
+    whole = torch.stack(token_logprobs(hidden, weight, problem["targets"], chunk=13))
     whole.backward(problem["grads"])
     parts = [rank["vocabulary"] for rank in told["all"]]
     for part in parts:
