@@ -154,7 +154,7 @@ class Fits:
         )
 
     def outlook(self) -> pandas.DataFrame:
-        """What twice the compute would add to every curve, and whether that is worth it."""
+        """Gain of doubling every curve's compute, and whether it is worthwhile."""
         found = [(one, extend_or_stop(one)) for one in self.analyses]
         return _frame(
             {"run": one.fit.curve.run, "task": one.fit.curve.task, "gain_if_doubled": gain.gain_if_doubled}

@@ -90,7 +90,7 @@ _BOX = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
 def committed(answer: str) -> str:
-    r"""What an answer commits itself to: its last `\boxed{}`, its last `<answer>`, or all of it."""
+    r"""The part of an answer that counts: its last `\boxed{}`, its last `<answer>`, or all of it."""
     _, opened, rest = answer.rpartition("<answer>")
     if opened:
         return rest.partition("</answer>")[0].strip()

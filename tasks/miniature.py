@@ -1,4 +1,4 @@
-"""What the miniature tasks share: seeded problems, splits by problem text, and a teacher who makes mistakes.
+"""Code shared by the miniature tasks: seeded problems, splits by problem text, and a teacher who makes mistakes.
 
 A miniature is a task that a model of a million parameters can learn on two cores. Its prompts end with `<think>`,
 so that a completion begins with the working; `trace` shows working and answer as a sloppy teacher would write them.

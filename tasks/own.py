@@ -23,7 +23,7 @@ from tasks.types import Message, Prompt
 
 @dataclass(frozen=True)
 class Asking:
-    """How the problems of a task are asked and their answers rewarded."""
+    """Settings of a task's prompts and rewards."""
 
     thinking: bool = False
     """Completions begin inside `<think>`, and only what follows `</think>` is graded."""
@@ -58,7 +58,7 @@ class Asking:
 
     @property
     def has_thinking(self) -> bool:
-        """Whether completions begin inside `<think>`."""
+        """True if completions begin inside `<think>`."""
         return self.thinking
 
     def asked(self, task: str, text: str, gold: Any, meta: dict[str, Any] | None = None) -> Prompt:
@@ -163,7 +163,7 @@ class FunctionTask(Asking):
         return self._split[0][:n]
 
     def reward(self, prompt: Prompt, answer: str) -> Reward:
-        """What the function returns."""
+        """Call the function and return its reward."""
         return self._function(prompt, answer)
 
     def verifier(self) -> RewardVerifier:

@@ -49,11 +49,11 @@ class Procedural(ABC):
 
     @property
     def has_thinking(self) -> bool:
-        """Whether completions begin inside `<think>`."""
+        """True if completions begin inside `<think>`."""
         return True
 
     def describe(self) -> dict[str, Any]:
-        """Nothing: the fields, which are in the configuration, say it all."""
+        """An empty description: the fields, which are in the configuration, say all."""
         return {}
 
     @abstractmethod

@@ -20,7 +20,7 @@ Reward = float | Mapping[str, float]
 
 
 class Rewarding(Protocol):
-    """What a task must have for its completions to be graded by `RewardVerifier`: plain picklable configuration."""
+    """Requirements on a task that `RewardVerifier` grades: plain picklable configuration."""
 
     @property
     def name(self) -> str:
@@ -29,7 +29,7 @@ class Rewarding(Protocol):
 
     @property
     def has_thinking(self) -> bool:
-        """Whether only what follows `</think>` is graded."""
+        """True if only the text after `</think>` is graded."""
         ...
 
     @property
@@ -64,7 +64,7 @@ class RewardVerifier:
     """
 
     def __init__(self, task: Rewarding) -> None:
-        """Nothing starts before the first completion.
+        """Prepare a verifier; its processes start with the first completion.
 
         Args:
             task: configuration; its module must be importable.
@@ -150,7 +150,7 @@ def weighted(reward: Any, weights: Mapping[str, float] | None) -> tuple[float, d
 
 
 def service(payload: bytes) -> Callable[[Any], Any]:
-    """What a worker of `tasks.bounded` answers requests with: a prompt and an answer → the task's reward."""
+    """Service of a worker of `tasks.bounded`: (prompt, answer) → the task's reward."""
     task: Rewarding = pickle.loads(payload)
 
     def answer(request: Any) -> Any:

@@ -14,12 +14,12 @@ def stable_number(*parts: object) -> int:
 
 
 def in_held_out(text: str, share: float) -> bool:
-    """Whether a problem belongs to the held-out split: decided by its text, so two splits never share a problem."""
+    """True if a problem belongs to the held-out split: decided by its text, so two splits never share a problem."""
     return stable_number("held out", text) < share * 2**62
 
 
 def epoch_position(index: int, size: int, seed: int) -> int:
-    """Which of `size` items comes at place `index` of an endless stream that permutes them anew every epoch."""
+    """Index of the item at place `index` of an endless stream that permutes `size` items anew every epoch."""
     return _permutation(size, seed, index // size)[index % size]
 
 

@@ -50,7 +50,7 @@ class Task(Protocol):
 
     @property
     def has_thinking(self) -> bool:
-        """Whether completions begin inside `<think>`; if not, the whole completion is graded."""
+        """True if completions begin inside `<think>`; if not, the whole completion is graded."""
         ...
 
     def prompt(self, index: int) -> Prompt:
@@ -70,7 +70,7 @@ class Task(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Where the problems come from (JSON-able), for a run's manifest; empty if there is nothing to say."""
+        """Origin of the problems (JSON-able), for a run's manifest; empty if there is nothing to say."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Where thinking ends: completions are `… </think> answer`, and only the answer is graded (ScaleRL A.3)."""
+"""The end of thinking: completions are `… </think> answer`, and only the answer is graded (ScaleRL A.3)."""
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"

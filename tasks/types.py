@@ -47,7 +47,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a verifier says of one completion.
+    """A verifier's judgement of one completion.
 
     Attributes:
         outcome: `passed` or `failed` judge the completion; `timeout` and `memory` say that running or

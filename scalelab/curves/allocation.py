@@ -1,4 +1,4 @@
-"""Where a budget goes: runs on scaling axes, one after the other, each where it helps the choice most.
+"""Allocation of a budget to runs on scaling axes, one after the other, each where it helps the choice most.
 
 Axes of arrays: `_K` candidates, `_M` draws, `_Q` nodes of a quadrature.
 """
@@ -126,7 +126,7 @@ def label(at: Mapping[str, float]) -> str:
 
 
 def _reason(mean_K: Array, best_K: Array, pick: int, interval: Interval, compute: float) -> str:
-    """Why a run is the next: its forecast beside that of the most promising candidate."""
+    """Reason to make a run next: its forecast beside that of the most promising candidate."""
     low, high = interval
     leader = int(mean_K.argmax())
     foretold = f"its pass rate at {compute:,g} is foretold as {mean_K[pick]:.3f} [{low:.3f}, {high:.3f}]"

@@ -32,7 +32,7 @@ or of `MARGIN` where the interval is narrower than that."""
 
 @dataclass(frozen=True)
 class Options:
-    """How to fit.
+    """Settings of a fit.
 
     Attributes:
         method: `joint` (sigmoid, all parameters at once), `paper` (its grid), `power` (power law, all at once).
@@ -69,7 +69,7 @@ class Options:
 
 @dataclass(frozen=True)
 class BackTest:
-    """How a fit of the first half of the budget foretold the rest.
+    """Forecast of the second half of the budget by a fit of the first half, beside the measured points.
 
     Its evaluations share their forecast, so that most of them are inside or most of them outside their intervals
     together. The statement to judge it by is therefore about their mean: `inside` holds for a share `level` of runs.
@@ -102,7 +102,7 @@ class BackTest:
 
     @property
     def inside(self) -> bool:
-        """Whether the mean that came is inside its interval."""
+        """True if the measured mean is inside its interval."""
         return self.interval[0] <= self.measured <= self.interval[1]
 
     @property

@@ -1,4 +1,4 @@
-"""Which recipe scales better: by A first, then by B at a common A (ScaleRL §3.2, A.5), with probabilities.
+"""Ranking of recipes by scaling: by A first, then by B at a common A (ScaleRL §3.2, A.5), with probabilities.
 
 A recipe is judged by its runs, and runs of one recipe differ: the paper's three ended ±0.015 apart. How much is learnt
 from all recipes that have several seeds, over all tasks; recipes that share their seeds are compared within them
@@ -102,7 +102,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where the curves of two runs cross.
+    """Crossing of two runs' curves.
 
     Attributes:
         first: a run.
@@ -334,7 +334,7 @@ def _difference(
 def _notes(
     entries: Sequence[Entry], rates: Effects, at: float, spread: float | None, measured: bool
 ) -> tuple[str, ...]:
-    """What the reader should know: where the spread comes from, and where rank and probability disagree."""
+    """Notes for the reader: the source of the spread, and disagreements of rank and probability."""
     notes = []
     single = [entry.run for entry in entries if len(entry.analysis.fit.curve.seeds) == 1]
     low, high = equal_tailed(rates.spread_M, 0.8)
@@ -409,7 +409,7 @@ LEAD = 0.8
 
 
 def crossing(first: Analysis, second: Analysis, size: int = 1000) -> Crossing:
-    """Where two curves cross, on a logarithmic grid from the first evaluation to a hundred times the compute spent."""
+    """Crossing of two curves on a logarithmic grid, from the first evaluation to a hundred times the compute."""
     return _crossings([first, second], size)[0]
 
 

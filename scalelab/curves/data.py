@@ -67,7 +67,7 @@ class Curve:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Name of the curve in messages."""
         return f"{self.run} · {self.task}" if self.task else self.run
 
     def select(self, keep_N: np.ndarray) -> Curve:

@@ -1,4 +1,4 @@
-"""How many seeds, evaluations and prompts it takes to tell two recipes apart.
+"""Number of seeds, evaluations and prompts needed to tell two recipes apart.
 
 A run's number (its pass rate at the end of its budget, or its A) errs by what its evaluations leave open and by what
 makes seeds differ. With S seeds of each recipe, the difference of two means has the variance 2 (spread² + error²) / S,
@@ -26,7 +26,7 @@ MOST_SEEDS = 100
 
 @dataclass(frozen=True)
 class Plan:
-    """What is going to be run.
+    """Plan of runs, evaluations and prompts.
 
     Attributes:
         spread: standard deviation between runs of one recipe, what paired seeds share left out.

@@ -1,4 +1,4 @@
-"""What further compute would bring: values with intervals, compute for a target, and whether to extend a run."""
+"""Effect of further compute: values with intervals, compute for a target, and advice to extend a run or not."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Extension:
-    """Whether to go on.
+    """Advice to extend a run or to stop.
 
     Attributes:
         spent: compute so far.
@@ -132,7 +132,7 @@ def compute_for(analysis: Analysis, target: float) -> Target:
 
 
 def extend_or_stop(analysis: Analysis, worthwhile: float = WORTHWHILE) -> Extension:
-    """What doubling the budget would bring, and whether that is worth it."""
+    """Estimate the gain of doubling the budget, and whether it is worthwhile."""
     if not worthwhile >= 0:
         raise LabError(f"a gain of {worthwhile:g} is none: give the pass rate that doubling the budget is to add")
     spent = analysis.fit.window[1]

@@ -53,7 +53,7 @@ LOG_B = Scales(unit=8.0)
 
 @dataclass(frozen=True)
 class Effects:
-    """What the runs leave possible of their recipes.
+    """Draws of the recipes' effects, given their runs.
 
     Attributes:
         recipes: names.

@@ -41,7 +41,7 @@ GRID = np.linspace(-2.5, 3.5, 16), np.linspace(-1, 3, 5)
 
 @dataclass(frozen=True)
 class Beliefs:
-    """What is believed of a law before the runs are seen, for θ = (logit R0, logit A, ln B, ln C_mid).
+    """Prior beliefs about a law, for θ = (logit R0, logit A, ln B, ln C_mid).
 
     Attributes:
         slope: standard deviation of β, for an axis that grows e-fold (or by one, where it is linear). With A near 0.6,

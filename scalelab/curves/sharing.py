@@ -74,7 +74,7 @@ class JointFit:
 
 @dataclass(frozen=True)
 class SharingTest:
-    """Whether curves share parameters.
+    """Test of whether curves share parameters.
 
     Attributes:
         over: what the curves are: `tasks` or `runs`.
@@ -197,7 +197,7 @@ def _pose_all(fits: Sequence[Fit], shared: Sequence[str]) -> tuple[list[Problem]
 
 
 def _layout(count: int, shared: Sequence[str], fixed: Sequence[bool]) -> tuple[np.ndarray, int]:
-    """Which free parameter each curve's parameter is, `[J, P]`, and how many there are; a given R0 is never shared."""
+    """Index of each curve's parameters among the free ones, `[J, P]`, and their number; a given R0 is not shared."""
     index_JP, free = np.zeros((count, 4), int), 0
     for column, name in enumerate(COORDINATES):
         if name in shared and not (name == "R0" and any(fixed)):

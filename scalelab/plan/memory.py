@@ -87,7 +87,7 @@ def trainer_memory(
 
 
 def activation_bytes(hf_config: dict[str, Any], config: TrainerConfig, longest: int, stage: int = 0) -> float:
-    """What a rank keeps of its micro-batches in flight for the backward pass.
+    """Activations that a rank keeps of its micro-batches in flight for the backward pass.
 
     The first of p pipeline stages has p micro-batches in flight (1F1B, arXiv 2104.04473 §2.2), the last has one. A rank
     holds 1/context of a row. With recomputation, one layer at a time is there in full, too.

@@ -64,7 +64,7 @@ class Placement:
         }
 
     def options(self) -> str:
-        """The same placement as options of the command line."""
+        """Options of the command line for this placement."""
         return " ".join(f"--set {name}={value!r}" for name, value in self.settings().items())
 
 

@@ -36,60 +36,60 @@ class TrainerLostError(LabError):
 
 
 class Work(Protocol):
-    """What groups are made of: prompts and rollouts, or lengths alone."""
+    """Groups for the loop: of prompts and rollouts, or of lengths alone."""
 
     generations: int
     """Completions of a group."""
 
     def requests(self, name: str, prompt: Any) -> Any:
-        """What the engines are asked for a group."""
+        """Make the engines' requests for a group."""
 
     def rollouts(self, prompt: Any, completions: Any, verdicts: Any) -> Any:
         """The graded completions of a group."""
 
     def judge(self, rollouts: Any) -> tuple[float | None, str | None]:
-        """A group's pass rate, and why it is made up for by another (None: it is trained on)."""
+        """A group's pass rate, and the reason to replace it by another (None: it is trained on)."""
 
     def step(self, groups: list[Any], version: int) -> Any:
         """The training sequences of a step on these groups, with the step's metrics."""
 
 
 class Evaluation(Protocol):
-    """How the curve is measured while the run goes on."""
+    """Evaluation of the policy while the run goes on."""
 
     @property
     def holds_draws(self) -> bool:
-        """Whether no group may be started yet."""
+        """True if no group may be started yet."""
 
     @property
     def holds_weights(self) -> bool:
-        """Whether the engines have to keep the weights that they hold."""
+        """True if the engines have to keep the weights that they hold."""
 
     def due(self, version: int) -> None:
         """Ask for an evaluation of these weights, or of the first later ones."""
 
     def awaits(self, updating: bool) -> bool:
-        """Whether an evaluation waits for weights that are on their way, which no step must overtake."""
+        """True if an evaluation waits for weights on their way, which no step must overtake."""
 
     def done(self, version: int) -> bool:
-        """Whether these weights are measured."""
+        """True if these weights are evaluated."""
 
     async def serve(self) -> None:
-        """Measure what is due, until cancelled."""
+        """Evaluate what is due, until cancelled."""
 
 
 class Journal(Protocol):
-    """Who is told what happens."""
+    """Receiver of the loop's events."""
 
     def charge(self, stepping: bool) -> None:
         """Charge the time since the last charge to the ledger; `stepping` says whether the trainer was at work."""
 
     def stepped(self, names: list[str], step: Any, result: Any, seconds: dict[str, float]) -> LabError | None:
-        """Write an optimiser step down, just after it was booked; returns why the run must stop, if it must."""
+        """Write an optimiser step just after it was booked; returns the reason to stop the run, if there is one."""
 
 
 class Home(Protocol):
-    """Checkpoints, and what happens between two stretches."""
+    """Checkpoints, and the work between two stretches."""
 
     rests: bool
     """Whether a stretch ends at every checkpoint: everything in flight is dropped then, and started again."""
@@ -105,14 +105,14 @@ class Home(Protocol):
         """
 
     async def rest(self) -> None:
-        """Take a checkpoint, and measure what is due while the engines have nothing else to do."""
+        """Take a checkpoint, and evaluate what is due while the engines have nothing else to do."""
 
     async def go_back(self, error: TrainerLostError) -> None:
         """Replace the trainer; put it and the books back to the newest checkpoint."""
 
 
 class _StretchOver(Exception):  # noqa: N818 - no error: it cancels what a stretch has in flight
-    """The stretch has ended in order."""
+    """The end of a stretch in order."""
 
 
 @dataclass(eq=False)
@@ -190,7 +190,7 @@ class Loop:
             await self.home.go_back(lost)
 
     def services(self) -> list[Coroutine[Any, Any, None]]:
-        """What outlives a lost trainer: the engines with their weights, and the graders."""
+        """Run the services that outlive a lost trainer: the engines with their weights, and the graders."""
         return [self.engines.serve(), self.graders.serve()]
 
     async def resume(self) -> None:
@@ -217,7 +217,7 @@ class Loop:
                 self.spawn(self.group(name), name=name)
 
     async def group(self, name: str) -> None:
-        """Live one group's life: prompt → requests → completions → verdicts → rollouts.
+        """Take one group through its life: prompt → requests → completions → verdicts → rollouts.
 
         Consumes: a drawn prompt. Waits for: engines, graders. Produces: a finished group, or a dropped one that another
         takes the place of.
@@ -289,30 +289,30 @@ class Loop:
 
     @property
     def budget_spent(self) -> bool:
-        """Whether no further step may start."""
+        """True if no further step may start."""
         hours = self.budget.hours
         return self.books.version >= self.budget.steps or (hours is not None and self.books.ledger.compute >= hours)
 
     @property
     def over(self) -> bool:
-        """Whether the run was asked to stop, or has spent its budget and measured the policy that it bought."""
+        """True if the run was asked to stop, or has spent its budget and evaluated its last policy."""
         return self.stopping or (self.budget_spent and self.evaluation.done(self.books.version))
 
     def admitted(self) -> int:
-        """How many groups may be started now."""
+        """Number of groups that may be started now."""
         if self.behind or self.stopping or self.evaluation.holds_draws or self.budget_spent:
             return 0
         room = self.engines.room // self.work.generations if self.graders.room > 0 else 0
         return min(room, self.books.schedule.may_start(self.engines.version)) if room > 0 else 0
 
     def batch(self) -> list[str] | None:
-        """The groups of the next step, unless weights that are due have to leave first."""
+        """The groups of the next step; None while one has to wait, or weights that are due have to leave first."""
         if self.publication_due() or self.evaluation.awaits(self.updating):
             return None
         return self.books.schedule.batch()
 
     def publication_due(self) -> bool:
-        """Whether the newest weights can leave for the engines."""
+        """True if the newest weights can leave for the engines."""
         if self.stepping or self.updating or self.behind or self.evaluation.holds_weights:
             return False
         if self.engines.version == self.books.version:

@@ -121,14 +121,14 @@ class Sweep:
             self._launch(self.waiting.pop(0))
 
     def _fits(self, member: Member) -> bool:
-        """Whether there is room for a run beside those that go on."""
+        """True if there is room for a run beside those that go on."""
         if self.options.devices is None:
             return len(self.running) < self.options.jobs
         return sum(child.member.devices for child in self.running) + member.devices <= self.options.devices
 
     @property
     def _side_by_side(self) -> bool:
-        """Whether runs may go on at the same time, and need logs of their own."""
+        """True if runs may go on at the same time, and need logs of their own."""
         return self.options.devices is not None or self.options.jobs > 1
 
     def _launch(self, member: Member) -> None:

@@ -49,7 +49,7 @@ def answers(
 
 
 def _lead(one: Mapping[str, Any]) -> str:
-    """Who leads a ranking, and how sure that is against its strongest rival."""
+    """The leader of a ranking, and its probability against the strongest rival."""
     leader, *others = one["entries"]
     beats = {run: chance for run, chance in leader["beats"].items() if chance is not None}
     start = f"{leader['run']} leads {len(others) + 1} recipes with A = {value(leader['A'], leader['A_interval'])}"
@@ -75,7 +75,7 @@ def _alone(fit: Mapping[str, Any]) -> str:
 
 
 def _outlook(fit: Mapping[str, Any], name: bool) -> str:
-    """What twice the compute would bring."""
+    """Gain of doubling the compute."""
     extension = fit["extension"]
     low, high = extension["interval"]
     gain = f"{extension['gain_if_doubled']:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", "\u2212")

@@ -67,7 +67,7 @@ class Kept:
 
 
 def user_folder() -> Path:
-    """Where a user's fits are kept: under `SCALELAB_CACHE`, by default `~/.cache/scalelab`."""
+    """Folder of a user's fits: under `SCALELAB_CACHE`, by default `~/.cache/scalelab`."""
     return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab")) / "fits"
 
 

@@ -34,7 +34,7 @@ DRAWS = 400
 
 @dataclass(frozen=True)
 class Reading:
-    """How sources are read as curves.
+    """Settings for reading sources as curves.
 
     Attributes:
         columns: our name of a column → the source's name for it.
@@ -108,7 +108,7 @@ class Judge:
         return self._kept.get(key_of("compare", *map(self.key, fitted)), lambda: self._compare(fitted))
 
     def parallel(self, curves: Sequence[Curve]) -> dict[str, Any] | None:
-        """Whether the tasks of one recipe share B; None if fewer than two of them carry a fit."""
+        """True if the tasks of one recipe share B; None if fewer than two of them carry a fit."""
         fitted = [item for item in curves if "refused" not in self.fit(item)]
         if len(fitted) < 2:
             return None

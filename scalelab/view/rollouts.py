@@ -37,7 +37,7 @@ MOST_TOKENS = 50_000
 
 @dataclass(frozen=True)
 class Filter:
-    """Which completions are asked for; what is not given does not filter.
+    """Conditions on completions; those that are not given do not filter.
 
     Attributes:
         kind: `step` for evaluations, `train` for training.
@@ -297,7 +297,7 @@ def _previewed(path: Path, at: Sequence[int], names: Sequence[str]) -> dict[str,
 
 
 def _holds(path: Path, at_R: np.ndarray, text: str) -> np.ndarray:
-    """Which of some rows hold a text, in any case, in the completion, the prompt or the detail, `bool[len(at_R)]`."""
+    """Find the rows that hold a text, in any case, in completion, prompt or detail, `bool[len(at_R)]`."""
     found, wanted = np.zeros(len(at_R), bool), text.casefold()
     for values in take_rows(path, at_R.tolist(), ["completion", "prompt", "detail"]).values():
         found |= np.array([value is not None and wanted in str(value).casefold() for value in values], bool)

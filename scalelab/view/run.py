@@ -67,7 +67,7 @@ class ViewedRun:
         return True
 
     def _status_changed(self) -> bool:
-        """Whether the status is another than the last time: a run falls silent without a change to its files."""
+        """True if the status differs from the last time: a run falls silent without a change to its files."""
         before, self._said = self._said, self.status
         return before != self._said
 
@@ -111,7 +111,7 @@ class ViewedRun:
         return status
 
     def unusual(self) -> list[dict[str, Any]]:
-        """What is unusual about it, the worst first."""
+        """Unusual events of the run, the worst first."""
         problems = self.problems + self.rollouts.problems
         return unusual(
             self.points, self._records("alarms.jsonl"), self._records("faults.jsonl"), problems[:20], self.status
@@ -144,7 +144,7 @@ class ViewedRun:
         return self._lines[name].records
 
     def _try(self, read: Callable[[], Any]) -> Any:
-        """What a reader gives, or None with its complaint among the problems."""
+        """The value that a reader gives; an error goes to the problems, and None is returned."""
         try:
             return read()
         except (LabError, OSError) as error:
@@ -190,7 +190,7 @@ class ViewedRun:
         return max(shares, default=None)
 
     def _written(self) -> float:
-        """When the run last wrote a line."""
+        """Time of the run's last line."""
         times = [path.stat().st_mtime for name in (*FILES, "manifest.json") if (path := self._path(name)) is not None]
         return max(times, default=0.0)
 
@@ -201,7 +201,7 @@ class ViewedRun:
             return None
 
     def _stamp(self) -> object:
-        """What changes whenever a file of the run does."""
+        """Stamp that changes whenever a file of the run does."""
         if not self.member.folder:
             files = [self.member.path] if self.member.path.is_file() else sorted(self.member.path.glob("*"))
         else:

@@ -1,4 +1,4 @@
-"""What the `config.gin` files of runs say, as text for the page, and what differs between runs."""
+"""Bindings in the `config.gin` files of runs as text for the page, and the differences between runs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def completions_per_step(found: Mapping[str, str]) -> int | None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run stands on the scaling axes, and all else that its configuration says."""
+    """A run's place on the scaling axes, and the rest of its configuration."""
 
     values: dict[str, int]
     rest: frozenset[tuple[str, str]]

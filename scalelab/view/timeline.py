@@ -1,4 +1,4 @@
-"""Who waits for whom: the phases of the trainer, idle generators, evaluations, losses and alarms on one clock."""
+"""Time line of a run: phases of the trainer, idle generators, evaluations, losses and alarms on one clock."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _block(
 
 
 def _losses(faults: Sequence[Record], zero: float) -> list[dict[str, Any]]:
-    """What was lost, from when until it was replaced."""
+    """Losses, each with its beginning and the time of its replacement."""
     losses: list[dict[str, Any]] = []
     for fault in faults:
         at = number(fault.get("time"))

@@ -1,4 +1,4 @@
-"""What is unusual about a run: falls of a pass rate, alarms, losses and restarts, lines that cannot be read."""
+"""Unusual events of a run: falls of a pass rate, alarms, losses and restarts, lines that cannot be read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_OF_A_KIND = 8
 
 
 def falls(points: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Where a pass rate fell by more than chance allows, and whether it came back.
+    """Falls of a pass rate by more than chance allows, and whether it recovered.
 
     The spread of a difference is the larger of its standard error, √(s₁² + s₂²), and of what this run's evaluations
     usually jump by in the run's later half: 1.4826 times the median of |difference − median difference|, which is a
@@ -79,7 +79,7 @@ def unusual(
     problems: Sequence[str],
     status: str,
 ) -> list[dict[str, Any]]:
-    """What is unusual about one run, the worst first.
+    """Unusual events of one run, the worst first.
 
     Args:
         points: its tasks' points.

@@ -37,7 +37,7 @@ CLEAN = {"PYTHONPATH": str(Path(__file__).parents[__name__.count(".")]), "PYTHON
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one request.
+    """Result of one request.
 
     Attributes:
         status: `done`; `raised` an exception, with its text as the value; or why there is no answer.

@@ -32,7 +32,7 @@ _LONGEST_REASON = 300
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker is for.
+    """Settings of a worker.
 
     Attributes:
         parent: process id of who started it; the worker dies with it.

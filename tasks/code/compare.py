@@ -23,7 +23,7 @@ from tasks.errors import TaskError
 
 @dataclass(frozen=True)
 class Comparison:
-    """How values are compared.
+    """Rules for comparing values.
 
     Attributes:
         tolerance: two floats agree if they differ by at most this, relative to the larger or absolutely.
@@ -40,7 +40,7 @@ class Comparison:
             raise TaskError(f"float tolerance is {self.tolerance}: give a number in [0, 1)")
 
     def same(self, expected: Any, actual: Any) -> bool:
-        """Whether two written values are the same.
+        """True if two written values are the same.
 
         Raises:
             ValueError: one of them is no written value.
@@ -72,7 +72,7 @@ class Comparison:
         return mine.keys() == theirs.keys() and all(self.same(value, theirs[key]) for key, value in mine.items())
 
     def close(self, expected: float, actual: float) -> bool:
-        """Whether two numbers agree within the tolerance; NaN agrees with itself."""
+        """True if two numbers agree within the tolerance; NaN agrees with itself."""
         if math.isnan(expected):
             return math.isnan(actual)
         try:

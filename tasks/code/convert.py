@@ -86,7 +86,7 @@ def _asserts(tree: ast.Module) -> tuple[str, list[ast.expr]]:
 
 
 def _conditions(statements: list[ast.stmt]) -> Iterator[ast.expr]:
-    """What a list of asserts asserts; statements without effect on it are skipped, others refused."""
+    """Conditions that a list of asserts states; statements without effect on it are skipped, others refused."""
     for node in statements:
         if isinstance(node, ast.Assert):
             if not (isinstance(node.test, ast.Constant) and node.test.value is True):

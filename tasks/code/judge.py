@@ -25,7 +25,7 @@ RunJob = Callable[[Job, Limits | None], Result]
 
 
 class Judgement(NamedTuple):
-    """What tests say of a program.
+    """Result of tests of a program.
 
     Attributes:
         outcome: as in a verdict.
@@ -166,7 +166,7 @@ def _judge_asserts(tests: AssertTests, code: str, run: RunJob) -> Judgement:
 
 
 def _answers(tests: AssertTests, calls: list[Any], code: str, run: RunJob) -> list[Any] | Judgement:
-    """What the program answers to calls, or why it does not."""
+    """A program's answers to calls, or the reason for having none."""
     asked = json.dumps(calls)
     result = run(Job("call", code, tests.prelude, "", tests.entry_point, asked, keep_going=True), None)
     lines = _lines(result, len(calls) + 1)
@@ -190,7 +190,7 @@ def _line(text: bytes) -> list[Any]:
 
 
 def _ended(result: Result, line: list[Any]) -> Judgement:
-    """Why a program gave no more answers: how its process ended, and its last line."""
+    """The reason why a program gave no more answers: how its process ended, and its last line."""
     match result.ending:
         case "timeout":
             return Judgement("timeout", f"still running after {result.seconds:.1f} s of processor time and waiting")

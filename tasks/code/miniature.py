@@ -29,7 +29,7 @@ class Operation:
 
     @property
     def takes_number(self) -> bool:
-        """Whether the operation has a constant."""
+        """True if the operation has a constant."""
         return "{n}" in self.words
 
 
@@ -121,7 +121,7 @@ class CodeMiniature(Miniature):
 
 
 def run(steps: Sequence[Step], x: int) -> int:
-    """What the operations make of `x`."""
+    """Apply the operations to `x`."""
     for name, n in steps:
         x = OPERATIONS[name].apply(x, n)
     return x
@@ -138,7 +138,7 @@ def _line(rng: random.Random) -> list[Step]:
 
 
 def _misread(step: Step, rng: random.Random) -> Step:
-    """The same operation with its constant off by one."""
+    """Copy the operation with its constant off by one."""
     name, n = step
     return name, n + rng.choice((-1, 1))
 

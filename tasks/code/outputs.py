@@ -26,7 +26,7 @@ _LONGEST_NUMBER = 400
 
 @dataclass(frozen=True)
 class Checker:
-    """How outputs are compared.
+    """Rules for comparing outputs.
 
     Attributes:
         kind: one of `CHECKERS`; empty with `code`.
@@ -39,7 +39,7 @@ class Checker:
     code: str = ""
 
     def same(self, expected: str, actual: str) -> bool:
-        """Whether two outputs agree.
+        """True if two outputs agree.
 
         Space around words and empty lines do not count, nor the case of yes and no. Numbers agree within the tolerance
         where the expected one is written with a point or an exponent.

@@ -98,7 +98,7 @@ class DatasetTask(ABC):
 
     @property
     def has_thinking(self) -> bool:
-        """Whether completions begin inside `<think>`."""
+        """True if completions begin inside `<think>`."""
         return self.thinking
 
     @property
@@ -135,7 +135,7 @@ class DatasetTask(ABC):
         return self._items[1]
 
     def describe(self) -> dict[str, Any]:
-        """Where the problems come from and how they were split, for a run's manifest."""
+        """Origin of the problems and their split, for a run's manifest."""
         return {
             **provenance(self.dataset, self.folder, self.revision),
             "against": [provenance(name, self.folder) for name in self.against],

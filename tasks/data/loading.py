@@ -49,7 +49,7 @@ def load(dataset: str, folder: str | None = None, revision: str | None = None) -
 
 
 def provenance(dataset: str, folder: str | None = None, revision: str | None = None) -> dict[str, str]:
-    """Where a data set comes from, exactly enough to get the same rows again: hub and commit, or file and SHA-256.
+    """Origin of a data set, exact enough to get the same rows again: hub and commit, or file and SHA-256.
 
     Raises:
         TaskError: the file is not there, or the hub does not answer for a set that is not pinned.

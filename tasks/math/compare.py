@@ -29,12 +29,12 @@ _POINTS = ("0.73718256", "-1.61927341", "2.90415537", "-0.31415826", "5.47721093
 
 
 def service(_: bytes) -> Callable[[Any], bool]:
-    """What a worker of `tasks.bounded` answers requests with: (gold, answer) → whether they are equal."""
+    """Service of a worker of `tasks.bounded`: (gold, answer) → True if they are equal."""
     return lambda pair: equal(*pair)
 
 
 def equal(gold: str, answer: str) -> bool:
-    """Whether two normalised answers mean the same.
+    """True if two normalised answers mean the same.
 
     Raises:
         MemoryError: the comparison needs more memory than the process may have.
@@ -94,7 +94,7 @@ def _bare(gold: Any, answer: Any) -> tuple[Any, Any]:
 
 
 def _same_scalar(gold: Any, answer: Any) -> bool | None:
-    """Whether two numbers or formulas have the same values; None if they are something else or have no value.
+    """True if two numbers or formulas have the same values; None if they are something else or have no value.
 
     Numbers without a decimal point are compared exactly. Formulas are compared at a few points to thirty digits, which
     is quicker than `simplify` and misses nothing that it finds.
@@ -121,7 +121,7 @@ def _same_scalar(gold: Any, answer: Any) -> bool | None:
 
 
 def _same_exactly(gold: Any, answer: Any) -> bool | None:
-    """Whether two exact numbers are equal; None where that is not known, or they have no finite value."""
+    """True if two exact numbers are equal; None where that is not known, or they have no finite value."""
     if gold.is_Rational and answer.is_Rational:
         return bool(gold == answer)
     difference = (gold - answer).evalf(_DIGITS, maxn=_MOST_DIGITS)

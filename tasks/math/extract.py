@@ -35,7 +35,7 @@ def extract_answer(text: str) -> str | None:
 
 
 def _braced(text: str, opening: int) -> str | None:
-    """What stands between the brace at `opening` and its partner, if that is near enough."""
+    """Text between the brace at `opening` and its partner, if that is near enough."""
     depth, position = 0, opening
     end = min(len(text), opening + MAX_ANSWER + 2)
     while position < end:
@@ -53,7 +53,7 @@ def _braced(text: str, opening: int) -> str | None:
 
 
 def _tagged(text: str) -> str | None:
-    """What stands in the last `<answer>…</answer>`."""
+    """Text in the last `<answer>…</answer>`."""
     _, opened, rest = text.rpartition("<answer>")
     inside, closed, _ = rest.partition("</answer>")
     return (inside.strip() or None) if opened and closed else None

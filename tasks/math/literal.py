@@ -36,7 +36,7 @@ class Number:
 
 
 def decide(gold: str, answer: str) -> bool | None:
-    """Whether two answers are equal, as far as their spelling tells; None where mathematics must decide."""
+    """True if two answers are equal, as far as their spelling tells; None where mathematics must decide."""
     gold, answer = normalise(gold), normalise(answer)
     if _unspaced(gold) == _unspaced(answer):
         return True

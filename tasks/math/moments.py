@@ -15,7 +15,7 @@ _RATIO = re.compile(r"(\d+) ?(?::| to ) ?(\d+)")
 
 
 def same_moment(gold: str, answer: str) -> bool | None:
-    """Whether two normalised answers are the same date or time of day; None if they are neither.
+    """True if two normalised answers are the same date or time of day; None if they are neither.
 
     A year, or a.m. and p.m., may be left out on one side.
     """

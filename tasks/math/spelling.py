@@ -78,6 +78,6 @@ def _unwrapped(answer: str) -> str:
 
 
 def _closes(answer: str, layers: int) -> bool:
-    """Whether the answer ends with the partners of its first brackets."""
+    """True if the answer ends with the partners of its first brackets."""
     partners = {"(": ")", "{": "}"}
     return all(partners[answer[place]] == answer[-1 - place] for place in range(layers))

@@ -34,7 +34,7 @@ class MathVerifier:
         memory_mb: int = 1024,
         whole_if_unclosed: bool = False,
     ) -> None:
-        """Nothing starts before the first completion that needs it.
+        """Prepare a verifier; its processes start with the first completion.
 
         Args:
             workers: processes for answers that neither string nor number comparison decides.

@@ -68,7 +68,7 @@ def check(job: Job, namespace: dict[str, Any], describe: Describe) -> list[Any]:
 
 
 def _program_names(job: Job, namespace: dict[str, Any]) -> set[str]:
-    """What the asserts use and neither they nor the prelude nor Python define: it is the program's."""
+    """Names that the asserts use and neither they nor the prelude nor Python define: the program's."""
     used, bound = set(), {"candidate", *namespace, *vars(builtins)}
     for node in ast.walk(ast.parse(f"{job.setup}\n{job.code}")):
         match node:
@@ -90,7 +90,7 @@ class _RaisedError(Exception):
 
 
 class _Unknown:
-    """What a call returns whose answer is not known yet; nothing can be done with it, so what follows is skipped."""
+    """Stand-in for an answer that is not known yet; using it skips the rest of the asserts."""
 
     def __eq__(self, other: object) -> bool:
         raise ValueError("not known yet")
@@ -114,7 +114,7 @@ class _Table:
         self.missing: list[Any] = []
 
     def function(self, name: str) -> Callable[..., Any]:
-        """What stands for the program's function or class of that name."""
+        """Stand-in for the program's function or class of that name."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return self._answer([name, *encode([list(args), kwargs], _write_known)], args, kwargs)

@@ -87,12 +87,12 @@ class _Meter:
         return self._used + self.waited
 
     def patience(self, left: float) -> float:
-        """How long to wait before the next look, with `left` seconds to go: all cores may be used at once."""
+        """Seconds to wait before the next look, with `left` seconds to go; all cores may be used at once."""
         return min(max(left / _CORES, 0.005), self._begin + self._WINDOW - time.monotonic() + 0.001)
 
 
 class _Recording:
-    """What comes out of a pipe, up to a limit, in memory that goes back to the kernel in the end."""
+    """Output of a pipe, up to a limit, in memory that goes back to the kernel in the end."""
 
     def __init__(self, pipe: int, limit: int) -> None:
         self.pipe = pipe
@@ -109,7 +109,7 @@ class _Recording:
 
     @property
     def full(self) -> bool:
-        """Whether the limit is exceeded."""
+        """True if the limit is exceeded."""
         return self._used == len(self._memory)
 
     def read(self) -> bool:
@@ -126,7 +126,7 @@ class _Recording:
         return not self.full
 
     def view(self) -> memoryview:
-        """What was read."""
+        """The bytes that were read."""
         return memoryview(self._memory)[: self._used]
 
 

@@ -1,4 +1,4 @@
-"""How a forked child takes its rights away from itself, in the order in which that is possible."""
+"""Confine a forked child: take its rights away in the order in which that is possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STACK_MB = 256
 
 @dataclass(frozen=True)
 class Confinement:
-    """What a fork server prepares once for all its children.
+    """Confinement prepared once by a fork server for all its children.
 
     Attributes:
         filter: the seccomp program.
@@ -72,7 +72,7 @@ def become(uid: int) -> None:
 
 
 def tasks_of_others(uid: int | None, host: int) -> int | None:
-    """How many tasks the kernel counts with those of a child that runs as `uid` (None: as the server's own user).
+    """Number of tasks that the kernel counts with those of a child that runs as `uid` (None: the server's own user).
 
     None where that cannot be known: in a namespace of its own on a kernel that counts over all of them.
     """

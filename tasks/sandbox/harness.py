@@ -1,4 +1,4 @@
-"""What runs inside the confined child: load the program, call it, report what came out.
+"""The harness inside the confined child: load the program, call it, report the results.
 
 Nothing here decides whether the program is right, and nothing it knows would help to cheat: inputs come in, results
 go out as one JSON line per call, and the comparison happens in another process. The program can do to this module

@@ -1,4 +1,4 @@
-"""What is asked of the sandbox, and what comes back."""
+"""Messages to and from the sandbox."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFINED = b'["confined"]'
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use.
+    """Resource limits of one program.
 
     Time is what the program uses of a processor, and what it spends waiting; how long it waits for its turn on a
     crowded machine does not count.
@@ -66,7 +66,7 @@ def limits_from_bytes(message: bytes) -> Limits:
 
 @dataclass(frozen=True)
 class Job:
-    """One program and what to do with it.
+    """One program and the calls to make.
 
     Attributes:
         kind: `call` functions of the program, run a whole `program`, or `check` asserts against what it answered; no
@@ -104,7 +104,7 @@ def job_from_bytes(message: bytes) -> Job:
 
 @dataclass(frozen=True)
 class Result:
-    """What a child did.
+    """Result of a child process.
 
     Attributes:
         ending: how it ended.

@@ -17,7 +17,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Machine:
-    """What differs between processor architectures.
+    """Differences between processor architectures.
 
     Attributes:
         name: as in `uname -m`.
@@ -37,7 +37,7 @@ MACHINES = {
 
 
 def machine() -> Machine:
-    """This machine.
+    """The processor architecture of this machine.
 
     Raises:
         OSError: an architecture for which there is no system call table.

@@ -40,7 +40,7 @@ _NOT_STANDARD = {"site-packages", "dist-packages", "test"}
 
 @dataclass(frozen=True)
 class Config:
-    """How a fork server is to run.
+    """Settings of a fork server.
 
     Attributes:
         host: pid with which the server dies, or 0 if bubblewrap sees to that.

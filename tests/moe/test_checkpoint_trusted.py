@@ -166,7 +166,7 @@ def in_one_line(read):
 @settings(max_examples=150)
 @given(st.data())
 def test_any_change_to_the_description_is_refused_or_harmless(whole, data):
-    """Whatever bytes stand in the file: it is read, or refused in one line."""
+    """Any bytes in the file are read, or refused in one line."""
     content = bytearray((whole / METADATA).read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(content) - 1))

@@ -1,4 +1,4 @@
-"""Whatever dies when: every request is answered exactly once, and work goes where the least is owed."""
+"""Every request is answered exactly once, whatever dies, and work goes where the least is owed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: each step and each group once, no group lost, and the end is the end."""
+"""Events in any order: each step and each group once, no group lost, and the end is the end."""
 
 from __future__ import annotations
 

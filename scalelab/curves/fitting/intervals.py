@@ -114,7 +114,7 @@ def _whitening(fit: Fit) -> Array:
 
 
 def _profile(fit: Fit, index: int, allowed: float, whiten_NN: Array) -> Interval:
-    """Where the deviance of one coordinate crosses what is allowed, by interpolation between refits."""
+    """Interval ends where the deviance of one coordinate crosses its limit, interpolated between refits."""
     problem, _ = make_problem(fit.curve, fit.model, fit.fixed_r0, fit.prior)
     low, high = float(problem.lower_P[index]), float(problem.upper_P[index])
     at = float(fit.theta_P[index])

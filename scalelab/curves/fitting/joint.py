@@ -106,7 +106,7 @@ class Fit:
         return float((self.residual_N[self.curve.compute_N > 0] ** 2).sum())
 
     def as_json(self) -> dict[str, object]:
-        """What `scalelab fit --json` says of it."""
+        """The fit as `scalelab fit --json` prints it."""
         return {
             "source": self.curve.source,
             "run": self.curve.run,

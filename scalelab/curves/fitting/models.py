@@ -35,7 +35,7 @@ class Model(Protocol):
     linear: tuple[str, str]
 
     def features(self, shape_BS: Array, u_N: Array) -> Array:
-        """What the two linear coefficients multiply, `[B, N, 2]`."""
+        """Factors of the two linear coefficients, `[B, N, 2]`."""
         ...
 
     def shape_slopes(self, theta_BP: Array, u_N: Array) -> Array:

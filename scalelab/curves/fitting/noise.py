@@ -1,4 +1,4 @@
-"""How evaluations scatter about their curve: sampling noise, smooth drift, and differences between seeds.
+"""Scatter of evaluations about their curve: sampling noise, smooth drift, and differences between seeds.
 
 Held-out pass rates do not scatter independently: a policy wanders, so neighbours err together, and a fit that takes
 them for independent is too sure of itself (three runs of one recipe ended ±0.015 apart, ScaleRL §2.1, though each was

@@ -1,4 +1,4 @@
-"""What the points leave possible: draws from the posterior of a curve, its noise averaged over.
+"""Draws from the posterior of a curve, averaged over its noise.
 
 Given its shape and the kind of noise, a curve is linear in two coefficients with Gaussian errors, so they integrate out
 exactly. What is left, two shape parameters times a grid of noise hypotheses and scales, is small enough to be covered:
@@ -94,7 +94,7 @@ class Draws:
         return value(self.model, self.theta_MP, log_compute(compute, np.exp(self.log_reference)))
 
     def evaluation(self, compute: Array | Sequence[float]) -> Array:
-        """What evaluations at some compute would measure, `[M, len(compute)]`.
+        """Predicted evaluations at some compute, `[M, len(compute)]`.
 
         Each draw errs alike at every compute, so that quantiles rise as smoothly as the curves do.
         """
@@ -148,7 +148,7 @@ def posterior(
 
 
 def noise_of(fit: Fit) -> tuple[list[Noise], Array, Array]:
-    """What the points say of the noise: hypotheses, weight of each at each scale `[H, K]`; share of the gain `[N]`.
+    """Estimate the noise: hypotheses, weight of each at each scale `[H, K]`; share of the gain `[N]`.
 
     The weights sum to one; the scales are `exp(LOG_SCALES_K)` times the fit's. All curves that the points leave
     possible are summed over: about the fitted one alone, noise looks smaller and shorter, for the fit has followed it.

@@ -1,4 +1,4 @@
-"""What is believed of a curve before its points are seen: weak, scale-free, and possible to switch off.
+"""Prior beliefs about a curve: weak, scale-free, and possible to switch off.
 
 Early points cannot tell a curve that bends soon from one that goes on rising; the least-squares fit then picks an
 asymptote almost at random and sounds sure of it. The prior says, in the mildest terms that help:

@@ -125,7 +125,7 @@ class Shapes:
         return np.concatenate([draws.value(compute) for draws in self.draws])
 
     def evaluation(self, compute: Sequence[float] | Array) -> Array:
-        """What evaluations at some compute would measure, `[M, C]`."""
+        """Predicted evaluations at some compute, `[M, C]`."""
         return np.concatenate([draws.evaluation(compute) for draws in self.draws])
 
     def asymptote(self) -> Array:

@@ -21,7 +21,7 @@ Residuals = Callable[[Array, Array], tuple[Array, Array]]
 
 @dataclass(frozen=True)
 class Solution:
-    """Where each problem ended.
+    """The solver's result for each problem.
 
     Attributes:
         theta_BP: parameters.

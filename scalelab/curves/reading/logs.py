@@ -40,7 +40,7 @@ def read_parquet(path: Path) -> Table:
 
 
 def is_tensorboard(path: Path) -> bool:
-    """Whether a path is an event file, or a folder with event files in it."""
+    """True for an event file, or a folder with event files in it."""
     return "tfevents" in path.name if path.is_file() else any(path.glob("*tfevents*"))
 
 
@@ -103,7 +103,7 @@ def _latest_before(spent: Sequence[tuple[int, float]], step: int) -> float | Non
 
 
 def is_wandb(columns: Sequence[str]) -> bool:
-    """Whether a CSV's header is W&B's: chart exports name columns `RUN - METRIC`, history exports have `_step`."""
+    """True if a CSV's header is W&B's: chart exports name columns `RUN - METRIC`, history exports have `_step`."""
     return ("_step" in columns and "pass_rate" not in columns) or any(f"{name}__MIN" in columns for name in columns)
 
 

@@ -1,4 +1,4 @@
-"""Where curves come from: run folders, CSV and JSONL here, other people's logs in `logs`."""
+"""Read curves: run folders, CSV and JSONL here, other people's logs in `logs`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEED = re.compile(r"seed_?\d+")
 
 @dataclass(frozen=True)
 class RunPaths:
-    """Where the points of one run lie.
+    """Paths of one run's points.
 
     Attributes:
         path: its folder or file.

@@ -170,7 +170,7 @@ def listing(columns: Sequence[str]) -> str:
 
 
 def blank(cell: Any) -> bool:
-    """Whether a cell says nothing: empty, or the text or number NaN."""
+    """True if a cell is empty, or holds the text or number NaN."""
     return cell is None or str(cell).strip().lower() in ("", "nan", "null", "none")
 
 

@@ -103,7 +103,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the engine in messages."""
         return f"generator {self.index}"
 
 

@@ -1,1 +1,1 @@
-"""What the page is made of in the browser; ECharts is Apache-2.0 (`echarts.LICENSE`, `echarts.NOTICE`)."""
+"""Files of the page in the browser; ECharts is Apache-2.0 (`echarts.LICENSE`, `echarts.NOTICE`)."""

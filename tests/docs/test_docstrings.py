@@ -1,0 +1,43 @@
+"""First lines of docstrings are imperatives or noun phrases, as docs/words.md asks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("experiments", "moe", "scalelab", "tasks", "tests", "tools")
+CLAUSE = re.compile(
+    r"(What|Whatever|Whether|How|Which|Whose|Who|Whom|Where|When|While|Why|Of|That|Those|These|If|As|Nothing)\b"
+    r"|(The same|Undo that)\b"
+)
+"""Openings of a clause, or of a line that only its neighbour explains."""
+
+
+def first_lines(source: str) -> Iterator[tuple[int, str]]:
+    """The line number and first line of every docstring of a module's text."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield node.body[0].lineno, text.partition("\n")[0]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_docstring_opens_with_a_clause(folder: str) -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line}"
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for number, line in first_lines(file.read_text(encoding="utf-8"))
+        if CLAUSE.match(line)
+    ]
+    assert not found, "begin with an imperative or a noun phrase (True if … for a bool):\n" + "\n".join(found)
+
+
+def test_a_clause_is_found_and_a_noun_phrase_is_not() -> None:
+    module = '"""Whose row it is."""\ndef rows():\n    """Rows of a group."""\n'
+    assert [bool(CLAUSE.match(line)) for _, line in first_lines(module)] == [True, False]
