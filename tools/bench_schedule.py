@@ -41,7 +41,7 @@ from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.simulate.build import build
 from scalelab.simulate.run import Shape
-from scalelab.simulate.study import Figures, Setting, best_split, simulate
+from scalelab.simulate.study import Figures, SimulationSettings, best_split, simulate
 from tasks.stream import stable_number
 from tasks.types import Prompt, Verdict
 
@@ -226,7 +226,7 @@ def predict(name: str, measured: Measured, rates: Rates, run: Run) -> Figures:
     prompt_tokens = 20.0
     shape = Shape(1, 1, run.recipe.prompts_per_step, run.recipe.generations_per_prompt, 128, prompt_tokens)
     lengths = Recorded(tuple(measured.lengths), name)
-    return simulate(Setting(SCHEDULES[name], rates, lengths, shape), 1, 1, steps=160)
+    return simulate(SimulationSettings(SCHEDULES[name], rates, lengths, shape), 1, 1, steps=160)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -31,7 +31,7 @@ class Llama3Rope:
 
 
 @dataclass(frozen=True, config=CHECKED)
-class Decoder:
+class DecoderConfig:
     """Fields that all models here share: a decoder with grouped-query attention and rotary embedding.
 
     Raises:
@@ -83,7 +83,7 @@ class Decoder:
 
 
 @dataclass(frozen=True, config=CHECKED)
-class Llama(Decoder):
+class Llama(DecoderConfig):
     """Dense Llama; the defaults are a miniature of about 1M parameters (ScaleRL's 8B is Llama-3.1-8B)."""
 
     model_type: ClassVar[str] = "llama"
@@ -99,7 +99,7 @@ class Llama(Decoder):
 
 
 @dataclass(frozen=True, config=CHECKED)
-class Qwen3(Decoder):
+class Qwen3(DecoderConfig):
     """Dense Qwen3: Llama with an RMS norm on every head's queries and keys; a miniature of about 1M parameters."""
 
     model_type: ClassVar[str] = "qwen3"
@@ -115,7 +115,7 @@ class Qwen3(Decoder):
 
 
 @dataclass(frozen=True, config=CHECKED)
-class Qwen3Moe(Decoder):
+class Qwen3Moe(DecoderConfig):
     """Qwen3 with mixtures of experts; the defaults are Qwen3-30B-A3B in miniature, about 3M parameters.
 
     Raises:
@@ -154,7 +154,7 @@ class Qwen3Moe(Decoder):
 
 
 @dataclass(frozen=True, config=CHECKED)
-class Mixtral(Decoder):
+class Mixtral(DecoderConfig):
     """Mixtral; the defaults are 8x7B in miniature, about 3M parameters.
 
     Raises:
@@ -190,7 +190,7 @@ def _check_chosen(chosen: int, experts: int) -> None:
 
 
 @dataclass(frozen=True, config=CHECKED)
-class Llama4Text(Decoder):
+class Llama4Text(DecoderConfig):
     """Llama-4 text model; the defaults are Scout 17Bx16 in miniature, about 3M parameters.
 
     Raises:

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.rehearse.planned import micro_batches
     from scalelab.rehearse.processes import Interpreter, rehearse_all
     from scalelab.rehearse.roles import engine_roles, trainer_roles
-    from scalelab.rehearse.setting import Setting
+    from scalelab.rehearse.setting import RehearsalSettings
 
     for option in ("imbalance", "jobs", "deadline"):
         if getattr(args, option) <= 0:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         *trainer_roles(experiment.trainer_config.layout, experiment.cluster.trainers),
         *engine_roles(experiment.generator_config.tensor_parallel, experiment.cluster.generators),
     ]
-    setting = Setting(experiment, hardware, micro_batches(experiment), args.imbalance)
+    setting = RehearsalSettings(experiment, hardware, micro_batches(experiment), args.imbalance)
 
     started = time.monotonic()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.commands.output import print_json, print_table
-from scalelab.experiment import Difference, Resolved, load, resolve, resolve_experiment
+from scalelab.experiment import Resolved, SettingDifference, load, resolve, resolve_experiment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,5 +70,5 @@ def _json(resolved: Resolved) -> dict[str, Any]:
 
 
 def _differences_json(resolved: Resolved, other: Resolved, label: str) -> dict[str, Any]:
-    differences: list[Difference] = resolved.differences(other)
+    differences: list[SettingDifference] = resolved.differences(other)
     return {"name": resolved.name, "other": label, "differences": [vars(d) for d in differences]}

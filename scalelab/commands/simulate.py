@@ -25,7 +25,7 @@ from scalelab.plan.check import usual
 from scalelab.plan.hardware import DEVICES
 from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.simulate.build import build, override
-from scalelab.simulate.study import Figures, Setting, best_split, simulate
+from scalelab.simulate.study import Figures, SimulationSettings, best_split, simulate
 
 # Periods of the schedule that a run of the search lasts.
 SEARCH_PERIODS = 6
@@ -77,7 +77,7 @@ def _check(args: argparse.Namespace) -> None:
         raise LabError(f"--kept {args.kept:g}: give a share above 0 and up to 1")
 
 
-def _setting(args: argparse.Namespace, run: Any) -> Setting:
+def _setting(args: argparse.Namespace, run: Any) -> SimulationSettings:
     if args.lengths:
         lengths: Any = Recorded.read(args.lengths)
     else:
@@ -93,7 +93,7 @@ def _setting(args: argparse.Namespace, run: Any) -> Setting:
     )
 
 
-def _split(args: argparse.Namespace, setting: Setting) -> Any:
+def _split(args: argparse.Namespace, setting: SimulationSettings) -> Any:
     """Generators and trainer units of the split asked for: the experiment's share of the devices, unless it is given.
 
     Raises:
@@ -113,7 +113,7 @@ def _split(args: argparse.Namespace, setting: Setting) -> Any:
     return replace(shape, generators=generators, trainers=trainers)
 
 
-def _json(setting: Setting) -> dict[str, Any]:
+def _json(setting: SimulationSettings) -> dict[str, Any]:
     rates = {name: value for name, value in asdict(setting.rates).items() if value is not None}
     return {
         "schedule": str(setting.schedule),
@@ -124,7 +124,7 @@ def _json(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _rows(setting: Setting, found: dict[str, Figures]) -> list[tuple[str, ...]]:
+def _rows(setting: SimulationSettings, found: dict[str, Figures]) -> list[tuple[str, ...]]:
     def row(name: str, text: Any) -> tuple[str, ...]:
         return (name, *(text(figures) for figures in found.values()))
 

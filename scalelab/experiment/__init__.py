@@ -12,14 +12,14 @@ An experiment file is a docstring and
 
 from scalelab.experiment.definition import Experiment
 from scalelab.experiment.library import Listed, listing, load, resolve, resolve_experiment
-from scalelab.experiment.resolved import Difference, Resolved
+from scalelab.experiment.resolved import Resolved, SettingDifference
 from scalelab.experiment.syntax import read_settings, settings_in
 
 __all__ = [
-    "Difference",
     "Experiment",
     "Listed",
     "Resolved",
+    "SettingDifference",
     "listing",
     "load",
     "read_settings",

@@ -42,7 +42,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class DataclassField:
     """One field of a dataclass: the type it is annotated with and a maker of its default, if any."""
 
     hint: Any
@@ -66,7 +66,7 @@ class Registry:
         self.root = root
         self.classes: dict[str, type] = {}
         self.imports = Imports(allowed=False)
-        self._parameters: dict[type, dict[str, Parameter]] = {}
+        self._parameters: dict[type, dict[str, DataclassField]] = {}
         self._names: dict[type, str] = {}
         for cls in (root, *others):
             if cls.__name__ in self.classes:
@@ -80,7 +80,7 @@ class Registry:
         other.imports = imports
         return other
 
-    def parameters(self, cls: type) -> dict[str, Parameter]:
+    def parameters(self, cls: type) -> dict[str, DataclassField]:
         """Fields of a class by name, in their order."""
         return self._parameters[cls]
 
@@ -216,7 +216,7 @@ class Registry:
         except NameError as error:
             raise LabError(f"{name}: an annotation cannot be read: {error}") from None
         self._parameters[cls] = {
-            field.name: Parameter(hints[field.name], _default(field)) for field in fields(cls) if field.init
+            field.name: DataclassField(hints[field.name], _default(field)) for field in fields(cls) if field.init
         }
         if "." in name:
             for inner in {inner for parameter in self._parameters[cls].values() for inner in _inside(parameter.hint)}:

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from scalelab.errors import LabError, nearest
-from scalelab.experiment.registry import Parameter, Reference, Registry, Statement
+from scalelab.experiment.registry import DataclassField, Reference, Registry, Statement
 from scalelab.experiment.resolved import DEFAULT, Node, Resolved, Setting, holds_nodes, map_nodes, unscoped
 from scalelab.experiment.syntax import Macro
 from scalelab.experiment.values import MismatchError, brief, conform, describe
@@ -102,7 +102,7 @@ class _Walk:
             node.settings[name] = Setting(self._place(value, inner_path, inner_scope), origin)
         return node
 
-    def _value(self, node: Node, name: str, parameter: Parameter, base: Any) -> tuple[Any, str]:
+    def _value(self, node: Node, name: str, parameter: DataclassField, base: Any) -> tuple[Any, str]:
         statement = self._find(node, name)
         if statement is not None:
             self.used.add(statement)

@@ -41,7 +41,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Difference:
+class SettingDifference:
     """One place where two configurations differ; value and origin are None on a side that has no such place."""
 
     path: str
@@ -131,17 +131,17 @@ class Resolved:
             text += ["", *([f"# {node.path}"] if node.path else []), *lines]
         return "\n".join(text) + "\n"
 
-    def differences(self, other: Resolved) -> list[Difference]:
+    def differences(self, other: Resolved) -> list[SettingDifference]:
         """List where two configurations differ; an object of another class counts once, with all it holds."""
         mine = {path: setting for _, path, setting in self.settings()}
         theirs = {path: setting for _, path, setting in other.settings()}
-        found: list[Difference] = []
+        found: list[SettingDifference] = []
         for path in dict.fromkeys((*mine, *theirs)):
             a, b = mine.get(path), theirs.get(path)
             within = any(path.startswith((f"{above.path}.", f"{above.path}[")) for above in found)
             if within or (a and b and map_nodes(a.value, _class) == map_nodes(b.value, _class)):
                 continue
-            found.append(Difference(path, *_side(a), *_side(b)))
+            found.append(SettingDifference(path, *_side(a), *_side(b)))
         return found
 
 

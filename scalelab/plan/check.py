@@ -16,7 +16,7 @@ LARGEST = 512
 
 
 @dataclass(frozen=True)
-class Check:
+class PlacementCheck:
     """The result of `check`.
 
     Attributes:
@@ -56,7 +56,7 @@ def usual(run: Run) -> str:
     return run.cluster.hardware or ("gb200" if run.cluster.device == "gpu" else "cpu")
 
 
-def check(run: Run, hardware: Hardware, assumed: Assumptions | None = None) -> Check:
+def check(run: Run, hardware: Hardware, assumed: Assumptions | None = None) -> PlacementCheck:
     """Compare a run's placement with the devices that are there."""
     assumed = assumed or Assumptions()
     problems = evaluate(run, placement(run), hardware.device, assumed).problems
@@ -64,9 +64,9 @@ def check(run: Run, hardware: Hardware, assumed: Assumptions | None = None) -> C
         short = f"the run wants {run.devices} devices ({run.cluster.trainers} to train), there are {hardware.count}"
         problems = (short, *problems)
     if not problems:
-        return Check(hardware, ())
+        return PlacementCheck(hardware, ())
     fits = nearest(run, hardware.count, hardware.device, assumed, run.cluster.trainers)
-    return Check(hardware, problems, fits, None if fits else smallest(run, hardware.device, assumed))
+    return PlacementCheck(hardware, problems, fits, None if fits else smallest(run, hardware.device, assumed))
 
 
 def nearest(run: Run, count: int, device: Device, assumed: Assumptions, trainers: int) -> Plan | None:

@@ -42,7 +42,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Held:
+class RankBytes:
     """Bytes on one rank.
 
     Attributes:
@@ -76,7 +76,7 @@ def held(
     dtype: str,
     stage: int = 0,
     places: tuple[int, int] = (0, 0),
-) -> Held:
+) -> RankBytes:
     """Bytes that a rank allocates for weights, gradients and optimiser.
 
     Args:
@@ -94,7 +94,7 @@ def held(
         weights += elements * BYTES[dtype]
         gradients += elements * 4
         optimizer += own * (_MOMENTS + (4 if dtype == "bfloat16" else 0)) + tensors * _STEP
-    return Held(weights, gradients, optimizer)
+    return RankBytes(weights, gradients, optimizer)
 
 
 @lru_cache(maxsize=8192)

@@ -30,11 +30,11 @@ from scalelab.rehearse.explain import explain
 from scalelab.rehearse.ranks import other_ranks, replaced
 from scalelab.rehearse.result import GIB, Phase, RoleResult
 from scalelab.rehearse.roles import Role
-from scalelab.rehearse.setting import Setting
+from scalelab.rehearse.setting import RehearsalSettings
 from scalelab.rollout.interruption import Phrases
 
 
-def rehearse(setting: Setting, role: Role) -> RoleResult:
+def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
     """Build one device of an engine and load the trainer's weights; errors are recorded, not raised."""
     result = RoleResult(role.name, "engine", role.stands_for)
     with tempfile.TemporaryDirectory(prefix="scalelab-rehearsal-") as folder:
@@ -43,7 +43,7 @@ def rehearse(setting: Setting, role: Role) -> RoleResult:
 
 
 class _Rehearsal:
-    def __init__(self, setting: Setting, role: Role, result: RoleResult, folder: Path) -> None:
+    def __init__(self, setting: RehearsalSettings, role: Role, result: RoleResult, folder: Path) -> None:
         self.role, self.result, self.folder = role, result, folder
         self.hf, self.config = setting.run.model.to_hf(), setting.run.generator_config
         self.gpu = setting.hardware.gpu

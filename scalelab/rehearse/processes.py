@@ -16,8 +16,8 @@ from pathlib import Path
 
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import Role
-from scalelab.rehearse.setting import Setting
-from scalelab.rehearse.worker import Task
+from scalelab.rehearse.setting import RehearsalSettings
+from scalelab.rehearse.worker import RoleTask
 
 ROOT = Path(__file__).parents[2]
 """Folder of the lab's packages."""
@@ -37,7 +37,7 @@ class Interpreter:
 
 
 def rehearse_all(
-    setting: Setting,
+    setting: RehearsalSettings,
     roles: Sequence[Role],
     interpreters: Mapping[str, Interpreter],
     jobs: int,
@@ -64,7 +64,9 @@ def rehearse_all(
     return [found[role.name] for role in roles]
 
 
-def _rehearse(setting: Setting, role: Role, interpreter: Interpreter, deadline: float) -> tuple[RoleResult, float]:
+def _rehearse(
+    setting: RehearsalSettings, role: Role, interpreter: Interpreter, deadline: float
+) -> tuple[RoleResult, float]:
     started = time.monotonic()
     # the user's modules, and not the packages of this Python, which may not be those of the other
     paths = [p for p in sys.path if "site-packages" not in p and not p.startswith(sys.base_prefix)]
@@ -76,7 +78,7 @@ def _rehearse(setting: Setting, role: Role, interpreter: Interpreter, deadline: 
         try:
             ended = subprocess.run(
                 [interpreter.python, "-m", "scalelab.rehearse.worker"],
-                input=pickle.dumps(Task(setting, role, answer)),
+                input=pickle.dumps(RoleTask(setting, role, answer)),
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

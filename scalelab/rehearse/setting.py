@@ -9,7 +9,7 @@ from scalelab.run.config import Run
 
 
 @dataclass(frozen=True)
-class Setting:
+class RehearsalSettings:
     """The settings of a rehearsal.
 
     Attributes:

@@ -28,13 +28,13 @@ from scalelab.rehearse.flops import counter
 from scalelab.rehearse.memory import Memory
 from scalelab.rehearse.result import GIB, Phase, RoleResult
 from scalelab.rehearse.roles import Role
-from scalelab.rehearse.setting import Setting
+from scalelab.rehearse.setting import RehearsalSettings
 
 _ON_HOST = ("build", "load", "export")
 """Phases with tensors on the host, too: initial weights, those of files, whole tensors on their way out."""
 
 
-def rehearse(setting: Setting, role: Role) -> RoleResult:
+def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
     """Run all phases of one trainer rank; errors are recorded, not raised."""
     result = RoleResult(role.name, "trainer", role.stands_for)
     _Rehearsal(setting, role, result).run()
@@ -42,7 +42,7 @@ def rehearse(setting: Setting, role: Role) -> RoleResult:
 
 
 class _Rehearsal:
-    def __init__(self, setting: Setting, role: Role, result: RoleResult) -> None:
+    def __init__(self, setting: RehearsalSettings, role: Role, result: RoleResult) -> None:
         self.setting, self.role, self.result = setting, role, result
         self.run_config = setting.run
         self.hf = setting.run.model.to_hf()

@@ -1,4 +1,4 @@
-"""A process that rehearses one role: a pickled `Task` comes on its standard input, a result goes into a file."""
+"""A process that rehearses one role: a pickled `RoleTask` comes on its standard input, a result goes into a file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalelab.rehearse.roles import Role
-from scalelab.rehearse.setting import Setting
+from scalelab.rehearse.setting import RehearsalSettings
 
 
 @dataclass(frozen=True)
-class Task:
+class RoleTask:
     """The task of a process: a role and where its result goes.
 
     Attributes:
@@ -24,7 +24,7 @@ class Task:
         result: file for the result, JSON as `RoleResult.to_json` has it.
     """
 
-    setting: Setting
+    setting: RehearsalSettings
     role: Role
     result: Path
 
@@ -33,7 +33,7 @@ def main() -> None:
     """Rehearse the role and write its result."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    task: Task = pickle.load(sys.stdin.buffer)
+    task: RoleTask = pickle.load(sys.stdin.buffer)
     if task.role.kind == "trainer":
         from scalelab.rehearse.trainer import rehearse
     else:

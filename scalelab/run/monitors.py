@@ -147,7 +147,7 @@ class Alarm:
 
 
 @dataclass(frozen=True)
-class Reading:
+class WatchedNumber:
     """One watched number: `warning` and `limit` are passed from above, or from below if `low`."""
 
     name: Name
@@ -201,33 +201,33 @@ class Watch:
         """The alarm that stops the run, if one of these does."""
         return next((one for one in alarms if one.level == "alarm" and one.name in self.limits.stop_on), None)
 
-    def _readings(self, record: Mapping[str, Any]) -> Iterator[Reading]:
+    def _readings(self, record: Mapping[str, Any]) -> Iterator[WatchedNumber]:
         yield from self._of_tasks(record["tasks"])
         yield from self._of_training(record)
         yield from self._of_waiting(record)
 
-    def _of_tasks(self, tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[Reading]:
+    def _of_tasks(self, tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[WatchedNumber]:
         limits = self.limits
         for task, facts in tasks.items():
             if limits.truncated is not None:
                 share = self._mean(f"truncated {task}", facts["truncated"])
-                yield Reading("truncated", share, limits.truncated, task, warning=limits.truncated_warning)
+                yield WatchedNumber("truncated", share, limits.truncated, task, warning=limits.truncated_warning)
             for name, outcome, limit in (
                 ("verifier_error", "error", limits.verifier_error),
                 ("verifier_timeout", "timeout", limits.verifier_timeout),
             ):
                 if limit is not None:
                     share = self._mean(f"{name} {task}", facts["outcomes"].get(outcome, 0) / facts["completions"])
-                    yield Reading(name, share, limit, task)  # type: ignore[arg-type]
+                    yield WatchedNumber(name, share, limit, task)  # type: ignore[arg-type]
 
-    def _of_training(self, record: Mapping[str, Any]) -> Iterator[Reading]:
+    def _of_training(self, record: Mapping[str, Any]) -> Iterator[WatchedNumber]:
         limits = self.limits
         if limits.skipped:
-            yield Reading("skipped", float(record["skipped"]), 0.5)
+            yield WatchedNumber("skipped", float(record["skipped"]), 0.5)
         norm = record.get("grad_norm")
         if norm is not None and math.isfinite(norm):
             if limits.grad_norm is not None and len(self._gradients) >= GRADIENTS_BEFORE:
-                yield Reading("grad_norm", norm, limits.grad_norm * median(self._gradients))
+                yield WatchedNumber("grad_norm", norm, limits.grad_norm * median(self._gradients))
             if norm:  # nothing is to be learnt from groups that agree: such steps are no measure of others
                 self._gradients.append(norm)
         for name, key, limit, low in (
@@ -237,12 +237,12 @@ class Watch:
         ):
             value = record.get(key)
             if limit is not None and value is not None:
-                yield Reading(name, self._mean(name, value), limit, low=low)  # type: ignore[arg-type]
+                yield WatchedNumber(name, self._mean(name, value), limit, low=low)  # type: ignore[arg-type]
         imbalance = record.get("router", {}).get("moe_imbalance_max")
         if limits.router is not None and imbalance is not None and self._experts:
-            yield Reading("router", self._mean("router", imbalance), limits.router * self._experts)
+            yield WatchedNumber("router", self._mean("router", imbalance), limits.router * self._experts)
 
-    def _of_waiting(self, record: Mapping[str, Any]) -> Iterator[Reading]:
+    def _of_waiting(self, record: Mapping[str, Any]) -> Iterator[WatchedNumber]:
         limit, seconds = self.limits.starved, record["seconds"]
         if limit is None:
             return
@@ -250,14 +250,14 @@ class Watch:
         if total > 0:
             share = self._mean("trainer_starved", seconds["wait"] / total)
             if self._full("trainer_starved"):
-                yield Reading("trainer_starved", share, limit)
+                yield WatchedNumber("trainer_starved", share, limit)
         now, idle = record["time"], record["generator_idle_seconds"]
         then, before = self._before or (now, idle)
         self._before = (now, idle)
         if now > then and idle >= before:  # a restarted generator counts from zero again
             share = self._mean("generator_starved", (idle - before) / (now - then) / self._generators)
             if self._full("generator_starved"):
-                yield Reading("generator_starved", share, limit)
+                yield WatchedNumber("generator_starved", share, limit)
 
     def _mean(self, name: str, value: float) -> float:
         self._recent[name].append(value)

@@ -116,7 +116,7 @@ class Progress:
         stream = stream or sys.stderr
         if terminal is None:
             terminal = stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-        self._pace, self._rates, self._clock = Pace(), Rates(), clock
+        self._pace, self._rates, self._clock = Pace(), PassRates(), clock
         self._shown = self._began = clock()
         self._screen: _Screen = _Terminal(stream) if terminal else _Log(stream)
 
@@ -199,7 +199,7 @@ class Progress:
         return True
 
 
-class Rates:
+class PassRates:
     """Pass rates of a run's evaluations, by task."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from scalelab.plan.lengths import Lengths
 from scalelab.plan.rates import Rates, rates, slots, trainer_unit
 from scalelab.run.config import Run
 from scalelab.simulate.run import Shape
-from scalelab.simulate.study import Setting
+from scalelab.simulate.study import SimulationSettings
 
 
 def build(
@@ -22,7 +22,7 @@ def build(
     overrides: dict[str, Any],
     prompt_tokens: float,
     kept: float,
-) -> Setting:
+) -> SimulationSettings:
     """Build the simulation's settings, with the experiment's own split of the devices.
 
     Args:
@@ -45,7 +45,9 @@ def build(
     )
     estimated = rates(run, hardware, lengths, prompt_tokens=prompt_tokens, kept=kept)
     speeds = replace(estimated, **overrides)
-    return Setting(run.schedule, speeds, lengths, shape, run.generator.tensor_parallel, trainer_devices, seed=run.seed)
+    return SimulationSettings(
+        run.schedule, speeds, lengths, shape, run.generator.tensor_parallel, trainer_devices, seed=run.seed
+    )
 
 
 def override(text: str) -> tuple[str, float]:

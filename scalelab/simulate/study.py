@@ -18,7 +18,7 @@ LEAST_GROUPS, LEAST_UNITS = 48, 64
 
 
 @dataclass(frozen=True)
-class Setting:
+class SimulationSettings:
     """All settings of a simulation but the split."""
 
     schedule: Any
@@ -71,7 +71,7 @@ class Figures:
 
 
 def simulate(
-    setting: Setting, generators: int, trainers: int, *, steps: int = 10**9, hours: float | None = None
+    setting: SimulationSettings, generators: int, trainers: int, *, steps: int = 10**9, hours: float | None = None
 ) -> Figures:
     """Run one split to a number of steps or hours, and look at what comes after the pipeline has filled.
 
@@ -86,7 +86,7 @@ def simulate(
     return _figures(setting, shape, history)
 
 
-def _figures(setting: Setting, shape: Shape, history: list[Totals]) -> Figures:
+def _figures(setting: SimulationSettings, shape: Shape, history: list[Totals]) -> Figures:
     """Figures between two steps at the same place of a round, the first of the run's beginning left out."""
     rounds = len(history) // setting.period
     first = max(1, rounds // 4) * setting.period
@@ -112,7 +112,7 @@ def _figures(setting: Setting, shape: Shape, history: list[Totals]) -> Figures:
     )
 
 
-def best_split(setting: Setting, devices: int, start: int, steps: int) -> Figures:
+def best_split(setting: SimulationSettings, devices: int, start: int, steps: int) -> Figures:
     """The split of `devices` with the most steps an hour, by climbing from `start` trainer units.
 
     Args:

@@ -207,9 +207,9 @@ def test_show_of_a_wrong_binding_fails_before_anything_starts(capsys: pytest.Cap
 
 
 ENGINES = (
-    doctor.Engine(("numpy",), "import numpy"),
-    doctor.Engine(("no-such-engine",), "import no_such_engine"),
-    doctor.Engine(("scipy",), "import scipy; raise RuntimeError('broken build')"),
+    doctor.RequiredPackage(("numpy",), "import numpy"),
+    doctor.RequiredPackage(("no-such-engine",), "import no_such_engine"),
+    doctor.RequiredPackage(("scipy",), "import scipy; raise RuntimeError('broken build')"),
 )
 
 

@@ -11,7 +11,7 @@ from scalelab.plan.hardware import device
 from scalelab.rehearse.processes import Interpreter, rehearse_all
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import trainer_roles
-from scalelab.rehearse.setting import Setting
+from scalelab.rehearse.setting import RehearsalSettings
 from tests.helpers.rehearsals import MODELS, run_of
 
 
@@ -56,7 +56,7 @@ def rehearsed(interpreter, deadline):
     layout = Layout(tensor=2)
     roles = trainer_roles(layout, 2)
     told = []
-    setting = Setting(run_of(MODELS["llama"], layout, 2), device("h100"))
+    setting = RehearsalSettings(run_of(MODELS["llama"], layout, 2), device("h100"))
     results = rehearse_all(setting, roles, {"trainer": interpreter}, 2, deadline, lambda *said: told.append(said))
     assert [result.role for result in results] == [role.name for role in roles]
     assert len(told) == 2

@@ -10,13 +10,13 @@ from scalelab.experiment import resolve
 from scalelab.plan.hardware import device
 from scalelab.rehearse.engine import rehearse
 from scalelab.rehearse.roles import engine_roles
-from scalelab.rehearse.setting import Setting
+from scalelab.rehearse.setting import RehearsalSettings
 
 for name, devices in (("scalerl_8b", 1), ("scalerl_17bx16", 4)):
     run = resolve(name).run
     roles = engine_roles(run.generator.tensor_parallel, run.cluster.generators)
     assert roles[-1].rank == devices - 1
-    result = rehearse(Setting(run, device("gb200")), roles[-1])
+    result = rehearse(RehearsalSettings(run, device("gb200")), roles[-1])
     assert result.problems == [], result.problems
     assert [phase.name for phase in result.phases] == ["configure", "build", "load", "cache"]
     for kind, planned in result.plan_memory_gib.items():

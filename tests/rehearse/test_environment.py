@@ -9,7 +9,7 @@ from scalelab.rehearse import environment
 from scalelab.rehearse.environment import how_to_set_up, pretended_cuda
 from scalelab.rehearse.processes import rehearse_all
 from scalelab.rehearse.roles import trainer_roles
-from scalelab.rehearse.setting import Setting
+from scalelab.rehearse.setting import RehearsalSettings
 from tests.helpers.rehearsals import MODELS, run_of
 
 H100 = device("h100")
@@ -42,7 +42,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys):
 @pytest.mark.skipif(pretended_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
 def test_a_mixture_lives_on_a_pretended_gpu():
     layout = Layout(tensor=2, expert=4)
-    setting = Setting(run_of(MODELS["mixtral"], layout, 8, "selective"), H100)
+    setting = RehearsalSettings(run_of(MODELS["mixtral"], layout, 8, "selective"), H100)
     interpreters = {"trainer": pretended_cuda(H100)}
     [result] = rehearse_all(setting, trainer_roles(layout, 8)[:1], interpreters, 1, 280, lambda *said: None)
     assert result.problems == []

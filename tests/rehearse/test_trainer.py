@@ -12,7 +12,7 @@ from moe.weights.links import shapes
 from scalelab.experiment import resolve
 from scalelab.plan.hardware import device
 from scalelab.rehearse.roles import Role, trainer_roles
-from scalelab.rehearse.setting import Setting
+from scalelab.rehearse.setting import RehearsalSettings
 from scalelab.rehearse.trainer import micro_batch, rehearse
 from tests.helpers.rehearsals import LENGTH, MODELS, run_of
 
@@ -38,7 +38,7 @@ LAYOUTS = [
 
 def rehearsed(model, layout, world, recompute, role=-1, micro_batches=1):
     run = run_of(model, layout, world, recompute)
-    return rehearse(Setting(run, H100, micro_batches), trainer_roles(layout, world)[role])
+    return rehearse(RehearsalSettings(run, H100, micro_batches), trainer_roles(layout, world)[role])
 
 
 @pytest.mark.parametrize(("family", "layout", "world", "recompute"), LAYOUTS, ids=str)
@@ -66,7 +66,7 @@ def test_flops_before_the_last_stage_are_the_plans():
 def test_memory_of_the_8b_at_full_depth_is_the_plans_within_5_percent():
     run = resolve("scalerl_8b").run
     role = trainer_roles(run.trainer_config.layout, run.cluster.trainers)[0]
-    result = rehearse(Setting(run, device("gb200")), role)
+    result = rehearse(RehearsalSettings(run, device("gb200")), role)
     assert result.problems == []
     assert result.peak_gib == pytest.approx(result.plan_gib, rel=0.05)
     assert result.flops == pytest.approx(result.plan_flops, rel=0.05)
@@ -76,7 +76,7 @@ def test_memory_of_the_8b_at_full_depth_is_the_plans_within_5_percent():
 def test_a_share_of_the_optimizer_without_vectors_takes_a_clipped_step():
     """The last of 32 data ranks holds a part of the embedding and nothing else."""
     last = Role("trainer rank 31", "trainer", 31, 1)
-    assert rehearse(Setting(run_of(MODELS["llama"], Layout(), 32), H100), last).problems == []
+    assert rehearse(RehearsalSettings(run_of(MODELS["llama"], Layout(), 32), H100), last).problems == []
 
 
 def test_bytes_between_ranks_are_those_of_the_tensors_that_cross():
@@ -101,7 +101,7 @@ def test_bytes_between_ranks_are_those_of_the_tensors_that_cross():
 def test_busier_experts_take_more_memory():
     run = run_of(replace(MODELS["mixtral"], num_hidden_layers=1), Layout(expert=8), 8)
     role = trainer_roles(run.trainer.layout, 8)[0]
-    even, busy = (rehearse(Setting(run, H100, imbalance=share), role) for share in (1.0, 3.0))
+    even, busy = (rehearse(RehearsalSettings(run, H100, imbalance=share), role) for share in (1.0, 3.0))
     assert even.problems == busy.problems == []
     assert busy.memory_gib["activations"] > 1.2 * even.memory_gib["activations"]
 
@@ -113,7 +113,7 @@ def test_a_folder_of_another_model_is_found_out(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(model.to_hf()))
     run = run_of(model, Layout(), 1)
     run = replace(run, sft=replace(run.sft, pretrained=str(tmp_path)))
-    result = rehearse(Setting(run, H100), trainer_roles(Layout(), 1)[0])
+    result = rehearse(RehearsalSettings(run, H100), trainer_roles(Layout(), 1)[0])
     assert [problem.split(":")[0] for problem in result.problems] == ["load"]
     assert "has shape (1,), but this model needs (128256, 4096)" in result.problems[0]
     assert [phase.ok for phase in result.phases] == [True, False]

@@ -19,7 +19,7 @@ from scalelab.run.virtual.engines import DrawnDecoder
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.simulate.run import Shape, Simulation, drawn
-from scalelab.simulate.study import Setting, best_split, climb, simulate
+from scalelab.simulate.study import SimulationSettings, best_split, climb, simulate
 
 # Four groups of two completions a step; 6 tokens of prompt.
 SHAPE = Shape(generators=1, trainers=1, groups_per_step=4, generations=2, slots=8, prompt_tokens=6)
@@ -40,7 +40,7 @@ UPDATE = 0.5 + 0.25 + 0.125
 
 
 def test_synchronous_takes_the_sum_of_its_parts() -> None:
-    figures = simulate(Setting(Synchronous(), RATES, TEN, SHAPE), 1, 1, steps=20)
+    figures = simulate(SimulationSettings(Synchronous(), RATES, TEN, SHAPE), 1, 1, steps=20)
     assert figures.seconds_per_step == pytest.approx(GENERATION + 2 + STEP + UPDATE)
     assert figures.trainer_idle == pytest.approx(1 - (STEP + 0.5) / figures.seconds_per_step)
     assert figures.staleness == {0: 1.0}
@@ -49,14 +49,14 @@ def test_synchronous_takes_the_sum_of_its_parts() -> None:
 
 def test_ppo_off_policy_pays_for_generation_and_update_once_a_round() -> None:
     shape = replace(SHAPE, slots=32)
-    figures = simulate(Setting(PPOOffPolicy(4), RATES, TEN, shape), 1, 1, steps=40)
+    figures = simulate(SimulationSettings(PPOOffPolicy(4), RATES, TEN, shape), 1, 1, steps=40)
     everything = 10 * (0.5 + 32 * 0.25) + 2 + 4 * STEP + UPDATE
     assert figures.seconds_per_step == pytest.approx(everything / 4)
     assert figures.staleness == {late: 0.25 for late in range(4)}
 
 
 def test_pipelinerl_hides_the_faster_side_behind_the_slower() -> None:
-    setting = Setting(PipelineRL(8), RATES, TEN, SHAPE)
+    setting = SimulationSettings(PipelineRL(8), RATES, TEN, SHAPE)
     slow_trainer = simulate(replace(setting, rates=replace(RATES, train_step_seconds=100.0)), 1, 1, steps=40)
     assert slow_trainer.seconds_per_step == pytest.approx(STEP + 99 + 0.5)
     assert slow_trainer.trainer_idle == pytest.approx(0)
@@ -65,7 +65,7 @@ def test_pipelinerl_hides_the_faster_side_behind_the_slower() -> None:
 
 
 def test_shared_cores_slow_what_runs_side_by_side() -> None:
-    alone = Setting(PipelineRL(8), replace(RATES, train_step_seconds=100.0), TEN, SHAPE)
+    alone = SimulationSettings(PipelineRL(8), replace(RATES, train_step_seconds=100.0), TEN, SHAPE)
     one_core = replace(alone, rates=replace(alone.rates, cores=1))
     assert simulate(one_core, 1, 1, steps=30).seconds_per_step > 1.1 * simulate(alone, 1, 1, steps=30).seconds_per_step
     synchronous = replace(one_core, schedule=Synchronous())
@@ -84,7 +84,7 @@ def test_whatever_the_split_all_that_is_drawn_is_trained_on_in_time(
     config: Synchronous | PPOOffPolicy | PipelineRL, generators: int, trainers: int, seed: int
 ) -> None:
     lengths = LogNormal(20, 1.0, 200)
-    setting = Setting(config, replace(RATES, host_seconds=0.05, cores=2), lengths, SHAPE, seed=seed)
+    setting = SimulationSettings(config, replace(RATES, host_seconds=0.05, cores=2), lengths, SHAPE, seed=seed)
     figures = simulate(setting, generators, trainers, steps=13)
     assert figures == simulate(setting, generators, trainers, steps=13), "the same seed gives the same run"
     bound = {PipelineRL: lambda: config.k, PPOOffPolicy: lambda: config.k - 1, Synchronous: lambda: 0}[type(config)]()
@@ -103,14 +103,14 @@ def test_climbing_finds_the_top_of_a_hill(low: int, top: int, high: int, start: 
 
 
 def test_the_best_split_is_that_of_an_exhaustive_search() -> None:
-    setting = Setting(PipelineRL(4), RATES, LogNormal(20, 0.5, 100), SHAPE)
+    setting = SimulationSettings(PipelineRL(4), RATES, LogNormal(20, 0.5, 100), SHAPE)
     best = best_split(setting, 10, 1, 20)
     by_hand = [simulate(setting, 10 - trainers, trainers, steps=20) for trainers in range(1, 10)]
     assert best.seconds_per_step == min(figures.seconds_per_step for figures in by_hand)
 
 
 def test_a_large_cluster_is_searched_in_small() -> None:
-    setting = Setting(PipelineRL(2), RATES, LogNormal(20, 0.5, 100), replace(SHAPE, groups_per_step=480))
+    setting = SimulationSettings(PipelineRL(2), RATES, LogNormal(20, 0.5, 100), replace(SHAPE, groups_per_step=480))
     best = best_split(setting, 128, 20, 9)
     assert best.devices == 128
     for trainers in (best.trainers // 2, best.trainers * 3 // 2, best.trainers * 2):

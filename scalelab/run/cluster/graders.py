@@ -52,7 +52,7 @@ class GraderActor:
 
 
 @dataclass(eq=False)
-class Worker:
+class GraderPlace:
     """One actor after the other at one place in the pool."""
 
     index: int
@@ -81,7 +81,7 @@ class ClusterGraders:
     def __init__(self, run: Run, changes: Changes) -> None:
         self._tasks, self._cluster, self._changes = run.tasks, run.cluster, changes
         self._actors = [self._start(index) for index in range(run.cluster.verifiers)]
-        self._workers: list[Worker] = []
+        self._workers: list[GraderPlace] = []
         self._counts = Counter(restarts=0, retried=0, errors=0)
         self.outstanding = 0
         self._queued = 0
@@ -130,7 +130,7 @@ class ClusterGraders:
         Raises:
             LabError: one dies again and again before it is up.
         """
-        self._workers = [Worker(index, actor, index, up=True) for index, actor in enumerate(self._actors)]
+        self._workers = [GraderPlace(index, actor, index, up=True) for index, actor in enumerate(self._actors)]
         self._changes.notify()
         async with asyncio.TaskGroup() as group:
             for worker in self._workers:
@@ -138,7 +138,7 @@ class ClusterGraders:
 
     # One actor.
 
-    async def _keep_up(self, worker: Worker) -> None:
+    async def _keep_up(self, worker: GraderPlace) -> None:
         """Replace an actor whenever it is lost."""
         while True:
             await worker.lost
@@ -168,7 +168,7 @@ class ClusterGraders:
             self._counts["retried"] += len(items)
         return [await self._grade_alone(item, worker) for item in items]
 
-    async def _grade_alone(self, item: tuple[Prompt, str], lost_at: Worker) -> Verdict:
+    async def _grade_alone(self, item: tuple[Prompt, str], lost_at: GraderPlace) -> Verdict:
         """Grade one completion on an actor that does nothing else; the verdict is `error` if that is lost, too."""
         worker = await self._next(lambda: self._other(lost_at))
         while not await self._emptied(worker):  # it was lost by what it held before
@@ -184,30 +184,30 @@ class ClusterGraders:
             worker.alone = False
             self._changes.notify()
 
-    async def _emptied(self, worker: Worker) -> bool:
+    async def _emptied(self, worker: GraderPlace) -> bool:
         """Keep an actor free until it has finished its items; returns whether it is still up."""
         worker.alone = True
         await self._changes.until(lambda: worker.calls == 0 or not worker.up, "a verifier without work")
         return worker.up
 
-    async def _next(self, choose: Callable[[], Worker | None]) -> Worker:
+    async def _next(self, choose: Callable[[], GraderPlace | None]) -> GraderPlace:
         self._queued += 1
         try:
             return await self._changes.until(choose, "a free verifier")
         finally:
             self._queued -= 1
 
-    def _least_busy(self) -> Worker | None:
+    def _least_busy(self) -> GraderPlace | None:
         free = [worker for worker in self._workers if worker.up and not worker.alone and worker.calls < DEPTH]
         return min(free, key=lambda one: one.calls, default=None)
 
-    def _other(self, lost_at: Worker) -> Worker | None:
+    def _other(self, lost_at: GraderPlace) -> GraderPlace | None:
         """Choose another actor for a completion that is graded again, if there is one."""
         others = [worker for worker in self._workers if worker is not lost_at] or self._workers
         free = [worker for worker in others if worker.up and not worker.alone]
         return min(free, key=lambda one: one.calls, default=None)
 
-    async def _call(self, worker: Worker, items: list[tuple[Prompt, str]]) -> list[Verdict]:
+    async def _call(self, worker: GraderPlace, items: list[tuple[Prompt, str]]) -> list[Verdict]:
         """Have an actor grade items.
 
         Raises:
@@ -236,7 +236,7 @@ class ClusterGraders:
                 worker.calls -= 1
             self._changes.notify()
 
-    async def _patiently(self, worker: Worker, ref: Any, what: str) -> Any:
+    async def _patiently(self, worker: GraderPlace, ref: Any, what: str) -> Any:
         """Await an answer as long as the actor gives other answers meanwhile."""
         seconds = self._cluster.stall_seconds
         while True:
