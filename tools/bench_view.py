@@ -99,7 +99,7 @@ def to_answer(browser: Any, address: str) -> float:
 
 
 def clicks(page: Page) -> list[tuple[float, float, str]]:
-    """Of each control of a view: milliseconds from the click to the next frame, those of processor time, its name."""
+    """Every control of a view: milliseconds from the click to the next frame, those of processor time, its name."""
     browser = page.context.new_cdp_session(page)
     browser.send("Performance.enable", {"timeDomain": "threadTicks"})
 

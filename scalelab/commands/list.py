@@ -107,7 +107,7 @@ def _group(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _words(group: dict[str, Any]) -> str:
-    """What a line says of a recipe: its seeds, how far they are, and the mean of their last evaluations."""
+    """A line about a recipe: its seeds, how far they are, and the mean of their last evaluations."""
     several = len(group["paths"]) > 1
     statuses = [f"{count} {status}" if several else status for status, count in group["status"].items()]
     steps = [step for step in group["steps"] if step is not None]

@@ -41,7 +41,7 @@ def live_page(path: Path, say: Callable[[str], None], serve: bool) -> Iterator[N
 
 
 def _written(path: Path) -> int | None:
-    """When the manifest was written; None if there is none."""
+    """Time at which the manifest was written; None if there is none."""
     try:
         return (path / MANIFEST).stat().st_mtime_ns
     except OSError:

@@ -25,7 +25,7 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Pieces:
-    """What each token of a vocabulary stands for.
+    """Text of each token of a vocabulary.
 
     Args:
         content: a `tokenizer.json`, decoded.

@@ -50,7 +50,7 @@ def _written(value: Any) -> str:
 
 
 def is_seed(key: str) -> bool:
-    """Whether a setting is one in which two seeds of one recipe differ."""
+    """True for a setting in which two seeds of one recipe differ."""
     return key.endswith(".seed")
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from curve_points import rate
 from scipy.stats import multivariate_normal
 
 from scalelab.cli import main
@@ -27,6 +26,7 @@ from scalelab.curves.law import (
     readable,
 )
 from scalelab.errors import LabError
+from tests.helpers.curve_points import rate
 
 # ScaleRL, Table 1: C_mid, B, A; batch, length, active parameters
 TABLE_1 = {
