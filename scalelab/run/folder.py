@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from moe.durable import PARTIAL, append, put_in_place, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
+from scalelab.jsonl import read_objects
 from scalelab.run.trackers import Trackers
 
 if TYPE_CHECKING:
@@ -35,22 +36,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
         LabError: a line other than the last is not JSON.
     """
-    lines = path.read_bytes().split(b"\n")
-    records = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-        if isinstance(record, dict):
-            records.append(record)
-        elif number < len(lines):
-            raise LabError(f"{path}, line {number}, is no JSON object: mend or remove that line")
-        else:
-            log.warning("%s: the last line is torn and was left out", path)
-    return records
+    objects, torn = read_objects(path)
+    if torn:
+        log.warning("%s: the last line is torn and was left out", path)
+    return [record for _, record in objects]
 
 
 def read_run_manifest(path: Path) -> dict[str, Any]:

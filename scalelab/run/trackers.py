@@ -22,6 +22,7 @@ from typing import Any, Protocol, get_args
 
 from scalelab.curves import Curve, FitError, analyse, curve, extend_or_stop
 from scalelab.errors import LabError
+from scalelab.jsonl import read_objects
 from scalelab.run.config import TrackerName
 
 IDENTITIES = "trackers.json"
@@ -241,8 +242,7 @@ class _Fits:
         self._records: list[Mapping[str, Any]] = []
         file = folder / "evals.jsonl" if folder else None
         if file is not None and file.is_file():
-            lines = file.read_bytes().split(b"\n")[:-1]  # what follows the last newline is not written whole yet
-            self._records = [json.loads(line) for line in lines if line.strip()]
+            self._records = [record for _, record in read_objects(file)[0]]  # a torn line is not written whole yet
 
     def after(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Fit the tasks of these evaluations, as far as they have enough; names are such as `fit/math/A`."""

@@ -149,7 +149,7 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         read_sources([write(tmp_path / "x.xls", "")])
     with pytest.raises(LabError, match=r"neither evals.jsonl nor .* TensorBoard"):
         read_sources([tmp_path])
-    with pytest.raises(LabError, match="row 1: not JSON"):
+    with pytest.raises(LabError, match="line 1: not a JSON object"):
         read_sources([write(tmp_path / "x.jsonl", "{\n{}\n")])
     with pytest.raises(LabError, match="no such column; the columns are"):
         read_sources([write(tmp_path / "x.csv", "compute,pass_rate\n1,0.1\n")], {"reward": "x"})

@@ -111,7 +111,7 @@ DAMAGES = {
     "rollouts damaged": (flip("checkpoints/rollouts_*.npz"), "have to be generated again"),
     "another configuration": (lambda run: (run / "config.gin").write_text("Run.seed = 4\n"), "not what this run began"),
     "lines lost": (remove("metrics.jsonl"), "metrics.jsonl is missing"),
-    "a broken line": (lambda run: (run / "evals.jsonl").write_bytes(b"{}\n[\n{}\n"), "line 2, is no JSON object"),
+    "a broken line": (lambda run: (run / "evals.jsonl").write_bytes(b"{}\n[\n{}\n"), "line 2: not a JSON object"),
 }
 
 

@@ -20,6 +20,7 @@ from scalelab.curves.data import Curve, same_unit
 from scalelab.curves.reading import logs
 from scalelab.curves.reading.table import COLUMNS, Row, Table, blank, listing, table_curves
 from scalelab.errors import LabError
+from scalelab.jsonl import read_objects
 
 SEED = re.compile(r"seed_?\d+")
 """Name of the folder of one seed; `scalelab run` calls them so."""
@@ -233,22 +234,9 @@ def _rescale(item: Curve, scale: float, unit: str | None) -> Curve:
 
 def read_json_lines(path: Path) -> tuple[list[Row], tuple[str, ...]]:
     """Rows of a JSONL file, and a note if its last line is torn (a run killed while writing) and was left out."""
-    rows, notes = [], []
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            if number < len(lines):
-                raise LabError(f"{path}, row {number}: not JSON; mend or remove that line") from None
-            notes.append(f"{path.name}: the last line is torn and was left out")
-            continue
-        if not isinstance(record, dict):
-            raise LabError(f"{path}, row {number}: not a JSON object; every line holds one evaluation")
-        rows.append(Row(number, record))
-    return rows, tuple(notes)
+    objects, torn = read_objects(path)
+    notes = (f"{path.name}: the last line is torn and was left out",) if torn else ()
+    return [Row(number, record) for number, record in objects], notes
 
 
 def _read_json(path: Path) -> list[Row]:

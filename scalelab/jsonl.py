@@ -1,0 +1,37 @@
+"""JSON-lines files, one object per line; a run that was killed may leave the last line torn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from scalelab.errors import LabError
+
+
+def read_objects(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], bool]:
+    """Read the objects of a JSON-lines file.
+
+    Returns:
+        The number of each line that is not blank, from 1, with its object; and True if the last line is torn, which
+        leaves it out.
+
+    Raises:
+        LabError: a line other than the last is no JSON object.
+    """
+    lines = path.read_bytes().split(b"\n")
+    objects: list[tuple[int, dict[str, Any]]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            objects.append((number, found))
+        elif number < len(lines):
+            raise LabError(f"{path}, line {number}: not a JSON object; mend or remove that line")
+        else:
+            return objects, True
+    return objects, False
