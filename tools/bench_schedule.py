@@ -166,10 +166,10 @@ def measure(name: str, sets: Sequence[str], *, alone: bool = False) -> Measured:
 
 
 async def export_alone(lab: WatchedRun) -> float:
-    """Seconds in which the trainer gathers its weights."""
+    """Seconds in which the trainer lays its weights out."""
     began = time.monotonic()
-    for _ in range(5):
-        await lab.world.trainer.export()
+    for version in range(5):
+        await lab.world.trainer.publish(version)
     return (time.monotonic() - began) / 5
 
 

@@ -41,7 +41,6 @@ from moe.train.optimizer import Optimizer
 from moe.train.packing import Share, pack
 from moe.train.result import StepResult
 from moe.weights import hf_weights
-from moe.weights.buckets import Bucket, fill
 from moe.weights.hf_folder import FolderWeights, read_biases, save_folder
 from moe.weights.links import EXPERT_BIAS, shapes
 from moe.weights.shards import Publisher, Segment
@@ -188,22 +187,19 @@ class Trainer:
             yield from hf_weights.export(self.model, self.hf_config)
             yield from hf_weights.expert_biases(self.model, self.hf_config).items()
 
-    def weight_buckets(self, bucket_bytes: int = 256 * 2**20) -> Iterator[Bucket]:
-        """All weights packed into a few flat buffers that share no memory with the model; collective."""
-        yield from fill(self.export_weights(), bucket_bytes)
-
-    def publish(self, version: int, host: str = "127.0.0.1") -> Segment:
+    def publish(self, version: int, host: str = "127.0.0.1", machine: str | None = None) -> Segment:
         """Write this rank's share of the weights for generators to read, in place of the last; not collective.
 
         Args:
             version: policy version.
             host: address at which other machines reach this one, the same each time.
+            machine: name of this machine, the same each time; None for `moe.weights.shards.this_machine`.
 
         Raises:
             MoeError: there is no room for the share in memory.
         """
         if self._publisher is None:
-            self._publisher = Publisher(host)
+            self._publisher = Publisher(host, machine=machine)
         return self._publisher.publish(version, self.rank, hf_weights.own_parts(self.model, self.hf_config))
 
     def load_weights(self, weights: Weights) -> None:

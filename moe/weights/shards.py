@@ -1,12 +1,13 @@
 """Publication of weights shard by shard: every trainer rank writes its own share, and readers fetch it.
 
-A rank copies the parameters that it holds, or its part of those that several ranks hold alike, into a file in shared
-memory (a `Segment`), and goes on training. Nothing is gathered, and nobody waits for a reader. Engines on the same
-machine map the files; a machine without them fetches each file once, over a socket, for all of its engines. Readers put
-the pieces together one parameter at a time (`weights`), so that no process ever holds a whole model for it.
+A rank copies the parameters that it holds, or its part of those that several ranks hold alike, into a file in memory
+(a `Segment`), and goes on training. Nothing is gathered, and nobody waits for a reader. Engines on the same machine map
+the files; a machine without them fetches each file over a socket, once for all of its engines that read at that time.
+Readers put the pieces together one parameter at a time (`weights`), so that no process ever holds a whole model for it.
 
-A file is gone as soon as a newer one is to be written, but a reader that has opened it keeps it. Files that a killed
-process left are removed by the next one. Needs no Megatron, so that a generator can read.
+A file has no name and goes with its rank, or as soon as a newer one is to be written; a reader that has opened it keeps
+it. A fetched file goes with its last reader; one that a killed reader left is removed with the next fetch. Needs no
+Megatron, so that a generator can read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import socket
 import socketserver
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,7 +37,9 @@ from moe.weights.links import EXPERT_BIAS, Link, expert_bias_names, links
 MEMORY = Path("/dev/shm")
 _PREFIX = "scalelab-weights-"
 _ALIGNMENT = 64
-_OLD = 60.0  # seconds after which a file that nobody has locked is a leftover
+_HEAD = 64
+"""Bytes at the beginning of a file that say whose it is."""
+_OLD = 5.0  # seconds after which a file that nobody has locked is a leftover
 _CHUNK = 2**20
 
 Cut = tuple[int, int, int, int]
@@ -77,7 +81,7 @@ class Segment:
         version: policy version.
         rank: who wrote it.
         machine: where the file can be mapped (`this_machine`).
-        path: of the file.
+        path: at which processes of the same user on that machine open the file.
         address: host and port that hand the file to other machines.
         key: what to ask for there; nobody else knows it.
         size: bytes.
@@ -105,15 +109,13 @@ class Publisher:
 
     Args:
         host: address at which other machines reach this one.
-        folder: where files lie in memory.
-        machine: name of this machine, if it is to be another (tests).
+        machine: name of this machine, where it is not `this_machine`; readers there say the same.
     """
 
-    def __init__(self, host: str = "127.0.0.1", folder: Path = MEMORY, machine: str | None = None) -> None:
-        self._folder, self._machine = folder, machine or this_machine(folder)
-        self._held: _File | None = None
+    def __init__(self, host: str = "127.0.0.1", machine: str | None = None) -> None:
+        self._machine = machine or this_machine()
+        self._held: tuple[str, _File] | None = None
         self._server = _Server(host, self._find)
-        self.bytes_sent = 0
 
     def publish(self, version: int, rank: int, parts: Sequence[tuple[str, tuple[Cut, ...], Tensor]]) -> Segment:
         """Copy parts of parameters into a new segment, in place of the last one.
@@ -122,16 +124,16 @@ class Publisher:
             MoeError: there is no room for it.
         """
         self._drop()
-        sweep(self._folder)
-        pieces, size = [], 0
+        pieces, size = [], _HEAD
         for name, cuts, tensor in parts:
             pieces.append(Piece(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), cuts, size))
             size += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
         key = secrets.token_hex(32)
-        self._held = file = _File.create(self._folder / f"{_PREFIX}{_name(key)}", size)
+        file = _File.create(size, _name(key))
         for piece, (_, _, tensor) in zip(pieces, parts, strict=True):
             file.view(piece).copy_(tensor)
-        return Segment(version, rank, self._machine, str(file.path), self._server.address, key, size, tuple(pieces))
+        self._held = key, file
+        return Segment(version, rank, self._machine, file.lasting, self._server.address, key, size, tuple(pieces))
 
     def close(self) -> None:
         """Give the memory back and stop listening."""
@@ -140,57 +142,70 @@ class Publisher:
 
     def _drop(self) -> None:
         if self._held is not None:
-            self._held.path.unlink(missing_ok=True)
-            self._held.close()
+            self._held[1].close()
             self._held = None
 
     def _find(self, key: str) -> Path | None:
         held = self._held
-        return held.path if held is not None and held.path.name == f"{_PREFIX}{_name(key)}" else None
+        return Path(held[1].lasting) if held is not None and held[0] == key else None
 
 
 class Snapshot:
     """A reader's side of the publication: all segments of one version, on this machine.
 
+    It lasts as long as this object, whatever is published meanwhile.
+
     Args:
         segments: of all ranks.
         folder: where fetched files lie.
-        machine: name of this machine, if it is to be another (tests).
+        machine: name of this machine, where it is not `this_machine`.
         deadline: seconds that fetching may take.
 
     Attributes:
+        version: policy version.
+        segments: as other processes of this machine can open them, as long as this one holds them.
+        size: bytes of the weights.
         fetched: bytes that came from other machines by this reader.
 
     Raises:
         SupersededError: a newer version is being written: take that one.
-        MoeError: a machine does not answer, or there is no room.
+        UnavailableError: a machine does not answer.
+        MoeError: there is no room.
     """
 
     def __init__(
         self, segments: Sequence[Segment], folder: Path = MEMORY, machine: str | None = None, deadline: float = 300.0
     ) -> None:
         here, ends = machine or this_machine(folder), time.monotonic() + deadline
-        self.version, self.fetched = segments[0].version, 0
+        self.version, self.size, self.fetched = segments[0].version, sum(one.size for one in segments), 0
         self._files = files = list[_File]()
         try:
             for segment in segments:
-                if segment.machine != here:
-                    segment = self._fetch(segment, folder, ends)
-                files.append(_File.open(Path(segment.path), segment))
+                files.append(
+                    _File.open(Path(segment.path), segment)
+                    if segment.machine == here
+                    else self._fetched(segment, folder, here, ends)
+                )
         except BaseException:
             self.close()
             raise
-        self.segments = [replace(segment, path=str(file.path)) for segment, file in zip(segments, files, strict=True)]
+        self.segments = [
+            replace(segment, machine=here, path=file.lasting) for segment, file in zip(segments, files, strict=True)
+        ]
 
-    def _fetch(self, segment: Segment, folder: Path, ends: float) -> Segment:
-        path = folder / f"{_PREFIX}{_name(segment.key)}"
+    def _fetched(self, segment: Segment, folder: Path, here: str, ends: float) -> _File:
+        """Open the copy of a segment that readers of this machine share; the first of them fetches it."""
+        path = folder / f"{_PREFIX}{_name(f'{segment.key} on {here}')}"
         with open(f"{path}.lock", "a") as lock:
             _lock(lock.fileno(), ends, f"another reader to fetch the weights of rank {segment.rank}")
-            if not path.exists():
+            try:
+                file = _File.open(path, segment, named=True)
+            except SupersededError:  # nobody has fetched it yet
                 sweep(folder)
                 self.fetched += _receive(segment, path, ends)
+                file = _File.open(path, segment, named=True)
         Path(lock.name).unlink(missing_ok=True)
-        return replace(segment, path=str(path))
+        return file
 
     def weights(self, hf_config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
         """See `weights`."""
@@ -203,7 +218,11 @@ class Snapshot:
         self._files.clear()
 
 
-class SupersededError(MoeError):
+class UnavailableError(MoeError):
+    """The weights cannot be had from who published them, who may be gone: newer ones will come, or none."""
+
+
+class SupersededError(UnavailableError):
     """The weights were replaced by newer ones."""
 
 
@@ -285,38 +304,43 @@ def _assemble(link: Link, parts: list[tuple[int, Piece]], views: Sequence[Callab
 
 
 class _File:
-    """A file in memory that this process maps, locked as long as it does."""
+    """A file in memory that this process maps; where it has a name, it is locked as long as it is mapped.
 
-    def __init__(self, path: Path, handle: int, data: Tensor) -> None:
-        self.path, self._handle, self._data = path, handle, data
+    Attributes:
+        lasting: where processes of the same user open it, whatever becomes of its name.
+        close: lets go of it; the last reader of a named file removes it.
+    """
 
-    @classmethod
-    def create(cls, path: Path, size: int) -> _File:
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        try:
-            os.posix_fallocate(handle, 0, max(size, 1))  # else a full disk shows as a signal that kills the process
-        except OSError as error:
-            os.close(handle)
-            path.unlink()
-            raise _no_room(path.parent, size) from error
-        return cls(path, handle, torch.from_file(str(path), shared=True, size=max(size, 1), dtype=torch.uint8))
+    def __init__(self, handle: int, size: int, *, shared: bool, name: Path | None = None) -> None:
+        self.lasting = f"/proc/{os.getpid()}/fd/{handle}"
+        self.close = weakref.finalize(self, _let_go, handle, name)
+        self._data = torch.from_file(f"/proc/self/fd/{handle}", shared=shared, size=size, dtype=torch.uint8)
 
     @classmethod
-    def open(cls, path: Path, segment: Segment) -> _File:
+    def create(cls, size: int, name: str) -> _File:
+        """Make one without a name, which goes with its last process."""
+        if size > (free := available()):
+            raise _no_room("the machine", free, size)
+        handle = os.memfd_create("scalelab weights", os.MFD_CLOEXEC)
+        os.posix_fallocate(handle, 0, size)
+        file = cls(handle, size, shared=True)
+        file._data[:_HEAD] = torch.frombuffer(bytearray(_head(name)), dtype=torch.uint8)
+        return file
+
+    @classmethod
+    def open(cls, path: Path, segment: Segment, named: bool = False) -> _File:
+        """Open a segment's file: the one of its rank, or a named copy."""
+        gone = SupersededError(f"the weights of version {segment.version} are gone: newer ones replace them")
         try:
             handle = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            raise SupersededError(
-                f"the weights of version {segment.version} are gone: newer ones replace them"
-            ) from None
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        size = os.fstat(handle).st_size
-        if size < segment.size:
+            raise gone from None
+        if named:
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        if os.pread(handle, _HEAD, 0) != _head(_name(segment.key)):  # the number of a closed file is given to another
             os.close(handle)
-            raise MoeError(f"{path} has {size} bytes of {segment.size}: it was cut off")
-        mapped = f"/proc/self/fd/{handle}"  # the path may be gone already, the file is not
-        return cls(path, handle, torch.from_file(mapped, shared=False, size=max(segment.size, 1), dtype=torch.uint8))
+            raise gone
+        return cls(handle, segment.size, shared=False, name=path if named else None)
 
     def view(self, piece: Piece) -> Tensor:
         dtype, count = getattr(torch, piece.dtype), 1
@@ -324,12 +348,27 @@ class _File:
             count *= size
         return self._data[piece.offset : piece.offset + count * dtype.itemsize].view(dtype).view(piece.shape)
 
-    def close(self) -> None:
-        os.close(self._handle)
+
+def _let_go(handle: int, name: Path | None) -> None:
+    if name is not None:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while there is another reader
+            name.unlink()
+    os.close(handle)
+
+
+def _head(name: str) -> bytes:
+    return name.encode().ljust(_HEAD, b"\0")
+
+
+def available() -> int:
+    """Bytes of memory that this machine can still give, without the swap."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(fields["MemAvailable"].split()[0]) * 1024
 
 
 def sweep(folder: Path = MEMORY) -> None:
-    """Remove files that no process has locked: their readers are done, or were killed."""
+    """Remove fetched files that no process has locked: their readers were killed."""
     for path in folder.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime < _OLD:
@@ -342,10 +381,10 @@ def sweep(folder: Path = MEMORY) -> None:
                 os.close(handle)
 
 
-def _no_room(folder: Path, size: int) -> MoeError:
-    free = shutil.disk_usage(folder).free
+def _no_room(where: str, free: int, size: int) -> MoeError:
     return MoeError(
-        f"{folder} has {free / 2**30:.2f} GiB free, a share of the weights takes {size / 2**30:.2f}: mount it larger"
+        f"{where} has {free / 2**30:.2f} GiB of memory free, and a share of the weights takes {size / 2**30:.2f}: give "
+        "it more"
     )
 
 
@@ -419,6 +458,7 @@ def _receive(segment: Segment, path: Path, ends: float) -> int:
             if size < segment.size:
                 raise MoeError(f"{what} offers {size} bytes, and the weights take {segment.size}: its file was cut off")
             with partial.open("xb") as out:
+                fcntl.flock(out.fileno(), fcntl.LOCK_SH)  # else another process may take it for a leftover
                 os.posix_fallocate(out.fileno(), 0, size)
                 for _ in range(0, size, _CHUNK):
                     connection.settimeout(max(0.1, ends - time.monotonic()))
@@ -427,8 +467,8 @@ def _receive(segment: Segment, path: Path, ends: float) -> int:
         return size
     except (OSError, EOFError) as error:
         if isinstance(error, OSError) and error.errno == 28:
-            raise _no_room(path.parent, segment.size) from error
-        raise MoeError(f"{what} did not hand over the weights of version {segment.version}: {error}") from error
+            raise _no_room(str(path.parent), shutil.disk_usage(path.parent).free, segment.size) from error
+        raise UnavailableError(f"{what} did not hand over the weights of version {segment.version}: {error}") from error
     finally:
         partial.unlink(missing_ok=True)
 

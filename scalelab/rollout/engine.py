@@ -7,7 +7,8 @@ Not thread-safe: `scalelab.rollout.generator` steps it from one thread. Axes: `_
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from vllm.v1.executor import Executor
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.worker_base import WorkerBase
 
-from moe.weights.hf_folder import read_biases, read_config, save_folder
+from moe.weights.hf_folder import read_biases, read_config
 from moe.weights.links import expert_bias_names
 from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
@@ -44,10 +45,7 @@ from scalelab.rollout import expert_bias, transfer
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, processor_config
 from scalelab.rollout.routing import RoutingRecorder
-from scalelab.rollout.shared_folder import shared_folder
 from scalelab.rollout.types import Request
-
-Weights = Iterable[tuple[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class Engine:
             )
             self._engine.collective_rpc(expert_bias.set_workers_biases, args=(read_biases(model_dir),))
         init = {"hf_config": hf_config}
-        self._engine.collective_rpc(transfer.install, args=(transfer.BACKEND, init))
+        self._engine.collective_rpc(transfer.install, args=(init,))
         self._recorder = None
         if config.record_routing and current_platform.is_cpu():
             sizes = config.max_sequences, config.max_model_len
@@ -142,46 +140,30 @@ class Engine:
             if self._recorder is not None:
                 self._recorder.drop(internal_id)
 
-    def load(self, version: int, weights: Weights) -> None:
-        """Replace the weights; unfinished sequences go on with them and with the KV cache they have (PipelineRL).
+    def stage(self, snapshot: Snapshot) -> None:
+        """Begin to load a version that is here, beside the next steps; vLLM's workers do it, each its part."""
+        transfer.stage(self._engine, snapshot)
 
-        Args:
-            version: policy version of the new weights.
-            weights: (Hugging Face name, whole tensor) of every weight, in any order, and of the biases of experts.
+    def staged(self) -> bool:
+        """True once all of it is loaded.
+
+        Raises:
+            LabError: it could not be.
         """
-        biases: dict[str, torch.Tensor] = {}
-        if self._biases:
-            held = dict(weights)
-            biases = {name: held.pop(name).clone() for name in self._biases}
-            weights = held.items()
-        if self._tensor_parallel == 1:
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
-        else:
-            self._load_into_all(weights)
-        if self._hf_config.get("tie_word_embeddings"):
-            self._engine.collective_rpc(_tie_head)
-        if current_platform.is_cpu():
-            self._engine.collective_rpc(_pack_experts)
-        if biases:
-            self._engine.collective_rpc(expert_bias.set_workers_biases, args=(biases,))
-        self._set_version(version)
-        self._add_waiting_again()
+        return transfer.staged(self._engine)
 
     def take(self, snapshot: Snapshot) -> None:
-        """Switch to a version of the weights that is on this machine; unfinished sequences keep their KV cache.
-
-        vLLM's own weight transfer loads them, in every process that shares the model.
-        """
-        transfer.update(self._engine, snapshot.segments)
+        """Switch to the staged version; unfinished sequences go on with it and keep their KV cache (PipelineRL)."""
+        transfer.update(self._engine, snapshot.version)
         self._set_version(snapshot.version)
         self._add_waiting_again()
 
-    def _load_into_all(self, weights: Weights) -> None:
-        """Put the weights into a folder in memory, which all processes of the model read."""
-        with shared_folder("scalelab-weights-") as folder:
-            held = dict(weights)
-            save_folder(folder, self._hf_config, held.items(), {name: tensor.shape for name, tensor in held.items()})
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+    def replace_weights(self, snapshot: Snapshot) -> None:
+        """Stage a version and take it, without a step in between."""
+        self.stage(snapshot)
+        while not self.staged():
+            time.sleep(0.001)
+        self.take(snapshot)
 
     def close(self) -> None:
         """Give back memory and the process group."""
@@ -293,14 +275,6 @@ def _rank_no_logprobs(worker: WorkerBase) -> None:
         return LogprobsTensors(ids_B1.to(torch.int32), logprobs_BV.gather(-1, ids_B1), torch.zeros_like(token_ids))
 
     worker.model_runner.sampler.gather_logprobs = gather
-
-
-def _tie_head(worker: WorkerBase) -> None:
-    transfer.tie_head(worker.model_runner.get_model())
-
-
-def _pack_experts(worker: WorkerBase) -> None:
-    transfer.pack_experts(worker.model_runner.get_model())
 
 
 def bias_shapes(model_dir: Path, config: GeneratorConfig) -> dict[str, tuple[int, ...]]:

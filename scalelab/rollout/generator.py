@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing
@@ -17,23 +17,24 @@ from pathlib import Path
 
 import torch
 
-from moe.weights.buckets import Bucket
 from moe.weights.hf_folder import read_config
 from moe.weights.shards import Segment
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
-from scalelab.rollout.engine import Engine, Output, bias_shapes, weight_shapes
+from scalelab.rollout.engine import Engine, Output, weight_shapes
 from scalelab.rollout.interruption import Phrases, forced_mask
 from scalelab.rollout.thinking import Transitions
 from scalelab.rollout.transfer import fetch
 from scalelab.rollout.types import Completion, Kind, Request
 
 _EMBEDDING = "model.embed_tokens.weight"
+_LOOK_SECONDS = 0.02
+"""Between two looks at whether new weights are loaded."""
 _CLOSED = "the generator is closed: start another"
 _KINDS: tuple[Kind, ...] = ("train", "eval")
 _STATS = [
     *(f"{name}_{kind}" for name in ("completions", "tokens", "busy_seconds") for kind in _KINDS),
-    *("idle_seconds", "update_seconds", "updates", "steps"),
+    *("idle_seconds", "update_seconds", "updates", "update_bytes", "steps"),
 ]
 
 
@@ -68,13 +69,12 @@ class Generator:
     ) -> None:
         self._config = config
         self._phrases = Phrases(tuple(interruption_token_ids), tuple(end_think))
-        self._shapes = weight_shapes(Path(model_dir))
-        if _EMBEDDING not in self._shapes:
+        shapes = weight_shapes(Path(model_dir))
+        if _EMBEDDING not in shapes:
             raise LabError(f"{model_dir} holds no weights of a language model: give a folder with *.safetensors files")
         self._hf_config = read_config(model_dir)
-        self._vocab_size = self._shapes[_EMBEDDING][0]
-        self._shapes.update(bias_shapes(Path(model_dir), config))
-        self._changed = threading.Condition()
+        self._vocab_size = shapes[_EMBEDDING][0]
+        self._changed, self._taking = threading.Condition(), threading.Lock()
         self._live: dict[str, Request] = {}
         self._backlog: deque[Request] = deque()
         self._done: deque[Completion] = deque()
@@ -128,50 +128,30 @@ class Generator:
             self._check_alive()
             return [self._done.popleft() for _ in range(min(max_items, len(self._done)))]
 
-    def update_weights(self, version: int, weights: Iterable[tuple[str, torch.Tensor] | Bucket]) -> float:
-        """Replace the weights between two steps; unfinished sequences go on with their stale KV cache.
-
-        Requests that begin afterwards share no KV cache with those that began before.
-
-        Args:
-            version: policy version of the new weights.
-            weights: (Hugging Face name, whole tensor) of every weight, or `moe.weights.buckets.Bucket`s of them; they
-                must not change until this returns.
-
-        Returns:
-            Seconds that generation stood still.
-
-        Raises:
-            LabError: a weight is missing, unknown or of another shape (the old ones stay), or the engine failed.
-        """
-        named = list(_tensors(weights))
-        self._check_weights({name: tuple(tensor.shape) for name, tensor in named}, version)
-        seconds = []
-
-        def load(engine: Engine) -> None:
-            began = time.monotonic()
-            engine.load(version, named)
-            seconds.append(time.monotonic() - began)
-            self._stats["update_seconds"] += seconds[0]
-            self._stats["updates"] += 1
-
-        self._call(load, self._config.update_timeout, f"the generator to take weights of version {version}")
-        return seconds[0]
-
-    def take_weights(self, segments: Sequence[Segment]) -> float:
+    def take_weights(self, segments: Sequence[Segment], machine: str | None = None) -> float:
         """Replace the weights by a version that trainer ranks published (`moe.weights.shards`).
 
-        It is fetched while generation goes on; unfinished sequences then go on with it and their stale KV cache.
+        It is fetched and loaded while generation goes on, and put in place between two steps; unfinished sequences go
+        on with it and their stale KV cache. Requests that begin afterwards share no KV cache with those before.
+
+        Args:
+            segments: of all ranks.
+            machine: name of this machine, where it is not `moe.weights.shards.this_machine`.
 
         Returns:
             Seconds that generation stood still.
 
         Raises:
-            SupersededError: a newer version takes its place: take that one; the old weights stay.
-            LabError: it does not fit this model, or cannot be had (the old ones stay); or the engine failed.
+            UnavailableError: it cannot be had, perhaps since a newer version takes its place; the old weights stay.
+            LabError: it does not fit this model, or cannot be loaded (the old ones stay); or the engine failed.
         """
-        version, seconds = segments[0].version, []
-        snapshot = fetch(self._hf_config, segments, self._config.update_timeout)
+        ends, seconds = time.monotonic() + self._config.update_timeout, list[float]()
+        what = f"the generator to take weights of version {segments[0].version}"
+        ready = threading.Event()
+
+        def look(engine: Engine) -> None:
+            if engine.staged():
+                ready.set()
 
         def take(engine: Engine) -> None:
             began = time.monotonic()
@@ -179,11 +159,13 @@ class Generator:
             seconds.append(time.monotonic() - began)
             self._stats["update_seconds"] += seconds[0]
             self._stats["updates"] += 1
+            self._stats["update_bytes"] += snapshot.size
 
-        try:
-            self._call(take, self._config.update_timeout, f"the generator to take weights of version {version}")
-        finally:
-            snapshot.close()
+        with self._taking, closing(fetch(self._hf_config, segments, machine, self._config.update_timeout)) as snapshot:
+            self._call(lambda engine: engine.stage(snapshot), ends - time.monotonic(), what)
+            while not ready.wait(_LOOK_SECONDS):
+                self._call(look, ends - time.monotonic(), what)
+            self._call(take, ends - time.monotonic(), what)
         return seconds[0]
 
     def abort(self, ids: Iterable[str]) -> list[str]:
@@ -218,7 +200,8 @@ class Generator:
         Returns:
             `completions_KIND`, `tokens_KIND` of finished completions and `busy_seconds_KIND` for KIND in train,
             eval (a step with both is split by their sequences); `completions` and `tokens` of both;
-            `idle_seconds` without work; `update_seconds` standing still for `updates` new weights; `steps`.
+            `idle_seconds` without work; `update_seconds` standing still for `updates` new weights of `update_bytes`
+            together; `steps`.
         """
         with self._changed:
             self._check_alive()
@@ -277,17 +260,6 @@ class Generator:
             return
         raise LabError(f"request {request.id} {problem}")
 
-    def _check_weights(self, shapes: dict[str, tuple[int, ...]], version: int) -> None:
-        wrong = sorted(
-            name for name in shapes.keys() | self._shapes.keys() if shapes.get(name) != self._shapes.get(name)
-        )
-        if wrong:
-            name = wrong[0]
-            raise LabError(
-                f"weights of version {version} do not fit the generator's model ({len(wrong)} of them): {name} is "
-                f"{shapes.get(name, 'missing')}, wanted {self._shapes.get(name, 'no such weight')}"
-            )
-
     # Methods that run in the engine's thread.
 
     def _run(self, model_dir: Path, threads: int, version: int, seed: int, started: Future[None]) -> None:
@@ -315,9 +287,13 @@ class Generator:
         self._stats["idle_seconds"] += time.monotonic() - began
         while self._commands:
             command, future = self._commands[0]
-            command(engine)
+            try:
+                command(engine)
+            except LabError as error:  # a refusal, which leaves the engine as it was
+                future.set_exception(error)
+            else:
+                future.set_result(None)
             self._commands.popleft()
-            future.set_result(None)
         for request in self._admit():
             engine.add(request)
         if self._running.total():
@@ -365,14 +341,6 @@ def complete(request: Request, output: Output, phrases: Phrases) -> Completion:
         interrupted=bool(forced_T.any()),
         routed_TLK=output.routed_TLK,
     )
-
-
-def _tensors(weights: Iterable[tuple[str, torch.Tensor] | Bucket]) -> Iterator[tuple[str, torch.Tensor]]:
-    for item in weights:
-        if isinstance(item, Bucket):
-            yield from item.tensors()
-        else:
-            yield item
 
 
 def _one_line(error: BaseException) -> str:

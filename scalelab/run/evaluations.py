@@ -127,8 +127,8 @@ class EvaluationAtRest:
     """Evaluation between two stretches from weights kept when it fell due; it takes no simulated time."""
 
     books: Books
-    keep: Callable[[], Any]
-    """Copies the trainer's weights."""
+    keep: Callable[[int], Any]
+    """Copies the trainer's weights, which are of this version."""
     measure: Callable[[Spent, Any], Awaitable[list[Rollout]]]
     """Generates and grades completions of the held-out prompts with such weights."""
     record: Record
@@ -140,7 +140,7 @@ class EvaluationAtRest:
     def due(self, version: int) -> None:
         """Keep the trainer's weights, which are of this version."""
         if self.books.measured < version and not self.done(version):
-            self.kept.append((Spent.of(self.books, version, self.clock()), self.keep()))
+            self.kept.append((Spent.of(self.books, version, self.clock()), self.keep(version)))
 
     def awaits(self, updating: bool) -> bool:
         """False: the weights are kept."""

@@ -200,7 +200,7 @@ class Loop:
         """
         if self.behind:
             self.updating = True
-            await self.engines.update(self.books.version, await self.trainer.export())
+            await self.engines.update(self.books.version, await self.trainer.publish(self.books.version))
             self.updating = self.behind = False
         for name in self.books.schedule.in_flight:
             self.spawn(self.group(name), name=name)
@@ -279,9 +279,9 @@ class Loop:
         while True:
             await self.changes.until(self.publication_due, "weights to publish")
             self.updating, version = True, self.books.version
-            exported = self.trainer.export()
-            self.changes.notify()  # the next step may be asked for, now that it comes after the export
-            await self.engines.update(version, await exported)
+            published = self.trainer.publish(version)
+            self.changes.notify()  # the next step may be asked for, now that the weights leave before it
+            await self.engines.update(version, await published)
             self.updating = False
             self.changes.notify()
 

@@ -39,7 +39,7 @@ class Engines(Protocol):
 
         Args:
             version: policy version.
-            weights: what `Trainer.export` gave.
+            weights: what `Trainer.publish` gave.
         """
 
     def forget(self) -> None:
@@ -67,8 +67,8 @@ class Trainer(Protocol):
             TrainerLostError: when awaited: the trainer has to go back to a checkpoint.
         """
 
-    def export(self) -> Awaitable[Any]:
-        """Gather the weights for the engines."""
+    def publish(self, version: int) -> Awaitable[Any]:
+        """Lay the weights out for the engines, as those of a policy version; they replace the last ones."""
 
     def save(self, path: str, state: Mapping[str, Any]) -> Awaitable[None]:
         """Take a checkpoint; it may be written while later calls run."""

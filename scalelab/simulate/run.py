@@ -199,7 +199,7 @@ class Simulation:
         self._hours = float("inf")
         changes = Changes()
         self.engines = PretendedEngines(rates, shape.generators, shape.slots, DrawnDecoder(), changes.notify)
-        self.trainer = PretendedTrainer(rates, shape.trainers, lambda sequences, loss: None, lambda: None)
+        self.trainer = PretendedTrainer(rates, shape.trainers, lambda sequences, loss: None, lambda version: None)
         self.graders = PretendedGraders(rates, lambda prompt, completions: lambda: None)
         self.loop = Loop(
             books=Books(schedule, Numbers(), Ledger(shape.generators, shape.trainers)),

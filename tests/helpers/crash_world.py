@@ -125,7 +125,7 @@ class Trainer:
         self.steps += 1
         return StepResult(0.5, 1.0, _METRICS, sum(len(sequence) for sequence in sequences), 0.01, False)
 
-    async def export(self) -> int:
+    async def publish(self, version: int) -> int:
         """The weights."""
         return self.steps
 

@@ -200,10 +200,11 @@ class World:
         self._call()
         return "stepped"
 
-    def export(self) -> Awaitable[int]:
-        return self._export(self.books.version)
+    def publish(self, version: int) -> Awaitable[int]:
+        assert version == self.books.version
+        return self._publish(version)
 
-    async def _export(self, version: int) -> int:
+    async def _publish(self, version: int) -> int:
         await self._pause(0.5)
         self._call()
         return version

@@ -14,7 +14,7 @@ import pytest
 from moe.model.config import Model
 from moe.train.batch import TrainingSequence
 from moe.train.config import OptimizerConfig, TrainerConfig
-from moe.weights.buckets import Bucket
+from moe.weights.shards import Segment
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.base_model import cross_entropy
@@ -55,8 +55,8 @@ def build_trainer(model: Model, folder: Path, dtype: str = "float32", expert_bia
     _HELD["trainer"].save_hf(folder)
 
 
-def train(steps: int) -> list[Bucket]:
-    """Take a few steps on random tokens; returns the weights."""
+def train(steps: int) -> None:
+    """Take a few steps on random tokens."""
     rng = np.random.default_rng(steps)
     for _ in range(steps):
         sequences = [TrainingSequence(rng.integers(5, 96, 40).astype(np.int32), {}) for _ in range(8)]
@@ -64,7 +64,12 @@ def train(steps: int) -> list[Bucket]:
             sequence.extras["weights"] = np.full(40, 1 / 312, dtype=np.float32)
             sequence.extras["weights"][0] = 0
         _HELD["trainer"].train_step(sequences, cross_entropy, 5e-3)
-    return list(_HELD["trainer"].weight_buckets())
+
+
+def publish(version: int) -> list[Segment]:
+    """Take a few steps and lay the weights out."""
+    train(3)
+    return [_HELD["trainer"].publish(version)]
 
 
 def forget_biases() -> None:
@@ -83,8 +88,8 @@ def build_generator(folder: Path, **options: Any) -> None:
     hold("generator", lambda: Generator(folder, config))
 
 
-def update(version: int, buckets: list[Bucket]) -> None:
-    _HELD["generator"].update_weights(version, buckets)
+def update(segments: list[Segment]) -> None:
+    _HELD["generator"].take_weights(segments)
 
 
 def complete(count: int) -> list[Completion]:
@@ -105,7 +110,7 @@ def test_log_probs_agree_on_saved_and_on_published_weights(
     generator(build_generator, tmp_path / "model")
     for version in (0, 1):
         if version:
-            generator(update, version, trainer(train, 3))
+            generator(update, trainer(publish, version))
         completions = generator(complete, 8 + version)
         sequences = [
             TrainingSequence(np.array([*c.request.prompt_ids, *c.token_ids], dtype=np.int32)) for c in completions
@@ -125,7 +130,7 @@ def test_biases_of_experts_reach_the_generator_saved_and_published(
     generator(build_generator, tmp_path / "model", expert_bias=True)
     for version in (0, 1):
         if version:
-            generator(update, version, trainer(train, 3))
+            generator(update, trainer(publish, version))
         completions = generator(complete, 8 + version)
         sequences = [
             TrainingSequence(np.array([*c.request.prompt_ids, *c.token_ids], dtype=np.int32)) for c in completions

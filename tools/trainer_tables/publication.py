@@ -1,8 +1,7 @@
-"""Weight publication: every rank's share in a segment, beside all weights as whole tensors in buffers on every rank.
+"""Weight publication: what it costs four trainer ranks that hold a model together, and an engine that takes it.
 
-Four ranks hold a model together. On a clock that starts with the call, a rank is ready for its next step when it
-returns; the engine stands still while it loads. Run as a script, this file is one rank:
-``python publication.py RANK WORLD FOLDER``.
+A rank is ready for its next step when its call returns. The engine loads beside generation, and stands still only for
+the exchange. Run as a script, this file is one rank: ``python publication.py RANK NUMBER FOLDER``.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -56,27 +56,24 @@ CASES: dict[str, tuple[Model, Layout]] = {
 
 
 def lines() -> Iterator[str]:
-    """The tables, one row for every model and way."""
+    """The table, one row for every model."""
     yield f"{WORLD} processes, one thread each, fp32; medians of {ROUNDS} on the wall clock; largest over the ranks."
     yield ""
-    yield "| model | MB | way | a rank's peak over its model, MB | ranks stand still, s | engine stands still, s |"
-    yield "|---|---|---|---|---|---|"
-    notes = []
+    yield (
+        "| model | MB | a rank's share, two layers, MB | its peak over its model, MB | ranks stand still, s | engine "
+        "stands still, s | has the weights after, s | steps/s meanwhile, of those before | fetched by a machine, of "
+        "the model |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
     for number, name in enumerate(CASES):
         with tempfile.TemporaryDirectory() as folder:
             told, engine = _measured(number, Path(folder))
-        size = told[0]["bytes"]
-        for way in ("buckets", "shards"):
-            peak = max(rank[way]["peak"] for rank in told)
-            still = max(rank[way]["seconds"] for rank in told)
-            yield f"| {name} | {size / 1e6:.0f} | {way} | {peak:.0f} | {still:.2f} | {engine[way]:.2f} |"
-        shares = [rank["share"] / size for rank in told]
-        notes.append(
-            f"{name}: shares of {min(shares):.3f} to {max(shares):.3f} of the model; a reader on another machine got "
-            f"{engine['fetched'] / size:.3f} times the model, in {engine['fetch']:.2f} s beside generation."
+        size, layer = told[0]["bytes"], told[0]["layer"]
+        peak, still, share = (max(rank[what] for rank in told) for what in ("peak", "seconds", "share"))
+        yield (
+            f"| {name} | {size / 1e6:.0f} | {share / 1e6:.0f} + {2 * layer / 1e6:.0f} | {peak:.0f} | {still:.2f} | "
+            f"{engine['pause']:.4f} | {engine['all']:.2f} | {engine['speed']:.2f} | {engine['fetched'] / size:.3f} |"
         )
-    yield ""
-    yield from notes
 
 
 def _measured(number: int, folder: Path) -> tuple[list[dict[str, Any]], dict[str, float]]:
@@ -104,34 +101,37 @@ def _awaited(path: Path, ranks: list[subprocess.Popen]) -> Any:
 
 
 def _engine(folder: Path, segments: list[Any]) -> dict[str, float]:
-    """Seconds that an engine stands still while it takes the weights both ways."""
-    from moe.weights.buckets import fill
-    from moe.weights.hf_folder import FolderWeights
+    """How an engine at work takes the weights."""
     from moe.weights.shards import Snapshot
     from scalelab.rollout.config import GeneratorConfig
     from scalelab.rollout.generator import Generator
+    from scalelab.rollout.types import Request
 
-    weights = FolderWeights(folder / "model")
-    buckets = list(fill((name, weights[name]) for name in weights))
-    generator = Generator(folder / "model", GeneratorConfig(max_model_len=128, kv_cache_gib=0.05))
+    generator = Generator(folder / "model", GeneratorConfig(max_model_len=4096, max_sequences=4, kv_cache_gib=1.0))
+    generator.submit([Request(f"long {n}", (5, 6, 7), 4000, temperature=1.0) for n in range(400)])
+    pauses, alls, speeds = [], [], []
     try:
-        told = {
-            "buckets": _median(lambda: generator.update_weights(1, buckets)),
-            "shards": _median(lambda: generator.take_weights(segments)),
-        }
+        for _ in range(ROUNDS + 1):
+            before = _steps_a_second(generator, lambda: time.sleep(5.0))[1]
+            pause, speed, seconds = _steps_a_second(generator, lambda: generator.take_weights(segments))
+            pauses.append(pause)
+            speeds.append(speed / before)
+            alls.append(seconds)
     finally:
         generator.close()
-    began = time.perf_counter()
-    elsewhere = Snapshot(segments, machine="another")
-    told.update(fetch=time.perf_counter() - began, fetched=float(elsewhere.fetched))
-    for segment in elsewhere.segments:
-        Path(segment.path).unlink()
-    elsewhere.close()
-    return told
+    with closing(Snapshot(segments, machine="another")) as elsewhere:
+        fetched = float(elsewhere.fetched)
+    # the first time the twin of the model is made
+    pause, seconds, speed = (sorted(values[1:])[ROUNDS // 2] for values in (pauses, alls, speeds))
+    return {"pause": pause, "all": seconds, "speed": speed, "fetched": fetched}
 
 
-def _median(action: Callable[[], float]) -> float:
-    return sorted(action() for _ in range(ROUNDS))[ROUNDS // 2]
+def _steps_a_second(generator: Any, action: Callable[[], Any]) -> tuple[Any, float, float]:
+    """What an action gives, the engine's steps a second meanwhile, and its seconds."""
+    steps, began = generator.stats()["steps"], time.perf_counter()
+    given = action()
+    seconds = time.perf_counter() - began
+    return given, (generator.stats()["steps"] - steps) / seconds, seconds
 
 
 def _peak(action: Callable[[], Any]) -> tuple[float, float]:
@@ -158,16 +158,18 @@ def main(rank: int, number: int, folder: Path) -> None:
     config = TrainerConfig(layout=layout, optimizer=OptimizerConfig(warmup_steps=0), deadline=WAIT)
     one = Trainer(model.to_hf(), config, rank, WORLD, f"file://{folder}/meeting")
     one.save_hf(folder / "model")
-    told: dict[str, Any] = {"bytes": sum(tensor.nbytes for _, tensor in one.export_weights())}
-    ways: dict[str, Callable[[], Any]] = {
-        "buckets": lambda: list(one.weight_buckets()),
-        "shards": lambda: one.publish(1),
+    sizes = {name: tensor.nbytes for name, tensor in one.export_weights()}
+    layer = sum(size for name, size in sizes.items() if ".layers.0." in name)
+    runs = [_peak(lambda: one.publish(1)) for _ in range(ROUNDS)]
+    segment = one.publish(1)
+    told: dict[str, Any] = {
+        "bytes": sum(sizes.values()),
+        "layer": layer,
+        "peak": max(peak for peak, _ in runs),
+        "seconds": sorted(seconds for _, seconds in runs)[ROUNDS // 2],
+        "segment": segment,
+        "share": segment.size,
     }
-    for way, action in ways.items():
-        runs = [_peak(action) for _ in range(ROUNDS)]
-        told[way] = {"peak": max(peak for peak, _ in runs), "seconds": sorted(s for _, s in runs)[ROUNDS // 2]}
-    told["segment"] = one.publish(1)
-    told["share"] = told["segment"].size
     dist.barrier()
     torch.save(told, folder / f"partial{rank}")
     (folder / f"partial{rank}").rename(folder / f"rank{rank}.pt")

@@ -28,6 +28,11 @@ def _import_path() -> dict[str, str]:
     return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
 
 
+def this_node() -> str:
+    """Name the Ray node that this actor is on: its actors share a machine, or a container, and its memory."""
+    return ray.get_runtime_context().get_node_id()
+
+
 RAY_PROCESSES = ("gcs_server", "raylet")
 
 ANSWERS_WITHIN = 20.0

@@ -11,18 +11,19 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from moe.weights.buckets import Bucket
+from moe.weights.shards import Segment, UnavailableError
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.changes import Changes
-from scalelab.run.cluster.actors import actor_class
+from scalelab.run.cluster.actors import actor_class, this_node
 from scalelab.run.cluster.assignments import Assignments
 from scalelab.run.cluster.faults import Faults
 from scalelab.run.cluster.placement import Reservation
@@ -31,6 +32,9 @@ from scalelab.run.config import Run
 from scalelab.run.loop import first_error
 from scalelab.run.virtual.engines import WAITING
 from tasks.stream import stable_number
+
+RETRY_SECONDS = 1.0
+"""Between two attempts to have weights that could not be had."""
 
 
 class EngineActor:
@@ -67,10 +71,13 @@ class EngineActor:
         texts = with_texts(self._tokenizer, completions) if completions else []
         return texts, stats | {"stalled_seconds": now - self._moved[1]}
 
-    def update_weights(self, version: int, buckets: list[Bucket]) -> int:
-        """Swap the weights in flight; returns the version."""
-        self._generator.update_weights(version, buckets)
-        return version
+    def take_weights(self, segments: list[Segment]) -> str | None:
+        """Swap the weights in flight; returns None, or why they cannot be had from who published them."""
+        try:
+            self._generator.take_weights(segments, this_node())
+        except UnavailableError as error:
+            return str(error)
+        return None
 
     def abort(self, ids: list[str]) -> None:
         """Forget requests."""
@@ -82,8 +89,8 @@ class Weights:
     """Weights as they were published once. Version numbers come again after a return to a checkpoint; these do not."""
 
     version: int
-    buckets: Any
-    """Reference to them; None for those that every engine starts with."""
+    segments: list[Segment] | None
+    """The shares of all trainer ranks; None for those that every engine starts with."""
 
 
 @dataclass(eq=False)
@@ -189,7 +196,7 @@ class ClusterEngines:
         await group.done
         return [completion for completion in answers.values() if completion is not None]
 
-    async def update(self, version: int, weights: Any) -> None:
+    async def update(self, version: int, weights: list[Segment]) -> None:
         """Swap the weights of all engines in flight; returns when all that are up, one at least, hold them."""
         self._weights = mine = Weights(version, weights)
         self._weights_changed.set()
@@ -251,7 +258,7 @@ class ClusterEngines:
             if place.weights is None:
                 up = place.actor.up.remote()
                 await answer(up, self._cluster.startup_seconds, f"{place.name} to start again")
-                place.weights = self._weights if self._weights.buckets is None else Weights(0, None)
+                place.weights = self._weights if self._weights.segments is None else Weights(0, None)
             while place.weights is not self._weights:
                 await self._take_weights(place)
             self._assigned.join(place.index)
@@ -301,10 +308,26 @@ class ClusterEngines:
                 self._changes.notify()
 
     async def _take_weights(self, place: Place) -> None:
-        weights = self._weights
-        ref = place.actor.update_weights.remote(weights.version, weights.buckets)
-        await answer(ref, self._cluster.stall_seconds, f"{place.name} to take weights {weights.version}")
-        place.weights = weights
+        """Bring an engine to the newest weights.
+
+        Those of a trainer that is gone cannot be had: the engine goes on with what it has until there are others.
+
+        Raises:
+            LateError: no weights could be had for as long as that may take.
+        """
+        seconds = self._cluster.startup_seconds + self._run.trainer.save_deadline
+        ends = time.monotonic() + seconds
+        while True:
+            weights, changed = self._weights, self._weights_changed
+            what = f"{place.name} to take weights {weights.version}"
+            problem = await answer(place.actor.take_weights.remote(weights.segments), self._cluster.stall_seconds, what)
+            if problem is None:
+                place.weights = weights
+                return
+            if time.monotonic() > ends:
+                raise LateError(f"waited {seconds:.0f} s for {what}: {problem}")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), RETRY_SECONDS)
 
     def _finish(self, completion: Completion) -> None:
         group = self._groups.pop(completion.request.id)

@@ -13,8 +13,9 @@ import ray
 
 from moe.train.batch import TrainingSequence
 from moe.train.config import TrainerConfig
+from moe.weights.shards import Segment
 from scalelab.errors import LabError
-from scalelab.run.cluster.actors import actor_class
+from scalelab.run.cluster.actors import actor_class, this_node
 from scalelab.run.cluster.placement import Reservation, packed
 from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
 from scalelab.run.config import Run
@@ -49,7 +50,7 @@ class TrainerRank:
         """
         import socket
 
-        host = "127.0.0.1" if alone else ray.util.get_node_ip_address()
+        host = _host(alone)
         for port in random.sample(RENDEZVOUS_PORTS, 100):
             with socket.socket() as probe, suppress(OSError):
                 probe.bind((host, port))
@@ -65,10 +66,9 @@ class TrainerRank:
         """Call a method of the trainer."""
         return getattr(self._trainer, method)(*args)
 
-    def weights(self) -> tuple[int, list[Any] | None]:
-        """Number of buckets, and on rank 0 all weights in them; the other ranks take part."""
-        buckets = list(self._trainer.weight_buckets())
-        return len(buckets), buckets if self._trainer.rank == 0 else None
+    def publish(self, version: int, alone: bool) -> Segment:
+        """Write this rank's share of the weights where engines of this node map it, and others fetch it."""
+        return self._trainer.publish(version, _host(alone), this_node())
 
 
 class ClusterTrainer:
@@ -107,29 +107,22 @@ class ClusterTrainer:
 
     def step(self, sequences: Sequence[TrainingSequence], loss: Callable[..., Any]) -> Awaitable[Any]:
         """Take an optimiser step; gives rank 0's `StepResult`."""
-        return self._all(self.calls("train_step", ray.put(list(sequences)), loss), "an optimiser step")
+        return self._first(self.calls("train_step", ray.put(list(sequences)), loss), "an optimiser step")
 
-    def export(self) -> Awaitable[Any]:
-        """Gather the weights.
-
-        Gives a reference to rank 0's buckets, which stay in the object store of its node, where engines fetch them.
-        """
-        done, buckets = zip(*(rank.weights.options(num_returns=2).remote() for rank in self._ranks), strict=True)
-        return self._exported(list(done), buckets[0])
-
-    async def _exported(self, done: list[Any], buckets: Any) -> Any:
-        await self._all(done, "weights to be exported")
-        return buckets
+    def publish(self, version: int) -> Awaitable[list[Segment]]:
+        """Let every rank lay out its share of the weights; gives what engines need to know of the shares."""
+        alone = self._run.cluster.address is None
+        return self._all([rank.publish.remote(version, alone) for rank in self._ranks], "weights to be laid out")
 
     def save(self, path: str, state: Mapping[str, Any]) -> Awaitable[None]:
         """Take a checkpoint; it is written while later calls run, and the next one says if it could not be."""
         policy = self._run.checkpoints
         refs = self.calls("save", path, state, policy.background, policy)
-        return self._all(refs, "a checkpoint to be taken", self._run.trainer.save_deadline)
+        return self._first(refs, "a checkpoint to be taken", self._run.trainer.save_deadline)
 
     def saving(self) -> Awaitable[Any]:
         """Find out whether the last checkpoint could be written so far."""
-        return self._all(self.calls("saving"), "the last checkpoint")
+        return self._first(self.calls("saving"), "the last checkpoint")
 
     async def finish_saving(self) -> None:
         """Wait until the last checkpoint is on the disk."""
@@ -162,8 +155,12 @@ class ClusterTrainer:
         for rank in self._ranks:
             ray.kill(rank)
 
-    async def _all(self, refs: Sequence[Any], what: str, seconds: float | None = None) -> Any:
-        """Wait for all ranks; gives rank 0's answer.
+    async def _first(self, refs: Sequence[Any], what: str, seconds: float | None = None) -> Any:
+        """Wait for all ranks; gives rank 0's answer."""
+        return (await self._all(refs, what, seconds))[0]
+
+    async def _all(self, refs: Sequence[Any], what: str, seconds: float | None = None) -> list[Any]:
+        """Wait for all ranks; gives their answers.
 
         A rank's death shows at its own reference: the others may wait for it until a deadline of theirs, so the first
         error counts.
@@ -178,7 +175,7 @@ class ClusterTrainer:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_EXCEPTION)
             for one in done:
                 one.result()
-            return waits[0].result()
+            return [one.result() for one in waits]
         except (LostError, LateError) as error:
             raise TrainerLostError(str(error)) from error
         except LabError as error:
@@ -189,6 +186,11 @@ class ClusterTrainer:
         finally:
             for one in waits:
                 one.cancel()
+
+
+def _host(alone: bool) -> str:
+    """Address of this node; of this machine alone, if all ranks and engines are on it."""
+    return "127.0.0.1" if alone else ray.util.get_node_ip_address()
 
 
 async def _death(waits: Sequence[asyncio.Future[Any]]) -> LabError | None:

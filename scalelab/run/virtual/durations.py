@@ -17,22 +17,24 @@ class PretendedTrainer:
         rates: how long things take.
         units: copies of the model, which share a step's tokens evenly.
         work: does what a step does, and returns its result; called when the step begins.
-        weights: copies the weights; called when an export begins.
+        weights: copies the weights of a version; called when a publication begins.
     """
 
-    def __init__(self, rates: Rates, units: int, work: Callable[[Any, Any], Any], weights: Callable[[], Any]) -> None:
+    def __init__(
+        self, rates: Rates, units: int, work: Callable[[Any, Any], Any], weights: Callable[[int], Any]
+    ) -> None:
         self.rates, self.units = rates, units
         self._work, self._weights = work, weights
         self._free_at = 0
 
     @property
     def busy(self) -> bool:
-        """True while a step or an export is under way."""
+        """True while a step or a publication is under way."""
         return self._free_at > virtual_loop().now
 
     @property
     def busy_before(self) -> bool:
-        """True if a step or an export was under way in the time that has just passed."""
+        """True if a step or a publication was under way in the time that has just passed."""
         return self._free_at >= virtual_loop().now
 
     def step_ticks(self, tokens: float) -> int:
@@ -47,13 +49,13 @@ class PretendedTrainer:
         await sleep_until(end, "an optimiser step")
         return result
 
-    def export(self) -> Awaitable[Any]:
-        """Gather the weights; the next step waits for it."""
-        end, weights = self._reserve(ticks(self.rates.export_seconds)), self._weights()
-        return self._exported(end, weights)
+    def publish(self, version: int) -> Awaitable[Any]:
+        """Lay the weights out for the engines; the next step waits for it."""
+        end, weights = self._reserve(ticks(self.rates.export_seconds)), self._weights(version)
+        return self._published(end, weights)
 
-    async def _exported(self, end: int, weights: Any) -> Any:
-        await sleep_until(end, "an export of weights")
+    async def _published(self, end: int, weights: Any) -> Any:
+        await sleep_until(end, "weights to be laid out")
         return weights
 
     def _reserve(self, duration: int) -> int:

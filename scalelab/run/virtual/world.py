@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from moe.train.trainer import Trainer
-from moe.weights.buckets import Bucket
+from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
 from scalelab.plan.check import usual
 from scalelab.plan.durations import Rates
@@ -120,9 +120,10 @@ class EngineDecoder:
         ]
         return list(zip(ended, with_texts(self._tokenizer, completions), strict=True))
 
-    def load(self, version: int, weights: Sequence[Bucket]) -> None:
+    def load(self, version: int, weights: Snapshot) -> None:
         """Swap the weights between two steps; unfinished sequences go on with the KV cache they have."""
-        self._engine.load(version, [item for bucket in weights for item in bucket.tensors()])
+        assert weights.version == version
+        self._engine.replace_weights(weights)
 
     def forget(self) -> None:
         """Drop all sequences."""
@@ -272,7 +273,7 @@ class VirtualRun:
             simulated=True,
         )
         self._evaluation = EvaluationAtRest(
-            self.books, lambda: self._weights(), self._measure, self._journal.evaluated, loop.time
+            self.books, self._weights, self._measure, self._journal.evaluated, loop.time
         )
         self.loop = Loop(
             books=self.books,
@@ -314,10 +315,10 @@ class VirtualRun:
             )
         )
 
-    def _weights(self) -> list[Bucket]:
-        return list(self._trainer.weight_buckets())
+    def _weights(self, version: int) -> Snapshot:
+        return Snapshot([self._trainer.publish(version)])
 
-    async def _measure(self, spent: Spent, weights: Sequence[Bucket]) -> list[Rollout]:
+    async def _measure(self, spent: Spent, weights: Snapshot) -> list[Rollout]:
         """Generate and grade completions of the held-out prompts in real time, while the engines do nothing else."""
         samples = self.run.evaluation.samples
         self._decoder.load(spent.version, weights)

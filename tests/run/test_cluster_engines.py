@@ -1,0 +1,169 @@
+"""The engines of a cluster, with actors that a test scripts: what is lost in the middle of an update costs no run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scalelab.rollout.types import Completion, Request
+from scalelab.run.changes import Changes
+from scalelab.run.cluster import engines as module
+from scalelab.run.cluster.engines import ClusterEngines
+from scalelab.run.cluster.faults import Faults
+from scalelab.run.cluster.waiting import LateError, LostError
+from scalelab.run.config import Cluster
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Method:
+    """A method of an actor as Ray calls it."""
+
+    def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
+        self.remote = call
+
+
+class Actor:
+    """An engine whose completions tell the version that they were made with."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab, self.number, self.version = lab, len(lab.actors), 0
+        self.held: list[Request] = []
+        lab.actors.append(self)
+        for name in ("up", "submit", "collect", "take_weights", "abort"):
+            setattr(self, name, Method(getattr(self, f"_{name}")))
+
+    async def _up(self) -> None:
+        if self.number in self.lab.without_room:
+            raise LateError(f"waited in vain for actor {self.number}")
+
+    async def _submit(self, requests: list[Request]) -> None:
+        self.held += requests
+
+    async def _collect(self, max_items: int, timeout: float) -> tuple[list[Completion], dict[str, float]]:
+        await asyncio.sleep(0.002)
+        done, self.held = (self.held, []) if self.lab.answers else ([], self.held)
+        return [completion(request, self.version) for request in done], {"stalled_seconds": 0.0}
+
+    async def _take_weights(self, segments: list[int]) -> str | None:
+        await asyncio.sleep(0.002)
+        if segments[0] in self.lab.deadly and not self.number:
+            raise LostError("actor 0 died while it took weights")
+        if segments[0] in self.lab.unavailable:
+            return "rank 1 is gone"
+        self.version = segments[0]
+        return None
+
+    async def _abort(self, ids: list[str]) -> None:
+        self.held = [request for request in self.held if request.id not in ids]
+
+
+def completion(request: Request, version: int) -> Completion:
+    zeros = np.zeros(1)
+    return Completion(request, zeros.astype(np.int32), zeros, ((version, 0, 1),), zeros.astype(bool), False, False)
+
+
+class Lab:
+    """Two engines at work, and what is to happen to them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.actors: list[Actor] = []
+        self.deadly: set[int] = set()
+        self.unavailable: set[int] = set()
+        self.without_room: set[int] = set()
+        self.answers = True
+        self.events: list[dict[str, Any]] = []
+        places = SimpleNamespace(strategy=lambda device: None, release=lambda: None)
+        monkeypatch.setattr(module, "Reservation", lambda *_: places)
+        monkeypatch.setattr(module, "actor_class", lambda *_, **__: SimpleNamespace(remote=lambda *_: Actor(self)))
+        monkeypatch.setattr(module.ray, "kill", lambda actor: None)
+        monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+        self.cluster = Cluster(generators=2, generator_restarts=1)
+        run: Any = SimpleNamespace(
+            cluster=self.cluster,
+            seed=0,
+            generator_config=None,
+            generator=SimpleNamespace(tensor_parallel=1, max_sequences=8),
+            trainer=SimpleNamespace(save_deadline=1800.0),
+        )
+        self.changes = Changes()
+        self.engines = ClusterEngines(run, Path(), (), None, self.changes)
+        self.engines.faults = Faults(self.cluster, self.events.append, lambda line: None)
+
+    def run(self, scenario: Awaitable[None]) -> None:
+        async def main() -> None:
+            serving = asyncio.ensure_future(self.engines.serve())
+            playing = asyncio.ensure_future(scenario)
+            await asyncio.wait([serving, playing], return_when=asyncio.FIRST_COMPLETED)
+            serving.cancel()
+            playing.cancel()
+            await asyncio.gather(serving, playing, return_exceptions=True)
+            if not playing.cancelled():
+                playing.result()
+            elif not serving.cancelled():
+                serving.result()
+
+        asyncio.run(main())
+
+    async def versions(self, count: int = 8) -> set[int]:
+        """Versions that a group is made with."""
+        requests = [Request(f"r{number}", (1,), 1) for number in range(count)]
+        made = await self.engines.generate(requests)
+        assert [one.request.id.partition("/")[2] for one in made] == [request.id for request in requests]
+        return {one.spans[0][0] for one in made}
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    return Lab(monkeypatch)
+
+
+def test_weights_that_cannot_be_had_are_waited_for_and_cost_no_engine(lab: Lab) -> None:
+    async def scenario() -> None:
+        lab.unavailable = {1}
+        stuck = asyncio.ensure_future(lab.engines.update(1, [1]))  # its trainer dies before anybody has fetched it
+        assert await lab.versions() == {0}, "the engines go on with the weights that they have"
+        stuck.cancel()
+        await lab.engines.update(2, [2])
+        assert await lab.versions() == {2}
+        assert lab.engines.version == 2
+
+    lab.run(scenario())
+    assert lab.events == []
+    assert len(lab.actors) == 2
+
+
+def test_weights_that_come_late_are_taken_without_newer_ones(lab: Lab) -> None:
+    async def scenario() -> None:
+        lab.unavailable = {1}
+        late = asyncio.ensure_future(lab.engines.update(1, [1]))
+        await asyncio.sleep(0.03)
+        lab.unavailable = set()
+        await late
+        assert await lab.versions() == {1}
+
+    lab.run(scenario())
+    assert lab.events == []
+
+
+def test_an_engine_that_dies_while_it_takes_weights_is_replaced_with_the_newest(lab: Lab) -> None:
+    async def scenario() -> None:
+        lab.deadly, lab.answers = {1}, False
+        asked = asyncio.ensure_future(lab.versions())
+        await asyncio.sleep(0.01)
+        await lab.engines.update(1, [1])
+        assert lab.engines.version == 1
+        lab.answers = True
+        assert await asked == {1}, "what it held is generated by the others"
+        while len(lab.engines._up()) < 2:
+            await asyncio.sleep(0.01)
+        assert [actor.version for actor in lab.actors[1:]] == [1, 1]
+
+    lab.run(scenario())
+    assert [event["event"] for event in lab.events] == ["lost", "recovered"]
