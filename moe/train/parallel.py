@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import resource
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,6 +119,17 @@ def from_last_stage(value: Any) -> Any:
         box, parallel_state.get_pipeline_model_parallel_last_rank(), parallel_state.get_pipeline_model_parallel_group()
     )
     return box[0]
+
+
+def most_memory(device: torch.device) -> int:
+    """Find the most bytes that any rank has held so far: of its GPU, or of its process on a CPU; collective."""
+    if device.type == "cuda":
+        held = torch.cuda.max_memory_allocated(device)
+    else:
+        held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    most = torch.tensor(held, dtype=torch.int64, device=device)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return int(most)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ class StepResult:
         tokens: of all sequences.
         seconds: on this rank's clock.
         skipped: a gradient was not finite, so the weights are unchanged.
+        peak_gib: most memory that any rank has held so far, in GiB: of its GPU, or of its process on a CPU.
     """
 
     loss: float
@@ -25,3 +26,4 @@ class StepResult:
     tokens: int
     seconds: float
     skipped: bool
+    peak_gib: float

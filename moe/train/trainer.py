@@ -157,6 +157,7 @@ class Trainer:
             tokens=tokens,
             seconds=time.perf_counter() - started,
             skipped=not taken,
+            peak_gib=parallel.most_memory(self._device) / 2**30,
         )
 
     @torch.no_grad()

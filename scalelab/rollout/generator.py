@@ -34,7 +34,7 @@ _CLOSED = "the generator is closed: start another"
 _KINDS: tuple[Kind, ...] = ("train", "eval")
 _STATS = [
     *(f"{name}_{kind}" for name in ("completions", "tokens", "busy_seconds") for kind in _KINDS),
-    *("idle_seconds", "update_seconds", "updates", "update_bytes", "steps"),
+    *("idle_seconds", "update_seconds", "updates", "update_bytes", "fetched_bytes", "steps"),
 ]
 
 
@@ -160,6 +160,7 @@ class Generator:
             self._stats["update_seconds"] += seconds[0]
             self._stats["updates"] += 1
             self._stats["update_bytes"] += snapshot.size
+            self._stats["fetched_bytes"] += snapshot.fetched
 
         with self._taking, closing(fetch(self._hf_config, segments, machine, self._config.update_timeout)) as snapshot:
             self._call(lambda engine: engine.stage(snapshot), ends - time.monotonic(), what)
@@ -201,7 +202,7 @@ class Generator:
             `completions_KIND`, `tokens_KIND` of finished completions and `busy_seconds_KIND` for KIND in train,
             eval (a step with both is split by their sequences); `completions` and `tokens` of both;
             `idle_seconds` without work; `update_seconds` standing still for `updates` new weights of `update_bytes`
-            together; `steps`.
+            together, of which `fetched_bytes` came from other machines; `steps`.
         """
         with self._changed:
             self._check_alive()

@@ -94,7 +94,8 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
 
     def staged(self) -> tuple[bool, str | None]:
         """Tell whether the version is ready, and why it cannot be."""
-        return self._thread is not None and not self._thread.is_alive(), self._problem
+        ready = self._thread is not None and not self._thread.is_alive()
+        return ready, self._problem if ready else None
 
     def start_weight_update(self) -> None:
         """Do nothing: the layers stay as they are."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from moe.model.config import routed_experts
 from moe.model.size import parameters
 from scalelab.errors import LabError
+from scalelab.plan.hardware import device
 from scalelab.recipe.step import SUMMARY, summarise
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.evaluation import evaluate
@@ -95,6 +96,7 @@ class Journal:
     ) -> LabError | None:
         """Write an optimiser step just after it was booked; returns the reason to stop the run, if there is one."""
         books = self._books
+        totals = self._engines.totals()
         books.completions += step.completions
         books.tokens += step.tokens
         books.generated += step.generated
@@ -106,7 +108,9 @@ class Journal:
             **step.metrics,
             "groups": names,
             "seconds": seconds,
-            "generator_idle_seconds": self._engines.totals().get("idle_seconds", 0.0),
+            "generator_idle_seconds": totals.get("idle_seconds", 0.0),
+            "update_bytes": totals.get("update_bytes", 0.0),
+            "fetched_bytes": totals.get("fetched_bytes", 0.0),
             "generator_lag": books.version - self._engines.version,
             "outstanding": {
                 "groups": books.schedule.outstanding,
@@ -117,7 +121,10 @@ class Journal:
             "sampler": books.sampler.metrics(),
             "verifiers": dict(self._graders.counts),
         }
-        wall = {"time": time.time()} | ({} if result is None else {"trainer_seconds": result.seconds})
+        wall = {"time": time.time(), "update_seconds": totals.get("update_seconds", 0.0)}
+        if result is not None:
+            wall |= {"trainer_seconds": result.seconds, "trainer_peak_gib": result.peak_gib}
+            wall |= {} if self._simulated else self._speed(result)
         record = self._with_clock(record, wall)
         self._folder.add_step(record)
         return self._heed(record)
@@ -149,6 +156,16 @@ class Journal:
         products are left out.
         """
         return self._size.active * (6.0 * spent.tokens + 2.0 * spent.generated)
+
+    def _speed(self, result: StepResult) -> dict[str, float]:
+        """Model TFLOP/s of a trainer rank, and their share of the peak (MFU) where `Cluster.hardware` names the device.
+
+        6 N a token as in `_flops`, so the true arithmetic is a little more.
+        """
+        cluster = self._run.cluster
+        tflops = 6.0 * self._size.active * result.tokens / result.seconds / cluster.trainers / 1e12
+        known = {} if cluster.hardware is None else {"mfu": tflops / device(cluster.hardware).tflops}
+        return {"trainer_tflops": tflops, **known}
 
     def _heed(self, record: dict[str, Any]) -> LabError | None:
         """Log alarms; returns the reason to stop if `Monitors.stop_on` names one of them."""

@@ -47,7 +47,7 @@ class Engines(Protocol):
 
     def totals(self) -> Mapping[str, float]:
         """Counters since the start: `completions`, `tokens`, `busy_seconds_train`, `busy_seconds_eval`, `idle_seconds`,
-        `update_bytes`."""
+        `update_seconds`, `update_bytes`, `fetched_bytes`."""
 
     async def serve(self) -> None:
         """Keep the engines at work until cancelled.

@@ -123,7 +123,7 @@ class Trainer:
         """Take a step."""
         await asyncio.sleep(0)
         self.steps += 1
-        return StepResult(0.5, 1.0, _METRICS, sum(len(sequence) for sequence in sequences), 0.01, False)
+        return StepResult(0.5, 1.0, _METRICS, sum(len(sequence) for sequence in sequences), 0.01, False, 1.0)
 
     async def publish(self, version: int) -> int:
         """The weights."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scalelab.errors import LabError
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.changes import Changes
 from scalelab.run.cluster import engines as module
@@ -167,3 +168,29 @@ def test_an_engine_that_dies_while_it_takes_weights_is_replaced_with_the_newest(
 
     lab.run(scenario())
     assert [event["event"] for event in lab.events] == ["lost", "recovered"]
+
+
+def test_the_others_go_on_without_an_engine_that_finds_no_device_and_take_it_back(lab: Lab) -> None:
+    async def scenario() -> None:
+        assert await lab.versions() == {0}
+        lab.deadly, lab.without_room = {1}, set(range(2, 6))
+        await lab.engines.update(1, [1])
+        while len(lab.actors) < 6:
+            assert await lab.versions() == {1}
+        while len(lab.engines._up()) < 2:
+            await asyncio.sleep(0.01)
+        await lab.engines.update(2, [2])
+        assert await lab.versions() == {2}
+
+    lab.run(scenario())
+    assert [event["event"] for event in lab.events] == ["lost", "missing", "recovered"]
+
+
+def test_a_node_that_takes_all_its_engines_with_it_is_one_loss() -> None:
+    said: list[str] = []
+    faults = Faults(Cluster(generators=8, generator_restarts=1), lambda line: None, said.append)
+    for number in range(8):
+        faults.lost("generator", f"generator {number}", LabError("gone"))
+    assert said == ["gone; replacing it (1 of 1)"] * 8
+    with pytest.raises(LabError, match="gone; 1 times the generator was replaced already"):
+        faults.lost("generator", "generator 3", LabError("gone"))

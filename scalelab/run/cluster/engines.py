@@ -1,7 +1,8 @@
 """The engines of a run as Ray actors: requests go to the one that owes the fewest tokens, weights to all.
 
 An engine that dies, fails, or hangs is replaced. What it held goes to the others at once; the new one gets the current
-weights before it gets work. Every life of an engine is a task group: whatever fails in it ends that life alone, and a
+weights before it gets work. Where there is no device for it, as after the loss of a node, the others go on without it
+until there is. Every life of an engine is a task group: whatever fails in it ends that life alone, and a
 late answer of it reaches nobody.
 """
 
@@ -239,12 +240,16 @@ class ClusterEngines:
                 await self._live(place)
             except* LabError as errors:
                 error = first_error(errors)
+            was_up = self._assigned.is_up(place.index)
             self._past.update(place.stats)
             place.life, place.weights, place.stats = place.life + 1, None, {}
             place.dealt, place.vain = [], []
             requeued = self._assigned.leave(place.index)
             ray.kill(place.actor)  # Ray kills a process that does not obey, such as a stopped one, within seconds
-            self.faults.lost("generator", place.name, error, requeued=requeued)
+            if self._assigned.up and isinstance(error, LateError) and not was_up:
+                self.faults.missing(place.name, error, self._assigned.up)
+            else:
+                self.faults.lost("generator", place.name, error, requeued=requeued)
             self._deal()
             place.actor = self._start(place.index, place.life)
 

@@ -12,6 +12,9 @@ from scalelab.run.config import Cluster
 
 Role = Literal["generator", "trainer"]
 
+TOGETHER_SECONDS = 30.0
+"""Time in which losses of different generators count as one, since a node takes all of its engines with it."""
+
 
 class Faults:
     """The losses of one run.
@@ -26,6 +29,8 @@ class Faults:
         self._limits: dict[Role, int] = {"generator": cluster.generator_restarts, "trainer": cluster.trainer_restarts}
         self._write, self._say = write, say
         self._lost: Counter[Role] = Counter()
+        self._together: tuple[float, set[str]] = (-TOGETHER_SECONDS, set())
+        self._missing: set[str] = set()
         self._since: dict[str, float] = {}
 
     def lost(self, role: Role, name: str, error: LabError, **facts: Any) -> None:
@@ -40,7 +45,7 @@ class Faults:
         Raises:
             LabError: the role has been replaced as often as it may be.
         """
-        self._lost[role] += 1
+        self._lost[role] += role != "generator" or self._is_new(name)
         self._since.setdefault(name, time.monotonic())
         self._write({"time": time.time(), "event": "lost", "role": role, "name": name, "error": str(error), **facts})
         limit = self._limits[role]
@@ -51,8 +56,27 @@ class Faults:
             )
         self._say(f"{error}; replacing it ({self._lost[role]} of {limit})")
 
+    def _is_new(self, name: str) -> bool:
+        """True unless others were lost just before, and this one was not among them."""
+        began, names = self._together
+        if time.monotonic() - began < TOGETHER_SECONDS and name not in names:
+            names.add(name)
+            return False
+        self._together = time.monotonic(), {name}
+        return True
+
+    def missing(self, name: str, error: LabError, left: int) -> None:
+        """Book once that a generator does not come back, and that the run goes on with those that are left."""
+        if name not in self._missing:
+            self._missing.add(name)
+            self._write(
+                {"time": time.time(), "event": "missing", "role": "generator", "name": name, "error": str(error)}
+            )
+            self._say(f"{error}; the run goes on with {left} of them until there is a device for it")
+
     def recovered(self, role: Role, name: str) -> None:
         """Record that a loss is replaced, and how long that took."""
         seconds = time.monotonic() - self._since.pop(name)
+        self._missing.discard(name)
         self._write({"time": time.time(), "event": "recovered", "role": role, "name": name, "seconds": seconds})
         self._say(f"{name} is back after {seconds:.0f} s")
