@@ -109,7 +109,8 @@ def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -
     measured = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples / run.evaluation.every
     train = training_seconds(hf, place.trainer, place.trainers, completions, length, device, assumed)
     generate = (completions + measured) * length.mean / (place.engines * engine.tokens_per_second)
-    weights = publication(hf, place.generator.dtype, place.trainers, place.generators, device, assumed)
+    engines = place.engines, place.generator.tensor_parallel
+    weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed)
     seconds = {"train": train, "generate": generate, "publish": weights.standstill + weights.transfer + weights.pause}
     if isinstance(run.schedule, PipelineRL):  # weights are under way while both sides work
         seconds["step"] = max(train + weights.standstill, generate + weights.pause)

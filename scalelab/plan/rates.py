@@ -44,7 +44,8 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
         step, sequence = decoding_line([(alone.sequences, alone.seconds), (full.sequences, full.seconds)])
     completions = run.recipe.completions_per_step
     seconds = training_seconds(hf_config, run.trainer_config, unit, completions, moments, device, assumed)
-    update = publication(hf_config, run.generator.dtype, run.cluster.trainers, run.generator_devices, device, assumed)
+    engines = run.cluster.generators, run.generator.tensor_parallel
+    update = publication(hf_config, run.generator.dtype, run.cluster.trainers, engines, device, assumed)
     return Rates(
         step_seconds=step,
         sequence_seconds=sequence,

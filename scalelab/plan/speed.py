@@ -36,7 +36,8 @@ class Assumptions:
         dropped: share of completions without a gradient, because all of their group have the same reward.
         staging: 10⁹ bytes/s at which a rank copies weights into shared memory.
         sockets: 10⁹ bytes/s that a machine sends or receives through sockets.
-        loading: 10⁹ bytes/s at which an engine's process loads weights from shared memory.
+        loading: 10⁹ bytes/s at which an engine's process loads weights from shared memory, beside generation.
+        copying: 10⁹ bytes/s from page-locked host memory to a GPU.
     """
 
     mfu: float = 0.40
@@ -52,6 +53,7 @@ class Assumptions:
     staging: float = 4.0
     sockets: float = 3.0
     loading: float = 4.0
+    copying: float = 20.0
 
 
 def attention_flops(hf_config: dict[str, Any], tokens: float, square: float) -> float:
@@ -182,8 +184,8 @@ class Publication:
 
     Attributes:
         standstill: of the trainer, while every rank copies its share into shared memory.
-        transfer: until the last machine with engines has all shares, beside training and generation.
-        pause: of an engine, while each of its processes puts parameters together and loads them.
+        transfer: until the last engine has loaded its part into host memory, beside training and generation.
+        pause: of an engine, while each of its processes copies its part to its device.
     """
 
     standstill: float
@@ -192,16 +194,32 @@ class Publication:
 
 
 def publication(
-    hf_config: dict[str, Any], dtype: str, trainers: int, generators: int, device: Device, assumed: Assumptions
+    hf_config: dict[str, Any],
+    dtype: str,
+    trainers: int,
+    engines: tuple[int, int],
+    device: Device,
+    assumed: Assumptions,
 ) -> Publication:
     """Estimate a publication from the bytes of the real path and the assumed speeds of host memory and sockets.
 
     A rank stages 1/trainers of the model. Machines with engines fetch the model once each: a receiving machine is
     limited by its own sockets, the trainer's machines by those of all. Every process of an engine reads the whole
-    model out of shared memory, whatever part of it it keeps.
+    model out of shared memory, keeps 1/devices of it, and copies that to its GPU while the engine stands still; on a
+    CPU nothing is copied.
+
+    Args:
+        hf_config: the model's.
+        dtype: of its weights.
+        trainers: ranks.
+        engines: their number, and the devices of each.
+        device: of all of them.
+        assumed: the speeds.
     """
+    count, devices = engines
     size = sizes(hf_config).total * BYTES[dtype]
-    senders, receivers = (-(-count // device.per_node) for count in (trainers, generators))
-    apart = trainers + generators > device.per_node
+    senders, receivers = (-(-number // device.per_node) for number in (trainers, count * devices))
+    apart = trainers + count * devices > device.per_node
     network = size * max(1.0, receivers / senders) / (assumed.sockets * 1e9) if apart else 0.0
-    return Publication(size / trainers / (assumed.staging * 1e9), network, size / (assumed.loading * 1e9))
+    pause = size / devices / (assumed.copying * 1e9) if device.gpu else 0.0
+    return Publication(size / trainers / (assumed.staging * 1e9), network + size / (assumed.loading * 1e9), pause)

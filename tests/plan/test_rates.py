@@ -45,9 +45,9 @@ def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
 def test_publication_counts_the_bytes_of_every_hand():
     """A calculation by hand: 16.06 GB, two trainer machines, eight with engines."""
     hf, h100 = resolve("h100/scalerl_8b").run.model.to_hf(), device("h100")
-    assumed = Assumptions(staging=1.0, sockets=2.0, loading=4.0)
-    found = publication(hf, "bfloat16", 16, 64, h100, assumed)
+    assumed = Assumptions(staging=1.0, sockets=2.0, loading=4.0, copying=8.0)
+    found = publication(hf, "bfloat16", 16, (32, 2), h100, assumed)
     assert (found.standstill, found.transfer, found.pause) == pytest.approx(
-        (16.06 / 16, 16.06 * 4 / 2, 16.06 / 4), rel=1e-3
+        (16.06 / 16, 16.06 * 4 / 2 + 16.06 / 4, 16.06 / 2 / 8), rel=1e-3
     )
-    assert publication(hf, "bfloat16", 4, 4, h100, assumed).transfer == 0
+    assert publication(hf, "bfloat16", 4, (4, 1), h100, assumed).transfer == pytest.approx(16.06 / 4, rel=1e-3)

@@ -32,7 +32,7 @@ def sides() -> Iterator[tuple[Ask, Ask]]:
     """The trainer's and the generator's process, for all models: to import their libraries takes long."""
     context = get_context("spawn")
     with ProcessPoolExecutor(1, context) as trainer, ProcessPoolExecutor(1, context) as generator:
-        yield tuple(lambda f, *args, at=at, **kw: at.submit(f, *args, **kw).result(100) for at in (trainer, generator))
+        yield tuple(lambda f, *args, at=at, **kw: at.submit(f, *args, **kw).result(220) for at in (trainer, generator))
 
 
 def hold(name: str, make: Callable[[], Any]) -> None:
