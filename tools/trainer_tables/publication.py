@@ -101,7 +101,7 @@ def _awaited(path: Path, ranks: list[subprocess.Popen]) -> Any:
 
 
 def _engine(folder: Path, segments: list[Any]) -> dict[str, float]:
-    """How an engine at work takes the weights."""
+    """Measure how an engine at work takes the weights."""
     from moe.weights.shards import Snapshot
     from scalelab.rollout.config import GeneratorConfig
     from scalelab.rollout.generator import Generator
@@ -127,7 +127,7 @@ def _engine(folder: Path, segments: list[Any]) -> dict[str, float]:
 
 
 def _steps_a_second(generator: Any, action: Callable[[], Any]) -> tuple[Any, float, float]:
-    """What an action gives, the engine's steps a second meanwhile, and its seconds."""
+    """Result of an action, the engine's steps a second meanwhile, and its seconds."""
     steps, began = generator.stats()["steps"], time.perf_counter()
     given = action()
     seconds = time.perf_counter() - began
