@@ -23,12 +23,12 @@ from scalelab.rollout.types import Request
 from tests.helpers.rollout_models import (
     DENSE,
     MOE,
+    Ranks,
     generate,
     prompts,
     reference,
     reference_logprobs,
     take,
-    weights_of,
     write_model,
 )
 
@@ -155,7 +155,8 @@ def test_requests_it_cannot_serve_are_refused_before_any_is_queued(
 
 
 def test_calls_from_many_threads_lose_nothing(generator: Generator, model: Path) -> None:
-    weights = weights_of(model)
+    ranks = Ranks()
+    segments = ranks.publish(0, model)
     done: list[str] = []
 
     def ask(thread: int) -> None:
@@ -167,12 +168,13 @@ def test_calls_from_many_threads_lose_nothing(generator: Generator, model: Path)
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
     threads += [threading.Thread(target=empty) for _ in range(2)]
-    threads += [threading.Thread(target=lambda: generator.update_weights(0, weights.items())) for _ in range(3)]
+    threads += [threading.Thread(target=lambda: generator.take_weights(segments)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
+    ranks.close()
     assert sorted(done) == sorted(f"thread{thread}.{i}" for thread in range(4) for i in range(20))
 
 
@@ -193,7 +195,7 @@ def test_failure_while_generating_reaches_every_caller(
         with pytest.raises(LabError, match="the device is gone"):
             call()
     with pytest.raises(LabError, match="the device is gone"):
-        generator.update_weights(1, weights_of(model).items())
+        generator.take_weights(Ranks().publish(1, model))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.generator import Generator
 from scalelab.rollout.types import Completion, Request
-from tests.helpers.rollout_models import DENSE, MOE, generate, prompts, reference, weights_of, write_model
+from tests.helpers.rollout_models import DENSE, MOE, Ranks, generate, prompts, reference, write_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -35,14 +35,15 @@ def chosen(folder: Path, completion: Completion) -> np.ndarray:
 
 def test_every_token_has_the_experts_it_went_through(tmp_path: Path) -> None:
     folder = write_model(tmp_path, MOE, seed=0)
-    generator = Generator(folder, CONFIG)
+    generator, ranks = Generator(folder, CONFIG), Ranks()
     try:
         requests = [Request(f"r{i}", prompt, 40 + 5 * (i % 8)) for i, prompt in enumerate(prompts(16, 9, 96, seed=1))]
         completions = generate(generator, requests)
-        generator.update_weights(1, weights_of(folder).items())
+        generator.take_weights(ranks.publish(1, folder))
         completions += generate(generator, [Request("later", requests[0].prompt_ids, 60)])
     finally:
         generator.close()
+        ranks.close()
     for completion in completions:
         routed_TLK = completion.routed_TLK
         assert routed_TLK is not None
