@@ -38,6 +38,7 @@ COMMANDS: dict[str, str] = {
     "rollouts": "completions of a run, read in the terminal",
     "eval": "mean@k and pass@k of a model on held-out prompts",
     "grade": "answers in a file, by the verifiers alone",
+    "status": "what a run and every actor of it is doing now, or how it ended",
     "check": "whether the books of a run balance, by its files alone",
     "import": "a Hugging Face folder to a Megatron checkpoint, which loads at any layout",
     "export": "a checkpoint of any layout to a Hugging Face folder",
@@ -77,6 +78,8 @@ OTHER_WORDS: dict[str, str] = {
     "samples": "rollouts",
     "completions": "rollouts",
     "audit": "check",
+    "ps": "status",
+    "top": "status",
     "dry-run": "rehearse",
 }
 """Words that other tools use → the subcommand that does it here."""
@@ -150,18 +153,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except BrokenOffError as error:
-        print(f"scalelab: {error}", file=sys.stderr)
+        _say(str(error))
         return BROKEN_OFF
     except (LabError, MoeError, TaskError) as error:
-        print(f"scalelab: {error}", file=sys.stderr)
+        _say(str(error))
     except OSError as error:
-        print(f"scalelab: {_os_error(error)}", file=sys.stderr)
+        _say(_os_error(error))
     except ModuleNotFoundError as error:
         missing = _missing(error)
         if missing is None:
             raise
-        print(f"scalelab: {missing}", file=sys.stderr)
+        _say(missing)
     return FAILED
+
+
+def _say(message: str) -> None:
+    """Print a message on one line, without control characters: it may quote a name or a value from any file."""
+    line = " ".join(message.splitlines())
+    print("scalelab:", "".join(one if one.isprintable() else "�" for one in line), file=sys.stderr)
 
 
 def command_parser(name: str) -> tuple[Parser, ModuleType]:

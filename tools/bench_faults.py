@@ -1,13 +1,15 @@
-"""Kill and stop a run's processes, fill its disk, and count what was lost and how long recovery took.
+"""Kill and stop a run's processes, damage its files, fill its disk, and count what was lost.
 
     .venv/bin/python tools/bench_faults.py                  # each fault three times, on the smallest model
     .venv/bin/python tools/bench_faults.py --times 1 --out docs/run.md
+    .venv/bin/python tools/bench_faults.py --campaign 100   # random faults: any role, any moment, up to three at once
 
-One run of the whole loop takes all faults, one after the other; a second one takes the full disk, on a file system of
-its own. "Seconds to recover" is from the fault to the next optimiser step that was written down after the lost part was
-back; after a fault that ends the run, from the start of `--resume`. Prompts lost and duplicated come from the books:
-every group that was drawn must have been trained on in exactly one step that counts, or stand in the newest checkpoint.
-With `--out` the table replaces what stands between the markers there.
+One run of the whole loop takes the faults, one after the other; those of fine-tuning and start-up take runs of their
+own, and the full disk has a file system of its own. "Seconds to recover" is from the fault to the next optimiser step
+that was written down after the lost part was back; after a fault that ends the run, from the start of `--resume`.
+Prompts lost and duplicated come from the books: every group that was drawn must have been trained on in exactly one
+step that counts, or stand in the newest checkpoint, and `scalelab check` must find nothing else wrong either. With
+`--out` the table replaces what stands between the markers there.
 """
 
 from __future__ import annotations
@@ -20,142 +22,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from fault_tables.campaign import campaign
+from fault_tables.lab import Lab, lost_and_doubled
 from sections import replace_section
 
 from moe.checkpoint.folder import newest, read_state
-from scalelab.run.folder import read_lines
 
 BEGIN, END = "<!-- fault table: tools/bench_faults.py -->", "<!-- end of the fault table -->"
-
-SMALLEST = {
-    "Llama4Text.num_hidden_layers": 4,
-    "Llama4Text.hidden_size": 64,
-    "Llama4Text.intermediate_size": 32,
-    "Llama4Text.num_attention_heads": 2,
-    "Llama4Text.num_key_value_heads": 1,
-    "SFT.steps": 20,
-    "SFT.trainers": 1,
-    "Recipe.prompts_per_step": 4,
-    "Recipe.generations_per_prompt": 4,
-    "Recipe.zero_variance": '"keep"',
-    "Budget.steps": 100_000,
-    "Evaluation.every": 100,
-    "Evaluation.prompts": 4,
-    "Evaluation.samples": 2,
-    "Run.checkpoint_every": 3,
-    "GeneratorConfig.max_sequences": 32,
-    "Cluster.hang_seconds": 30.0,
-    "Cluster.generator_restarts": 100,
-    "Cluster.trainer_restarts": 100,
-}
-
-# Command line of a role's processes, as Ray names them.
-ROLES = {
-    "generator": "ray::EngineActor",
-    "verifier": "ray::GraderActor",
-    "trainer": "ray::TrainerRank",
-    "gcs": "gcs_server",
-    "raylet": "raylet",
-}
-
-
-@dataclass
-class Lab:
-    """One run's folder, and the process that works on it."""
-
-    path: Path
-    messages: Path
-    """File of the run's output; elsewhere, since the run's own disk may be full."""
-    deadline: float
-    process: subprocess.Popen[bytes] | None = None
-    started: float = 0.0
-
-    def start(self, **more: str) -> None:
-        """Start the run; `more` are values over those of the smallest, with `__` for the dot."""
-        values = {**SMALLEST, **{name.replace("__", "."): value for name, value in more.items()}}
-        sets = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-        self._run("quickstart", "--out", str(self.path), *sets)
-
-    def resume(self) -> None:
-        """Go on with the run."""
-        self._run(str(self.path), "--resume")
-
-    def _run(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "scalelab", "run", *arguments]
-        self.started = time.time()
-        with open(self.messages, "ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def __enter__(self) -> Lab:
-        """Return the lab; nothing is started yet."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leave no process behind: Ray's own end with the one that started them."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(self.deadline)
-
-    @property
-    def log(self) -> str:
-        """Output of the run."""
-        return self.messages.read_text(errors="replace")
-
-    def processes(self, role: str) -> list[psutil.Process]:
-        """The live processes of a role, all of them descendants of this very process."""
-        found = []
-        for process in psutil.Process().children(recursive=True):
-            try:
-                line = process.cmdline()
-            except psutil.NoSuchProcess:
-                continue
-            if line and (line[0].startswith(ROLES[role]) or Path(line[0]).name == ROLES[role]):
-                found.append(process)
-        return found
-
-    def until(self, done: Callable[[], bool], what: str) -> None:
-        """Wait for something while the run lives."""
-        assert self.process is not None
-        end = time.monotonic() + self.deadline
-        while not done():
-            if self.process.poll() is not None:
-                raise SystemExit(f"the run ended while {what} was waited for:\n{self.log[-2000:]}")
-            if time.monotonic() > end:
-                raise SystemExit(f"waited {self.deadline:.0f} s for {what}:\n{self.log[-2000:]}")
-            time.sleep(0.05)
-
-    def lines(self, name: str) -> list[dict]:
-        """Records of one of the run's files."""
-        file = self.path / name
-        return read_lines(file) if file.exists() else []
-
-    def step_after(self, since: float) -> float:
-        """Wait for an optimiser step written after `since`; returns when that was."""
-
-        def there() -> bool:
-            lines = self.lines("metrics.jsonl")
-            return bool(lines) and lines[-1]["time"] > since
-
-        self.until(there, "an optimiser step")
-        return next(line["time"] for line in self.lines("metrics.jsonl") if line["time"] > since)
-
-    def warm(self, steps: int = 5) -> None:
-        """Let the run take some steps, so that its pipeline is full and a checkpoint is there."""
-        for _ in range(steps):
-            self.step_after(time.time())
-
-    def ended(self) -> str:
-        """Wait for the run's process to end; returns its last line."""
-        assert self.process is not None
-        self.process.wait(self.deadline)
-        return (self.log.strip().splitlines() or [""])[-1]
 
 
 @dataclass
@@ -203,41 +82,63 @@ def within(lab: Lab, role: str, number: signal.Signals) -> float:
     return lab.step_after(wait(began)) - began
 
 
-def ending(lab: Lab, kill: Callable[[], None]) -> float:
+def again(lab: Lab, role: str) -> float:
+    """Kill a process of a role, and its successor as soon as it is there; returns seconds to the next step."""
+    wait, first = recovered(lab, role), {process.pid for process in lab.processes(role)}
+    began = time.time()
+
+    def kill_all() -> None:
+        for process in lab.processes(role):
+            process.kill()
+
+    kill_all()
+    lab.until(lambda: bool({process.pid for process in lab.processes(role)} - first), f"another {role}")
+    kill_all()
+    return lab.step_after(wait(began)) - began
+
+
+def ending(lab: Lab, kill: Callable[[], None], then: Callable[[], None] = lambda: None) -> float:
     """Break the run off and resume it; returns seconds from the resumption to the next step."""
-    family = [process for role in ROLES for process in lab.processes(role)]
+    family = lab.family()
     kill()
     print(f"  last line: {lab.ended()}", flush=True)
-    # Ray's agents are left out: where its head is gone, they look for it for another minute before they end.
     _, alive = psutil.wait_procs(family, timeout=60)
     if alive:
         raise SystemExit(f"processes outlived their run: {[' '.join(p.cmdline())[:80] for p in alive]}")
+    then()
     lab.resume()
     return lab.step_after(lab.started) - lab.started
 
 
-def kill(lab: Lab, role: str) -> Callable[[], None]:
-    """Kill the driver, or one of Ray's own processes."""
+def send(lab: Lab, role: str, number: signal.Signals) -> Callable[[], None]:
+    """What sends a signal to the driver, or to one of Ray's own processes."""
 
     def do() -> None:
-        assert lab.process is not None
-        (lab.process if role == "driver" else lab.processes(role)[0]).send_signal(signal.SIGKILL)
+        process = lab.driver() if role == "driver" else lab.processes(role)[0]
+        assert process is not None
+        process.send_signal(number)
 
     return do
 
 
-def audit(path: Path) -> tuple[int, int]:
-    """(lost, duplicated) groups by a run's own books, as of its newest checkpoint."""
-    state = read_state(newest(path / "checkpoints", contents=False).path)
-    lines = [
-        line for line in read_lines(path / "metrics.jsonl") if line["step"] <= state["schedule"]["trainer_version"]
-    ]
-    settled = Counter([name for line in lines for name in line["groups"]] + list(state["groups"]))
-    drawn = {f"group{number}" for number in range(state["drawn"])}
-    unknown = settled.keys() - drawn
-    if unknown:
-        raise SystemExit(f"groups that were never drawn: {sorted(unknown)[:5]}")
-    return len(drawn - settled.keys()), sum(count - 1 for count in settled.values())
+def kill_when(lab: Lab, pattern: str) -> Callable[[], None]:
+    """What kills the driver as soon as its folder has another file of a pattern: between two writes."""
+
+    def do() -> None:
+        before = set(lab.path.glob(pattern))
+        lab.until(lambda: bool(set(lab.path.glob(pattern)) - before), pattern, pause=0.0)
+        send(lab, "driver", signal.SIGKILL)()
+
+    return do
+
+
+def damage(lab: Lab) -> None:
+    """Flip a bit of the rollouts that the newest checkpoint names."""
+    root = lab.path / "checkpoints"
+    file = root / read_state(newest(root).path)["rollouts"]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
 
 
 def stop(lab: Lab) -> tuple[int, int]:
@@ -245,36 +146,94 @@ def stop(lab: Lab) -> tuple[int, int]:
     assert lab.process is not None
     lab.process.send_signal(signal.SIGINT)
     lab.ended()
-    return audit(lab.path)
+    return lost_and_doubled(lab.path)
 
 
 def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, Outcome]]:
     """Every fault of a process, in one run; after each kind, a checkpoint later, its books are looked at."""
     lab = Lab(folder / "killed", folder / "killed.log", deadline)
+    kill, halt, hang_up, ask = signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP, signal.SIGINT
     faults: dict[str, Callable[[], float]] = {
-        "generator, `kill -9`": lambda: within(lab, "generator", signal.SIGKILL),
-        "trainer rank, `kill -9`": lambda: within(lab, "trainer", signal.SIGKILL),
-        "generator, `kill -STOP` (hangs)": lambda: within(lab, "generator", signal.SIGSTOP),
-        "verifier, `kill -9`": lambda: within(lab, "verifier", signal.SIGKILL),
-        "driver, `kill -9`, then `--resume`": lambda: ending(lab, kill(lab, "driver")),
-        "Ray head (GCS), `kill -9`, then `--resume`": lambda: ending(lab, kill(lab, "gcs")),
-        "Ray node (raylet), `kill -9`, then `--resume`": lambda: ending(lab, kill(lab, "raylet")),
-        "Ctrl-C, then `--resume`": lambda: ending(lab, lambda: lab.process.send_signal(signal.SIGINT)),
+        "generator, `kill -9`": lambda: within(lab, "generator", kill),
+        "trainer rank, `kill -9`": lambda: within(lab, "trainer", kill),
+        "trainer rank, `kill -9`, and again while it starts": lambda: again(lab, "trainer"),
+        "generator, `kill -STOP` (hangs)": lambda: within(lab, "generator", halt),
+        "verifier, `kill -9`": lambda: within(lab, "verifier", kill),
+        "driver, `kill -9`, then `--resume`": lambda: ending(lab, send(lab, "driver", kill)),
+        "driver, `kill -9` while a checkpoint is written": lambda: ending(
+            lab, kill_when(lab, "checkpoints/.step_*.writing")
+        ),
+        "driver, `kill -9` between completions and lines of an evaluation": lambda: ending(
+            lab, kill_when(lab, "rollouts/*.parquet")
+        ),
+        "Ray head (GCS), `kill -9`, then `--resume`": lambda: ending(lab, send(lab, "gcs", kill)),
+        "Ray node (raylet), `kill -9`, then `--resume`": lambda: ending(lab, send(lab, "raylet", kill)),
+        "Ray head (GCS), `kill -STOP`, then `--resume`": lambda: ending(lab, send(lab, "gcs", halt)),
+        "Ray node (raylet), `kill -STOP`, then `--resume`": lambda: ending(lab, send(lab, "raylet", halt)),
+        "Ctrl-C, then `--resume`": lambda: ending(lab, send(lab, "driver", ask)),
+        "closed terminal (SIGHUP), then `--resume`": lambda: ending(lab, send(lab, "driver", hang_up)),
+        "Ctrl-C, a damaged `rollouts_*.npz`, then `--resume`": lambda: ending(
+            lab, send(lab, "driver", ask), lambda: damage(lab)
+        ),
     }
     chosen = {name: inject for name, inject in faults.items() if only in name}
     with lab:
         if chosen:
-            lab.start()
+            lab.start(Evaluation__every="20")
             lab.warm()
         for name, inject in chosen.items():
             outcome = Outcome()
             for _ in range(times):
                 outcome.seconds.append(inject())
                 lab.warm()
-            outcome.lost, outcome.duplicated = audit(lab.path)
+            outcome.lost, outcome.duplicated = lost_and_doubled(lab.path)
             yield name, outcome
         if chosen:
             stop(lab)
+
+
+def beginnings(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, Outcome]]:
+    """Deaths before the first step, each in a run of its own."""
+    faults: dict[str, Callable[[Lab], float]] = {
+        "trainer rank, `kill -9` in SFT": in_sft,
+        "trainer rank, `kill -9` at start-up": lambda lab: at_start(lab, "trainer"),
+        "generator, `kill -9` at start-up": lambda lab: at_start(lab, "generator"),
+        "verifier, `kill -9` at start-up": lambda lab: at_start(lab, "verifier"),
+    }
+    for number, (name, inject) in enumerate(faults.items()):
+        if only not in name:
+            continue
+        outcome = Outcome()
+        for turn in range(times):
+            place = folder / f"beginning_{number}_{turn}"
+            # A cache of its own, for a base model that is there already is not trained.
+            own = {"SCALELAB_CACHE": str(place.with_suffix(".cache"))} if inject is in_sft else {}
+            with Lab(place, place.with_suffix(".log"), deadline, environment=own) as lab:
+                lab.start(SFT__steps="20" if inject is not in_sft else "60", SFT__checkpoint_every="10")
+                outcome.seconds.append(inject(lab))
+                lab.warm(2)
+                lost, duplicated = stop(lab)
+                outcome.lost, outcome.duplicated = outcome.lost + lost, outcome.duplicated + duplicated
+        yield name, outcome
+
+
+def in_sft(lab: Lab) -> float:
+    """Kill the trainer in fine-tuning, after its first checkpoint; returns seconds until it goes on from there."""
+    lab.until(lambda: bool(list((lab.path / "sft").glob("step_*"))), "a checkpoint of the fine-tuning")
+    began = time.time()
+    lab.processes("trainer")[0].kill()
+    lab.until(lambda: "SFT: going on from step" in lab.log, "the fine-tuning to go on")
+    return time.time() - began
+
+
+def at_start(lab: Lab, role: str) -> float:
+    """Kill a process of a role while the run's actors start; returns seconds to the first step."""
+    lab.until(lambda: "RL: starting" in lab.log, "the fine-tuned model")
+    lab.until(lambda: bool(lab.processes(role)), f"the {role}")
+    time.sleep(1.0)
+    began = time.time()
+    lab.processes(role)[0].kill()
+    return lab.step_after(began) - began
 
 
 def full_disk(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, Outcome]]:
@@ -325,12 +284,18 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="the faults whose names contain it")
     parser.add_argument("--out", type=Path, help="a Markdown file with the markers, to write the table into")
     parser.add_argument("--deadline", type=float, default=600.0, help="seconds to wait for any one thing")
+    parser.add_argument("--campaign", type=int, metavar="N", help="so many random faults in place of the table's")
+    parser.add_argument("--seed", type=int, default=0, help="of the campaign")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.campaign is not None:
+        with tempfile.TemporaryDirectory(prefix="bench_faults_") as name:
+            campaign(Path(name), args.campaign, args.seed, args.deadline)
+        return
     own_mounts()
     found: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="bench_faults_") as name:
-        for part in (processes, full_disk):
+        for part in (processes, beginnings, full_disk):
             with closing(part(Path(name), args.times, args.deadline, args.only)) as outcomes:
                 for kind, outcome in outcomes:
                     found[kind] = outcome

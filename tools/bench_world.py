@@ -16,6 +16,7 @@ import ray
 from scalelab.rollout.tokenizer import load_tokenizer
 from scalelab.run.base_model import base_model
 from scalelab.run.cluster.actors import start_ray
+from scalelab.run.cluster.faults import Faults
 from scalelab.run.cluster.trainer import ClusterTuner
 from scalelab.run.cluster.world import ClusterRun
 from scalelab.run.config import Run
@@ -120,7 +121,9 @@ def watched(run: Run, folder: type[RunFolder] = RunFolder) -> Iterator[WatchedRu
             files.begin(
                 "# A run of a benchmark, which no configuration describes: the tool changes it after resolving.\n"
             )
-            yield WatchedRun(ClusterRun(run, base, files, tokenizer, *phrase_ids(run, tokenizer), progress), base)
+            faults = Faults(run.cluster, files.add_fault, progress.say)
+            world = ClusterRun(run, base, files, tokenizer, *phrase_ids(run, tokenizer), progress, faults)
+            yield WatchedRun(world, base)
     finally:
         ray.shutdown()
         shutil.rmtree(path, ignore_errors=True)

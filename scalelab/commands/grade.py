@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from moe.durable import put_in_place
 from scalelab.commands.arguments import add_json, check_out
 from scalelab.errors import LabError
 from tasks.task import Verifier
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int | None:
                     outcomes[verdict.outcome] += 1
                     line = {"id": prompt.meta["id"], "outcome": verdict.outcome, "reward": verdict.reward}
                     out.write(json.dumps(line | {"seconds": verdict.seconds, "detail": verdict.detail}) + "\n")
-        os.replace(partial, args.out)
+        put_in_place(partial, args.out)
     finally:
         verifier.close()
         partial.unlink(missing_ok=True)
@@ -72,7 +73,7 @@ def _read(source: Path, task: str) -> list[tuple[Prompt, str]]:
             identity, gold, completion = record["id"], record[GOLD[task]], record["completion"]
         except UnicodeDecodeError as error:
             raise LabError(f"{where} is not UTF-8 text ({error.reason}): convert the file") from None
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise LabError(f"{where} is not a JSON object: write one object per line") from None
         except KeyError as error:
             raise LabError(f"{where} lacks {error}: --task {task} takes id, {GOLD[task]} and completion") from None

@@ -13,7 +13,8 @@ NUMBER = re.compile(r"[-−+]?[\d.,]+%?|–|")
 
 def print_json(value: object) -> None:
     """Print the one machine-readable object of a `--json` call (strict JSON: NaN and infinities are refused)."""
-    print(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+    print(text.encode(errors="replace").decode())  # half a surrogate pair, which a file may hold, cannot be printed
 
 
 def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] | None = None) -> None:

@@ -6,6 +6,7 @@ the completions they come from; checkpoints hash to what they say and account fo
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -319,4 +320,5 @@ def _accumulator() -> Callable[..., Any] | None:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ModuleNotFoundError:
         return None
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # that steps were undone is no news here
     return EventAccumulator

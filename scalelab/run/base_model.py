@@ -9,14 +9,16 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
+from moe.checkpoint.folder import CheckpointPolicy, check, finished_checkpoints, read_state, step_folder
+from moe.durable import put_in_place
 from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.train.batch import TrainingSequence
@@ -101,7 +103,7 @@ def _text_model(folder: Path) -> Path:
         partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
         try:
             write_text_model(folder, partial)
-            os.replace(partial, target)
+            put_in_place(partial, target)
         except MoeError as error:
             raise LabError(f"{folder}: {error}") from error
         finally:
@@ -130,19 +132,36 @@ def cache_key(run: Run, tokenizer: Any) -> str:
 
 
 class Tuner(Protocol):
-    """A trainer for supervised fine-tuning."""
+    """A trainer for supervised fine-tuning. Where it can be lost, its methods raise `TrainerLostError`."""
+
+    def begin(self, path: Path | None) -> None:
+        """Be ready to train, from a checkpoint or from the initial weights."""
 
     def start_step(self, sequences: list[TrainingSequence], loss: Any, lr: float) -> Callable[[], float]:
         """Start an optimiser step, and return a function that waits for its loss."""
 
+    def save(self, path: Path, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint."""
+
     def save_hf(self, folder: Path) -> None:
         """Write the weights into a Hugging Face folder."""
+
+    def restart(self) -> None:
+        """Put another trainer in the place of a lost one."""
 
     def close(self) -> None:
         """Give devices and memory back."""
 
 
 StartTuner = Callable[[Run], Tuner]
+
+SeeThrough = Callable[[Callable[[], None], Callable[[], None]], None]
+"""Called with an attempt, and with what replaces a lost trainer before the next attempt."""
+
+
+def once(attempt: Callable[[], None], replace: Callable[[], None]) -> None:
+    """Try once: a trainer in this process is not lost without it."""
+    attempt()
 
 
 class LocalTuner:
@@ -156,14 +175,27 @@ class LocalTuner:
         self._folder = tempfile.TemporaryDirectory(prefix="scalelab-sft-")
         self._trainer = Trainer(run.model.to_hf(), run.trainer_config, rendezvous=f"file://{self._folder.name}/meet")
 
+    def begin(self, path: Path | None) -> None:
+        """Go on from a checkpoint, or from the initial weights."""
+        if path is not None:
+            self._trainer.load(path)
+
     def start_step(self, sequences: list[TrainingSequence], loss: Any, lr: float) -> Callable[[], float]:
         """Take an optimiser step."""
         result = self._trainer.train_step(sequences, loss, lr)
         return lambda: result.loss
 
+    def save(self, path: Path, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint."""
+        self._trainer.save(path, dict(state), keep=CheckpointPolicy())
+
     def save_hf(self, folder: Path) -> None:
         """Write the weights into a Hugging Face folder."""
         self._trainer.save_hf(folder)
+
+    def restart(self) -> None:
+        """There is no other trainer to put in its place."""
+        raise AssertionError("unreachable: this process is the trainer")
 
     def close(self) -> None:
         """Give the memory back."""
@@ -176,7 +208,14 @@ def base_seed(run: Run) -> int:
     return run.seed if run.sft.seed is None else run.sft.seed
 
 
-def base_model(run: Run, progress: Progress, tuner: StartTuner, cache: Path | None = None) -> Path:
+def base_model(
+    run: Run,
+    progress: Progress,
+    tuner: StartTuner,
+    cache: Path | None = None,
+    saved: Path | None = None,
+    see_through: SeeThrough = once,
+) -> Path:
     """The folder (Hugging Face form: configuration, tokenizer, weights) of the model RL starts from.
 
     Args:
@@ -184,6 +223,8 @@ def base_model(run: Run, progress: Progress, tuner: StartTuner, cache: Path | No
         progress: shows how far fine-tuning is.
         tuner: starts a trainer for it.
         cache: where models are kept; `~/.cache/scalelab/base` by default, or under `SCALELAB_CACHE`.
+        saved: where checkpoints of the fine-tuning lie until the model is made; None takes none.
+        see_through: what is done about a trainer that is lost.
     """
     cache = cache or _cache()
     if run.sft.pretrained is not None:
@@ -192,17 +233,19 @@ def base_model(run: Run, progress: Progress, tuner: StartTuner, cache: Path | No
     folder = cache / cache_key(run, tokenizer)
     if folder.exists():
         progress.say(f"SFT: taken from {folder}")
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    with _only_maker(folder, progress):
-        if folder.exists():  # a run beside this one has made it meanwhile
-            return folder
-        try:
-            _make(run, tokenizer, partial, progress, tuner)
-            os.replace(partial, folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    else:
+        cache.mkdir(parents=True, exist_ok=True)
+        with _only_maker(folder, progress):
+            if not folder.exists():  # else a run beside this one has made it meanwhile
+                partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+                try:
+                    save_tokenizer(tokenizer, partial)
+                    _make(run, tokenizer, partial, progress, tuner, Saved(saved, run, folder.name), see_through)
+                    put_in_place(partial, folder)
+                finally:
+                    shutil.rmtree(partial, ignore_errors=True)
+    if saved is not None:
+        shutil.rmtree(saved, ignore_errors=True)
     return folder
 
 
@@ -234,33 +277,81 @@ def _cache() -> Path:
     return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab")) / "base"
 
 
-def _make(run: Run, tokenizer: Any, folder: Path, progress: Progress, tuner: StartTuner) -> None:
-    save_tokenizer(tokenizer, folder)
+@dataclass(frozen=True)
+class Saved:
+    """Checkpoints of a fine-tuning.
+
+    Attributes:
+        root: their folder; None takes none.
+        run: what is fine-tuned.
+        key: name of the base model that is to come of it; checkpoints of another are not gone on from.
+    """
+
+    root: Path | None
+    run: Run
+    key: str
+
+    def newest(self) -> tuple[Path | None, int]:
+        """The newest that is whole, and the steps that it holds; (None, 0) if there is none."""
+        for path in reversed(finished_checkpoints(self.root) if self.root is not None else []):
+            with suppress(MoeError, OSError):
+                check(path, self.run.model.to_hf())
+                state = read_state(path)
+                if state.get("model") == self.key and isinstance(steps := state.get("steps"), int):
+                    return path, steps
+        return None, 0
+
+    def take(self, model: Tuner, steps: int) -> None:
+        """Take one after so many steps, if it is time to."""
+        if self.root is not None and steps % self.run.sft.checkpoint_every == 0:
+            self.root.mkdir(exist_ok=True)
+            model.save(step_folder(self.root, steps), {"model": self.key, "steps": steps})
+
+
+def _make(
+    run: Run,
+    tokenizer: Any,
+    folder: Path,
+    progress: Progress,
+    tuner: StartTuner,
+    saved: Saved,
+    see_through: SeeThrough,
+) -> None:
+    """Fine-tune a model into a folder that holds the tokenizer already."""
     progress.say(f"SFT: {run.sft.steps} steps of {run.sft.traces_per_step} traces; starting the trainer")
     # Recipes that are compared start from one model, whatever precision they choose for the head.
     recipe = replace(run.recipe, fp32_head="both")
     with closing(tuner(replace(run, recipe=recipe, seed=base_seed(run)))) as model:
-        _fine_tune(run, tokenizer, model, progress)
-        model.save_hf(folder)
+
+        def attempt() -> None:
+            _fine_tune(run, tokenizer, model, progress, saved)
+            model.save_hf(folder)
+
+        see_through(attempt, model.restart)
 
 
-def _fine_tune(run: Run, tokenizer: Any, model: Tuner, progress: Progress) -> None:
-    """Train; the next batch is made while the trainer works on the last."""
+def _fine_tune(run: Run, tokenizer: Any, model: Tuner, progress: Progress, saved: Saved) -> None:
+    """Train from the newest checkpoint on; the next batch is made while the trainer works on the last."""
     sft, began = run.sft, time.monotonic()
     pending: Callable[[], float] | None = None
     loss = math.nan
+    path, first = saved.newest()
+    model.begin(path)
+    if path is not None:
+        progress.say(f"SFT: going on from step {first}")
     with progress.work("SFT", sft.steps, "steps") as advance:
-        for step, batch in enumerate(_batches(run, tokenizer)):
+        for step, batch in enumerate(_batches(run, tokenizer, first), first):
             if pending is not None:
                 loss = pending()
                 advance(step, f"loss {loss:.3f}")
+                saved.take(model, step)
             pending = model.start_step(batch, cross_entropy, learning_rate(step, sft.steps, sft.learning_rate))
     if pending is not None:
         progress.say(f"SFT: done in {time.monotonic() - began:.0f} s, loss {pending():.3f}")
 
 
-def _batches(run: Run, tokenizer: Any) -> Iterator[list[TrainingSequence]]:
-    for step in range(run.sft.steps):
+def _batches(run: Run, tokenizer: Any, first: int) -> Iterator[list[TrainingSequence]]:
+    for step in range(first, run.sft.steps):
         examples = traces(run, step * run.sft.traces_per_step, run.sft.traces_per_step)
         prompts = tokenizer([prompt.text for prompt, _ in examples])["input_ids"]
         answers = tokenizer([text for _, text in examples], add_special_tokens=False)["input_ids"]

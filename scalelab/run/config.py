@@ -48,6 +48,9 @@ class SFT:
     trainers: PositiveInt = 1
     """Trainer ranks while SFT runs; the generators' devices are free then."""
 
+    checkpoint_every: PositiveInt = 100
+    """Optimiser steps between checkpoints, from which fine-tuning goes on after a fault or with `--resume`."""
+
     pretrained: str | None = None
     """Hugging Face folder of the model that RL starts from, or `package:NAME` for the GGUF file in a Python package.
     None fine-tunes one on the tasks' traces, which public data sets do not have."""

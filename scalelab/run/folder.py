@@ -18,6 +18,7 @@ from moe.durable import PARTIAL, append, put_in_place, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.jsonl import read_objects
+from scalelab.run.status_file import StatusFile
 from scalelab.run.trackers import Trackers
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ log = logging.getLogger(__name__)
 MANIFEST, CONFIG = "manifest.json", "config.gin"
 CONFIG_SHA256 = "config_sha256"
 """Entry of the manifest, and of a checkpoint's state, that vouches for `config.gin`."""
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    **{"status": str, "reason": (str, type(None)), "resumed": list, "wall_seconds": (int, float), "cpu_seconds": dict},
+}
+"""What a run goes on with, of what kind it is in a manifest."""
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -56,6 +63,10 @@ def read_run_manifest(path: Path) -> dict[str, Any]:
         raise LabError(f"{path / MANIFEST} is not JSON ({printable(error)}): mend it, or start another run") from None
     if not isinstance(manifest, dict):
         raise LabError(f"{path / MANIFEST} is no JSON object: mend it, or start another run")
+    for name, kind in _KINDS.items():
+        if name in manifest and not isinstance(manifest[name], kind):
+            value = str(manifest[name])[:40]
+            raise LabError(f"{path / MANIFEST}: {name} is {value!r}, which no run writes: mend it, or start another")
     return manifest
 
 
@@ -107,7 +118,7 @@ class Lines:
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record; it is on disk when this returns. NaN and infinities are written as null."""
-        append(self._file, json.dumps(_finite(record), ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        append(self._file, json.dumps(finite(record), ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
     def remove(self, undone: Callable[[dict[str, Any]], bool], into: Lines) -> list[dict[str, Any]]:
         """Move the undone records to another file.
@@ -133,11 +144,12 @@ class Lines:
         self._file.close()
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value as strict JSON has it: NaN and infinities are None, keys are text, NumPy's numbers plain ones."""
     if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if hasattr(value, "item") and not isinstance(value, str):
         value = value.item()
     if isinstance(value, float) and value - value != 0:
@@ -161,6 +173,7 @@ class RunFolder:
         self.faults = Lines(path / "faults.jsonl")
         self.undone = Lines(path / "undone.jsonl")
         self.wall = Lines(path / "wall.jsonl")
+        self.status = StatusFile(path)
         sync(path)
         self._board: Board | None = _open_board(path / "tensorboard")
         self._trackers: Trackers | None = None
@@ -170,6 +183,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def sft(self) -> Path:
+        """Where checkpoints of the fine-tuning lie until the base model is made."""
+        return self.path / "sft"
 
     def begin(self, config_gin: str, **facts: Any) -> None:
         """Write the configuration of a new run, then the manifest that vouches for it."""
@@ -274,7 +292,7 @@ class RunFolder:
     def describe(self, **facts: Any) -> None:
         """Add facts to the manifest and write it."""
         self.manifest.update(facts)
-        write_whole(self.path / MANIFEST, json.dumps(_finite(self.manifest), indent=2) + "\n")
+        write_whole(self.path / MANIFEST, json.dumps(finite(self.manifest), indent=2) + "\n")
 
     def keep_rollouts(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
         """Write sampled rollouts to `rollouts/NAME.parquet`."""

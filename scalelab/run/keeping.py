@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from moe.checkpoint.folder import step_folder
+from moe.errors import printable
+from scalelab.errors import LabError
 from scalelab.run.books import Books
 from scalelab.run.config import Run
 from scalelab.run.folder import CONFIG_SHA256, RunFolder, config_sha256
@@ -81,12 +83,18 @@ class Keeper:
         if chosen.path is not None:
             check(chosen.state)
             load(chosen.path)
-        books.restore(chosen.state or self._first, self._root, self._say)
+        try:
+            books.restore(chosen.state or self._first, self._root, self._say)
+            undone = self._folder.go_back(books.version, [task.name for task in self._run.tasks])
+            books.measured = max([books.measured, *self._folder.measured()])
+            if books.measure_from is not None and books.measure_from <= books.measured:
+                books.measure_from = None
+        except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
+            raise LabError(
+                f"the lines of {self._folder.path} or the state of its checkpoint are not what this version writes "
+                f"({printable(error)}): go on with the version that wrote them, or start another run"
+            ) from error
         self._saved = books.version if chosen.path is not None else -1
-        undone = self._folder.go_back(books.version, [task.name for task in self._run.tasks])
-        books.measured = max([books.measured, *self._folder.measured()])
-        if books.measure_from is not None and books.measure_from <= books.measured:
-            books.measure_from = None
         told = f"; {undone} later steps are undone" if undone else ""
         self._say(f"going on from step {books.version}{told}")
         return chosen.state if chosen.path is not None else None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from moe.durable import put_in_place
 from scalelab.errors import LabError, nearest
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.types import Rollout
@@ -281,6 +282,6 @@ def _write(out: Path, graded: Sequence[Rollout]) -> None:
         with open(partial, "w", encoding="utf-8") as file:
             for one in graded:
                 file.write(json.dumps(writable(rollout_row(one)), ensure_ascii=False) + "\n")
-        os.replace(partial, out)
+        put_in_place(partial, out)
     finally:
         partial.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import shutil
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
+from moe.durable import put_in_place
 from scalelab.errors import LabError
 
 PREFIX = "package:"
@@ -43,7 +44,7 @@ def packaged_model(package: str, cache: Path) -> Path:
     try:
         convert_gguf(file, partial)
         save_tokenizer(gguf_tokenizer(read_metadata(file)), partial)
-        os.replace(partial, folder)
+        put_in_place(partial, folder)
     except OSError:
         if not folder.exists():  # else a run beside this one has made the same folder meanwhile
             raise

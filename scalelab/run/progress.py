@@ -119,6 +119,8 @@ class Progress:
         self._pace, self._rates, self._clock = Pace(), PassRates(), clock
         self._shown = self._began = clock()
         self._screen: _Screen = _Terminal(stream) if terminal else _Log(stream)
+        self.tell: Callable[[str], None] = lambda line: None
+        """Also takes how far a piece of work is; for `status.json`."""
 
     def __enter__(self) -> Progress:
         return self
@@ -146,6 +148,7 @@ class Progress:
 
         def advance(done: int, note: str = "") -> None:
             now = self._clock()
+            self.tell(f"{name}, {done} of {total} {unit} done")
             left = (now - began) / done * (total - done) if done else None
             parts = [note, "" if left is None else f"{duration(left)} left"]
             if self._due(now):

@@ -33,13 +33,17 @@ _PER_PARAMETER_TRAINED = 12  # fp32 weight and two moments of Adam
 
 @checked(frozen=True, config=CHECKED)
 class Retention:
-    """Rule for which evaluations' completions stay on disk."""
+    """Which evaluations' completions stay on disk, and where a second copy of the newest checkpoint goes."""
 
     keep_last: PositiveInt | None = None
     """Number of the newest evaluations whose completions stay; None keeps all."""
 
     keep_every: PositiveInt | None = None
     """Also those whose step is a multiple of this; None keeps no others."""
+
+    copy_to: str | None = None
+    """A folder, best on another disk, that gets a second copy of the newest checkpoint with all that a run needs to go
+    on from it; None makes none."""
 
     def kept(self, steps: Iterable[int]) -> set[int]:
         """The evaluated steps whose completions stay."""

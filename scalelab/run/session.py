@@ -83,7 +83,7 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
             progress.say(f"passed over: {problem}")
         folder = RunFolder(path)
         times = [*manifest.get("resumed", ()), time.time()]
-        folder.describe(versions=_versions(), git_commit=_git_commit(), resumed=times, status="running")
+        folder.describe(versions=_versions(), git_commit=_git_commit(), resumed=times, status="running", reason=None)
         progress.say(f"{own.name}: going on with {path}")
         _see_through(own, folder, progress)
 
@@ -103,7 +103,9 @@ def _refuse_differences(path: Path, own: Resolved, asked: Resolved) -> None:
 def _see_through(resolved: Resolved, folder: RunFolder, progress: Progress) -> None:
     """Run to the end, and record how it ended."""
     began, before = time.time(), folder.manifest.get("wall_seconds", 0.0)
-    status = "failed"
+    status, reason = "failed", None
+    progress.tell = folder.status.note
+    folder.status.write("starting")
     try:
         folder.track(resolved.run.trackers, settings_of(resolved.run), progress.say)
         _run(resolved.run, folder, progress)
@@ -111,8 +113,11 @@ def _see_through(resolved: Resolved, folder: RunFolder, progress: Progress) -> N
     except KeyboardInterrupt:
         status = "interrupted"
         raise
+    except LabError as error:
+        reason = str(error)
+        raise
     finally:
-        _end(folder, status, before + time.time() - began)
+        _end(folder, status=status, reason=reason, wall_seconds=before + time.time() - began)
 
 
 @contextmanager
@@ -139,13 +144,18 @@ def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
 
 
 def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
-    """Start the actors side by side, then run the loop."""
+    """Start the actors, side by side, and hand over to the loop."""
+    from scalelab.run.cluster.surroundings import check_surroundings, settle
+
+    check_surroundings()
+    settle(alone=run.cluster.address is None)
     import ray
 
     from scalelab.plan.check import check
     from scalelab.plan.hardware import of_ray
     from scalelab.run.base_model import base_model
-    from scalelab.run.cluster.actors import start_ray
+    from scalelab.run.cluster.actors import end_ray, start_ray
+    from scalelab.run.cluster.faults import Faults
     from scalelab.run.cluster.trainer import ClusterTuner
     from scalelab.run.cluster.world import ClusterRun
 
@@ -155,16 +165,18 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
     try:
         if run.cluster.device == "gpu":
             check(run, of_ray(ray.nodes())).demand()
-        base = base_model(run, progress, ClusterTuner)
+        faults = Faults(run.cluster, folder.add_fault, progress.say)
+        base = base_model(run, progress, ClusterTuner, saved=folder.sft, see_through=faults.see_through)
         progress.say("RL: starting generators, trainer and verifiers")
+        folder.status.write("starting generators, trainer and verifiers")
         tokenizer = _tokenizer(run, base, folder)
-        world = ClusterRun(run, base, folder, tokenizer, *phrase_ids(run, tokenizer), progress)
+        world = ClusterRun(run, base, folder, tokenizer, *phrase_ids(run, tokenizer), progress, faults)
         if "resumed" in folder.manifest:
-            world.load()
+            world.resume()
         with _counting(folder, before):
             drive(world.main, asyncio.new_event_loop, progress)
     finally:
-        ray.shutdown()
+        end_ray()
 
 
 def _run_virtual(run: Run, folder: RunFolder, progress: Progress) -> None:
@@ -180,7 +192,7 @@ def _run_virtual(run: Run, folder: RunFolder, progress: Progress) -> None:
     before = cpu_seconds()
     torch.set_num_threads(1)
     engine_config(run, pretended_rates(run)[1])  # refuses what does not fit, before anything is trained
-    base = base_model(run, progress, LocalTuner)
+    base = base_model(run, progress, LocalTuner, saved=folder.sft)
     progress.say("RL: starting one engine and one trainer that stand for the pretended cluster")
     tokenizer = _tokenizer(run, base, folder)
     phrase, end_think = phrase_ids(run, tokenizer)
@@ -211,7 +223,7 @@ def _counting(folder: RunFolder, before: float) -> Iterator[None]:
         yield
     finally:
         spent = {"before_rl": ready - before, "rl": cpu_seconds() - ready}
-        folder.describe(cpu_seconds={part: earlier[part] + seconds for part, seconds in spent.items()})
+        folder.describe(cpu_seconds={part: earlier.get(part, 0.0) + seconds for part, seconds in spent.items()})
 
 
 def drive(
@@ -294,12 +306,12 @@ def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:
     return tokenizer.encode(control.phrase, add_special_tokens=False), by_text(tokenizer, END_THINK)
 
 
-def _end(folder: RunFolder, status: str, seconds: float) -> None:
-    """Write the last facts; on a full disk they may not fit, and that error is raised already."""
+def _end(folder: RunFolder, **facts: Any) -> None:
+    """Write the last facts; on a full disk these may not fit, and the reason for that is already on its way."""
     try:
-        folder.describe(status=status, wall_seconds=seconds)
+        folder.describe(**facts)
     except OSError:
-        if status == "finished":
+        if facts["status"] == "finished":
             raise
     finally:
         folder.close()

@@ -20,6 +20,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
+from moe.durable import write_whole
 from scalelab.curves import Curve, FitError, analyse, curve, extend_or_stop
 from scalelab.errors import LabError
 from scalelab.jsonl import read_objects
@@ -114,7 +115,7 @@ class Trackers:
                 raise LabError(f"Run.trackers: {name} does not start: {_first_line(error)}") from error
             if opening.identity is not None:
                 identities[name] = opening.identity
-        (folder / IDENTITIES).write_text(json.dumps(identities, indent=2) + "\n", encoding="utf-8")
+        write_whole(folder / IDENTITIES, json.dumps(identities, indent=2) + "\n")
         return cls(opened, say, folder)
 
     def step(self, record: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -79,7 +80,10 @@ def pinned(dataset: str, revision: str | None = None) -> str:
         known[origin.hub] = _newest(dataset, origin)
         book.parent.mkdir(parents=True, exist_ok=True)
         partial = book.with_name(f"{book.name}.{os.getpid()}.partial")
-        partial.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+        with open(partial, "w", encoding="utf-8") as file:
+            file.write(json.dumps(known, indent=2, sort_keys=True) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut may leave the name without the content
         os.replace(partial, book)
     return known[origin.hub]
 
@@ -138,9 +142,10 @@ def _file_rows(path: Path) -> Iterable[Row]:
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
         whole = text.lstrip().startswith("[")
         rows = json.loads(text) if whole else [json.loads(line) for line in text.split("\n") if line.strip()]
-    except (ValueError, OSError, EOFError) as problem:  # pyarrow's and json's are ValueErrors, gzip's OSErrors
-        kind = path.suffix.lstrip(".")
-        raise TaskError(f"{path} is not {kind} ({str(problem).splitlines()[0]}): fetch it again") from None
+    # pyarrow's and json's are ValueErrors, gzip's OSErrors
+    except (ValueError, OSError, EOFError, RecursionError, zlib.error) as problem:
+        kind, cause = path.suffix.lstrip("."), (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise TaskError(f"{path} is not {kind} ({cause}): fetch it again") from None
     if not all(isinstance(row, dict) for row in rows):
         raise TaskError(f"{path} holds something other than objects: a data set is one object per problem")
     return rows

@@ -94,8 +94,8 @@ class Lab:
             trainer=SimpleNamespace(save_deadline=1800.0),
         )
         self.changes = Changes()
-        self.engines = ClusterEngines(run, Path(), (), None, self.changes)
-        self.engines.faults = Faults(self.cluster, self.events.append, lambda line: None)
+        faults = Faults(self.cluster, self.events.append, lambda line: None)
+        self.engines = ClusterEngines(run, Path(), (), None, self.changes, faults)
 
     def run(self, scenario: Awaitable[None]) -> None:
         async def main() -> None:

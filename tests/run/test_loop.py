@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from scalelab.cli import main
 from scalelab.run.folder import read_lines
 from tests.helpers.smallest_run import SMALLEST
 
@@ -48,6 +50,19 @@ def processes_with(marker: str) -> dict[int, str]:
                 found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
+    return found
+
+
+def open_to_others(marker: str) -> list[str]:
+    """Addresses other than this machine's own at which the processes listen that carry an environment marker."""
+    found = []
+    for pid in processes_with(marker):
+        try:
+            connections = psutil.Process(pid).net_connections("inet")
+        except psutil.NoSuchProcess:
+            continue
+        listening = [one.laddr for one in connections if one.status == psutil.CONN_LISTEN]
+        found += [f"{pid} at {at.ip}:{at.port}" for at in listening if not at.ip.endswith(("127.0.0.1", "::1"))]
     return found
 
 
@@ -111,7 +126,14 @@ def kill_generator(process: subprocess.Popen[str], marker: str) -> None:
     ids=["Ctrl-C", "a dead generator"],
 )
 def test_a_run_broken_off_says_why_and_leaves_readable_files_and_no_process(
-    finished: Path, cache: Path, tmp_path: Path, break_off: Any, code: int, status: str, says: str
+    finished: Path,
+    cache: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    break_off: Any,
+    code: int,
+    status: str,
+    says: str,
 ) -> None:
     out, name, value = tmp_path / "broken_off", "SCALELAB_TEST_MARKER", f"{os.getpid()}.{time.time_ns()}"
     arguments = [sys.executable, "-m", "scalelab", "run", str(finished / "config.gin"), "--out", str(out)]
@@ -126,6 +148,9 @@ def test_a_run_broken_off_says_why_and_leaves_readable_files_and_no_process(
         assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < deadline, "the run took no step"
         time.sleep(0.2)
+    assert main(["status", str(out)]) == 0
+    assert "trainer rank 0" in capsys.readouterr().out
+    assert open_to_others(f"{name}={value}") == []
     break_off(process, f"{name}={value}")
     _, errors = process.communicate(timeout=200)
     last = errors.strip().splitlines()[-1]
@@ -133,7 +158,8 @@ def test_a_run_broken_off_says_why_and_leaves_readable_files_and_no_process(
     assert last.startswith("scalelab: ")
     assert says in last
     assert read_lines(out / "evals.jsonl")
-    assert json.loads((out / "manifest.json").read_text())["status"] == status
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert (manifest["status"], manifest["reason"] is None) == (status, code == 130)
     if code == 130:
         steps = len(read_lines(out / "metrics.jsonl"))
         assert (out / "checkpoints" / f"step_{steps:06d}").exists(), "a run that is stopped in order can go on there"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A Ray cluster inside a Slurm job, and one scalelab command on it:
-#     sbatch --nodes=10 --gpus-per-node=8 tools/cluster/slurm.sh run h100/scalerl_8b --out /shared/runs/scalerl_8b
-# Submitted again after a time limit, add --resume. The checkout, its .venv and --out must be on a file system that all
+#     sbatch --nodes=10 --gpus-per-node=8 tools/cluster/slurm.sh run h100/scalerl_8b --supervise --out /shared/runs/8b
+# With --supervise a run whose process dies is started again within the job. Submitted again after a time limit, add
+# --resume. The checkout, its .venv and --out must be on a file system that all
 # nodes see, the first two made by `make install-gpu`. Set CLUSTER_SETUP to a file that is sourced first on every node
 # (modules, NCCL variables), and CONTAINER to an image for Pyxis that tools/cluster/Dockerfile has made.
 #SBATCH --job-name=scalelab
@@ -39,8 +40,10 @@ if [ "${#nodes[@]}" -gt 1 ]; then
         .venv/bin/ray start --address="$address:$port" --disable-usage-stats --block &
 fi
 
+# Every job has another head; the run's configuration says `auto` each time, for with another one it is not resumed.
+export RAY_ADDRESS=$address:$port
 # In the background, so that Slurm's INT before the time limit reaches it: it writes a checkpoint and ends.
-.venv/bin/scalelab "$@" --set "Cluster.address='$address:$port'" &
+.venv/bin/scalelab "$@" --set "Cluster.address='auto'" &
 lab=$!
 trap 'kill -INT "$lab"' INT TERM
 status=0

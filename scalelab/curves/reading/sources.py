@@ -243,7 +243,7 @@ def _read_json(path: Path) -> list[Row]:
     """Rows of a JSON file: a list of objects, or an object of lists of one length."""
     try:
         content = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise LabError(f"{path}: not JSON; mend it, or give one object per line as .jsonl") from None
     if isinstance(content, dict) and content and all(isinstance(item, list) for item in content.values()):
         if len({len(item) for item in content.values()}) > 1:

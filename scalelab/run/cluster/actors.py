@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import psutil
 import ray
 
 from scalelab.errors import BrokenOffError, LabError
+from scalelab.run.cluster.heartbeats import GROUP
 from scalelab.run.config import Cluster
 
 # One thread per process: two on busy cores fall to a twentieth of the speed. vLLM reads its variables at import.
@@ -80,12 +84,19 @@ def start_ray(cluster: Cluster, devices: int = 2) -> None:
             _system_config={"metrics_report_interval_ms": 600_000},
         )
     except Exception as error:  # Ray raises bare Exceptions of many kinds here
-        raise LabError(f"Ray could not start on this machine: {_cause(error)}; is the machine overloaded?") from error
+        if isinstance(error, OSError):  # a folder, or a port
+            raise LabError(f"Ray could not start on this machine: {_cause(error)}") from error
+        raise BrokenOffError(
+            f"Ray could not start on this machine: {_cause(error)} Is it overloaded? `--resume` goes on"
+        ) from error
 
 
 def _cause(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
+
+LOOK_SECONDS = 1.0
+"""Between two looks at Ray's own processes, which show nowhere else."""
 
 STOPPED_SECONDS = 20.0
 """Time that one of Ray's processes may stand still before the run ends."""
@@ -120,13 +131,39 @@ class RayProcesses:
                     f"Ray's {name} was stopped for {STOPPED_SECONDS:.0f} s (SIGSTOP): go on with --resume"
                 )
 
+    def wake(self) -> None:
+        """Let those go on that are stopped."""
+        for process in self._processes.values():
+            with suppress(psutil.NoSuchProcess):
+                if process.status() == psutil.STATUS_STOPPED:
+                    process.send_signal(signal.SIGCONT)
+
+
+def end_ray() -> None:
+    """End the Ray that this process has started, or leave the cluster.
+
+    Ray waits without a deadline for processes of its own that are stopped, and ends this one when they are killed
+    meanwhile; so they are woken.
+    """
+    processes, ended = RayProcesses(), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(LOOK_SECONDS):
+            processes.wake()
+
+    threading.Thread(target=look, name="wake Ray", daemon=True).start()
+    try:
+        ray.shutdown()
+    finally:
+        ended.set()
+
 
 def actor_class(
     cls: type, cluster: Cluster, *, devices: int = 0, concurrency: int = 1, strategy: Any = "DEFAULT"
 ) -> Any:
-    """A Ray actor class that holds some devices, placed by a scheduling strategy of Ray's."""
+    """A Ray actor class that holds some devices, placed by a scheduling strategy of Ray's and asked for heartbeats."""
     resources = {"num_cpus": devices, "num_gpus": devices if cluster.device == "gpu" else 0}
-    return ray.remote(cls).options(
+    return ray.remote(concurrency_groups={GROUP: 1})(cls).options(
         max_concurrency=concurrency,
         runtime_env={"env_vars": _ENVIRONMENT | _import_path()},
         max_restarts=0,

@@ -27,8 +27,9 @@ from scalelab.run.changes import Changes
 from scalelab.run.cluster.actors import actor_class, this_node
 from scalelab.run.cluster.assignments import Assignments
 from scalelab.run.cluster.faults import Faults
+from scalelab.run.cluster.heartbeats import Beating, Pulse
 from scalelab.run.cluster.placement import Reservation
-from scalelab.run.cluster.waiting import LateError, answer, wait_for
+from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
 from scalelab.run.config import Run
 from scalelab.run.loop import first_error
 from scalelab.run.virtual.engines import WAITING
@@ -37,8 +38,11 @@ from tasks.stream import stable_number
 RETRY_SECONDS = 1.0
 """Between two attempts to have weights that could not be had."""
 
+SPEED_OVER = 300.0
+"""Seconds of an engine's work over which its speed is measured: a completion counts when it is finished."""
 
-class EngineActor:
+
+class EngineActor(Beating):
     """One vLLM engine; the methods are those of `scalelab.rollout.generator.Generator`."""
 
     def __init__(
@@ -47,9 +51,12 @@ class EngineActor:
         from scalelab.rollout.generator import Generator
         from scalelab.rollout.tokenizer import load_tokenizer
 
+        super().__init__()
         self._tokenizer = load_tokenizer(model)
         self._generator = Generator(model, config, phrase_ids, end_think, seed=seed)
         self._moved = (0.0, time.monotonic())
+        self._measured = (0.0, 0.0)
+        self._speed: float | None = None
 
     def up(self) -> None:
         """Return, once the engine is up."""
@@ -75,10 +82,27 @@ class EngineActor:
     def take_weights(self, segments: list[Segment]) -> str | None:
         """Swap the weights in flight; returns None, or why they cannot be had from who published them."""
         try:
-            self._generator.take_weights(segments, this_node())
+            with self.at("taking weights"):
+                self._generator.take_weights(segments, this_node())
         except UnavailableError as error:
             return str(error)
         return None
+
+    def pulse(self) -> Pulse:
+        """What the engine is doing; while it generates, the seconds are those since it made its last tokens."""
+        stats, unfinished = self._generator.stats(), self._generator.unfinished
+        pulse = replace(super().pulse(), speed=self._speed_now(stats))
+        if pulse.doing != "nothing" or not unfinished:
+            return pulse
+        return replace(pulse, doing=f"generating {unfinished} completions", seconds=time.monotonic() - self._moved[1])
+
+    def _speed_now(self, stats: dict[str, float]) -> float | None:
+        """Tokens of finished completions a second of work, as of the last time that enough of it had passed."""
+        tokens, busy = stats["tokens"], stats["busy_seconds_train"] + stats["busy_seconds_eval"]
+        if busy - self._measured[1] >= SPEED_OVER:
+            self._speed = (tokens - self._measured[0]) / (busy - self._measured[1])
+            self._measured = tokens, busy
+        return self._speed
 
     def abort(self, ids: list[str]) -> None:
         """Forget requests."""
@@ -133,10 +157,13 @@ class ClusterEngines:
         phrase_ids: token ids of the interrupting phrase.
         end_think: how the end of thinking is recognised.
         changes: told of whatever others may wait for.
+        faults: told of every engine that is lost.
     """
 
-    def __init__(self, run: Run, model: Path, phrase_ids: Sequence[int], end_think: Any, changes: Changes) -> None:
-        self._run, self._cluster, self._changes = run, run.cluster, changes
+    def __init__(
+        self, run: Run, model: Path, phrase_ids: Sequence[int], end_think: Any, changes: Changes, faults: Faults
+    ) -> None:
+        self._run, self._cluster, self._changes, self._faults = run, run.cluster, changes, faults
         self._arguments = (str(model), run.generator_config, tuple(phrase_ids), end_think)
         self._weights = Weights(0, None)
         bundles = [run.generator.tensor_parallel] * run.cluster.generators
@@ -147,7 +174,6 @@ class ClusterEngines:
         self._past: Counter[str] = Counter()
         self._weights_changed = asyncio.Event()
         self._epoch = 0
-        self.faults: Faults
 
     def _start(self, index: int, life: int) -> Any:
         devices = self._run.generator.tensor_parallel
@@ -157,9 +183,35 @@ class ClusterEngines:
         return actor.remote(*self._arguments, stable_number(self._run.seed, "generator", index, life) % 2**31)
 
     def ready(self) -> None:
-        """Wait until every engine is up."""
-        starting = [place.actor.up.remote() for place in self._places]
-        wait_for(starting, self._cluster.startup_seconds, "the generator's engine to start")
+        """Wait until every engine is up; one that is lost on the way is replaced.
+
+        Raises:
+            LabError: an engine says what is wrong, or they cannot be replaced any more.
+        """
+        for place, up in [(place, place.actor.up.remote()) for place in self._places]:
+            while not self._came_up(place, up):
+                up = place.actor.up.remote()
+
+    def _came_up(self, place: Place, up: Any) -> bool:
+        """Wait for an engine to start; returns False if it was lost, and another starts in its place."""
+        try:
+            wait_for(up, self._cluster.startup_seconds, f"{place.name} to start")
+        except (LostError, LateError) as error:
+            ray.kill(place.actor)
+            self._faults.lost("generator", place.name, error)
+            place.life += 1
+            place.actor = self._start(place.index, place.life)
+            return False
+        self._faults.recovered("generator", place.name)
+        return True
+
+    def actors(self) -> dict[str, Any]:
+        """The actors that there are now, by name."""
+        return {place.name: place.actor for place in self._places}
+
+    def versions(self) -> dict[str, int | None]:
+        """The version of the weights that each holds, by name; None while it starts again."""
+        return {place.name: place.weights.version if place.weights else None for place in self._places}
 
     # The port.
 
@@ -247,9 +299,9 @@ class ClusterEngines:
             requeued = self._assigned.leave(place.index)
             ray.kill(place.actor)  # Ray kills a process that does not obey, such as a stopped one, within seconds
             if self._assigned.up and isinstance(error, LateError) and not was_up:
-                self.faults.missing(place.name, error, self._assigned.up)
+                self._faults.missing(place.name, error, self._assigned.up)
             else:
-                self.faults.lost("generator", place.name, error, requeued=requeued)
+                self._faults.lost("generator", place.name, error, requeued=requeued)
             self._deal()
             place.actor = self._start(place.index, place.life)
 
@@ -269,8 +321,7 @@ class ClusterEngines:
             self._assigned.join(place.index)
             for task in (self._tell, self._collect, self._follow_weights, self._abort):
                 group.create_task(task(place), name=f"{place.name}: {task.__name__.strip('_')}")
-            if place.life:
-                self.faults.recovered("generator", place.name)
+            self._faults.recovered("generator", place.name)
             self._deal()
 
     async def _tell(self, place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +10,10 @@ from typing import Any, Literal
 
 from scalelab.errors import LabError
 from scalelab.run.config import Cluster
+from scalelab.run.loop import TrainerLostError
+
+PAUSES = (1.0, 5.0, 20.0, 60.0)
+"""Seconds between two attempts to replace a trainer, the last for all that follow."""
 
 Role = Literal["generator", "trainer"]
 
@@ -75,8 +80,31 @@ class Faults:
             self._say(f"{error}; the run goes on with {left} of them until there is a device for it")
 
     def recovered(self, role: Role, name: str) -> None:
-        """Record that a loss is replaced, and how long that took."""
-        seconds = time.monotonic() - self._since.pop(name)
+        """Book that what was lost is replaced, and how long that took; what was never lost is not booked."""
+        since = self._since.pop(name, None)
+        if since is None:
+            return
+        seconds = time.monotonic() - since
         self._missing.discard(name)
         self._write({"time": time.time(), "event": "recovered", "role": role, "name": name, "seconds": seconds})
         self._say(f"{name} is back after {seconds:.0f} s")
+
+    def see_through(self, attempt: Callable[[], None], replace: Callable[[], None]) -> None:
+        """Do something with the trainer while nothing else goes on; when the trainer is lost, replace it and try again.
+
+        Args:
+            attempt: what is to be done, from its beginning or from what an earlier attempt has left.
+            replace: starts another trainer.
+
+        Raises:
+            LabError: the trainer was replaced as often as it may be, or something else is wrong.
+        """
+        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
+            try:
+                attempt()
+                break
+            except TrainerLostError as error:
+                self.lost("trainer", "the trainer", error)
+            time.sleep(pause)
+            replace()
+        self.recovered("trainer", "the trainer")

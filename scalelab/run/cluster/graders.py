@@ -21,7 +21,8 @@ from scalelab.errors import LabError
 from scalelab.rollout.types import Completion
 from scalelab.run.changes import Changes
 from scalelab.run.cluster.actors import actor_class
-from scalelab.run.cluster.waiting import LateError, answer, wait_for
+from scalelab.run.cluster.heartbeats import Beating
+from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
 from scalelab.run.config import Run
 from tasks.types import Prompt, Verdict, verdict
 
@@ -35,15 +36,18 @@ STARTS = 3
 """Times in a row that an actor may die before it is up."""
 
 
-class GraderActor:
+class GraderActor(Beating):
     """Grades completions of all tasks of a run; its tasks' own processes do the dangerous part."""
 
     def __init__(self, tasks: Sequence[Any]) -> None:
+        super().__init__()
         self._verifiers = {task.name: task.verifier() for task in tasks}
 
     def verify(self, items: list[tuple[Prompt, str]]) -> list[Verdict]:
-        """Grade items, all of one task; verdicts in their order."""
-        return self._verifiers[items[0][0].task].verify(items)
+        """Verdicts in the order of the items, which are of one task."""
+        task = items[0][0].task
+        with self.at(f"grading {len(items)} completions of {task}"):
+            return self._verifiers[task].verify(items)
 
     def describe(self) -> dict[str, Any]:
         """The sandbox tier of each task that runs code, for the manifest; starts the sandbox."""
@@ -96,8 +100,26 @@ class ClusterGraders:
     def describe(self) -> dict[str, Any]:
         """Wait for the actors to be up; describe their number and their sandbox."""
         refs = [actor.describe.remote() for actor in self._actors]
-        found = wait_for(refs, self._cluster.startup_seconds, "the verifiers to come up")
+        found = [self._first_answer(index, ref) for index, ref in enumerate(refs)]
         return {"workers": len(found), "sandboxes": [one for n, one in enumerate(found) if one not in found[:n]]}
+
+    def _first_answer(self, index: int, ref: Any) -> dict[str, Any]:
+        """Wait for an actor to describe itself; one that dies on the way is replaced."""
+        for start in range(1, STARTS + 1):
+            try:
+                described: dict[str, Any] = wait_for(ref, self._cluster.startup_seconds, f"verifier {index} to come up")
+                return described
+            except LostError:
+                if start == STARTS:
+                    raise
+            self._actors[index] = self._start(index + start)
+            ref = self._actors[index].describe.remote()
+        raise AssertionError("unreachable: the last start returns or raises")
+
+    def actors(self) -> dict[str, Any]:
+        """The actors that there are now, by name."""
+        actors = [worker.actor for worker in self._workers] or self._actors
+        return {f"verifier {index}": actor for index, actor in enumerate(actors)}
 
     # The port.
 

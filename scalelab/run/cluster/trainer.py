@@ -11,13 +11,15 @@ from typing import Any
 
 import ray
 
+from moe.checkpoint.folder import CheckpointPolicy
 from moe.train.batch import TrainingSequence
 from moe.train.config import TrainerConfig
 from moe.weights.shards import Segment
 from scalelab.errors import LabError
 from scalelab.run.cluster.actors import actor_class, this_node
+from scalelab.run.cluster.heartbeats import Beating
 from scalelab.run.cluster.placement import Reservation, packed
-from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
+from scalelab.run.cluster.waiting import LateError, LostError, answer
 from scalelab.run.config import Run
 from scalelab.run.loop import TrainerLostError
 
@@ -28,12 +30,13 @@ RENDEZVOUS_PORTS = range(20_000, 32_000)
 SHOWS_WITHIN = 10.0
 
 
-class TrainerRank:
+class TrainerRank(Beating):
     """One process of the trainer."""
 
     def __init__(self, hf_config: dict[str, Any], config: TrainerConfig, rank: int, world: int) -> None:
         import torch
 
+        super().__init__()
         # Imported before an address is chosen, so that it is soon taken.
         from moe.train.trainer import Trainer
 
@@ -60,15 +63,20 @@ class TrainerRank:
     def start(self, rendezvous: str, weights: str | None) -> None:
         """Build the model, from a Hugging Face folder if `weights` names one."""
         hf_config, config, rank, world = self._make
-        self._trainer = self._class(hf_config, config, rank=rank, world=world, rendezvous=rendezvous, weights=weights)
+        with self.at("building the model"):
+            self._trainer = self._class(
+                hf_config, config, rank=rank, world=world, rendezvous=rendezvous, weights=weights
+            )
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of the trainer."""
-        return getattr(self._trainer, method)(*args)
+        with self.at(method.replace("_", " ")):
+            return getattr(self._trainer, method)(*args)
 
     def publish(self, version: int, alone: bool) -> Segment:
         """Write this rank's share of the weights where engines of this node map it, and others fetch it."""
-        return self._trainer.publish(version, _host(alone), this_node())
+        with self.at("publishing the weights"):
+            return self._trainer.publish(version, _host(alone), this_node())
 
 
 class ClusterTrainer:
@@ -88,11 +96,10 @@ class ClusterTrainer:
         self._start()
 
     def _start(self) -> None:
+        """Start the ranks' processes; `ready` waits for them."""
         self._ranks = [self._rank(rank) for rank in range(self._world)]
-        address = self._ranks[0].address.remote(self._run.cluster.address is None)
-        rendezvous = wait_for(address, self._seconds, "the first trainer rank to come up")
-        weights = str(self._weights) if self._weights else None
-        self._started = [rank.start.remote(rendezvous, weights) for rank in self._ranks]
+        self._address = self._ranks[0].address.remote(self._run.cluster.address is None)
+        self._started: list[Any] = []
 
     def _rank(self, rank: int) -> Any:
         run, strategy = self._run, self._reservation.strategy(rank)
@@ -100,8 +107,21 @@ class ClusterTrainer:
         return actor.remote(run.model.to_hf(), run.trainer_config, rank, self._world)
 
     def ready(self) -> None:
-        """Wait until every rank holds the model."""
-        wait_for(self._started, self._seconds, "the trainer to build the model")
+        """Wait until every rank holds the model.
+
+        Raises:
+            TrainerLostError: a rank died on the way, or hangs.
+            LabError: a rank says what is wrong.
+        """
+        if not self._started:
+            rendezvous = self.wait([self._address], "the first trainer rank to come up", self._seconds)
+            weights = str(self._weights) if self._weights else None
+            self._started = [rank.start.remote(rendezvous, weights) for rank in self._ranks]
+        self.wait(self._started, "the trainer to build the model", self._seconds)
+
+    def actors(self) -> dict[str, Any]:
+        """The actors that there are now, by name."""
+        return {f"trainer rank {number}": rank for number, rank in enumerate(self._ranks)}
 
     # The port. Ray carries out an actor's calls in the order in which they are made.
 
@@ -136,15 +156,23 @@ class ClusterTrainer:
         return [rank.call.remote(method, *args) for rank in self._ranks]
 
     def call(self, method: str, *args: Any, seconds: float | None = None) -> Any:
-        """Call a method on all ranks and wait for rank 0's answer, while nothing else goes on."""
+        """Call a method on all ranks and wait for rank 0's answer, while nothing else goes on in this thread."""
         what = f"the trainer to {method.replace('_', ' ')}"
-        return wait_for(self.calls(method, *args), self._seconds if seconds is None else seconds, what)[0]
+        return self.wait(self.calls(method, *args), what, self._seconds if seconds is None else seconds)
+
+    def wait(self, refs: Sequence[Any], what: str, seconds: float) -> Any:
+        """Wait for all ranks while nothing else goes on in this thread; gives rank 0's answer.
+
+        Raises:
+            TrainerLostError: a rank died, or none answered in time.
+            LabError: a rank says what went wrong.
+        """
+        return asyncio.run(self._all(refs, what, seconds))
 
     def restart(self) -> None:
         """End what is left of the ranks and start new ones, with the weights that the first ones started from."""
         self._end()
         self._start()
-        self.ready()
 
     def stop(self) -> None:
         """End the ranks' processes and give their devices back."""
@@ -207,18 +235,35 @@ class ClusterTuner:
 
     def __init__(self, run: Run) -> None:
         self._ranks, self._steps = ClusterTrainer(run, None, run.sft.trainers), 0
-        self._seconds = run.cluster.stall_seconds
+        self._step_seconds, self._save_seconds = run.cluster.stall_seconds, run.trainer.save_deadline
+
+    def begin(self, path: Path | None) -> None:
+        """Be ready to train, from a checkpoint or from the initial weights.
+
+        Raises:
+            TrainerLostError: a rank died on the way, or hangs.
+        """
         self._ranks.ready()
+        if path is not None:
+            self._ranks.call("load", str(path), seconds=self._save_seconds)
 
     def start_step(self, sequences: list[TrainingSequence], loss: Any, lr: float) -> Callable[[], float]:
         """Start an optimiser step; what is returned waits for its loss."""
         refs, what = self._ranks.calls("train_step", ray.put(sequences), loss, lr), f"SFT step {self._steps}"
         self._steps += 1
-        return lambda: wait_for(refs, self._seconds, what)[0].loss
+        return lambda: self._ranks.wait(refs, what, self._step_seconds).loss
+
+    def save(self, path: Path, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint."""
+        self._ranks.call("save", str(path), dict(state), False, CheckpointPolicy(), seconds=self._save_seconds)
 
     def save_hf(self, folder: Path) -> None:
         """Write the weights into a Hugging Face folder."""
         self._ranks.call("save_hf", str(folder))
+
+    def restart(self) -> None:
+        """Start other ranks in place of these."""
+        self._ranks.restart()
 
     def close(self) -> None:
         """End the ranks' processes and give their devices back."""

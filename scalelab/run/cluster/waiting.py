@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from scalelab.errors import LabError
 
@@ -70,6 +70,8 @@ def said(error: RayError, what: str) -> LabError:
         cause = error.cause
         if isinstance(cause, LabError | ValueError | OSError):
             return LabError(f"{what}: {cause}")
+        return LabError(f"{what} failed: {_last_line(error)}")
+    if isinstance(error, RayActorError) and error.actor_init_failed:  # by an error of its own, which would come again
         return LabError(f"{what} failed: {_last_line(error)}")
     # An actor, its node or an object on it is gone; Ray goes on to guess at causes, at length.
     reason = _last_line(error).partition(" Some common causes")[0]

@@ -12,26 +12,24 @@ from typing import Any
 from scalelab.errors import LabError
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
-from scalelab.run.cluster.actors import RayProcesses
+from scalelab.run.cluster.actors import LOOK_SECONDS, RayProcesses
 from scalelab.run.cluster.engines import ClusterEngines
-from scalelab.run.cluster.faults import Faults
+from scalelab.run.cluster.faults import PAUSES, Faults
 from scalelab.run.cluster.graders import ClusterGraders
+from scalelab.run.cluster.heartbeats import Heartbeats, stragglers
 from scalelab.run.cluster.trainer import ClusterTrainer
-from scalelab.run.cluster.waiting import LateError, LostError
 from scalelab.run.config import Run
+from scalelab.run.copying import Copier
 from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.folder import RunFolder
 from scalelab.run.journal import Journal
 from scalelab.run.keeping import Keeper, State
 from scalelab.run.loop import Loop, TrainerLostError
-from scalelab.run.progress import Progress, Status
+from scalelab.run.progress import Progress, Status, duration
 from scalelab.run.work import RolloutWork
 
-PAUSES = (1.0, 5.0, 20.0, 60.0)
-"""Seconds between two attempts to replace a trainer, the last for all that follow."""
-
-LOOK_SECONDS = 1.0
-"""Between two looks at Ray's own processes, which show nowhere else."""
+COPY_SECONDS = 30.0
+"""Between two looks whether a checkpoint is newer than its second copy."""
 
 
 class ClusterRun:
@@ -45,6 +43,7 @@ class ClusterRun:
         phrase_ids: token ids of the interrupting phrase.
         end_think: how the end of thinking is recognised.
         progress: takes lines for people.
+        faults: told of every engine and trainer that is lost.
     """
 
     rests = False
@@ -58,21 +57,36 @@ class ClusterRun:
         phrase_ids: list[int],
         end_think: Any,
         progress: Progress,
+        faults: Faults,
     ) -> None:
-        self.run, self.folder, self.progress = run, folder, progress
+        self.run, self.folder, self.progress, self.faults = run, folder, progress, faults
         self.changes, self._ray = Changes(), RayProcesses()
         self.trainer = ClusterTrainer(run, base, run.cluster.trainers)
         self.graders = ClusterGraders(run, self.changes)
-        self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes)
+        self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes, faults)
+        faults.see_through(self.trainer.ready, self.trainer.restart)
         folder.describe(clock="wall", verifiers=self.graders.describe())
-        self.trainer.ready()
         self.engines.ready()
-        self.faults = self.engines.faults = Faults(run.cluster, folder.add_fault, progress.say)
         self._work = RolloutWork(run.recipe, tokenizer, run.seed, seeded=False)
         self._held_out = [prompt for task in run.tasks for prompt in task.held_out(run.evaluation.prompts)]
         self.books = new_books(run)
         self.keeper = Keeper(run, self.books, folder, progress.say)
+        self._copier = Copier(folder.path, run.retention.copy_to, progress.say)
+        self.heartbeats = Heartbeats(lambda: self.engines.actors() | self.trainer.actors() | self.graders.actors())
         self.loop: Loop
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint; a trainer that is lost on the way is replaced.
+
+        Raises:
+            LabError: it cannot be replaced any more, or no checkpoint can be used.
+        """
+
+        def attempt() -> None:
+            self.trainer.ready()
+            self.load()
+
+        self.faults.see_through(attempt, self.trainer.restart)
 
     def load(self) -> None:
         """Put trainer and books back to the newest checkpoint that is whole, or to the beginning if there is none.
@@ -86,10 +100,7 @@ class ClusterRun:
         self.books.ledger.at_least(self.folder.spent())
 
     def _load(self, path: Path) -> None:
-        try:
-            self.trainer.call("load", str(path), seconds=self.run.trainer.save_deadline)
-        except (LostError, LateError) as error:
-            raise TrainerLostError(str(error)) from error
+        self.trainer.call("load", str(path), seconds=self.run.trainer.save_deadline)
 
     async def main(self, attach: Callable[[Loop], None] = lambda _: None) -> None:
         """Run on the running event loop.
@@ -132,9 +143,22 @@ class ClusterRun:
         )
         attach(self.loop)
         async with asyncio.TaskGroup() as group:
-            looking = group.create_task(self._look(), name="look at Ray")
+            beside = [
+                group.create_task(self._look(), name="look at Ray"),
+                group.create_task(self.heartbeats.serve(), name="heartbeats"),
+                group.create_task(self._copy(), name="second copy"),
+            ]
             await self.loop.run()
-            looking.cancel()
+            for task in beside:
+                task.cancel()
+        self.folder.status.write("RL", **self._standing())
+        await asyncio.to_thread(self._copier.update)
+
+    async def _copy(self) -> None:
+        """Keep the second copy of the newest checkpoint up to date."""
+        while True:
+            await asyncio.sleep(COPY_SECONDS)
+            await asyncio.to_thread(self._copier.update)
 
     async def _look(self) -> None:
         """Check that Ray lives, charge the time, and show the run's progress."""
@@ -142,7 +166,25 @@ class ClusterRun:
             self._ray.check()
             self._journal.charge(self.loop.stepping)
             self.show()
+            if self.folder.status.due:
+                self.folder.status.write("RL", **self._standing())
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _standing(self) -> dict[str, Any]:
+        """What `status.json` says of the loop and of every actor."""
+        versions, evaluation = self.engines.versions(), self._evaluation
+        actors = self.heartbeats.lines()
+        waits = sorted(self.changes.waits().items(), key=lambda one: -one[1])
+        return {
+            "step": self.books.version,
+            "steps": self.run.budget.steps,
+            "compute": self.books.ledger.compute,
+            "unit": self.run.compute_unit,
+            "evaluation": [evaluation.graded, evaluation.expected] if evaluation.running else None,
+            "waits": [f"{what}, {duration(seconds)}" for what, seconds in waits],
+            "actors": [one | {"version": versions[one["name"]]} if one["name"] in versions else one for one in actors],
+            "stragglers": stragglers(actors),
+        }
 
     def show(self) -> None:
         """Show the run's progress."""
@@ -205,6 +247,7 @@ class ClusterRun:
     def _restart(self) -> None:
         try:
             self.trainer.restart()
+            self.trainer.ready()
         except LabError as error:  # whatever keeps it from coming up, such as a second death or a port that is taken
             raise TrainerLostError(str(error)) from error
 

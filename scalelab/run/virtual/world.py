@@ -33,6 +33,7 @@ from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
+from scalelab.run.copying import Copier
 from scalelab.run.evaluations import EvaluationAtRest, Spent
 from scalelab.run.folder import RunFolder
 from scalelab.run.journal import Journal
@@ -219,6 +220,7 @@ class VirtualRun:
         self.start = 0
         """Tick at which simulated time begins."""
         self._keeper = Keeper(run, self.books, folder, progress.say)
+        self._copier = Copier(folder.path, run.retention.copy_to, progress.say)
 
     def facts(self) -> dict[str, Any]:
         """The manifest's facts about the clock."""
@@ -314,6 +316,13 @@ class VirtualRun:
                 hours=budget.hours,
             )
         )
+        self.folder.status.note(
+            "RL on a simulated clock",
+            step=books.version,
+            steps=budget.steps,
+            compute=books.ledger.compute,
+            unit=self.run.compute_unit,
+        )
 
     def _weights(self, version: int) -> Snapshot:
         return Snapshot([self._trainer.publish(version)])
@@ -364,6 +373,7 @@ class VirtualRun:
             path, state = self._keeper.begin(virtual=virtual)
             self._trainer.save(path, state, False, self.run.checkpoints)
             self._keeper.prune()
+            self._copier.update()
         self._journal.begin()
 
     async def go_back(self, error: TrainerLostError) -> None:

@@ -1,0 +1,119 @@
+"""Show what a run is doing now: its step, what it waits for, what every actor does and for how long, and who holds it
+up. Of a run that has ended, show how it ended. Files alone are read, so any machine that sees the folder will do.
+
+Example:  scalelab status runs/quickstart
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalelab.commands.arguments import add_json
+
+if TYPE_CHECKING:
+    from scalelab.run.standing import Standing
+
+FAULTS = 5
+"""Of the last faults, how many are shown."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, such as runs/quickstart")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, and say what is going on."""
+    from scalelab.commands.output import print_json
+    from scalelab.run.folder import finite
+    from scalelab.run.standing import standing
+
+    found = standing(args.run)
+    if args.json:
+        head = {"run": found.run, "state": found.state, "reason": found.reason, "age": found.age}
+        print_json(finite(head | _facts(found)))
+        return 0
+    for line in _told(found):
+        print(_plain(line))
+    _print_actors(found)
+    return 0
+
+
+def _facts(found: Standing) -> dict[str, Any]:
+    names = ("doing", "node", "pid", "step", "steps", "compute", "unit", "evaluation", "waits", "actors", "stragglers")
+    return {name: found.status.get(name) for name in names} | {"faults": found.faults}
+
+
+def _told(found: Standing) -> list[str]:
+    """The lines above the table."""
+    status, age = found.status, "" if found.age is None else f", {_ago(found.age)} ago"
+    lines = [f"{found.run}: {found.state}"]
+    if found.state in ("running", "gone") and "doing" in status:
+        lines[0] += f": {status['doing']} (process {status.get('pid')} on {status.get('node')}{age})"
+    elif found.reason:
+        lines[0] += f": {found.reason}"
+    if found.state == "gone":
+        lines.append(f"its process is not there any more: `scalelab run {found.run} --resume` goes on with it")
+    if isinstance(step := status.get("step"), int):
+        spent = status.get("compute")
+        cost = f", {spent:.4f} {status.get('unit')}" if isinstance(spent, int | float) else ""
+        lines.append(f"step {step} of {status.get('steps')}{cost}")
+    if found.state == "running":
+        waits = status.get("waits")
+        lines += [f"waits for {what}" for what in waits] if isinstance(waits, list) else []
+        held_up = status.get("stragglers")
+        lines += [f"held up: {who}" for who in held_up] if isinstance(held_up, list) else []
+    lost = [fault for fault in found.faults if fault.get("event") == "lost"]
+    if lost:
+        lines.append(f"{len(lost)} faults; the last:")
+        lines += [
+            f"  {_clock(fault.get('time'))} {fault.get('name')}: {fault.get('error')}" for fault in lost[-FAULTS:]
+        ]
+    return lines
+
+
+def _print_actors(found: Standing) -> None:
+    """What the actors were doing when they were last heard of; of a run that ended in order that says nothing."""
+    from scalelab.commands.output import print_table
+
+    actors = found.status.get("actors")
+    if found.state not in ("running", "gone") or not isinstance(actors, list):
+        return
+    rows = []
+    for actor in (one for one in actors if isinstance(one, dict)):
+        cells = (
+            actor.get("name"),
+            actor.get("doing"),
+            _ago(actor.get("seconds")),
+            _ago(actor.get("silent")),
+            actor.get("version", "–"),
+            f"{actor.get('node', '–')}:{actor.get('pid', '–')}",
+        )
+        rows.append([_plain(str(cell)) for cell in cells])
+    if rows:
+        print()
+        print_table(rows, ("actor", "doing", "for", "heard", "weights", "process"))
+
+
+def _ago(seconds: Any) -> str:
+    from scalelab.run.progress import duration
+
+    return duration(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else "–"
+
+
+def _clock(moment: Any) -> str:
+    """A time of the day, of today or long ago."""
+    if not isinstance(moment, int | float) or not 0 <= moment < 1e11:
+        return "–"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def _plain(text: str) -> str:
+    """The text without what could write over a terminal; a file may say anything."""
+    from scalelab.run.progress import printable
+
+    return printable(text)

@@ -1,0 +1,70 @@
+"""`status.json`: the state of a run and what every actor of it is doing, written over and over while it goes on.
+
+It holds nothing that a run needs to go on, so a disk that refuses it does not end the run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from moe.durable import write_whole
+from moe.errors import printable
+
+log = logging.getLogger(__name__)
+
+STATUS = "status.json"
+WRITE_SECONDS = 5.0
+"""Between two writings; what is older than a few of them is of a run that stands still or is gone."""
+
+
+class StatusFile:
+    """Writer of a run's state.
+
+    Args:
+        folder: the run's folder.
+        clock: seconds on a clock that only goes forward.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = folder / STATUS, clock
+        self._written: float | None = None
+        self._process = {"node": socket.gethostname(), "pid": os.getpid(), "started": process_started(os.getpid())}
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to write again."""
+        return self._written is None or self._clock() - self._written >= WRITE_SECONDS
+
+    def write(self, doing: str, **facts: Any) -> None:
+        """Write the file now.
+
+        Args:
+            doing: what the run does, in a few words.
+            facts: what else is known: `step`, `actors`, …
+        """
+        self._written = self._clock()
+        content = {"time": time.time(), "doing": doing, **self._process, **facts}
+        try:
+            write_whole(self._path, json.dumps(content, indent=1) + "\n")
+        except OSError as error:
+            log.warning("%s cannot be written (%s); the run goes on", self._path, printable(error))
+
+    def note(self, doing: str, **facts: Any) -> None:
+        """Write the file if it is time to."""
+        if self.due:
+            self.write(doing, **facts)
+
+
+def process_started(pid: int) -> str | None:
+    """When a process of this machine began, in the kernel's own units; None if there is none, or no way to tell."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return None

@@ -1,0 +1,193 @@
+"""Run that takes faults: started, watched, broken, resumed and audited by its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from moe.checkpoint.folder import newest, read_state
+from scalelab.run.audit import audit
+from scalelab.run.folder import read_lines
+
+SMALLEST = {
+    "Llama4Text.num_hidden_layers": 4,
+    "Llama4Text.hidden_size": 64,
+    "Llama4Text.intermediate_size": 32,
+    "Llama4Text.num_attention_heads": 2,
+    "Llama4Text.num_key_value_heads": 1,
+    "SFT.steps": 20,
+    "SFT.trainers": 1,
+    "SFT.traces_per_step": 16,
+    "Recipe.prompts_per_step": 4,
+    "Recipe.generations_per_prompt": 4,
+    "Recipe.zero_variance": '"keep"',
+    "Budget.steps": 100_000,
+    "Evaluation.every": 100,
+    "Evaluation.prompts": 4,
+    "Evaluation.samples": 2,
+    "Run.checkpoint_every": 3,
+    "GeneratorConfig.max_sequences": 32,
+    "Cluster.hang_seconds": 30.0,
+    "Cluster.generator_restarts": 100,
+    "Cluster.trainer_restarts": 100,
+}
+
+# Command line of a role's processes, as Ray names them.
+ROLES = {
+    "generator": "ray::EngineActor",
+    "verifier": "ray::GraderActor",
+    "trainer": "ray::TrainerRank",
+    "gcs": "gcs_server",
+    "raylet": "raylet",
+}
+
+
+@dataclass
+class Lab:
+    """One run's folder, and the process that works on it."""
+
+    path: Path
+    messages: Path
+    """What it says goes here: elsewhere, for its own disk may be full."""
+    deadline: float
+    supervised: bool = False
+    """Whether `--supervise` looks after it."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+
+    def start(self, **more: str) -> None:
+        """Start the run; `more` are values over those of the smallest, with `__` for the dot."""
+        values = {**SMALLEST, **{name.replace("__", "."): value for name, value in more.items()}}
+        sets = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+        self._run("quickstart", "--out", str(self.path), *sets)
+
+    def resume(self) -> None:
+        """Go on with the run."""
+        self._run(str(self.path), "--resume")
+
+    def _run(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "scalelab", "run", *arguments, *(["--supervise"] if self.supervised else [])]
+        self.started = time.time()
+        with open(self.messages, "ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
+
+    def __enter__(self) -> Lab:
+        """Nothing is started yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave no process behind: Ray's own end with the one that started them."""
+        driver = self.driver()
+        if driver is not None:
+            driver.kill()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(self.deadline)
+
+    def driver(self) -> psutil.Process | None:
+        """The process that runs the loop: the one that was started, or its supervisor's child."""
+        if self.process is None or self.process.poll() is not None:
+            return None
+        started = psutil.Process(self.process.pid)
+        if not self.supervised:
+            return started
+        return next(iter(started.children()), None)
+
+    @property
+    def log(self) -> str:
+        """What the run said."""
+        return self.messages.read_text(errors="replace")
+
+    def processes(self, role: str) -> list[psutil.Process]:
+        """The live processes of a role, all of them descendants of this very process."""
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                line = process.cmdline()
+                if line and (line[0].startswith(ROLES[role]) or Path(line[0]).name == ROLES[role]):
+                    found.append(process)
+        return found
+
+    def family(self) -> list[psutil.Process]:
+        """The live processes of all roles. Ray's agents are no part of it: where its head is gone, they look for it for
+        another minute before they end."""
+        return [process for role in ROLES for process in self.processes(role)]
+
+    def status(self) -> dict[str, Any]:
+        """What `status.json` says, if anything."""
+        try:
+            return json.loads((self.path / "status.json").read_bytes())
+        except (OSError, ValueError):
+            return {}
+
+    def until(self, done: Callable[[], bool], what: str, pause: float = 0.05) -> None:
+        """Wait for something while the run lives."""
+        assert self.process is not None
+        end = time.monotonic() + self.deadline
+        while not done():
+            if self.process.poll() is not None:
+                raise SystemExit(f"the run ended while {what} was waited for:\n{self.log[-2000:]}")
+            if time.monotonic() > end:
+                raise SystemExit(f"waited {self.deadline:.0f} s for {what}:\n{self.log[-2000:]}")
+            time.sleep(pause)
+
+    def lines(self, name: str) -> list[dict]:
+        """Records of one of the run's files."""
+        file = self.path / name
+        return read_lines(file) if file.exists() else []
+
+    def step_after(self, since: float) -> float:
+        """Wait for an optimiser step written after `since`; returns when that was."""
+
+        def there() -> bool:
+            lines = self.lines("metrics.jsonl")
+            return bool(lines) and lines[-1]["time"] > since
+
+        self.until(there, "an optimiser step")
+        return next(line["time"] for line in self.lines("metrics.jsonl") if line["time"] > since)
+
+    def warm(self, steps: int = 5) -> None:
+        """Let the run take some steps, so that its pipeline is full and a checkpoint is there."""
+        for _ in range(steps):
+            self.step_after(time.time())
+
+    def ended(self) -> str:
+        """Wait for the run's process to end; returns its last line."""
+        assert self.process is not None
+        self.process.wait(self.deadline)
+        return (self.log.strip().splitlines() or [""])[-1]
+
+
+def lost_and_doubled(path: Path) -> tuple[int, int]:
+    """(lost, duplicated) groups by a run's own books, as of its newest checkpoint.
+
+    Raises:
+        SystemExit: `scalelab check` finds something wrong, whatever it is.
+    """
+    problems = audit(path).problems
+    if problems:
+        raise SystemExit("\n".join(["the books do not balance:", *problems]))
+    state = read_state(newest(path / "checkpoints", contents=False).path)
+    lines = [
+        line for line in read_lines(path / "metrics.jsonl") if line["step"] <= state["schedule"]["trainer_version"]
+    ]
+    settled = Counter([name for line in lines for name in line["groups"]] + list(state["groups"]))
+    drawn = {f"group{number}" for number in range(state["drawn"])}
+    return len(drawn - settled.keys()), sum(count - 1 for count in settled.values())
+
+
+def tracebacks(messages: str) -> int:
+    """Stack traces in what a run said: Python's, and those of aborts."""
+    return sum(messages.count(mark) for mark in ("Traceback (most recent call last)", "*** SIG", "Stack trace:"))
