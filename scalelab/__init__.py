@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from scalelab.experiment import Experiment
     from scalelab.notebook import Runs
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load_runs"]
+__all__ = ["__version__", "load_runs", "run_experiment"]
 
 
 def load_runs(
@@ -36,3 +37,30 @@ def load_runs(
     from scalelab.notebook import load  # imports NumPy and SciPy, which `import scalelab` alone should not
 
     return load(sources, columns, compute_scale, unit)
+
+
+def run_experiment(
+    experiment: str | Path | Experiment,
+    sets: Mapping[str, object] | None = None,
+    out: str | Path | None = None,
+    virtual: bool = False,
+) -> Runs:
+    """Run an experiment from a notebook or a script; its progress is printed as it goes.
+
+    The run is a process of its own. Interrupting the cell ends it in order, with a checkpoint.
+
+    Args:
+        experiment: a name such as `"quickstart"`, a Python file, the `config.gin` of a run, or an `Experiment`.
+        sets: values over all others, such as `{"OptimizerConfig.lr": 1e-4, "Recipe.loss": "DAPO"}`.
+        out: folder of the run; None takes `runs/NAME`, or the next that is free.
+        virtual: run on a simulated clock, in one process.
+
+    Returns:
+        The run (of a family, its runs), with `fit()`, `plot()` and `to_frame()`.
+
+    Raises:
+        LabError: the run failed; the message says why and what to do.
+    """
+    from scalelab.launch import launch
+
+    return launch(experiment, sets or {}, out, virtual)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from scalelab import load_runs
+from scalelab import load_runs, run_experiment
 from scalelab.cli import main
 from scalelab.errors import LabError
+from scalelab.experiment import load
 from scalelab.notebook import Fits
+from tests.helpers.smallest_run import SMALLEST
 
 RUNS = [Path(__file__).parents[2] / "docs" / "quickstart" / name for name in ("seed0", "seed1")]
 
@@ -30,6 +32,29 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert child.stdout.split() == ["[]", "[]"]
+
+
+def test_an_experiment_that_is_refused_says_the_command_s_line(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"there is no experiment 'quikstart'.* did you mean 'quickstart'"):
+        run_experiment("quikstart")
+    experiment = load("quickstart")["quickstart"].override({"OptimizerConfig.lr": 1e-4})
+    with pytest.raises(LabError, match=r"Recipe.zero_variance must be .*, not 'dorp'"):
+        run_experiment(experiment, {"Recipe.zero_variance": "dorp"}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_experiment_runs_from_python_and_prints_as_it_goes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tiny = SMALLEST | {"SFT.steps": 2, "Budget.steps": 2, "Evaluation.every": 1, "Evaluation.prompts": 4}
+    runs = run_experiment(load("quickstart")["quickstart"], tiny, out=tmp_path / "run", virtual=True)
+    assert (runs.names, sorted(runs.tasks)) == (["run"], ["code", "math"])
+    assert len(runs.to_frame()) == 6  # two tasks, at steps 0, 1 and 2
+    said = capfd.readouterr().out
+    assert "notebook: writing to" in said
+    assert "step    2" in said
 
 
 def test_fits_are_those_of_the_command_line(fits: Fits, capsys: pytest.CaptureFixture[str]) -> None:
