@@ -67,6 +67,7 @@ class _File:
     stamp: tuple[int, int]
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     rows: int = 0
+    outcomes: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 class Rollouts:
@@ -86,7 +87,7 @@ class Rollouts:
     def steps(self) -> list[dict[str, Any]]:
         """The files: kind, step, number of completions, and how many of them have each outcome, by task."""
         return [
-            {"kind": file.kind, "step": file.step, "rows": file.rows, "tasks": _outcomes(file)} for file in self._all()
+            {"kind": file.kind, "step": file.step, "rows": file.rows, "tasks": file.outcomes} for file in self._all()
         ]
 
     def rows(self, wanted: Filter, offset: int = 0, limit: int = 50) -> dict[str, Any]:
@@ -243,6 +244,7 @@ class Rollouts:
                     [str(value)[:200] if value is not None else "" for value in values] if textual else values,
                     dtype=object,
                 )
+            file.outcomes = _outcomes(file)
             return file
         except LabError as error:
             self.problems.append(str(error))
@@ -343,10 +345,10 @@ def _share(counts: tuple[list[int], list[int]], at: int) -> float:
 
 
 def _outcomes(file: _File) -> dict[str, dict[str, int]]:
-    found: dict[str, Counter[str]] = {}
-    for task, outcome in zip(file.columns["task"].tolist(), file.columns["outcome"].tolist()):
-        found.setdefault(task, Counter())[outcome] += 1
-    return {task: dict(counts) for task, counts in found.items()}
+    found: dict[str, dict[str, int]] = {}
+    for (task, outcome), count in Counter(zip(file.columns["task"].tolist(), file.columns["outcome"].tolist())).items():
+        found.setdefault(task, {})[outcome] = count
+    return found
 
 
 def _token(value: Any) -> Any:

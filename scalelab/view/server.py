@@ -42,6 +42,9 @@ POLL = 1.5
 WATCHED = 60.0
 """Seconds after the last question for which somebody is taken to watch."""
 
+MOST_INDEXED = 500_000
+"""Completions that are indexed ahead; those of further runs are when they are looked at."""
+
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -110,6 +113,16 @@ class Keeper:
                 return
         self.lab.warm()
         self._publish_now()
+        self._index()
+
+    def _index(self) -> None:
+        """Index completions before somebody asks for them, run by run, as far as `MOST_INDEXED` go."""
+        rows = 0
+        for run in list(self.lab.runs.values()):
+            if self._stop.is_set() or rows > MOST_INDEXED:
+                return
+            with self.lock:
+                rows += sum(step["rows"] for step in run.rollouts.steps())
 
     def _publish_now(self) -> None:
         with self.lock:
