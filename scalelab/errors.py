@@ -22,6 +22,10 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"there are: {', '.join(names)}" if names else "there is none"
 
 
+class UntrustedError(LabError):
+    """A configuration names code of its own, which is imported only where the user says so."""
+
+
 class BrokenOffError(LabError):
     """A run ended by its machine, not by the user's mistake; `--resume` goes on with it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import random
 from abc import abstractmethod
@@ -113,8 +112,8 @@ class FunctionTask(Asking):
     prompts: str = ""
     """The file."""
 
-    function: str = ""
-    """`module:function`; called with the prompt (`tasks.types.Prompt`) and the answer (text), it returns the reward."""
+    function: Callable[[Prompt, str], Reward] | None = None
+    """Function of a module; called with the prompt (`tasks.types.Prompt`) and the answer (text), returns the reward."""
 
     name: str = "own"
     """Task name, in prompt ids, weights and curves."""
@@ -129,10 +128,10 @@ class FunctionTask(Asking):
         super().__post_init__()
         if "/" in self.name or not self.name:
             raise TaskError(f"name {self.name!r} of a task must be there and hold no slash")
-        if not self.prompts or self.function.count(":") != 1:
+        if not self.prompts or self.function is None:
             raise TaskError(
-                f"task {self.name} has prompts = {self.prompts!r} and function = {self.function!r}: "
-                'give a JSON-lines file and "module:function"'
+                f"task {self.name} has prompts = {self.prompts!r} and function = {self.function}: "
+                "give a JSON-lines file, and a function as @my_module.my_function"
             )
         if self.held_out_size < 1:
             raise TaskError(f"held_out_size of {self.name} is {self.held_out_size}: give 1 or more")
@@ -164,30 +163,17 @@ class FunctionTask(Asking):
 
     def reward(self, prompt: Prompt, answer: str) -> Reward:
         """Call the function and return its reward."""
-        return self._function(prompt, answer)
+        assert self.function is not None
+        return self.function(prompt, answer)
 
     def verifier(self) -> RewardVerifier:
-        """Runs the function in worker processes, with a time limit.
-
-        Raises:
-            TaskError: there is no such function.
-        """
-        _ = self._function
+        """Runs the function in worker processes, with a time limit."""
         return RewardVerifier(self)
 
     def describe(self) -> dict[str, Any]:
         """The file with its SHA-256, and how it was split."""
         digest = hashlib.sha256(self._content).hexdigest()
         return {"file": self.prompts, "sha256": digest, "held_out": len(self._split[0]), "train": self.size}
-
-    @cached_property
-    def _function(self) -> Callable[[Prompt, str], Reward]:
-        module, _, name = self.function.partition(":")
-        try:
-            function: Callable[[Prompt, str], Reward] = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as problem:
-            raise TaskError(f"task {self.name} has no reward function {self.function}: {problem}") from problem
-        return function
 
     @property
     def _content(self) -> bytes:

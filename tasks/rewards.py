@@ -87,7 +87,12 @@ class RewardVerifier:
         ]
         given = iter(self._workers().answer(requests) if requests else [])
         unanswered = verdict("failed", detail="no answer: the thinking does not end")
-        return [unanswered if answer is None else self._verdict(next(given)) for answer in answers]
+        return [
+            unanswered
+            if answer is None
+            else verdict_of(next(given), self._task.weights, self._task.pass_at, "the reward function")
+            for answer in answers
+        ]
 
     def close(self) -> None:
         """End the worker processes."""
@@ -108,23 +113,32 @@ class RewardVerifier:
                 self._pool = BoundedPool(service, self._task.workers)
             return self._pool
 
-    def _verdict(self, answer: Answer) -> Verdict:
-        match answer.status:
-            case "done":
-                try:
-                    reward, parts = weighted(answer.value, self._task.weights)
-                except TaskError as problem:
-                    return verdict("error", answer.seconds, str(problem))
-                outcome: Outcome = "passed" if reward >= self._task.pass_at else "failed"
-                detail = ", ".join(f"{name} {value:.3g}" for name, value in parts.items())
-                return Verdict(outcome, reward, answer.seconds, detail, parts)
-            case "raised":
-                return verdict("error", answer.seconds, f"the reward function raised {answer.value}")
-            case "timeout":
-                return verdict("timeout", answer.seconds, "the reward function took too long")
-            case "memory":
-                return verdict("memory", answer.seconds, "the reward function took too much memory")
-        return verdict("error", answer.seconds, "the process of the reward function died twice")
+
+def verdict_of(answer: Answer, weights: Mapping[str, float] | None, pass_at: float, what: str) -> Verdict:
+    """What a worker's answer, a reward, says of a completion.
+
+    Args:
+        answer: its value is a number, or parts by name.
+        weights: weight of each part; None gives all the same.
+        pass_at: the reward from which a completion counts as passed.
+        what: what gave the reward, for messages.
+    """
+    match answer.status:
+        case "done":
+            try:
+                reward, parts = weighted(answer.value, weights)
+            except TaskError as problem:
+                return verdict("error", answer.seconds, str(problem))
+            outcome: Outcome = "passed" if reward >= pass_at else "failed"
+            detail = ", ".join(f"{name} {value:.3g}" for name, value in parts.items())
+            return Verdict(outcome, reward, answer.seconds, detail, parts)
+        case "raised":
+            return verdict("error", answer.seconds, f"{what} raised {answer.value}")
+        case "timeout":
+            return verdict("timeout", answer.seconds, f"{what} took too long")
+        case "memory":
+            return verdict("memory", answer.seconds, f"{what} took too much memory")
+    return verdict("error", answer.seconds, f"the process of {what} died twice")
 
 
 def weighted(reward: Any, weights: Mapping[str, float] | None) -> tuple[float, dict[str, float]]:

@@ -19,12 +19,16 @@ started=$SECONDS
 .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -e .
 rm -f .venv/installed-*
 # The strongest tier of the sandbox needs bubblewrap; without it programs run in the next one, and its tests are skipped.
-if ! command -v bwrap >/dev/null; then
+# Grading C++ needs a compiler.
+missing=()
+command -v bwrap >/dev/null || missing+=(bubblewrap)
+command -v g++ >/dev/null || missing+=(g++)
+if [ ${#missing[@]} -gt 0 ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y bubblewrap; } >/dev/null 2>&1 ||
-            echo "bubblewrap could not be installed; for the sandbox's strongest tier: apt-get install bubblewrap" >&2
+        { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "${missing[@]}"; } >/dev/null 2>&1 ||
+            echo "could not be installed: ${missing[*]}; for the sandbox's strongest tier and for C++: apt-get install ${missing[*]}" >&2
     else
-        echo "For the sandbox's strongest tier install bubblewrap: sudo apt-get install bubblewrap" >&2
+        echo "For the sandbox's strongest tier and for C++ install: sudo apt-get install ${missing[*]}" >&2
     fi
 fi
 touch "$stamp"

@@ -12,8 +12,14 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     """Declare EXPERIMENT and `--set` (as `args.experiment`, `args.sets`)."""
     what = "a name, FAMILY or FAMILY/MEMBER, a Python file, or the config.gin of a run"
     parser.add_argument("experiment", metavar="EXPERIMENT", help=what)
-    over = "a value over all others, in gin's syntax, such as OptimizerConfig.lr=3e-4; may be repeated"
-    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="CLASS.FIELD=VALUE", help=over)
+    add_sets(parser, "a value over all others, in gin's syntax, such as OptimizerConfig.lr=3e-4; may be repeated")
+
+
+def add_sets(
+    parser: argparse.ArgumentParser, what: str = "a field of a --task that is a class; may be repeated"
+) -> None:
+    """Declare `--set` (as `args.sets`)."""
+    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="CLASS.FIELD=VALUE", help=what)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -1,14 +1,19 @@
 """Measures a model on held-out prompts: mean@k and pass@k with standard errors over prompts.
 
 CHECKPOINT is a Hugging Face folder, or a checkpoint of a run (runs/NAME/checkpoints/step_000100). Tasks are those of
-the run, by their names, or data sets of the table in docs/tasks.md (gsm8k, math_500, livecodebench, …), from the hub or
-from the folder that --data names. A run's checkpoint is asked as it was trained; a Hugging Face folder by its chat
-template (--ask plain for models without one), and graded by its whole answer unless --think opens a <think> for it.
+the run, by their names, data sets of the table in docs/tasks.md (gsm8k, math_500, livecodebench, …), from the hub or
+from the folder that --data names, or classes: my_task.Reverse of my_task.py in this folder, ReasoningGym, with --set
+for their fields. A run's checkpoint is asked as it was trained; a Hugging Face folder by its chat template (--ask plain
+for models without one), and graded by its whole answer unless --think opens a <think> for it.
+
+A run with classes of your own names their files in its config.gin. Measuring it imports them, which runs their code:
+say --trust if they are yours.
 
 Examples:
   scalelab eval runs/quickstart/checkpoints/step_000150
   scalelab eval runs/quickstart/checkpoints/step_000150 --task math --k 4
   scalelab eval models/SmolLM2-135M-Instruct --task gsm8k --prompts 100
+  scalelab eval models/SmolLM2-135M-Instruct --task my_task.Reverse --set my_task.Reverse.letters=7
 """
 
 from __future__ import annotations
@@ -17,11 +22,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.commands.arguments import add_json, check_out
-from scalelab.errors import LabError
+from scalelab.commands.arguments import add_json, add_sets, check_out
+from scalelab.errors import LabError, UntrustedError
 
 if TYPE_CHECKING:
+    from scalelab.run.config import Run
     from scalelab.run.measure import Measured
+    from tasks.task import Task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task", dest="tasks", nargs="+", metavar="NAME", help="what to measure; default: the run's tasks"
     )
+    add_sets(parser)
+    parser.add_argument("--trust", action="store_true", help="import the classes of your own that the run names")
     parser.add_argument("--data", metavar="DIR", help="folder of local data sets; default: the hub")
     parser.add_argument("--k", type=int, help="completions of each prompt; default: the run's, else 1")
     parser.add_argument("--prompts", type=int, help="held-out prompts per task; default: the run's, else all")
@@ -53,17 +62,16 @@ def run(args: argparse.Namespace) -> int | None:
         raise LabError("--temperature 0 gives the same completion k times: leave --k out, or sample")
     if args.out is not None:
         check_out(args.out)
-    from scalelab.experiment import resolve
     from scalelab.run.checkpoint_model import config_of, find_model
     from scalelab.run.measure import Asked, measure
 
     config = config_of(args.checkpoint)
-    model = find_model(args.checkpoint, resolve(str(config), imports=False).run if config else None)
+    model = find_model(args.checkpoint, _run_of(config, args.trust) if config else None)
     tasks = args.tasks or [task.name for task in model.run.tasks] if model.run else args.tasks
     if not tasks:
         raise LabError(f"{args.checkpoint} belongs to no run: say what to measure, such as --task gsm8k")
     asked = Asked(
-        tasks=tuple(dict.fromkeys(tasks)),
+        tasks=_tasks(tuple(dict.fromkeys(tasks)), args.sets, model.run),
         data=args.data,
         k=args.k,
         prompts=args.prompts,
@@ -76,6 +84,29 @@ def run(args: argparse.Namespace) -> int | None:
     measured = measure(model, asked, args.out)
     _report(args, measured)
     return None
+
+
+def _run_of(config: Path, trust: bool) -> Run:
+    """The run of a checkpoint; its own classes are imported only where the user trusts them."""
+    from scalelab.experiment import resolve
+
+    try:
+        run: Run = resolve(str(config), imports=trust).run
+    except UntrustedError as error:
+        raise LabError(f"{error}; if it is yours, say --trust") from None
+    return run
+
+
+def _tasks(names: tuple[str, ...], sets: list[str], run: Run | None) -> tuple[str | Task, ...]:
+    """The tasks by name, those that are named by their class made."""
+    from scalelab.experiment.single_tasks import is_class_name, single_tasks
+
+    of_run = {task.name for task in run.tasks} if run else set()
+    classes = [name for name in names if name not in of_run and is_class_name(name)]
+    if sets and not classes:
+        raise LabError("--set is for tasks that are named by their class, such as --task ReasoningGym")
+    made = dict(zip(classes, single_tasks(classes, sets))) if classes else {}
+    return tuple(made.get(name, name) for name in names)
 
 
 def _report(args: argparse.Namespace, measured: list[Measured]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalelab.errors import LabError
+from scalelab.errors import LabError, UntrustedError
 
 INSTALLED = Path(__file__).resolve().parents[2]
 """The folder that holds the lab's packages: a checkout, or site-packages."""
@@ -58,7 +58,8 @@ class Imports:
         """The object called `module.name`; None if there is no such module.
 
         Raises:
-            LabError: the module cannot be imported or has no such name, or imports are not allowed.
+            LabError: the module cannot be imported or has no such name.
+            UntrustedError: imports are not allowed.
         """
         module, _, name = dotted.rpartition(".")
         top = module.partition(".")[0]
@@ -68,7 +69,7 @@ class Imports:
         if file is None and not _installed(top):
             return None
         if not self.allowed:
-            raise LabError(
+            raise UntrustedError(
                 f"@{dotted} is code of {display_path(file) if file else f'the package {top}'}, which only running the "
                 "configuration imports: look at it as text, or use the experiment's Python file"
             )

@@ -18,6 +18,7 @@ from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from tasks.code.miniature import CodeMiniature
 from tasks.data.datasets import CodeDataset, MathDataset
+from tasks.environments.task import VerifiersTask
 from tasks.gym import ReasoningGym
 from tasks.math.miniature import MathMiniature
 from tasks.math.symbolic_gsm import SymbolicGSM
@@ -32,6 +33,7 @@ LAB = Registry(
         *(Recipe, CISPO, DAPO, GRPO, GSPO, ForcedInterruption, LengthPenalty),
         *(PipelineRL, PPOOffPolicy, Synchronous),
         *(MathMiniature, CodeMiniature, SymbolicGSM, MathDataset, CodeDataset, FunctionTask, ReasoningGym),
+        VerifiersTask,
         *(SFT, Evaluation, Budget, Cluster, Virtual, Rates, Monitors, Retention),
     ),
 )

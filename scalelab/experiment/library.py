@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import scalelab
@@ -200,11 +201,13 @@ def _override(key: str, value: Any, site: Site, registry: Registry) -> Statement
 
 
 def _literal(value: Any, origin: str, key: str, registry: Registry) -> Any:
-    """A Python value as a statement holds it; a registered class stands for an object of it."""
+    """A Python value as a statement holds it; a class stands for an object of it, a function for itself."""
     if isinstance(value, type):
         if not is_dataclass(value):
             raise LabError(f"{origin}: {key} cannot be {value.__name__}, which is not configurable: no dataclass")
         return Mention(registry.admit(value, origin).name)
+    if isinstance(value, FunctionType):
+        return Mention(f"{value.__module__}.{value.__qualname__}", called=False)
     if isinstance(value, (tuple, list)):
         return tuple(_literal(item, origin, key, registry) for item in value)
     if isinstance(value, dict):

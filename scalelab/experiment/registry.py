@@ -80,6 +80,13 @@ class Registry:
         other.imports = imports
         return other
 
+    def rooted(self, root: type) -> Registry:
+        """A copy whose root is another class, for configurations that are no run."""
+        other = self.opened(self.imports)
+        other.root = root
+        other._add(root.__name__, root)
+        return other
+
     def parameters(self, cls: type) -> dict[str, DataclassField]:
         """Fields of a class by name, in their order."""
         return self._parameters[cls]
@@ -199,7 +206,7 @@ class Registry:
         try:
             return self.imports.find(name)
         except LabError as error:
-            raise LabError(f"{origin}: {error}") from None
+            raise type(error)(f"{origin}: {error}") from None
 
     @staticmethod
     def _check_class(name: str, found: Any, origin: str) -> None:

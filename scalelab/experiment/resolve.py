@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from scalelab.errors import LabError, nearest
 from scalelab.experiment.registry import DataclassField, Reference, Registry, Statement
-from scalelab.experiment.resolved import DEFAULT, Node, Resolved, Setting, holds_nodes, map_nodes, unscoped
+from scalelab.experiment.resolved import DEFAULT, Node, Resolved, Setting, holds_references, map_nodes, unscoped
 from scalelab.experiment.syntax import Macro
 from scalelab.experiment.values import MismatchError, brief, conform, describe
 
@@ -200,13 +200,14 @@ def _build(registry: Registry, resolved: Resolved, node: Node) -> Any:
     values = {}
     for name, setting in node.settings.items():
         built = map_nodes(setting.value, lambda inner: _build(registry, resolved, inner))
+        built = map_nodes(built, lambda function: function.target, Reference)
         try:
             values[name] = conform(built, registry.parameters(node.cls)[name].hint, unscoped(setting.value))
         except MismatchError as mismatch:
             hint = registry.parameters(node.cls)[name].hint
             there = f"; there are {', '.join(fitting)}" if (fitting := registry.following(hint)) else ""
             raise LabError(f"{setting.origin}: {node.name}.{name} {mismatch}{there}") from None
-        if not holds_nodes(setting.value):
+        if not holds_references(setting.value):
             node.settings[name] = Setting(values[name], setting.origin)
     try:
         return node.cls(**values)

@@ -145,21 +145,21 @@ class Resolved:
         return found
 
 
-def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
-    """The value with every `Node` in it, inside tuples and dicts too, replaced."""
-    if isinstance(value, Node):
+def map_nodes(value: Any, change: Callable[[Any], Any], kind: type = Node) -> Any:
+    """The value with every `Node` (or object of another kind) in it, inside tuples and dicts too, replaced."""
+    if isinstance(value, kind):
         return change(value)
     if isinstance(value, tuple):
-        return tuple(map_nodes(item, change) for item in value)
+        return tuple(map_nodes(item, change, kind) for item in value)
     if isinstance(value, dict):
-        return {key: map_nodes(item, change) for key, item in value.items()}
+        return {key: map_nodes(item, change, kind) for key, item in value.items()}
     return value
 
 
-def holds_nodes(value: Any) -> bool:
-    """True if the value contains an object."""
+def holds_references(value: Any) -> bool:
+    """True if the value contains an object, or a function by its name."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
-    return isinstance(value, Node) or any(map(holds_nodes, items))
+    return isinstance(value, Node | Mention) or any(map(holds_references, items))
 
 
 def unscoped(value: Any) -> Any:

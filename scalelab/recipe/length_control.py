@@ -41,6 +41,17 @@ class LengthControl(Protocol):
         return np.zeros(len(lengths_N))
 
 
+def interruption(control: LengthControl | None, rng: np.random.Generator) -> int | None:
+    """Draw the completion token at which one rollout's thinking is ended; None for never.
+
+    Args:
+        control: the recipe's; one without a phrase never interrupts.
+        rng: of this prompt's completions.
+    """
+    place = control.draw(rng) if control is not None and control.phrase else None
+    return None if place is None else int(place)
+
+
 @dataclass(frozen=True, config=CHECKED)
 class ForcedInterruption(LengthControl):
     """End the thinking by force at a random length (ScaleRL §4).
@@ -58,8 +69,6 @@ class ForcedInterruption(LengthControl):
     """Last completion token at which the phrase may begin."""
 
     def __post_init__(self) -> None:
-        if not self.phrase.rstrip().endswith("</think>"):
-            raise ValueError(f"interruption phrase {self.phrase!r} does not close the thinking: end it with </think>")
         if self.earliest > self.latest:
             raise ValueError(f"interruption window [{self.earliest}, {self.latest}] is empty: need earliest ≤ latest")
 

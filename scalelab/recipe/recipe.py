@@ -57,6 +57,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         control = self.length_control
+        if control is not None and control.phrase and not control.phrase.rstrip().endswith("</think>"):
+            raise ValueError(
+                f"the phrase {control.phrase!r} of length_control does not close the thinking: end it with </think>"
+            )
         if isinstance(control, ForcedInterruption) and control.latest >= self.max_tokens:
             raise ValueError(
                 f"an interruption at token {control.latest} leaves no room for an answer within max_tokens "

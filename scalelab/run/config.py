@@ -17,7 +17,6 @@ from moe.train.config import TrainerConfig
 from moe.train.layout import check_layout, ranks_per_copy
 from scalelab.plan.durations import Rates
 from scalelab.plan.hardware import device
-from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.monitors import Monitors
@@ -244,7 +243,7 @@ class Run:
                     f"Evaluation.prompts ({self.evaluation.prompts}) exceeds held_out_size ({task.held_out_size}) of "
                     f"{task.name}: lower the one or raise the other"
                 )
-            if not task.has_thinking and isinstance(self.recipe.length_control, ForcedInterruption):
+            if not task.has_thinking and (control := self.recipe.length_control) is not None and control.phrase:
                 raise ValueError(
                     f"length_control interrupts a thinking that {task.name} does not have: bind "
                     "Recipe.length_control = None or @LengthPenalty()"

@@ -17,7 +17,7 @@ import numpy as np
 
 from moe.durable import put_in_place
 from scalelab.errors import LabError, nearest
-from scalelab.recipe.length_control import ForcedInterruption
+from scalelab.recipe.length_control import interruption
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.evaluation import TaskEvaluation, evaluate, rewards_by_prompt
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 MAX_TOKENS = 1024
 """Most tokens of a completion of a model that no run speaks for."""
 
+PROMPTS = 100
+"""Prompts of a task that is no data set, where no run speaks for it."""
+
 SEQUENCES, KV_GIB = 64, 4.0
 """Most sequences side by side and most GiB of KV cache for such a model."""
 
@@ -49,9 +52,13 @@ STALL_SECONDS = 1800.0
 
 @dataclass(frozen=True)
 class Asked:
-    """Settings of an evaluation; None takes the setting of the model's run, or the default."""
+    """Settings of an evaluation; None takes the setting of the model's run, or the default.
 
-    tasks: tuple[str, ...]
+    Attributes:
+        tasks: tasks of the run and data sets of the table, by name; tasks of one's own, made already.
+    """
+
+    tasks: tuple[str | Task, ...]
     data: str | None = None
     k: int | None = None
     prompts: int | None = None
@@ -95,7 +102,9 @@ def measure(model: CheckpointModel, asked: Asked, out: Path | None = None) -> li
     Raises:
         LabError: an unknown task, no chat template where a chat is asked for, prompts that are too long, …
     """
-    tasks = [_task(name, model, asked) for name in asked.tasks]
+    tasks = [_task(task, model, asked) if isinstance(task, str) else task for task in asked.tasks]
+    if len({task.name for task in tasks}) < len(tasks):
+        raise LabError(f"the tasks are called {', '.join(task.name for task in tasks)}: give each a name of its own")
     prompts = [prompt for task in tasks for prompt in task.held_out(_how_many(task, model, asked))]
     tokenizer = model.tokenizer()
     requests = _requests(prompts, tokenizer, model, asked)
@@ -125,10 +134,10 @@ def _task(name: str, model: CheckpointModel, asked: Asked) -> Task:
 def _how_many(task: Task, model: CheckpointModel, asked: Asked) -> int:
     if asked.prompts is not None:
         return asked.prompts
-    if model.run is not None and task.name in {own.name for own in model.run.tasks}:
-        return model.run.evaluation.prompts
-    assert isinstance(task, DatasetTask)  # it is of the table
-    return task.held_out_count
+    if isinstance(task, DatasetTask) and (model.run is None or task not in model.run.tasks):
+        return task.held_out_count
+    wanted = PROMPTS if model.run is None else model.run.evaluation.prompts
+    return wanted if task.held_out_size is None else min(wanted, task.held_out_size)
 
 
 def _requests(
@@ -151,7 +160,7 @@ def _requests(
                 prompt_ids=ids,
                 max_tokens=max_tokens,
                 temperature=asked.temperature,
-                interrupt_at=control.draw(rng) if isinstance(control, ForcedInterruption) else None,
+                interrupt_at=interruption(control, rng),
                 kind="eval",
                 task=prompt.task,
             )

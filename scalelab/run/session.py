@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import LabError
-from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.run.config import Run
 from scalelab.run.folder import RunFolder, check_config, free_folder, read_run_manifest
 from scalelab.run.progress import Progress
@@ -301,7 +300,7 @@ def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:
     from scalelab.rollout.thinking import by_text
 
     control = run.recipe.length_control
-    if not isinstance(control, ForcedInterruption):
+    if control is None or not control.phrase:
         return [], ()
     return tokenizer.encode(control.phrase, add_special_tokens=False), by_text(tokenizer, END_THINK)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from scalelab.recipe.length_control import ForcedInterruption
+from scalelab.recipe.length_control import interruption
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.step import StepLoss, build_step, drop_reason, pass_rate
 from scalelab.recipe.types import Rollout
@@ -73,7 +73,7 @@ class RolloutWork:
                 max_tokens=self.recipe.max_tokens,
                 seed=(seed + number) % 2**63 if self._seeded else None,
                 temperature=self.recipe.temperature,
-                interrupt_at=control.draw(rng) if isinstance(control, ForcedInterruption) else None,
+                interrupt_at=interruption(control, rng),
                 kind=kind,
                 task=prompt.task,
             )

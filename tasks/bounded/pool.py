@@ -62,6 +62,8 @@ class Service:
         memory_mb: address space of a process, in MiB; None sets no limit.
         environment: the process's environment, of a service that is given the caller's module path too; None is a
             clean one.
+        python: the interpreter of another environment, which is not given the caller's module path; None is this one.
+        path: where modules are looked for first.
     """
 
     name: str
@@ -70,6 +72,8 @@ class Service:
     seconds: float = 3.0
     memory_mb: int | None = None
     environment: Mapping[str, str] | None = None
+    python: str | None = None
+    path: tuple[str, ...] = ()
 
     @property
     def wall_seconds(self) -> float:
@@ -144,6 +148,21 @@ class BoundedPool:
             worker.end()
 
 
+def _command(service: Service) -> list[str]:
+    """What starts a worker; in another environment by its file, so that nothing of this one is on the module path."""
+    if service.python is not None:
+        return [service.python, "-P", str(Path(__file__).with_name("worker.py"))]
+    return [sys.executable, "-P", "-m", f"{__package__}.worker"]
+
+
+def _environment(service: Service) -> dict[str, str]:
+    if service.environment is None:
+        return CLEAN
+    if service.python is None:
+        return {**service.environment, **CLEAN}
+    return {name: value for name, value in service.environment.items() if name != "PYTHONPATH"}
+
+
 class _Worker:
     """One process of `tasks.bounded.worker`, seen from the thread that started it."""
 
@@ -154,14 +173,15 @@ class _Worker:
         self._gone = False
         # No inherited descriptors: nothing of torch or Ray.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", f"{__package__}.worker"],
+            _command(service),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=CLEAN if service.environment is None else {**service.environment, **CLEAN},
+            env=_environment(service),
         )
         problem = f"no answer in {START_SECONDS:.0f} s"
         try:
-            path = [] if service.environment is None else [os.path.abspath(folder) for folder in sys.path]
+            own = service.environment is not None and service.python is None
+            path = [*service.path, *(os.path.abspath(folder) for folder in sys.path if own)]
             payload = base64.b64encode(service.payload).decode()
             setup = Setup(os.getpid(), service.seconds, service.memory_mb, service.make, payload, path)
             self._send(asdict(setup))

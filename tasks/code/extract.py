@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_PYTHON = ("python", "python3", "py", "py3")
+LANGUAGES = ("python", "cpp")
+"""Languages of whole programs."""
+
+_MARKS = {"python": ("python", "python3", "py", "py3"), "cpp": ("cpp", "c++", "cc", "cxx", "c")}
 _DEFINITION = r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]+{0}\b|^{0}[ \t]*[:=]"
-_READS_INPUT = re.compile(r"\binput\s?\(|\bstdin\b|\bopen\s?\(\s?0|\bfileinput\b|\bos\.read\b")
+_WHOLE = {
+    "python": re.compile(r"\binput\s?\(|\bstdin\b|\bopen\s?\(\s?0|\bfileinput\b|\bos\.read\b"),
+    "cpp": re.compile(r"\bmain\s?\("),
+}
 
 
 @dataclass(frozen=True)
@@ -18,23 +24,24 @@ class Block:
     text: str
 
 
-def extract_code(answer: str, defines: str = "", languages: tuple[str, ...] = _PYTHON) -> str:
+def extract_code(answer: str, defines: str = "", language: str = "python") -> str:
     """The code block that holds the program.
 
-    Blocks marked with one of the languages come first, then unmarked ones, then any; of these the last that defines
-    `defines`, or reads its input where that is empty, so that a block which only shows usage or output does not count;
-    else simply the last. Without a fence, the whole answer. A block that is never closed ends with the answer.
+    Blocks marked with the language come first, then unmarked ones, then any; of these the last that defines `defines`,
+    or is a whole program where that is empty (reads its input, has a `main`), so that a block which only shows usage or
+    output does not count; else simply the last. Without a fence, the whole answer. A block that is never closed ends
+    with the answer.
 
     Args:
         answer: what the model wrote after its thinking.
         defines: function or class that the tests use; empty for a whole program.
-        languages: names of the language.
+        language: one of `LANGUAGES`.
     """
     found = blocks(answer)
     if not found:
         return answer
-    looked_for = re.compile(_DEFINITION.format(re.escape(defines)), re.MULTILINE) if defines else _READS_INPUT
-    marked = [block.text for block in found if block.language in languages]
+    looked_for = re.compile(_DEFINITION.format(re.escape(defines)), re.MULTILINE) if defines else _WHOLE[language]
+    marked = [block.text for block in found if block.language in _MARKS[language]]
     unmarked = [block.text for block in found if not block.language]
     kinds = [texts for texts in (marked, unmarked, [block.text for block in found]) if texts]
     for texts in kinds:

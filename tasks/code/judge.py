@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import reprlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tasks.code.compare import Comparison, through
 from tasks.code.outputs import Checker
 from tasks.code.tests import AssertTests, CallCase, CallTests, StdinTests, Tests
+from tasks.errors import TaskError
+from tasks.sandbox.compiling import Compiled
 from tasks.sandbox.job import Job, Limits, Result
 from tasks.types import Outcome
 
@@ -38,7 +40,9 @@ class Judgement(NamedTuple):
     share: float | None = None
 
 
-def judge(tests: Tests, code: str, run: RunJob, *, every_case: bool = False) -> Judgement:
+def judge(
+    tests: Tests, code: str, run: RunJob, *, every_case: bool = False, build: Callable[[str], Compiled] | None = None
+) -> Judgement:
     """Run a program against its tests.
 
     Args:
@@ -46,14 +50,19 @@ def judge(tests: Tests, code: str, run: RunJob, *, every_case: bool = False) -> 
         code: the program.
         run: runs a job in the sandbox.
         every_case: go on after a case that fails, to know the share that passes (asserts know none).
+        build: compiles a program in a language that needs it.
     """
     if not code.strip():
         return Judgement("failed", "no program")
     if isinstance(tests, AssertTests):
         return _judge_asserts(tests, code, run)
-    judged = (
-        _call_cases(tests, code, run, every_case) if isinstance(tests, CallTests) else _stdin_cases(tests, code, run)
-    )
+    if isinstance(tests, CallTests):
+        judged: Iterable[Judgement] = _call_cases(tests, code, run, every_case)
+    else:
+        job = Job("program", code) if tests.language == "python" else _built(code, build)
+        if isinstance(job, Judgement):
+            return job
+        judged = _stdin_cases(tests, job, run)
     first: Judgement | None = None
     passed = 0
     for number, judgement in enumerate(judged, 1):
@@ -73,19 +82,19 @@ def _call_cases(tests: CallTests, code: str, run: RunJob, every_case: bool) -> l
     """One judgement per call, up to where the program ended."""
     calls = json.dumps([[None, case.args, case.kwargs] for case in tests.cases])
     result = run(Job("call", code, tests.prelude, tests.setup, tests.entry_point, calls, every_case), None)
-    lines = _lines(result, len(tests.cases) + 1)
+    lines = report_lines(result, len(tests.cases) + 1)
     judged: list[Judgement] = []
     for number, case in enumerate(tests.cases):
         line = lines[number] if number < len(lines) else []
         if every_case and line[:1] == ["raised"]:
-            judged.append(_ended(result, ["exception", *line[1:]]))
+            judged.append(ended(result, ["exception", *line[1:]]))
         elif line[:1] != ["value"] or len(line) != 2 + every_case:
-            return [*judged, _ended(result, line)]
+            return [*judged, ended(result, line)]
         else:
             judged.append(_judge_value(case, tests.comparison, line[1]))
     # An honest program has nothing to add; one that writes to the report itself is not believed.
     if len(lines) > len(tests.cases) or (result.ending, result.code) != ("exited", 0):
-        return [_ended(result, lines[len(tests.cases)] if len(lines) > len(tests.cases) else [])]
+        return [ended(result, lines[len(tests.cases)] if len(lines) > len(tests.cases) else [])]
     return judged
 
 
@@ -104,14 +113,27 @@ def _judge_value(case: CallCase, comparison: Comparison, written: Any) -> Judgem
     return Judgement("failed", f"wrong answer in {{case}}: {wrong}")
 
 
-def _stdin_cases(tests: StdinTests, code: str, run: RunJob) -> Any:
+def _built(code: str, build: Callable[[str], Compiled] | None) -> Job | Judgement:
+    """A job that runs the compiled program, or why there is none."""
+    if build is None:
+        return Judgement("error", "nothing compiles this language here")
+    try:
+        compiled = build(code)
+    except (TaskError, OSError) as error:
+        return Judgement("error", f"cannot compile: {error}")
+    if compiled.problem:
+        return Judgement("failed", f"does not compile: {_short(compiled.problem)}")
+    return Job("binary", "", binary=compiled.binary)
+
+
+def _stdin_cases(tests: StdinTests, job: Job, run: RunJob) -> Iterator[Judgement]:
     """One judgement per input, made when it is asked for."""
     for stdin, expected in tests.cases:
-        result = run(Job("program", code, stdin=stdin), None)
-        lines = _lines(result, 2)
+        result = run(replace(job, stdin=stdin), None)
+        lines = report_lines(result, 2)
         # A program may end itself at any point (`os._exit(0)`): what counts is what it printed.
         if (result.ending, result.code) != ("exited", 0) or lines not in ([], [["done"]]):
-            yield _ended(result, lines[-1] if lines else [])
+            yield ended(result, lines[-1] if lines else [])
             continue
         actual = result.stdout.decode("utf-8", "replace")
         yield _judge_output(tests.checker, stdin, expected, actual, run)
@@ -123,10 +145,10 @@ def _judge_output(checker: Checker, stdin: str, expected: str, actual: str, run:
     else:
         calls = json.dumps([[None, [stdin, expected, actual], {}]])
         result = run(Job("call", checker.code, entry_point="check", calls=calls), _TESTS_OWN)
-        lines = _lines(result, 2)
+        lines = report_lines(result, 2)
         if len(lines) != 1 or lines[0] not in (["value", True], ["value", False]):
-            ended = _ended(result, lines[-1] if lines else [])
-            return Judgement("error", f"the checker must return True or False ({ended.detail})")
+            reason = ended(result, lines[-1] if lines else []).detail
+            return Judgement("error", f"the checker must return True or False ({reason})")
         right = lines[0][1]
     if right:
         return Judgement("passed")
@@ -140,8 +162,8 @@ def _judge_asserts(tests: AssertTests, code: str, run: RunJob) -> Judgement:
     answers: list[Any] = []
     for _ in range(_ROUNDS):
         if result.ending == "prelude":
-            return _ended(result, [])
-        line = _lines(result, 2)[-1:] or [[result.ending]]
+            return ended(result, [])
+        line = report_lines(result, 2)[-1:] or [[result.ending]]
         kind, *content = line[0]
         if kind != "calls":
             break
@@ -169,14 +191,14 @@ def _answers(tests: AssertTests, calls: list[Any], code: str, run: RunJob) -> li
     """A program's answers to calls, or the reason for having none."""
     asked = json.dumps(calls)
     result = run(Job("call", code, tests.prelude, "", tests.entry_point, asked, keep_going=True), None)
-    lines = _lines(result, len(calls) + 1)
+    lines = report_lines(result, len(calls) + 1)
     given = [line for line in lines if (line[0], len(line)) in (("value", 3), ("raised", 2))]
     if len(given) == len(lines) == len(calls) and (result.ending, result.code) == ("exited", 0):
         return given
-    return _ended(result, lines[-1] if lines else [])
+    return ended(result, lines[-1] if lines else [])
 
 
-def _lines(result: Result, most: int) -> list[list[Any]]:
+def report_lines(result: Result, most: int) -> list[list[Any]]:
     """The first whole lines of a report, which the program's process wrote: anything may stand in them."""
     return [_line(text) for text in result.report.split(b"\n", most)[:-1]]
 
@@ -189,7 +211,7 @@ def _line(text: bytes) -> list[Any]:
     return line if isinstance(line, list) and line else ["noise"]
 
 
-def _ended(result: Result, line: list[Any]) -> Judgement:
+def ended(result: Result, line: list[Any]) -> Judgement:
     """The reason why a program gave no more answers: how its process ended, and its last line."""
     match result.ending:
         case "timeout":
@@ -210,6 +232,8 @@ def _ended(result: Result, line: list[Any]) -> Judgement:
             return Judgement("failed", f"does not compile: {_short(text)}")
         case "exception" | "raised":
             return Judgement("failed", f"exception: {_short(text)}")
+        case "unstarted":
+            return Judgement("error", f"the compiled program does not start: {_short(text)}")
         case "unplain":
             return Judgement("failed", f"wrong answer: {_short(text)}")
         case "exit" | "":

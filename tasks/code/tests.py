@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks.code.compare import THROUGH, Comparison
 from tasks.code.convert import convert_asserts
+from tasks.code.extract import LANGUAGES
 from tasks.code.outputs import Checker, parse_checker
 from tasks.errors import TaskError
 from tasks.sandbox.values import decode
@@ -47,10 +48,17 @@ class CallTests:
 
 @dataclass(frozen=True)
 class StdinTests:
-    """A whole program, run once per (standard input, expected output)."""
+    """A whole program, run once per (standard input, expected output).
+
+    Attributes:
+        cases: input and output.
+        checker: how outputs are compared.
+        language: one of `tasks.code.extract.LANGUAGES`.
+    """
 
     cases: tuple[tuple[str, str], ...]
     checker: Checker
+    language: str = "python"
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ def parse_tests(gold: Any) -> Tests:
     """Read the tests of a prompt.
 
     `{"kind": "call", "entry_point", "cases": [{"args", "kwargs"?, "expected", "through"?, "tolerance"?}]}`,
-    `{"kind": "stdin", "cases": [{"stdin", "stdout"}], "checker"?}` (see `tasks.code.outputs`) or
+    `{"kind": "stdin", "cases": [{"stdin", "stdout"}], "checker"?, "language"?}` (see `tasks.code.outputs`) or
     `{"kind": "asserts", "code", "entry_point"?}`; all may have `prelude` (source that runs before the program), `setup`
     (source that runs after it), `tolerance` (of floats) and `from_asserts` (compare as Python's `==` does, see
     `tasks.code.compare`).
@@ -88,7 +96,8 @@ def parse_tests(gold: Any) -> Tests:
             return _call_tests(gold)
         if kind == "stdin":
             cases = tuple((_text(case["stdin"], "stdin"), _text(case["stdout"], "stdout")) for case in _cases(gold))
-            return StdinTests(cases, parse_checker(gold.get("checker", "lines"), _comparison(gold)))
+            checker = parse_checker(gold.get("checker", "lines"), _comparison(gold))
+            return StdinTests(cases, checker, _language(gold.get("language", "python")))
         if kind == "asserts":
             return _assert_tests(gold)
     except KeyError as error:
@@ -136,6 +145,12 @@ def _comparison(gold: Mapping[str, Any]) -> Comparison:
         raise TaskError(f"tolerance must be a number, not {_short(tolerance)}")
     from_asserts = bool(gold.get("from_asserts", False))
     return Comparison(tolerance, tuples_are_lists=not from_asserts, as_asserts=from_asserts)
+
+
+def _language(value: Any) -> str:
+    if value not in LANGUAGES:
+        raise TaskError(f"unknown language {_short(value)}: use {' or '.join(LANGUAGES)}")
+    return str(value)
 
 
 def _optional(gold: Mapping[str, Any], *names: str) -> tuple[str, ...]:

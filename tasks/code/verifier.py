@@ -141,7 +141,10 @@ class CodeVerifier:
         answer = answer_part(completion, whole_if_unclosed=self._whole_if_unclosed)
         if answer is None:
             return Judgement("failed", "no answer: the thinking does not end")
-        return judge(tests, extract_code(answer, _defined(tests)), run, every_case=self._partial_credit)
+        language = tests.language if isinstance(tests, StdinTests) else "python"
+        code = extract_code(answer, _defined(tests), language)
+        build = self._running().compiler.compile
+        return judge(tests, code, run, every_case=self._partial_credit, build=build)
 
     def _left_of_group(self, prompt_id: str) -> float:
         with self._lock:

@@ -16,7 +16,7 @@ from typing import NoReturn
 from tasks.sandbox import harness
 from tasks.sandbox.channel import receive, send
 from tasks.sandbox.confine import Confinement, confine
-from tasks.sandbox.job import CONFINED, Ending, Job, Limits, job_from_bytes
+from tasks.sandbox.job import CONFINED, Ending, Job, Limits, job_from_parts
 
 # What a child holds: 0 its input, 1 its output, 2 nothing, 3 the report pipe.
 _REPORT = 3
@@ -134,9 +134,13 @@ def _be_child(jobs: int, limits: Limits, confinement: Confinement, server: int, 
     """In the child: take the job, do it, end, whatever happens."""
     code = 1
     try:
-        (message,) = receive(jobs)
-        job = job_from_bytes(message)
-        code = _live(job, _keep_only(job, stdout, report, confinement), limits, server)
+        job = job_from_parts(receive(jobs))
+        executable = _sealed("program", job.binary) if job.kind == "binary" else None
+        confinement, executable = _keep_only(job, stdout, report, confinement, executable)
+        if executable is None:
+            code = _live(job, confinement, limits, server)
+        else:
+            code = _become(executable, confinement, limits, server)
     finally:
         os._exit(code)
 
@@ -156,30 +160,58 @@ def _live(job: Job, confinement: Confinement, limits: Limits, server: int) -> in
     return 0
 
 
+def _become(executable: int, confinement: Confinement, limits: Limits, server: int) -> int:
+    """Confine, say so, and turn into a machine program; returns the exit code where that fails.
+
+    The program does not get the report pipe, so what is in it can be believed.
+    """
+    for descriptor in range(_REPORT):
+        os.set_inheritable(descriptor, True)
+    try:
+        confine(replace(confinement, filter=confinement.native), limits, server)
+    except (OSError, ValueError) as error:
+        return _give_up("unconfined", error)
+    os.write(_REPORT, CONFINED + b"\n")
+    try:
+        os.execve(executable, ["program"], {})
+    except OSError as error:
+        return _give_up("unstarted", error)
+
+
 def _give_up(kind: str, error: BaseException) -> int:
     os.write(_REPORT, json.dumps([kind, harness.describe(error)]).encode() + b"\n")
     return 1
 
 
-def _keep_only(job: Job, stdout: int, report: int, confinement: Confinement) -> Confinement:
-    """Close every descriptor but 0 to 3 and the rule set; returns the confinement with its new number."""
+def _keep_only(
+    job: Job, stdout: int, report: int, confinement: Confinement, executable: int | None
+) -> tuple[Confinement, int | None]:
+    """Close every descriptor but 0 to 3, the rule set and the executable; returns the last two by their new numbers."""
     nothing, ruleset = confinement.nothing, confinement.ruleset
-    wanted = [_input_of(job, nothing), stdout if job.kind == "program" else nothing, nothing, report]
-    wanted += [] if ruleset is None else [ruleset]
-    parked = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _PARKED) for descriptor in wanted]
+    prints = job.kind in ("program", "binary")
+    wanted = [_input_of(job, nothing), stdout if prints else nothing, nothing, report]
+    more = [descriptor for descriptor in (ruleset, executable) if descriptor is not None]
+    parked = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _PARKED) for descriptor in (*wanted, *more)]
     for number, descriptor in enumerate(parked):
         os.dup2(descriptor, number, inheritable=False)
     os.closerange(len(parked), os.sysconf("SC_OPEN_MAX"))
-    return replace(confinement, ruleset=None if ruleset is None else len(parked) - 1)
+    number = len(wanted)
+    return (
+        replace(confinement, ruleset=None if ruleset is None else number),
+        None if executable is None else len(parked) - 1,
+    )
 
 
 def _input_of(job: Job, nothing: int) -> int:
-    """A descriptor to read the standard input from: memory that nobody can write to any more."""
-    if not job.stdin:
-        return os.dup(nothing)
-    descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """A descriptor to read the standard input from."""
+    return _sealed("stdin", job.stdin.encode("utf-8", "surrogatepass")) if job.stdin else os.dup(nothing)
+
+
+def _sealed(name: str, content: bytes) -> int:
+    """A descriptor of memory that nobody can write to any more."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(descriptor, "wb", closefd=False) as file:
-        file.write(job.stdin.encode("utf-8", "surrogatepass"))
+        file.write(content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
     return descriptor

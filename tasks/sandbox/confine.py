@@ -27,6 +27,7 @@ class Confinement:
 
     Attributes:
         filter: the seccomp program.
+        native: the same for machine programs.
         ruleset: descriptor of the Landlock rule set, or None in a tier without Landlock.
         nothing: descriptor of /dev/null, which a child cannot open any more.
         uid: user and group to become, or None where the process cannot change its user.
@@ -34,6 +35,7 @@ class Confinement:
     """
 
     filter: bytes
+    native: bytes
     ruleset: int | None
     nothing: int
     uid: int | None

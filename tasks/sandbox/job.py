@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
 from tasks.errors import TaskError
@@ -69,8 +69,8 @@ class Job:
     """One program and the calls to make.
 
     Attributes:
-        kind: `call` functions of the program, run a whole `program`, or `check` asserts against what it answered; no
-            program is loaded for that.
+        kind: `call` functions of the program, run a whole `program`, run a `binary`, or `check` asserts against what
+            it answered; no program is loaded for that.
         code: the untrusted source; of a check, the asserts.
         prelude: source that runs before it in the same module (imports and helpers of a data set).
         setup: source that runs after it, and may use what it defines.
@@ -79,10 +79,11 @@ class Job:
         keep_going: `call`: report what a call raised and how it left its arguments, and make the other calls.
         answers: `check`: JSON text of what the program answered, as `tasks.sandbox.checking` reads it; empty asks
             which calls the asserts make.
-        stdin: `program`: its standard input.
+        stdin: `program`, `binary`: its standard input.
+        binary: `binary`: an executable file that needs no other.
     """
 
-    kind: Literal["call", "program", "check"]
+    kind: Literal["call", "program", "check", "binary"]
     code: str
     prelude: str = ""
     setup: str = ""
@@ -91,15 +92,17 @@ class Job:
     keep_going: bool = False
     answers: str = ""
     stdin: str = ""
+    binary: bytes = b""
 
-    def to_bytes(self) -> bytes:
+    def to_parts(self) -> list[bytes]:
         """The job as a message."""
-        return json.dumps(asdict(self)).encode()
+        return [json.dumps(asdict(replace(self, binary=b"")) | {"binary": None}).encode(), self.binary]
 
 
-def job_from_bytes(message: bytes) -> Job:
-    """The inverse of `Job.to_bytes`."""
-    return Job(**json.loads(message))
+def job_from_parts(parts: list[bytes]) -> Job:
+    """The inverse of `Job.to_parts`."""
+    text, binary = parts
+    return Job(**{**json.loads(text), "binary": binary})
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Result:
         seconds: time that counts, as in `Limits`.
         report: the bytes on its report pipe, without the first line. Untrusted, unless the prelude failed: then it
             says why.
-        stdout: the bytes on its standard output (`program` only). Untrusted.
+        stdout: the bytes on its standard output (`program` and `binary` only). Untrusted.
     """
 
     ending: Ending

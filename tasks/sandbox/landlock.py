@@ -15,7 +15,9 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1
 _RULE_PATH_BENEATH = 1
 
-READ_FILE, READ_DIR = 1 << 2, 1 << 3
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_FILE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 5, 1 << 8
+TRUNCATE = 1 << 14
+_OF_FOLDERS = READ_DIR | REMOVE_FILE | MAKE_FILE
 # How many kinds of file access each ABI can take away, from ABI 1 on.
 _FILE_RIGHTS_BY_ABI = (13, 14, 15, 15, 16)
 # From ABI 4 on: bind and connect over TCP. From ABI 6 on: abstract sockets and signals leave the domain no more.
@@ -32,12 +34,19 @@ def abi() -> int:
         raise
 
 
-def ruleset(readable: Iterable[str], listable: Iterable[str] = ()) -> int:
-    """Prepare a rule set under which only the given paths can be read, and nothing can be written or executed.
+def ruleset(
+    readable: Iterable[str],
+    listable: Iterable[str] = (),
+    executable: Iterable[str] = (),
+    writable: Iterable[str] = (),
+) -> int:
+    """Prepare a rule set under which only the given paths can be read, written or executed.
 
     Args:
         readable: files, or folders with everything below them.
         listable: folders whose names (and those of the folders below) can be listed, without reading the files.
+        executable: what can be read and executed.
+        writable: what can be read and written; in folders, files can be made and removed.
 
     Returns:
         A descriptor for `restrict`; it is not inherited by executed programs.
@@ -58,6 +67,10 @@ def ruleset(readable: Iterable[str], listable: Iterable[str] = ()) -> int:
         _allow(descriptor, path, READ_FILE | READ_DIR)
     for path in listable:
         _allow(descriptor, path, READ_DIR)
+    for path in executable:
+        _allow(descriptor, path, READ_FILE | READ_DIR | EXECUTE)
+    for path in writable:
+        _allow(descriptor, path, (READ_FILE | WRITE_FILE | TRUNCATE | _OF_FOLDERS) & files)
     return descriptor
 
 
@@ -75,7 +88,7 @@ def _allow(descriptor: int, path: str, rights: int) -> None:
     opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         if not stat.S_ISDIR(os.fstat(opened).st_mode):
-            rights &= ~READ_DIR
+            rights &= ~_OF_FOLDERS
         rule = struct.pack("=Qi", rights, opened)
         syscall("landlock_add_rule", _ADD_RULE, descriptor, _RULE_PATH_BENEATH, rule, 0)
     finally:

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from tasks.errors import TaskError
+from tasks.sandbox.compiling import Compiler
 from tasks.sandbox.job import Job, Limits, Result
 from tasks.sandbox.selftest import Survey, choose_tier
 from tasks.sandbox.worker import Worker, WorkerError
@@ -39,6 +40,7 @@ class Pool:
         if workers < 1:
             raise TaskError(f"a sandbox with {workers} workers runs nothing: give at least 1")
         self.survey = survey or choose_tier(packages=packages)
+        self.compiler = Compiler(self.survey.tier)
         self._packages = packages
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
         self._own = threading.local()

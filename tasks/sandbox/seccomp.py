@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tasks.sandbox.linux import PR_SET_SECCOMP, Machine, forbid_new_privileges, prctl
@@ -111,6 +112,47 @@ SOMETIMES = {
     "fcntl": When((72, 25), 1, _ALL_BITS, (0, 1, 2, 3, 1030)),
 }
 
+_AT_EMPTY_PATH, _ARCH_SET_FS = 0x1000, 0x1002
+_NAMESPACES = 0x7E020080
+
+# What a machine program needs beside these: to be started from a descriptor, and its thread pointer. What is started
+# later is held by the same filter and rule set.
+NATIVE = {
+    "execveat": When((322, 281), 4, _ALL_BITS, (_AT_EMPTY_PATH,)),
+    "arch_prctl": When((158, None), 0, _ALL_BITS, (_ARCH_SET_FS,)),
+}
+
+# What a compiler needs: processes (in no new namespaces), programs by their path, and files to write. Which files, the
+# rule set or the mounts say. No signals, no sockets, no sessions, so killing the group of processes kills all.
+COMPILER = {
+    name: When(numbers, 0, 0, (0,))
+    for name, numbers in {
+        "arch_prctl": (158, None),
+        "chmod": (90, None),
+        "copy_file_range": (326, 285),
+        "dup2": (33, None),
+        "dup3": (292, 24),
+        "execve": (59, 221),
+        "fallocate": (285, 47),
+        "fchmod": (91, 52),
+        "fchmodat": (268, 53),
+        "fork": (57, None),
+        "ftruncate": (77, 46),
+        "open": (2, None),
+        "openat": (257, 56),
+        "pipe": (22, None),
+        "pipe2": (293, 59),
+        "pwrite64": (18, 68),
+        "rename": (82, None),
+        "renameat": (264, 38),
+        "umask": (95, 166),
+        "unlink": (87, None),
+        "unlinkat": (263, 35),
+        "vfork": (58, None),
+        "wait4": (61, 260),
+    }.items()
+} | {"clone": When((56, 220), 0, _NAMESPACES, (0,))}
+
 # Classic BPF: load a word, jump if equal, and with a constant, return.
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 _ALLOW, _NO_SUCH_CALL, _KILL = 0x7FFF0000, 0x00050000 | 38, 0x80000000
@@ -119,10 +161,14 @@ _NUMBER, _ARCHITECTURE = 0, 4
 _X32_BIT = 0x40000000
 
 
-def filter_program(machine: Machine) -> bytes:
+def filter_program(machine: Machine, more: Mapping[str, When] | None = None) -> bytes:
     """The filter for one architecture, as an array of `struct sock_filter`.
 
     Calls made through another architecture's entry (32-bit, x32) kill the process.
+
+    Args:
+        machine: the architecture.
+        more: calls that are allowed beside the usual ones, or in place of those of the same name.
     """
     column = 0 if machine.name == "x86_64" else 1
     program = [
@@ -137,7 +183,7 @@ def filter_program(machine: Machine) -> bytes:
         number = numbers[column]
         if number is not None:
             program += [_instruction(_JUMP_EQUAL, number, 0, 1), _instruction(_RETURN, _ALLOW)]
-    for when in SOMETIMES.values():
+    for when in {**SOMETIMES, **(more or {})}.values():
         number = when.numbers[column]
         if number is not None:
             check = _check(when)

@@ -101,9 +101,8 @@ def _prepare(config: Config) -> tuple[Confinement, dict[str, object]]:
         "python": sys.version.split()[0],
         "machine": machine().name,
     }
-    return Confinement(
-        seccomp.filter_program(machine()), ruleset, nothing, uid, tasks_of_others(uid, config.host)
-    ), found
+    filters = seccomp.filter_program(machine()), seccomp.filter_program(machine(), seccomp.NATIVE)
+    return Confinement(*filters, ruleset, nothing, uid, tasks_of_others(uid, config.host)), found
 
 
 def _load(packages: dict[str, str]) -> None:

@@ -12,10 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-# What the fork server's interpreter runs: the sandbox is importable for its own modules and for nothing after them.
-_START = (
-    f"import sys; sys.path.insert(0, sys.argv.pop()); from {__package__}.server import main; del sys.path[0]; main()"
-)
+_PYTHON = (os.path.realpath(sys.executable), "-s", "-P", "-S", "-B", "-X", "utf8", "-c")
 _HERE = Path(__file__).resolve().parent
 # A checkout has `tasks.sandbox`, a wheel `scalelab.tasks.sandbox`.
 _SOURCES = _HERE.parents[__package__.count(".")]
@@ -63,9 +60,32 @@ class Tier:
             "chroot": not self.bubblewrap,
             "packages": {package: str(home.parent) for package, home in homes.items()},
         }
-        python = [os.path.realpath(sys.executable), "-s", "-P", "-S", "-B", "-X", "utf8", "-c", _START]
-        server = [*python, json.dumps(config), str(_SOURCES)]
+        server = [*_PYTHON, _start("server"), json.dumps(config), str(_SOURCES)]
         return [*_bubblewrap(set(homes.values())), "--", *server] if self.bubblewrap else server
+
+    def compiler_command(self, config: str, folders: list[str], scratch: str) -> list[str]:
+        """The command line of `tasks.sandbox.compiler`, to be run with `ENVIRONMENT` like the fork server.
+
+        Args:
+            config: its configuration.
+            folders: what the compiler reads and executes.
+            scratch: the folder that it writes to.
+
+        Raises:
+            OSError: bubblewrap is not installed.
+        """
+        compiler = [*_PYTHON, _start("compiler"), config, str(_SOURCES)]
+        if not self.bubblewrap:
+            return compiler
+        mounts = _read_only([Path(folder) for folder in folders])
+        for parent in [*reversed(Path(scratch).parents)][1:]:
+            mounts += ["--perms", "0755", "--dir", str(parent)]
+        return [*_bubblewrap(set()), *mounts, "--bind", scratch, scratch, "--", *compiler]
+
+    @property
+    def changes_user(self) -> bool:
+        """Whether children can become an unused user: root, and inside bubblewrap without a user namespace."""
+        return os.geteuid() == 0 and (not self.bubblewrap or bool(_CAP_SYS_ADMIN & _capabilities()))
 
 
 TIERS = (
@@ -73,6 +93,12 @@ TIERS = (
     Tier(bubblewrap=False, landlock=True),
     Tier(bubblewrap=True, landlock=False),
 )
+
+
+def _start(module: str) -> str:
+    """What a confined interpreter runs: the sandbox is importable for its own modules and for nothing after them."""
+    begin = "import sys; sys.path.insert(0, sys.argv.pop())"
+    return f"{begin}; from {__package__}.{module} import main; del sys.path[0]; main()"
 
 
 def _home(package: str) -> Path:
@@ -96,7 +122,7 @@ def _bubblewrap(packages: set[Path]) -> list[str]:
     prefix = os.path.realpath(sys.base_prefix)
     libraries = [Path(path) for path in ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")]
     # An unused user must get to the interpreter, even below a home that bubblewrap makes as private as the real one.
-    for parent in [*reversed(Path(prefix).parents)][1:]:
+    for parent in [*[*reversed(Path(prefix).parents)][1:], Path("/usr")]:
         arguments += ["--perms", "0755", "--dir", str(parent)]
     arguments += _read_only([Path(prefix), *libraries])
     # Other people's packages may hold the very tests: they are covered up, all but those that are asked for.

@@ -81,7 +81,7 @@ class Worker:
         try:
             # Two messages: the server reads the first, the child that it forks the second.
             send(self._to, [limits.to_bytes()], deadline)
-            send(self._to, [job.to_bytes()], deadline)
+            send(self._to, job.to_parts(), deadline)
             result = result_from_parts(receive(self._from, deadline))
         except ChannelError as error:
             reason = self._complaint() or str(error)

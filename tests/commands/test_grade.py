@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,11 @@ from scalelab.cli import main
 CALLS = {"kind": "call", "entry_point": "f", "cases": [{"args": [2], "expected": 4}, {"args": [3], "expected": 9}]}
 
 
-def grade(folder: Path, task: str, lines: list[object], capsys: pytest.CaptureFixture[str]) -> list[dict]:
+def grade(folder: Path, task: str, lines: list[object], capsys: pytest.CaptureFixture[str], *sets: str) -> list[dict]:
     source, out = folder / "in.jsonl", folder / "out.jsonl"
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert main(["grade", "--task", task, "--in", str(source), "--out", str(out), "--workers", "1", "--json"]) == 0
+    files = ["--in", str(source), "--out", str(out), "--workers", "1", "--json"]
+    assert main(["grade", "--task", task, *files, *(word for one in sets for word in ("--set", one))]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["graded"] == len(lines)
     verdicts = [json.loads(line) for line in out.read_text().splitlines()]
@@ -43,6 +46,44 @@ def test_code_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         {"id": 2, "tests": CALLS, "completion": "<think>…</think>\ndef f(x):\n    return x + 2"},
     ]
     assert [line["outcome"] for line in grade(tmp_path, "code", lines, capsys)] == ["passed", "failed"]
+
+
+OWN = """
+from dataclasses import dataclass
+from tasks.own import RewardTask
+
+@dataclass(frozen=True)
+class Backwards(RewardTask):
+    name: str = "backwards"
+    slack: int = 0
+    def problem(self, rng):
+        return "Write abc backwards.", "cba"
+    def reward(self, prompt, answer):
+        assert prompt.text.startswith("Write") and prompt.meta == {"level": 3}
+        return {"right": float(answer == prompt.gold), "short": float(len(answer) <= len(prompt.gold) + self.slack)}
+"""
+
+
+def test_a_task_of_ones_own_grades_by_the_name_of_its_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_backwards.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    prompt = {"prompt": "Write abc backwards.", "gold": "cba", "meta": {"level": 3}}
+    lines = [
+        {"id": "right", "completion": "<think>a</think> cba ", **prompt},
+        {"id": "long", "completion": "cbabc", **prompt},
+        {"id": "raises", "completion": "cba"},
+    ]
+    verdicts = grade(tmp_path, "own_backwards.Backwards", lines, capsys, "Backwards.slack=2")
+    assert [(line["outcome"], line["reward"], line.get("parts")) for line in verdicts] == [
+        ("passed", 1.0, {"right": 1.0, "short": 1.0}),
+        ("failed", 0.5, {"right": 0.0, "short": 1.0}),
+        ("error", 0.0, None),
+    ]
+    sys.modules.pop("own_backwards")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +132,10 @@ def test_lines_end_where_json_lines_do_and_a_byte_order_mark_is_no_part_of_them(
         ({"--in": "nowhere"}, "nowhere"),
         ({"--in": "."}, "Is a directory"),
         ({"--workers": "0"}, "at least 1 worker"),
+        ({"--task": "maths"}, "unknown task 'maths': say math, code, or a class"),
+        ({"--task": "nowhere_at_all.Reverse"}, "no module nowhere_at_all beside"),
+        ({"--task": "Recipe"}, "Recipe has no describe"),
+        ({"--set": "MathMiniature.size=3"}, "--set is for tasks that are classes, not for math"),
     ],
 )
 def test_impossible_arguments_are_said_in_one_line(

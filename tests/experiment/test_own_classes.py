@@ -122,6 +122,32 @@ def test_a_class_of_ones_own_may_be_an_override(folder: Path) -> None:
     assert resolve("mine.py").run.tasks[0].limit == 3
 
 
+@pytest.mark.parametrize("how", ["fragment", "override"])
+def test_a_function_of_ones_own_is_bound_by_its_name(folder: Path, how: str) -> None:
+    own = module(folder)
+    if how == "fragment":
+        lines = ("Run.tasks = (@FunctionTask(),)", "FunctionTask.prompts = 'p'", "FunctionTask.function = @OWN.reward")
+        lines += ("FunctionTask.held_out_size = 128", "FunctionTask.thinking = True")
+        spec = mine(folder, *lines)
+    else:
+        spec = "mine.py"
+        (folder / spec).write_text(
+            HEAD + f"from {own} import reward\nfrom tasks.own import FunctionTask\n"
+            'experiment = base.override({"Run.tasks": (FunctionTask,), "Run.task_weights": None, '
+            '"FunctionTask.prompts": "p", "FunctionTask.function": reward, "FunctionTask.thinking": True, '
+            '"FunctionTask.held_out_size": 128})\n'
+        )
+    resolved = resolve(spec)
+    assert resolved.run.tasks[0].function(None, "four") == 4.0
+    assert pickle.loads(pickle.dumps(resolved.run)).tasks[0].function is sys.modules[own].reward
+    text = resolved.config_gin()
+    assert f"FunctionTask.function = @{own}.reward\n" in text
+    (folder / "config.gin").write_text(text)
+    assert resolve("config.gin", imports=True).run == resolved.run
+    with pytest.raises(LabError, match="is code of"):
+        resolve("config.gin")
+
+
 def test_the_saved_configuration_says_where_the_module_lies_and_runs_again_from_elsewhere(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -186,6 +212,8 @@ def test_reading_a_configuration_that_somebody_else_wrote_imports_nothing(folder
         (TASK + "\nWords.longest = 12", "OWN.Words.longest must be int at least 2 and at most 9, not 12"),
         (TASK + "\nReverse.temperature = 1e400", "must be float above 0, not inf: give a finite number"),
         (TASK + "\nReverse.words = @OWN.Mute()", "OWN.Reverse.words must be @Words(), not @OWN.Mute()"),
+        ("Run.tasks = (@FunctionTask(),)\nFunctionTask.function = 'OWN:reward'", "FunctionTask.function must be"),
+        ("Run.tasks = (@FunctionTask(),)\nFunctionTask.function = @OWN.rewart", "OWN.py defines no 'rewart'"),
         (TASK + "\nReverse.lenght = 3", "OWN.Reverse has no parameter 'lenght'"),
         ("Recipe.loss = @OWN.Clip()\nClip.eps = 0.5", "eps 0.5 is a bad number: take another (OWN.Clip.eps = 0.5 from"),
     ],

