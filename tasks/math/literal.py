@@ -53,7 +53,37 @@ def decide(gold: str, answer: str) -> bool | None:
         return same
     if gold.startswith("(") and answer.startswith("\\{"):
         return False  # a tuple has an order
+    if (gold_number and _no_number(answer)) or (answer_number and _no_number(gold)):
+        return False
     return _same_words(gold, answer)
+
+
+# Parsing LaTeX is nearly all that comparing costs, and half of the wrong answers need none of it.
+def _no_number(answer: str) -> bool:
+    """Whether an answer is certainly no single number: a matrix, a tuple, an interval, or a word of three letters."""
+    words = _words(answer)
+    if words is not None:
+        return words.isalpha() and len(words) >= 3
+    return bool(_MATRIX.fullmatch(answer)) or _is_tuple(answer)
+
+
+_MATRIX = re.compile(r"\\begin\{([pbB]matrix)\}(?:(?!\\end).)*?(?:&|\\\\)(?:(?!\\end).)*\\end\{\1\}")
+
+
+def _is_tuple(answer: str) -> bool:
+    """Whether one pair of round or square brackets holds all of an answer, with a comma directly inside.
+
+    The comma of `(1,234)` may be one of thousands.
+    """
+    if not (answer[:1] in ("(", "[") and answer[-1:] in (")", "]")) or number(answer[1:-1].strip()):
+        return False
+    depth, commas = 0, 0
+    for place, character in enumerate(answer):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and place < len(answer) - 1:
+            return False
+        commas += character == "," and depth == 1
+    return depth == 0 and commas > 0
 
 
 _NOTHING = re.compile(

@@ -9,6 +9,9 @@ def _pairs(text: str) -> tuple[tuple[str, str], ...]:
 
 RIGHT = (
     *_pairs(r"""
+12  ≡  (3+1)(1+2)
+6  ≡  (1+1) \cdot (1+2)
+6  ≡  \gcd(12,18)
 42  ≡  42
 42  ≡  42.
 42  ≡  +42
@@ -179,6 +182,12 @@ July 4, 1776  ≡  4 July 1776
 )
 
 WRONG = _pairs(r"""
+63  ≡  (5,2)
+0  ≡  \begin{pmatrix} 0 & 0 \\ 0 & 0 \end{pmatrix}
+(1, 4)  ≡  168
+\text{neither}  ≡  -15
+4  ≡  \text{neither}
+3  ≡  (-\infty,\infty)
 2^{100}  ≡  1267650600228229401496703205377
 1267650600228229401496703205376  ≡  2^{100}+1
 30!  ≡  30!+1
