@@ -115,7 +115,7 @@ class RewardVerifier:
 
 
 def verdict_of(answer: Answer, weights: Mapping[str, float] | None, pass_at: float, what: str) -> Verdict:
-    """What a worker's answer, a reward, says of a completion.
+    """Turn a worker's answer, a reward, into a verdict.
 
     Args:
         answer: its value is a number, or parts by name.

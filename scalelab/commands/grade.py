@@ -109,7 +109,7 @@ def _refuse(constant: str) -> None:
 
 
 def _verifier(args: argparse.Namespace) -> Callable[[], Verifier]:
-    """What makes the verifier, once the lines are read."""
+    """Check the task; return a function that makes its verifier."""
     if args.sets and args.task in GOLD:
         raise LabError(f"--set is for tasks that are classes, not for {args.task}")
     if args.task == "math":

@@ -20,13 +20,13 @@ from tasks.task import Task, require_task
 
 @dataclass(frozen=True)
 class Tasks:
-    """What stands in a run's place."""
+    """The tasks, as the root of a configuration without a run."""
 
     tasks: tuple[SkipValidation[Task], ...]
 
 
 def is_class_name(name: str) -> bool:
-    """Whether a task is named by its class: `module.Class`, or one of the lab's, perhaps with a gin scope before it."""
+    """True if a name is that of a class: `module.Class`, or one of the lab's, perhaps with a gin scope before it."""
     name = name.rpartition("/")[2]
     return "." in name or name in LAB.classes
 

@@ -31,7 +31,7 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of a program.
+    """The outcome of a program.
 
     Attributes:
         outcome: `passed` if it ran to its end, `failed` if it raised, did not compile or ended early, `timeout`,
@@ -50,7 +50,7 @@ class Ran:
 
     @property
     def ok(self) -> bool:
-        """Whether it ran to its end."""
+        """True if it ran to its end."""
         return self.outcome == "passed"
 
 

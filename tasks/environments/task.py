@@ -110,7 +110,7 @@ class VerifiersTask(Asking):
         return {"taskset": self.taskset, "settings": dict(self.settings), **self._versions, **split}
 
     def service(self, seconds: float) -> Service:
-        """What a worker of the other environment does."""
+        """Settings of a worker in the other environment."""
         payload = {"taskset": self.taskset, "settings": dict(self.settings), "most": self.most}
         return Service(
             name=f"task {self.name}",
@@ -167,7 +167,7 @@ class VerifiersVerifier:
     """Has a taskset score completions, in processes of its own environment; see `tasks.task.Verifier`."""
 
     def __init__(self, task: VerifiersTask) -> None:
-        """Nothing starts before the first completion."""
+        """Prepare; nothing starts before the first completion."""
         self._task = task
         self._lock = threading.Lock()
         self._pool: BoundedPool | None = None

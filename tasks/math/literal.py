@@ -60,7 +60,7 @@ def decide(gold: str, answer: str) -> bool | None:
 
 # Parsing LaTeX is nearly all that comparing costs, and half of the wrong answers need none of it.
 def _no_number(answer: str) -> bool:
-    """Whether an answer is certainly no single number: a matrix, a tuple, an interval, or a word of three letters."""
+    """True if an answer is certainly no single number: a matrix, a tuple, an interval, or a word of three letters."""
     words = _words(answer)
     if words is not None:
         return words.isalpha() and len(words) >= 3
@@ -71,7 +71,7 @@ _MATRIX = re.compile(r"\\begin\{([pbB]matrix)\}(?:(?!\\end).)*?(?:&|\\\\)(?:(?!\
 
 
 def _is_tuple(answer: str) -> bool:
-    """Whether one pair of round or square brackets holds all of an answer, with a comma directly inside.
+    """True if one pair of round or square brackets holds all of an answer, with a comma directly inside.
 
     The comma of `(1,234)` may be one of thousands.
     """

@@ -22,7 +22,7 @@ LONGEST_COMPLAINT = 2000
 
 @dataclass(frozen=True)
 class Config:
-    """What to compile, and how it is held.
+    """Settings of one compilation, and of how the compiler is held.
 
     Attributes:
         host: pid with which this process dies, or 0 if bubblewrap sees to that.

@@ -36,7 +36,7 @@ _LONGEST_SOURCE = 1 << 20
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler made of a source: an executable, or a complaint."""
+    """The result of compiling: an executable, or a complaint."""
 
     binary: bytes = b""
     problem: str = ""
@@ -52,7 +52,7 @@ class Compiler:
     """Compiles C++, each source once while it is remembered; safe to use from several threads."""
 
     def __init__(self, tier: Tier) -> None:
-        """Nothing is started.
+        """Prepare; nothing is started yet.
 
         Args:
             tier: how the compiler is held.
@@ -110,7 +110,7 @@ class Compiler:
 
 
 def _run(command: list[str], source: bytes) -> bytes:
-    """What the confined compiler says within its time; all of its processes are gone afterwards."""
+    """Run the confined compiler within its time, and return what it says; all of its processes are gone afterwards."""
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -145,7 +145,7 @@ def _give_away(folder: str) -> int | None:
 
 
 def _folders() -> list[str]:
-    """What the compiler reads and executes: itself, its headers and libraries, and no other package's files."""
+    """Folders that the compiler reads and executes: itself, its headers and libraries, no other package's files."""
     triple = f"{platform.machine()}-linux-gnu"
     folders = [f"/usr/lib/gcc/{triple}", f"/usr/libexec/gcc/{triple}", "/usr/lib64", "/lib64", "/usr/bin"]
     return [*folders, f"/usr/lib/{triple}", f"/lib/{triple}", "/usr/include", "/usr/lib/bfd-plugins"]

@@ -84,7 +84,7 @@ class Tier:
 
     @property
     def changes_user(self) -> bool:
-        """Whether children can become an unused user: root, and inside bubblewrap without a user namespace."""
+        """True if children can become an unused user: root, and inside bubblewrap without a user namespace."""
         return os.geteuid() == 0 and (not self.bubblewrap or bool(_CAP_SYS_ADMIN & _capabilities()))
 
 
@@ -96,7 +96,7 @@ TIERS = (
 
 
 def _start(module: str) -> str:
-    """What a confined interpreter runs: the sandbox is importable for its own modules and for nothing after them."""
+    """Source for a confined interpreter: the sandbox is importable for its own modules and for nothing after them."""
     begin = "import sys; sys.path.insert(0, sys.argv.pop())"
     return f"{begin}; from {__package__}.{module} import main; del sys.path[0]; main()"
 

@@ -1,4 +1,4 @@
-"""Whatever a model writes gets a verdict within its bound, and every verdict can be written down."""
+"""Any text of a model gets a verdict within its bound, and every verdict can be written down."""
 
 # ruff: noqa: E501 - fragments on one line
 

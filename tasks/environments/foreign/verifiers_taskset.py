@@ -1,4 +1,4 @@
-"""What a worker of `tasks.environments.task` does, where `verifiers` is installed; imports nothing else of the lab."""
+"""The work of `tasks.environments.task`'s processes, where `verifiers` is installed; imports nothing of the lab."""
 
 from __future__ import annotations
 
