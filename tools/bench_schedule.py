@@ -286,8 +286,9 @@ def simulated_section(sets: Sequence[str]) -> str:
     rows = []
     for schedule in schedules:
         one = replace(setting, schedule=schedule)
-        at_64 = simulate(one, one.shape.generators, one.shape.trainers, steps=6 * one.period + 12)
-        best = best_split(one, one.devices(one.shape), one.shape.trainers, 4 * one.period + 4)
+        steps = 6 * one.period + 12
+        at_64 = simulate(one, one.shape.generators, one.shape.trainers, steps=steps)
+        best = best_split(one, at_64, 4 * one.period + 4, steps=steps)
         rows.append(
             (
                 named(schedule),

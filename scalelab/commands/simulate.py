@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     found = {"split": simulate(setting, shape.generators, shape.trainers, hours=args.hours)}
     if not args.no_search:
         steps = SEARCH_PERIODS * setting.period + 4
-        found["best"] = best_split(setting, setting.devices(shape), shape.trainers, steps)
+        found["best"] = best_split(setting, found["split"], steps, hours=args.hours)
     if args.json:
         print_json({"experiment": resolved.name, **_json(setting), **{k: asdict(f) for k, f in found.items()}})
         return

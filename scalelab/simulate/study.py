@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from scalelab.errors import LabError
@@ -112,33 +113,38 @@ def _figures(setting: SimulationSettings, shape: Shape, history: list[Totals]) -
     )
 
 
-def best_split(setting: SimulationSettings, devices: int, start: int, steps: int) -> Figures:
-    """The split of `devices` with the most steps an hour, by climbing from `start` trainer units.
+def best_split(
+    setting: SimulationSettings, plain: Figures, search_steps: int, *, steps: int = 10**9, hours: float | None = None
+) -> Figures:
+    """The split of a cluster with the most steps an hour, by climbing from the split that it has.
 
     Args:
         setting: what is simulated.
-        devices: what there is; what no whole generator fits into stays empty.
-        start: trainer units to begin with.
-        steps: length of each simulated run.
+        plain: figures of the split that it has, over `steps` or `hours`; what no whole generator fits into stays empty.
+        search_steps: length of each simulated run of the search.
+        steps: length of the run at the split that was found.
+        hours: the same in hours of wall time.
+
+    Returns:
+        Figures of the split that was found, or `plain` if that is no faster over the same time.
     """
-    unit = max(setting.devices_per_generator, setting.devices_per_trainer)
+    devices, unit = plain.devices, max(setting.devices_per_generator, setting.devices_per_trainer)
     groups = setting.shape.groups_per_step
     thin = max(1, min(groups // LEAST_GROUPS, devices // (LEAST_UNITS * unit)))
     small = replace(setting, shape=replace(setting.shape, groups_per_step=groups // thin))
     most = (devices // thin - setting.devices_per_generator) // setting.devices_per_trainer
-    found: dict[int, Figures] = {}
 
+    @cache
     def speed(trainers: int) -> float:
-        if trainers not in found:
-            rest = devices // thin - trainers * setting.devices_per_trainer
-            found[trainers] = simulate(small, rest // setting.devices_per_generator, trainers, steps=steps)
-        return -found[trainers].seconds_per_step
+        rest = devices // thin - trainers * setting.devices_per_trainer
+        return -simulate(small, rest // setting.devices_per_generator, trainers, steps=search_steps).seconds_per_step
 
-    trainers = climb(speed, min(max(1, start // thin), most), 1, most)
-    if thin == 1:
-        return found[trainers]
-    rest = devices - thin * trainers * setting.devices_per_trainer
-    return simulate(setting, rest // setting.devices_per_generator, thin * trainers, steps=steps)
+    trainers = thin * climb(speed, min(max(1, plain.trainers // thin), most), 1, most)
+    generators = (devices - trainers * setting.devices_per_trainer) // setting.devices_per_generator
+    if (generators, trainers) == (plain.generators, plain.trainers):
+        return plain
+    found = simulate(setting, generators, trainers, steps=steps, hours=hours)
+    return min(plain, found, key=lambda figures: figures.seconds_per_step)
 
 
 def climb(speed: Callable[[int], float], start: int, low: int, high: int) -> int:

@@ -104,14 +104,16 @@ def test_climbing_finds_the_top_of_a_hill(low: int, top: int, high: int, start: 
 
 def test_the_best_split_is_that_of_an_exhaustive_search() -> None:
     setting = SimulationSettings(PipelineRL(4), RATES, LogNormal(20, 0.5, 100), SHAPE)
-    best = best_split(setting, 10, 1, 20)
+    best = best_split(setting, simulate(setting, 9, 1, steps=20), 20, steps=20)
     by_hand = [simulate(setting, 10 - trainers, trainers, steps=20) for trainers in range(1, 10)]
     assert best.seconds_per_step == min(figures.seconds_per_step for figures in by_hand)
 
 
 def test_a_large_cluster_is_searched_in_small() -> None:
     setting = SimulationSettings(PipelineRL(2), RATES, LogNormal(20, 0.5, 100), replace(SHAPE, groups_per_step=480))
-    best = best_split(setting, 128, 20, 9)
+    plain = simulate(setting, 108, 20, steps=9)
+    best = best_split(setting, plain, 9, steps=9)
+    assert best.seconds_per_step <= plain.seconds_per_step
     assert best.devices == 128
     for trainers in (best.trainers // 2, best.trainers * 3 // 2, best.trainers * 2):
         assert best.seconds_per_step < 1.05 * simulate(setting, 128 - trainers, trainers, steps=9).seconds_per_step

@@ -223,29 +223,34 @@ class PretendedEngines:
 
 
 class DrawnDecoder:
-    """Sequences whose lengths are known: a heap of the steps at which they end. A request is its length in tokens."""
+    """Sequences whose lengths are known, by the step at which they end. A request is its length in tokens."""
 
     def __init__(self) -> None:
         self._taken = 0
-        self._serial = 0
-        self._ends: list[tuple[int, int, Stream]] = []
+        self._steps: list[int] = []
+        """Heap of the steps at which a sequence ends: there are far fewer of them than sequences."""
+        self._ending: dict[int, list[Stream]] = {}
 
     def start(self, sequence: Stream) -> None:
         """Begin a sequence with the next step."""
-        self._serial += 1
-        heapq.heappush(self._ends, (self._taken + sequence.request, self._serial, sequence))
+        end = self._taken + sequence.request
+        if (ending := self._ending.get(end)) is not None:
+            ending.append(sequence)
+        else:
+            self._ending[end] = [sequence]
+            heapq.heappush(self._steps, end)
 
     def steps_to_end(self) -> int:
         """Steps until the next sequence ends."""
-        return self._ends[0][0] - self._taken
+        return self._steps[0] - self._taken
 
     def advance(self, steps: int) -> list[tuple[Stream, int]]:
-        """Take steps, and return the sequences that ended with the last of them."""
+        """Take steps, and return the sequences that ended with the last of them, in the order of their start."""
         self._taken += steps
-        ended = []
-        while self._ends and self._ends[0][0] <= self._taken:
-            sequence = heapq.heappop(self._ends)[2]
-            ended.append((sequence, sequence.request))
+        ended: list[tuple[Stream, int]] = []
+        while self._steps and self._steps[0] <= self._taken:
+            sequences = self._ending.pop(heapq.heappop(self._steps))
+            ended += [(sequence, sequence.request) for sequence in sequences]
         return ended
 
     def load(self, version: int, weights: Any) -> None:
@@ -253,7 +258,8 @@ class DrawnDecoder:
 
     def forget(self) -> None:
         """Drop all sequences."""
-        self._ends.clear()
+        self._steps.clear()
+        self._ending.clear()
 
     def tokens(self, completion: int) -> int:
         """Tokens of a completion."""
