@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import tempfile
 import time
@@ -116,6 +117,7 @@ def measure_trl(steps: int) -> float | None:
     from datasets import Dataset
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    torch.set_num_threads(os.cpu_count() or 1)  # it is one process: it may have all cores
     torch.manual_seed(0)
     task, rng = MathMiniature(), random.Random(0)
     tokenizer = build_tokenizer((p.text + text for p, text in (task.trace(n) for n in range(1000))), 384)
