@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crash_world import Letters
 
 from scalelab.cli import main
 from scalelab.errors import LabError
@@ -21,6 +20,7 @@ from scalelab.run.base_model import base_tokenizer
 from scalelab.run.session import phrase_ids
 from scalelab.run.work import RolloutWork
 from tasks.types import Prompt
+from tests.helpers.crash_world import Letters
 
 OWN = '''
 from dataclasses import dataclass
