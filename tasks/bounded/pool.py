@@ -149,7 +149,7 @@ class BoundedPool:
 
 
 def _command(service: Service) -> list[str]:
-    """Command line of a worker; in another environment by its file, so that nothing of this one is on the module path."""
+    """Command line of a worker; in another environment by its file, with nothing of this one on the module path."""
     if service.python is not None:
         return [service.python, "-P", str(Path(__file__).with_name("worker.py"))]
     return [sys.executable, "-P", "-m", f"{__package__}.worker"]
