@@ -21,7 +21,7 @@ from scalelab.experiment import Listed, listing
 from scalelab.view.words import plain_text
 
 RUNS = Path("runs")
-"""Where `scalelab run` puts runs."""
+"""Folder of `scalelab run`'s runs."""
 
 FIRST = "quickstart"
 """The experiment that a newcomer is to see first."""

@@ -188,7 +188,7 @@ def compare(
 
 
 SeedDraws = list[tuple[str, Array, Array, Array]]
-"""Of every seed of a recipe: its name, and draws of its pass rate at the common compute, of A and of ln B."""
+"""Name of each seed of a recipe, with draws of its pass rate at the common compute, of A and of ln B."""
 
 
 def _seed_draws(item: Analysis, at: float) -> SeedDraws:

@@ -45,10 +45,10 @@ class Scales:
 
 
 RATE = Scales()
-"""For pass rates and A."""
+"""Scales of the spread between runs, for pass rates and A."""
 
 LOG_B = Scales(unit=8.0)
-"""For ln B: a spread of 0.02 in A goes with one of about 0.16 in ln B, as in the simulations of docs/curves.md."""
+"""Scales of the spread of ln B: 0.02 in A goes with about 0.16 in ln B, as in the simulations of docs/curves.md."""
 
 
 @dataclass(frozen=True)

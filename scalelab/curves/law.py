@@ -29,7 +29,7 @@ from scalelab.curves.fitting.models import SIGMOID, Array, logistic, value
 from scalelab.errors import LabError
 
 COORDINATES = ("R0", "A", "B", "C_mid")
-"""What has a law; R0 and A by their logits, B and C_mid by their logarithms."""
+"""Coordinates that have a law: R0 and A by their logits, B and C_mid by their logarithms."""
 
 CHAINS, ROUNDS, TRIES = 400, 30, 48
 """Chains run side by side, rounds of each before its state is kept, and draws of a run considered in each round."""

@@ -24,7 +24,7 @@ from scalelab.curves.fitting.solver import minimise
 from scalelab.errors import LabError
 
 COORDINATES = ("R0", "A", "B", "C_mid")
-"""What may be shared."""
+"""Coordinates that runs or tasks may share."""
 
 Verdict = Literal["shared", "separate", "undecided"]
 

@@ -15,7 +15,7 @@ LOOK_SECONDS = 0.5
 """Seconds between two looks at the run's folder."""
 
 END_SECONDS = 10.0
-"""How long the page's process may take to end before it is killed."""
+"""Time that the page's process may take to end before it is killed."""
 
 
 @contextmanager

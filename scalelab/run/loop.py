@@ -92,7 +92,7 @@ class Home(Protocol):
     """Checkpoints, and the work between two stretches."""
 
     rests: bool
-    """Whether a stretch ends at every checkpoint: everything in flight is dropped then, and started again."""
+    """True if a stretch ends at every checkpoint: everything in flight is dropped then, and started again."""
 
     def save(self) -> Any:
         """Take a checkpoint of trainer and books as they are now; awaitable until it is taken."""
@@ -134,15 +134,15 @@ class Loop:
     clock: Callable[[], float]
     """Seconds of the world's time."""
     stopping: bool = False
-    """Whether the run was asked to stop."""
+    """True once the run was asked to stop."""
     stepping: bool = False
-    """Whether an optimiser step is under way."""
+    """True while an optimiser step is under way."""
     updating: bool = False
-    """Whether weights are on their way to the engines."""
+    """True while weights are on their way to the engines."""
     behind: bool = False
-    """Whether the engines must get the trainer's weights before they are asked for anything."""
+    """True while the engines must get the trainer's weights before any request."""
     failure: LabError | None = None
-    """Why the run stops, if it does so by itself."""
+    """Reason to stop, if the run stops by itself."""
 
     async def run(self) -> None:
         """Run to the end of the budget, or until asked to stop; the last checkpoint is on the disk when this returns.

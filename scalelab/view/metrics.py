@@ -78,7 +78,7 @@ HELD_OUT = (
     ("Out of memory", "outcomes.memory"),
     ("Verifier errors", "outcomes.error"),
 )
-"""What an evaluation tells beside the pass rate."""
+"""Charts of an evaluation's figures beside the pass rate."""
 
 SKIP = re.compile(
     r"step|version|time|wall.*|compute|flops|completions|.*\.completions|.*outcomes\.(passed|failed)|staleness\.\d+"

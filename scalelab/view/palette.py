@@ -33,7 +33,7 @@ MARKERS = {
     "cross": "X",
     "hexagon": "h",
 }
-"""The same symbols as matplotlib names them."""
+"""Matplotlib's names of the symbols."""
 
 
 def codes(count: int) -> list[dict[str, Any]]:

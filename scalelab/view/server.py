@@ -230,7 +230,7 @@ QUESTIONS: dict[str, Callable[[Keeper, Request], Any]] = {
     "/api/prompt/{run}": _prompt,
     "/api/prompts/{run}": _prompts,
 }
-"""What can be asked about one run."""
+"""Questions that can be asked about one run."""
 
 
 def _run(keeper: Keeper, request: Request) -> Any:

@@ -23,13 +23,13 @@ from tasks.bounded.worker import Setup
 from tasks.errors import TaskError
 
 START_SECONDS = 120.0
-"""How long a worker may take to start (SymPy takes seconds on an idle machine, a minute on a crowded one)."""
+"""Time that a worker may take to start (SymPy takes seconds on an idle machine, a minute on a crowded one)."""
 
 CROWDED = 10.0
 """Wall seconds that a second of processor time may take before a silent worker is killed from outside."""
 
 GRACE_SECONDS = 5.0
-"""How long a killed process may take to go, and a worker to fork its next child."""
+"""Time that a killed process may take to go, and a worker to fork its next child."""
 
 CLEAN = {"PYTHONPATH": str(Path(__file__).parents[__name__.count(".")]), "PYTHONWARNINGS": "ignore"}
 """An environment without anything of the caller's."""

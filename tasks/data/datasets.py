@@ -26,7 +26,7 @@ class DatasetTask(ABC):
     """A data set of the table in `tasks.data.hub` as a task; use `MathDataset` or `CodeDataset`."""
 
     dataset: str
-    """Its name in the table."""
+    """Name of the data set in the table."""
 
     name: str = ""
     """Task name, in prompt ids, weights and curves; empty is the data set's."""
@@ -38,7 +38,7 @@ class DatasetTask(ABC):
     """Commit on the hub; None is the table's, or else the commit of the first use (`tasks.data.loading`)."""
 
     template: str | None = None
-    """What is asked, around `{problem}`, markers of a chat and all; None is the plain request for the kind."""
+    """Text around `{problem}`, markers of a chat included; None is the plain request for the kind."""
 
     chat: bool = False
     """Ask as a user's message in the model's own chat template instead of as plain text."""
@@ -206,7 +206,7 @@ class CodeDataset(DatasetTask):
     """Problems with tests, such as `deepcoder`, graded by `tasks.code.verifier` in the sandbox."""
 
     since: str = ""
-    """Of a dated set (LiveCodeBench), the first day `YYYY-MM-DD` that counts."""
+    """First day `YYYY-MM-DD` that counts, for a dated set (LiveCodeBench)."""
 
     until: str = "9999-12-31"
     """And the last."""

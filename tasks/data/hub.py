@@ -134,7 +134,7 @@ SOURCES: dict[str, Source] = {
 }
 
 DOWNSTREAM = ("aime_24", "aime_25", "math_500", "livecodebench")
-"""What a trained model is judged by (ScaleRL A.3); training sets are decontaminated against these."""
+"""Tests of trained models (ScaleRL A.3); training sets are decontaminated against these."""
 
 
 def source(name: str) -> Source:

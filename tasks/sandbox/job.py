@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from tasks.errors import TaskError
 
 Ending = Literal["exited", "signalled", "timeout", "output", "prelude"]
-"""How a child ended: by itself, by a signal that was not ours, killed for its time or for its output, or before the
+"""The end of a child: by itself, by a signal that was not ours, killed for its time or for its output, or before the
 program because the prelude failed."""
 
 CROWDED = 5

@@ -25,14 +25,14 @@ SIGMOID_ODDS = 0.6
 """Probability of the sigmoid before the points are seen."""
 
 OTHER_ODDS = {"fast": 0.4, "Gompertz": 0.2, "slow": 0.2, "two rises": 0.2}
-"""How the other kinds share the rest. With these, intervals of simulated runs that do follow a sigmoid hold a few
+"""Shares of the other kinds in the rest. With these, intervals of simulated runs that do follow a sigmoid hold a few
 points more often than they say, and those of other shapes about as often (docs/curves.md)."""
 
 INNER = 0.65
 """Share of the level whose interval of the sigmoid is always inside the interval reported."""
 
 GRID_Z = np.linspace(-40, 40, 4001)
-"""Where a rise is tabled to invert it."""
+"""Points at which a rise is tabled to invert it."""
 
 
 class Rise(Sigmoid):

@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 AXES = {"completions": "completions", "tokens": "tokens", "flops": "FLOPs", "step": "steps", "wall_seconds": "seconds"}
-"""What a run logs beside compute that curves can be drawn against, and its unit."""
+"""Quantities beside compute that curves can be drawn against, and their units."""
 
 
 @dataclass(frozen=True)

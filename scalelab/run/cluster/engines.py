@@ -125,7 +125,7 @@ class Place:
     index: int
     actor: Any
     weights: Weights | None
-    """What it holds; None while it starts again."""
+    """Weights that it holds; None while it starts again."""
     life: int = 0
     stats: dict[str, float] = field(default_factory=dict)
     dealt: list[Request] = field(default_factory=list)
