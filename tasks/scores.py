@@ -27,6 +27,11 @@ class Score:
 def mean_at_k(rewards: Sequence[Sequence[float]]) -> Score:
     """Mean reward of a completion: the expected pass rate (ScaleRL §2.1 uses k = 16).
 
+    Completions of one prompt are alike, so they do not count as independent samples: with the prompts' own means m_p,
+    the error is sqrt(Σ_p (m_p − mean)² / (P − 1) / P). It is the cluster-robust error of Miller, *Adding Error Bars to
+    Evals* (arXiv 2411.00640, §2.2) with the factor P / (P − 1) for few clusters, and it says how far another draw of
+    prompts *and* completions might land.
+
     Args:
         rewards: per prompt, the 0/1 reward of each of its completions.
 

@@ -1,6 +1,6 @@
 """Evaluation on held-out prompts: mean@k with its standard error.
 
-Pure arithmetic, no engine. Axes: `_P` prompts, `_K` completions of each.
+Pure arithmetic, no engine.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
+from tasks.scores import mean_at_k
 
 
 @dataclass(frozen=True)
@@ -77,33 +78,15 @@ def _evaluate_task(task: str, rollouts: list[Rollout]) -> TaskEvaluation:
             f"takes two or more prompts with equally many" + (f"; the verifier failed: {failed}" if failed else "")
         )
     graded = [rollout for rollout in rollouts if rollout.prompt_id in rewards]
-    pass_rate, stderr = mean_at_k(np.array(list(rewards.values()), np.float64))
+    score = mean_at_k(list(rewards.values()))
     return TaskEvaluation(
         task=task,
         n_prompts=len(rewards),
         k=sizes.pop(),
-        pass_rate=pass_rate,
-        stderr=stderr,
+        pass_rate=score.value,
+        stderr=score.stderr,
         truncated=float(np.mean([one.truncated for one in graded])),
         interrupted=float(np.mean([one.interrupted for one in graded])),
         outcomes=dict(Counter(one.outcome for one in rollouts)),
         mean_length=float(np.mean([len(one.completion_ids) for one in graded])),
     )
-
-
-def mean_at_k(rewards_PK: np.ndarray) -> tuple[float, float]:
-    """Mean reward and its standard error, clustered by prompt.
-
-    Completions of one prompt are alike, so they do not count as independent samples: with the prompts' own means
-    m_p, the error is sqrt(sum_p (m_p - mean)^2 / (P - 1) / P). It is the cluster-robust error of Miller, *Adding
-    Error Bars to Evals* (arXiv 2411.00640, §2.2) with the factor P / (P - 1) for few clusters, and it says how far
-    another draw of prompts *and* completions might land.
-
-    Args:
-        rewards_PK: [P, K] with P >= 2.
-
-    Returns:
-        The mean and its standard error.
-    """
-    means_P = rewards_PK.mean(axis=1)
-    return float(means_P.mean()), float(means_P.std(ddof=1) / np.sqrt(len(means_P)))

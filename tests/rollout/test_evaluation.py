@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
-from scalelab.rollout.evaluation import evaluate, mean_at_k
+from scalelab.rollout.evaluation import evaluate
+from tasks.scores import mean_at_k
 
 rewards = st.integers(2, 8).flatmap(
     lambda prompts: st.integers(1, 5).flatmap(
@@ -28,17 +29,19 @@ def test_error_is_the_cluster_robust_error_of_the_literature(rewards: list[list[
     mean = sum(reward for _, reward in samples) / len(samples)
     covariance = sum((a - mean) * (b - mean) for p, a in samples for q, b in samples if p == q) / len(samples) ** 2
     slow = math.sqrt(covariance * len(rewards) / (len(rewards) - 1))
-    assert mean_at_k(np.array(rewards)) == pytest.approx((mean, slow), abs=1e-7)  # the slow root of rounding errors
+    score = mean_at_k(rewards)
+    assert (score.value, score.stderr) == pytest.approx((mean, slow), abs=1e-7)  # the slow root of rounding errors
 
 
 def test_error_of_single_samples_is_the_textbook_one() -> None:
     rewards_P1 = np.random.default_rng(0).random((200, 1))
-    assert mean_at_k(rewards_P1)[1] == pytest.approx(rewards_P1.std(ddof=1) / math.sqrt(200))
+    assert mean_at_k(rewards_P1.tolist()).stderr == pytest.approx(rewards_P1.std(ddof=1) / math.sqrt(200))
 
 
 def test_copies_of_a_completion_leave_the_error_as_it_is() -> None:
     rewards_P1 = np.random.default_rng(1).random((50, 1))
-    assert mean_at_k(np.repeat(rewards_P1, 16, axis=1)) == pytest.approx(mean_at_k(rewards_P1))
+    one, many = mean_at_k(rewards_P1.tolist()), mean_at_k(np.repeat(rewards_P1, 16, axis=1).tolist())
+    assert (many.value, many.stderr) == pytest.approx((one.value, one.stderr))
 
 
 def rollout(
