@@ -45,9 +45,9 @@ class Books:
     """Groups started since the beginning."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Groups left out of training and made up for by others, by reason."""
-    measured: int = -1
+    evaluated: int = -1
     """Version of the last evaluation that is written down."""
-    measure_from: int | None = None
+    evaluate_from: int | None = None
     """The next evaluation is of the first weights that are at least this version."""
     completions: int = 0
     """Completions trained on."""
@@ -105,8 +105,8 @@ class Books:
             "ledger": self.ledger.state_dict(),
             "drawn": self.drawn,
             "dropped": dict(self.dropped),
-            "measured": self.measured,
-            "measure_from": self.measure_from,
+            "measured": self.evaluated,
+            "measure_from": self.evaluate_from,
             "counts": [self.completions, self.tokens, self.generated],
             "groups": {
                 name: {"prompt": asdict(group.prompt), "rollouts": len(waiting.get(name, ()))}
@@ -141,7 +141,7 @@ class Books:
         self.schedule.load_state_dict(schedule)
         self.sampler.load_state_dict(state["sampler"])
         self.drawn, self.dropped = state["drawn"], Counter(state["dropped"])
-        self.measured, self.measure_from = state["measured"], state["measure_from"]
+        self.evaluated, self.evaluate_from = state["measured"], state["measure_from"]
         self.completions, self.tokens, self.generated = state["counts"]
         self.ledger.at_least(state["ledger"])
 

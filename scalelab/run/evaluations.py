@@ -68,7 +68,7 @@ class InFlightEvaluation:
     @property
     def holds_draws(self) -> bool:
         """True until the base model is evaluated: its evaluation has the engines alone."""
-        return self.books.measured < 0
+        return self.books.evaluated < 0
 
     @property
     def holds_weights(self) -> bool:
@@ -77,16 +77,16 @@ class InFlightEvaluation:
 
     def due(self, version: int) -> None:
         """Ask for an evaluation of these weights, or of the first later ones."""
-        if self.books.measured < version:
-            self.books.measure_from = version
+        if self.books.evaluated < version:
+            self.books.evaluate_from = version
 
     def awaits(self, updating: bool) -> bool:
         """True while weights that an evaluation waits for are on their way: no later ones overtake them."""
-        return self.books.measure_from is not None and updating
+        return self.books.evaluate_from is not None and updating
 
     def done(self, version: int) -> bool:
         """True if these weights are evaluated."""
-        return self.books.measured >= version
+        return self.books.evaluated >= version
 
     async def serve(self) -> None:
         """Evaluate what is due, until cancelled.
@@ -94,7 +94,7 @@ class InFlightEvaluation:
         Waits for: weights of the version that is due, in the engines. Produces: evaluations.
         """
         self.running = False
-        if self.books.measured < 0:
+        if self.books.evaluated < 0:
             self.due(self.books.version)
         while True:
             await self.changes.until(self._ready, "an evaluation to be due")
@@ -105,9 +105,9 @@ class InFlightEvaluation:
                 measuring = [group.create_task(self._measure(prompt, spent.version)) for prompt in self.held_out]
             self.charge()
             self.record(spent, [rollout for task in measuring for rollout in task.result()])
-            self.running, self.books.measured = False, spent.version
-            if self.books.measure_from is not None and self.books.measure_from <= spent.version:
-                self.books.measure_from = None
+            self.running, self.books.evaluated = False, spent.version
+            if self.books.evaluate_from is not None and self.books.evaluate_from <= spent.version:
+                self.books.evaluate_from = None
             self.changes.notify()
 
     async def _measure(self, prompt: Prompt, version: int) -> list[Rollout]:
@@ -118,7 +118,7 @@ class InFlightEvaluation:
         return self.work.rollouts(prompt, completions, verdicts)
 
     def _ready(self) -> bool:
-        due = self.books.measure_from
+        due = self.books.evaluate_from
         return not (self.running or self.updating()) and due is not None and self.engines.version >= due
 
 
@@ -139,7 +139,7 @@ class EvaluationAtRest:
 
     def due(self, version: int) -> None:
         """Keep the trainer's weights, which are of this version."""
-        if self.books.measured < version and not self.done(version):
+        if self.books.evaluated < version and not self.done(version):
             self.kept.append((Spent.of(self.books, version, self.clock()), self.keep(version)))
 
     def awaits(self, updating: bool) -> bool:
@@ -148,7 +148,7 @@ class EvaluationAtRest:
 
     def done(self, version: int) -> bool:
         """True if these weights are evaluated, or kept for that."""
-        return self.books.measured >= version or any(spent.version == version for spent, _ in self.kept)
+        return self.books.evaluated >= version or any(spent.version == version for spent, _ in self.kept)
 
     async def serve(self) -> None:
         """Do nothing until cancelled; `rest` evaluates."""
@@ -157,5 +157,5 @@ class EvaluationAtRest:
         """Evaluate all weights that are kept."""
         for spent, weights in self.kept:
             self.record(spent, await self.measure(spent, weights))
-            self.books.measured = spent.version
+            self.books.evaluated = spent.version
         self.kept.clear()

@@ -222,18 +222,6 @@ class RunFolder:
         if self._trackers:
             self._trackers.evaluation([record])
 
-    def add_measurement(self, step: int, records: Iterable[dict[str, Any]], rollouts: Iterable[dict[str, Any]]) -> None:
-        """Write an evaluation: its completions first, since its lines mark it as done.
-
-        Args:
-            step: the optimiser step that was measured.
-            records: a line per task.
-            rollouts: a row per completion.
-        """
-        self.keep_rollouts(f"step_{step:06d}", rollouts)
-        for record in records:
-            self.add_evaluation(record)
-
     def add_wall(self, record: dict[str, Any]) -> None:
         """Write a record's wall-clock times, for a run on a simulated clock."""
         self.wall.write(record)
@@ -285,7 +273,7 @@ class RunFolder:
         hours = [record["compute_by_role"] for record in records if "compute_by_role" in record]
         return max(hours, key=lambda by_role: sum(by_role.values()), default={})
 
-    def measured(self) -> list[int]:
+    def evaluated_steps(self) -> list[int]:
         """Steps that were evaluated."""
         return sorted({record["step"] for record in read_lines(self.evals.path)})
 

@@ -80,7 +80,7 @@ class Journal:
         worked = {kind: busy[kind] - self._busy[kind] for kind in busy}
         total = sum(worked.values())
         share = worked["eval"] / total if total > 0 else 0.0
-        if self._books.measured < 0 and not self._simulated:  # nothing is trained on before the base model is measured
+        if self._books.evaluated < 0 and not self._simulated:  # nothing is trained on before the base model is measured
             share = 1.0
         self._books.ledger.advance(now - self._charged, evaluation_share=share, trainer_idle=not stepping)
         self._charged, self._busy = now, busy
@@ -147,7 +147,7 @@ class Journal:
         for record in records:
             self._folder.add_evaluation(self._with_clock(record, wall))
         prune_completions(self._folder.path, self._run.retention)
-        self._progress.measured(records)
+        self._progress.evaluated(records)
 
     def _flops(self, spent: Spent) -> float:
         """Arithmetic behind a policy: 6 N a token trained on, 2 N a token generated, for N active parameters.

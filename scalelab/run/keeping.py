@@ -86,9 +86,9 @@ class Keeper:
         try:
             books.restore(chosen.state or self._first, self._root, self._say)
             undone = self._folder.go_back(books.version, [task.name for task in self._run.tasks])
-            books.measured = max([books.measured, *self._folder.measured()])
-            if books.measure_from is not None and books.measure_from <= books.measured:
-                books.measure_from = None
+            books.evaluated = max([books.evaluated, *self._folder.evaluated_steps()])
+            if books.evaluate_from is not None and books.evaluate_from <= books.evaluated:
+                books.evaluate_from = None
         except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
             raise LabError(
                 f"the lines of {self._folder.path} or the state of its checkpoint are not what this version writes "

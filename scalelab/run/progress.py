@@ -157,7 +157,7 @@ class Progress:
         yield advance
         self._screen.clear()
 
-    def measured(self, records: Sequence[dict[str, Any]]) -> None:
+    def evaluated(self, records: Sequence[dict[str, Any]]) -> None:
         """Print an evaluation, one task beside the other.
 
         Args:

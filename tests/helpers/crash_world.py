@@ -170,7 +170,7 @@ class Quiet:
         """Remember a line."""
         self.said.append(line)
 
-    def measured(self, records: Any) -> None:
+    def evaluated(self, records: Any) -> None:
         """Do nothing."""
 
 

@@ -251,7 +251,7 @@ class World:
         self.went_back.append(version)
         self.trained = [(step, names) for step, names in self.trained if step <= version]
         self.measured = [step for step in self.measured if step <= version]
-        self.books.measured = max([self.books.measured, *self.measured])
+        self.books.evaluated = max([self.books.evaluated, *self.measured])
 
     # What must hold at the end.
 

@@ -65,15 +65,22 @@ def write_checkpoint(folder: RunFolder, step: int) -> Path:
     return path
 
 
+def add_evaluation(folder: RunFolder, step: int) -> None:
+    """Write an evaluation as the journal does: its completions, then its lines."""
+    folder.keep_rollouts(f"step_{step:06d}", rows(step))
+    for line in evaluation_lines(step):
+        folder.add_evaluation(line)
+
+
 def write_run(path: Path, steps: int = 6) -> Path:
     """A run that was evaluated at 0 and every third step, with a checkpoint after every second."""
     folder = RunFolder(path)
     folder.begin("Run.seed = 3\n", status="interrupted", held_out=dict.fromkeys(TASKS, 2))
-    folder.add_measurement(0, evaluation_lines(0), rows(0))
+    add_evaluation(folder, 0)
     for step in range(1, steps + 1):
         folder.add_step(step_line(step))
         if step % 3 == 0:
-            folder.add_measurement(step, evaluation_lines(step), rows(step))
+            add_evaluation(folder, step)
         if step % 2 == 0:
             write_checkpoint(folder, step)
     folder.close()

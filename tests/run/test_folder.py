@@ -99,20 +99,6 @@ def test_a_configuration_that_was_cut_off_is_not_taken_for_the_runs(tmp_path: Pa
         check_config(tmp_path, read_run_manifest(tmp_path))
 
 
-def test_an_evaluations_lines_come_after_its_completions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = RunFolder(tmp_path)
-    seen: list[bool] = []
-    add = folder.evals.write
-    monkeypatch.setattr(
-        folder.evals,
-        "write",
-        lambda record: (seen.append((tmp_path / "rollouts/step_000004.parquet").exists()), add(record)),
-    )
-    folder.add_measurement(4, [{"step": 4, "task": "math"}, {"step": 4, "task": "code"}], [{"task": "math"}])
-    folder.close()
-    assert seen == [True, True]
-
-
 def test_undone_lines_are_moved_once_however_often_a_return_is_broken_off(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for step in (1, 2, 3):

@@ -77,7 +77,7 @@ def test_a_run_stopped_at_any_moment_goes_on_as_if_it_had_not_been(
         second = World(folder, schedule, seed + 1)
         second.books.restore(first.kept, folder, print)
         second.trained, second.measured = first.trained, first.measured
-        second.books.measured = max([-1, *first.measured])
+        second.books.evaluated = max([-1, *first.measured])
         second.run()
         second.audit()
 

@@ -92,7 +92,7 @@ def test_a_log_gets_whole_lines_without_control_characters() -> None:
     stream = io.StringIO()
     with Progress(stream) as progress:
         progress.say("line\x1b[2J with a trick\r")
-        progress.measured([record("math", 0.5), record("co[b]de", 0.25)])
+        progress.evaluated([record("math", 0.5), record("co[b]de", 0.25)])
         progress.show(status(3))
     first, second = stream.getvalue().splitlines()
     assert first == "line�[2J with a trick�"
@@ -138,7 +138,7 @@ def on_a_terminal() -> str:
             advance(5, "loss 0.5")
         for step, rate in ((0, 0.1), (20, 0.4), (40, 0.3)):
             now[0] += 1
-            progress.measured([record("co[b]de", rate, step)])
+            progress.evaluated([record("co[b]de", rate, step)])
             progress.show(status(step, compute=step / 40, hours=4.0, evaluated=(1, 2)))
     return stream.getvalue()
 

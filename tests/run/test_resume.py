@@ -84,7 +84,7 @@ def test_after_going_back_every_step_stands_once_and_nothing_is_gone(tmp_path: P
         *((0, "a"), (0, "b"), (3, "a"), (3, "b"))
     ], "an evaluation of which one task is missing is measured again"
     assert read_lines(tmp_path / "alarms.jsonl") == []
-    assert folder.measured() == [0, 3]
+    assert folder.evaluated_steps() == [0, 3]
     undone = read_lines(tmp_path / "undone.jsonl")
     assert [(line["file"], line["step"]) for line in undone if line["file"] == "metrics.jsonl"] == [
         *(("metrics.jsonl", 6), ("metrics.jsonl", 7))

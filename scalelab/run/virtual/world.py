@@ -293,7 +293,7 @@ class VirtualRun:
             clock=loop.time,
         )
         attach(self.loop)
-        if self.books.measured < 0:
+        if self.books.evaluated < 0:
             self._evaluation.due(0)
             await self._evaluation.rest()
             self._journal.begin()
