@@ -1,12 +1,14 @@
 """Measure how good the fits of scalelab.curves are, and rewrite the tables in docs/curves.md.
 
 python tools/bench_curves.py                 everything, about ten minutes of one core
-python tools/bench_curves.py --only speed    one part: paper, forecast, calibration, speed
+python tools/bench_curves.py --only speed    one part, such as paper, calibration or speed
 python tools/bench_curves.py --runs 50       fewer simulated runs, for a look
 
-Coverage over the families of runs goes on where it stopped: every simulated run is a line in the folder `--kept`.
+Coverage over the families of runs, win probabilities and the rule that ends runs early go on where they stopped: every
+simulated run or sweep is a line in the folder `--kept`, and `--runs 0` makes the tables of what is there.
 
 python tools/bench_curves.py --only coverage --runs 300 --families Gompertz seeds
+python tools/bench_curves.py --only wins --only stopping --runs 100
 """
 # ruff: noqa: E402 - the number of threads is set before NumPy loads: all figures are for one core
 
@@ -25,8 +27,10 @@ from pathlib import Path
 
 from curve_tables.calibration import calibration_section
 from curve_tables.coverage import coverage_section, families_matching, run_family
+from curve_tables.laws import law_section
 from curve_tables.paper import forecast_section, paper_section
 from curve_tables.speed import speed_section
+from curve_tables.sweeps import COMPARED, POWER, STOPPED, kinds_matching, run_kind, stopping_section, wins_section
 from sections import replace_section
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "curves.md"
@@ -42,6 +46,27 @@ def coverage(runs: int, words: list[str], folder: Path) -> str:
     return coverage_section(folder)
 
 
+def sweeps(kinds: list[str], runs: int, words: list[str], folder: Path) -> None:
+    """Simulate what is missing of some kinds of sweeps, a quarter of each at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in range(1, 5):
+        for name in kinds_matching(words, kinds):
+            run_kind(name, runs * part // 4, folder)
+            print(f"{name}: {runs * part // 4} sweeps", file=sys.stderr)
+
+
+def wins(runs: int, words: list[str], folder: Path) -> str:
+    """The tables of win probabilities and power."""
+    sweeps([*COMPARED, *POWER], runs, words, folder)
+    return wins_section(folder)
+
+
+def stopping(runs: int, words: list[str], folder: Path) -> str:
+    """The table of what ending losers costs and saves."""
+    sweeps([*STOPPED], runs, words, folder)
+    return stopping_section(folder)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sections: dict[str, Callable[[], str]] = {
@@ -49,11 +74,16 @@ def main() -> None:
         "forecast": forecast_section,
         "calibration": lambda: calibration_section(args.runs),
         "coverage": lambda: coverage(args.runs, args.families, args.kept),
+        "wins": lambda: wins(args.runs, args.families, args.kept),
+        "stopping": lambda: stopping(args.runs, args.families, args.kept),
+        "law": lambda: law_section(args.runs),
         "speed": speed_section,
     }
     parser.add_argument("--only", choices=tuple(sections), action="append", help="one part; repeat for more")
-    parser.add_argument("--runs", type=int, default=500, metavar="N", help="simulated runs of the calibration")
-    parser.add_argument("--families", nargs="+", default=[], metavar="WORD", help="only families with such a name")
+    parser.add_argument("--runs", type=int, default=500, metavar="N", help="simulated runs, or sweeps, of each kind")
+    parser.add_argument(
+        "--families", nargs="+", default=[], metavar="WORD", help="only families, or kinds of sweeps, with such a name"
+    )
     parser.add_argument("--kept", type=Path, default=Path("runs/bench_curves"), help="folder of the simulated runs")
     args = parser.parse_args()
     for name, section in sections.items():

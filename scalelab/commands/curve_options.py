@@ -92,7 +92,7 @@ def column_names(args: argparse.Namespace) -> dict[str, str]:
 def fit_options(args: argparse.Namespace, method: str = "joint") -> Options:
     """The fit's options from the arguments."""
     from scalelab.curves import Options
-    from scalelab.curves.fitting.prior import DEFAULT
+    from scalelab.curves.fitting.noise import DEFAULT
 
     return Options(
         method=method,  # type: ignore[arg-type]  # Options checks it

@@ -27,8 +27,8 @@ from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
 
 if TYPE_CHECKING:
-    from scalelab.curves.allocation import Proposal
-    from scalelab.curves.law import Forecast, Law, Left
+    from scalelab.curves.design import Proposal
+    from scalelab.curves.law import Law, Left, PlaceForecast
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from scalelab.curves import analyse_all, pool_seeds
-    from scalelab.curves.allocation import allocate, grid_of
+    from scalelab.curves.design import allocate, grid_of
     from scalelab.curves.law import law_of, leave_one_out
     from scalelab.curves.reading.sources import read_places
 
@@ -120,11 +120,11 @@ def _print(
     at: float,
     unit: str,
     left: list[Left],
-    forecasts: list[Forecast],
+    forecasts: list[PlaceForecast],
     proposals: list[Proposal],
     budget: bool,
 ) -> None:
-    from scalelab.curves.allocation import label
+    from scalelab.curves.design import label
     from scalelab.report.tables import with_interval
 
     print(f"{task or 'all'}: {len(law.places)} runs\n")
@@ -153,7 +153,7 @@ def _print(
     print()
 
 
-def _cells(one: Forecast) -> list[str]:
+def _cells(one: PlaceForecast) -> list[str]:
     from scalelab.report.tables import with_interval
 
     cells = [with_interval(one.parameters[name], one.intervals[name]) for name in ("A", "B", "C_mid")]
@@ -170,7 +170,7 @@ def _left_row(one: Left) -> list[str]:
 
 
 def _as_json(
-    law: Law, at: float, left: list[Left], forecasts: list[Forecast], proposals: list[Proposal]
+    law: Law, at: float, left: list[Left], forecasts: list[PlaceForecast], proposals: list[Proposal]
 ) -> dict[str, Any]:
     return {
         "axes": list(law.axes),

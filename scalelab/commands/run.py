@@ -58,6 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end members early that by their forecast cannot win (docs/experiments.md)",
     )
     parser.add_argument(
+        "--stop-error",
+        type=float,
+        default=0.05,
+        metavar="P",
+        help="largest chance that --stop-losers ends the best (default 0.05)",
+    )
+    parser.add_argument(
         "--resume",
         action="store_true",
         help="go on with a run that was broken off: EXPERIMENT is its folder, or --out names it (docs/run.md)",
@@ -213,7 +220,9 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
     [(address, device), *more] = clusters
     together = not more and address is not None and len(members) > 1
     devices = cluster_devices(address, device) if together else None
-    options = SweepOptions(args.hours, args.stop_losers, devices, args.jobs or 1)
+    if not 0 < args.stop_error < 1:
+        raise LabError(f"--stop-error {args.stop_error:g} is no probability: give one between 0 and 1, such as 0.05")
+    options = SweepOptions(args.hours, args.stop_losers, args.stop_error, devices, args.jobs or 1)
     outcomes = Sweep(members, options, lambda line: print(line, file=sys.stderr, flush=True)).run()
     root = args.out or Path(*members[0].path.parts[:2])  # runs/FAMILY
     measured = [outcome for outcome in outcomes if outcome.member.evaluations()]

@@ -20,12 +20,11 @@ import numpy as np
 from scalelab.curves.analysis import MARGIN, Analysis
 from scalelab.curves.data import same_unit
 from scalelab.curves.fitting.intervals import Interval, around, equal_tailed
-from scalelab.curves.fitting.joint import Fit, FitError, fit_curve
+from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.models import SIGMOID, Array, value
-from scalelab.curves.fitting.posterior import Draws, posterior
-from scalelab.curves.fitting.problem import make_problem
-from scalelab.curves.fitting.solver import minimise
-from scalelab.curves.hierarchy import LOG_B, RATE, Effects, Runs, recipe_effects
+from scalelab.curves.fitting.problem import make_problem, minimise
+from scalelab.curves.forecast import Crossing, crossings
+from scalelab.curves.hierarchy import LOG_B, RATE, Effects, SeedDraws, recipe_effects, runs_of, seed_draws
 from scalelab.errors import LabError
 
 TieRule = Literal["margin", "overlap"]
@@ -101,27 +100,6 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Crossing:
-    """Crossing of two runs' curves.
-
-    Attributes:
-        first: a run.
-        second: another.
-        probability: that one is ahead where it is ahead most probably, and the other where that is.
-        compute: median compute of the crossing; None unless each is ahead somewhere with `LEAD`.
-        interval: its interval, given that they cross.
-        leader_before: who is probably ahead before it.
-    """
-
-    first: str
-    second: str
-    probability: float
-    compute: float | None
-    interval: Interval | None
-    leader_before: str
-
-
-@dataclass(frozen=True)
 class Comparison:
     """The runs of one task, best first.
 
@@ -182,55 +160,9 @@ def compare(
     tasks = list(dict.fromkeys(item.fit.curve.task for item in analyses))
     by_task = {task: [item for item in analyses if item.fit.curve.task == task] for task in tasks}
     common = {task: min(item.fit.window[1] for item in found) if at is None else at for task, found in by_task.items()}
-    seeds = {task: [_seed_draws(item, common[task]) for item in found] for task, found in by_task.items()}
-    pilots = [_seed_draws(item, item.fit.window[1]) for item in spread_from]
+    seeds = {task: [seed_draws(item, common[task]) for item in found] for task, found in by_task.items()}
+    pilots = [seed_draws(item, item.fit.window[1]) for item in spread_from]
     return [_compare_task(task, by_task[task], seeds, pilots, tie, margin, common[task], run_spread) for task in tasks]
-
-
-SeedDraws = list[tuple[str, Array, Array, Array]]
-"""Name of each seed of a recipe, with draws of its pass rate at the common compute, of A and of ln B."""
-
-
-def _seed_draws(item: Analysis, at: float) -> SeedDraws:
-    """Draws of every seed's own curve; a seed whose points carry no curve is left out."""
-    curve = item.fit.curve
-    if len(curve.seeds) == 1:
-        return [(curve.seeds[0], *_quantities(item.curve_draws(), item, at))]
-    found = []
-    for index, name in enumerate(curve.seeds):
-        try:
-            fit = fit_curve(curve.select(curve.seed_N == index), since=0, prior=item.fit.prior, r0=item.fit.fixed_r0)
-        except FitError:
-            continue
-        found.append((name, *_quantities(posterior(fit, fit.prior, size=1500, quick=True), None, at)))
-    return found
-
-
-def _quantities(draws: Draws, item: Analysis | None, at: float) -> tuple[Array, Array, Array]:
-    """Pass rate at some compute, A and ln B; beyond the points other shapes count as well."""
-    rate_M = draws.value([at])[:, 0]
-    if item is not None and item.shapes is not None and at > 1.05 * item.fit.window[1]:
-        rate_M = item.shapes.value([at])[:, 0]
-    return rate_M, draws.theta_MP[:, 1], draws.theta_MP[:, 2]
-
-
-def _runs(recipes: Sequence[str], seeds: Sequence[SeedDraws], quantity: int) -> Runs:
-    """One number of every run: median, and the standard deviation that the middle of its draws agrees with."""
-    names = [name for found in seeds for name, *_ in found]
-    paired = {name: index for index, name in enumerate(dict.fromkeys(names)) if name and names.count(name) > 1}
-    rows = [
-        (at, paired.get(name, -1), np.quantile(drawn[quantity], [0.1, 0.5, 0.9]))
-        for at, found in enumerate(seeds)
-        for name, *drawn in found
-    ]
-    ends = np.array([ends for _, _, ends in rows])
-    return Runs(
-        value_X=ends[:, 1],
-        error_X=np.maximum((ends[:, 2] - ends[:, 0]) / 2.563, 1e-6),  # 80 % of a normal are 2.563 deviations wide
-        recipe_X=np.array([at for at, _, _ in rows]),
-        seed_X=np.array([seed for _, seed, _ in rows]),
-        recipes=tuple(recipes),
-    )
 
 
 def _compare_task(
@@ -258,12 +190,12 @@ def _compare_task(
 
     def effects(quantity: int, pooled: bool = True) -> Effects:
         elsewhere = [
-            _runs([str(index) for index in range(len(members))], members, quantity)
+            runs_of([str(index) for index in range(len(members))], members, quantity)
             for key, members in several.items()
             if members and (key != task or (members is several.get("") and pilots))
         ]
         return recipe_effects(
-            _runs(names, seeds[task], quantity),
+            runs_of(names, seeds[task], quantity),
             LOG_B if quantity == 2 else RATE,
             spread=spread if quantity < 2 else None,
             borrowed=elsewhere,
@@ -294,7 +226,7 @@ def _compare_task(
         task=task,
         at=float(at),
         entries=entries,
-        crossings=_crossings([entry.analysis for entry in ranked]),
+        crossings=crossings([entry.analysis for entry in ranked]),
         notes=_notes(entries, rates, at, spread, measured),
         spread=(float(np.median(rates.spread_M)), equal_tailed(rates.spread_M, level)),
         shared=(float(np.median(shared_M)), equal_tailed(shared_M, level)) if shared_M.any() else None,
@@ -402,66 +334,6 @@ def _at_common_A(item: Analysis, A: float) -> tuple[float, Interval]:
     u_N = make_problem(fit.curve, SIGMOID, fit.fixed_r0, fit.prior)[0].u_N
     rate_MN = value(SIGMOID, draws.theta_MP[chosen_M], u_N)
     return B, around(np.exp(refit_at(fit, A, rate_MN)[:, 2]), B, item.level)
-
-
-LEAD = 0.8
-"""Probability of being ahead that counts as a lead where crossings are looked for."""
-
-
-def crossing(first: Analysis, second: Analysis, size: int = 1000) -> Crossing:
-    """Crossing of two curves on a logarithmic grid, from the first evaluation to a hundred times the compute."""
-    return _crossings([first, second], size)[0]
-
-
-def _crossings(items: Sequence[Analysis], size: int = 1000) -> tuple[Crossing, ...]:
-    """The crossings of every pair."""
-    if len(items) < 2:
-        return ()
-    start = max(item.fit.window[0] for item in items)
-    end = 100 * max(item.fit.window[1] for item in items)
-    compute_C = np.geomspace(start, end, 120)
-    drawn = [_spread_out(item.curve_draws(), size).value(compute_C) for item in items]
-    order = np.random.default_rng(0).permutation(min(len(each) for each in drawn))
-    return tuple(
-        _crossing(items[one], items[other], compute_C, drawn[one][: len(order)], drawn[other][order])
-        for one in range(len(items))
-        for other in range(one + 1, len(items))
-    )
-
-
-def _crossing(first: Analysis, second: Analysis, compute_C: Array, one_MC: Array, two_MC: Array) -> Crossing:
-    """A crossing of two curves: each must lead somewhere, or curves that are the same would seem to cross."""
-    ahead_MC = one_MC > two_MC
-    lead_C = ahead_MC.mean(0)
-    top, bottom = int(lead_C.argmax()), int(lead_C.argmin())
-    runs = first.fit.curve.run, second.fit.curve.run
-    crossed_M = ahead_MC[:, top] & ~ahead_MC[:, bottom]
-    before = runs[0] if top < bottom else runs[1]
-    if lead_C[top] < LEAD or lead_C[bottom] > 1 - LEAD or not crossed_M.any():
-        return Crossing(*runs, probability=float(crossed_M.mean()), compute=None, interval=None, leader_before=before)
-    low, high = sorted((top, bottom))
-    between_MC = ahead_MC[crossed_M, low : high + 1]
-    last_M = between_MC.shape[1] - 2 - np.argmax((between_MC[:, 1:] != between_MC[:, :-1])[:, ::-1], axis=1)
-    at_M = np.sqrt(compute_C[low + last_M] * compute_C[low + last_M + 1])
-    return Crossing(
-        *runs,
-        probability=float(crossed_M.mean()),
-        compute=float(np.median(at_M)),
-        interval=equal_tailed(at_M, first.level),
-        leader_before=before,
-    )
-
-
-def _spread_out(draws: Draws, size: int) -> Draws:
-    """Fewer draws, evenly taken."""
-    chosen_M = np.linspace(0, len(draws) - 1, min(size, len(draws))).astype(int)
-    return replace(
-        draws,
-        theta_MP=draws.theta_MP[chosen_M],
-        noise_M=draws.noise_M[chosen_M],
-        spread_M=draws.spread_M[chosen_M],
-        drift_M=draws.drift_M[chosen_M],
-    )
 
 
 def efficiency(fit: Fit, A: float | None = None) -> tuple[Array, Array, Array]:

@@ -1,9 +1,12 @@
-"""Effect of further compute: values with intervals, compute for a target, and advice to extend a run or not."""
+"""Effect of further compute: forecasts, compute for a target, advice to extend a run or not, crossings of curves.
+
+Axes: `_M` draws, `_C` points of compute.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -179,3 +182,84 @@ def _reached(draws: Draws, u_M: Array, tails: Sequence[float]) -> list[float]:
     compute_M = np.where(u_M <= LOG_ZERO, 0.0, np.exp(np.minimum(u_M, 600) + draws.log_reference))
     compute_M[np.isinf(u_M)] = np.inf
     return [float(value) for value in np.quantile(compute_M, tails, method="inverted_cdf")]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Crossing of two runs' curves.
+
+    Attributes:
+        first: a run.
+        second: another.
+        probability: that one is ahead where it is ahead most probably, and the other where that is.
+        compute: median compute of the crossing; None unless each is ahead somewhere with `LEAD`.
+        interval: its interval, given that they cross.
+        leader_before: who is probably ahead before it.
+    """
+
+    first: str
+    second: str
+    probability: float
+    compute: float | None
+    interval: Interval | None
+    leader_before: str
+
+
+LEAD = 0.8
+"""Probability of being ahead that counts as a lead where crossings are looked for."""
+
+
+def crossing(first: Analysis, second: Analysis, size: int = 1000) -> Crossing:
+    """Crossing of two curves on a logarithmic grid, from the first evaluation to a hundred times the compute."""
+    return crossings([first, second], size)[0]
+
+
+def crossings(items: Sequence[Analysis], size: int = 1000) -> tuple[Crossing, ...]:
+    """The crossings of every pair."""
+    if len(items) < 2:
+        return ()
+    start = max(item.fit.window[0] for item in items)
+    end = 100 * max(item.fit.window[1] for item in items)
+    compute_C = np.geomspace(start, end, 120)
+    drawn = [_spread_out(item.curve_draws(), size).value(compute_C) for item in items]
+    order = np.random.default_rng(0).permutation(min(len(each) for each in drawn))
+    return tuple(
+        _crossing(items[one], items[other], compute_C, drawn[one][: len(order)], drawn[other][order])
+        for one in range(len(items))
+        for other in range(one + 1, len(items))
+    )
+
+
+def _crossing(first: Analysis, second: Analysis, compute_C: Array, one_MC: Array, two_MC: Array) -> Crossing:
+    """A crossing of two curves: each must lead somewhere, or curves that are the same would seem to cross."""
+    ahead_MC = one_MC > two_MC
+    lead_C = ahead_MC.mean(0)
+    top, bottom = int(lead_C.argmax()), int(lead_C.argmin())
+    runs = first.fit.curve.run, second.fit.curve.run
+    crossed_M = ahead_MC[:, top] & ~ahead_MC[:, bottom]
+    before = runs[0] if top < bottom else runs[1]
+    if lead_C[top] < LEAD or lead_C[bottom] > 1 - LEAD or not crossed_M.any():
+        return Crossing(*runs, probability=float(crossed_M.mean()), compute=None, interval=None, leader_before=before)
+    low, high = sorted((top, bottom))
+    between_MC = ahead_MC[crossed_M, low : high + 1]
+    last_M = between_MC.shape[1] - 2 - np.argmax((between_MC[:, 1:] != between_MC[:, :-1])[:, ::-1], axis=1)
+    at_M = np.sqrt(compute_C[low + last_M] * compute_C[low + last_M + 1])
+    return Crossing(
+        *runs,
+        probability=float(crossed_M.mean()),
+        compute=float(np.median(at_M)),
+        interval=equal_tailed(at_M, first.level),
+        leader_before=before,
+    )
+
+
+def _spread_out(draws: Draws, size: int) -> Draws:
+    """Fewer draws, evenly taken."""
+    chosen_M = np.linspace(0, len(draws) - 1, min(size, len(draws))).astype(int)
+    return replace(
+        draws,
+        theta_MP=draws.theta_MP[chosen_M],
+        noise_M=draws.noise_M[chosen_M],
+        spread_M=draws.spread_M[chosen_M],
+        drift_M=draws.drift_M[chosen_M],
+    )

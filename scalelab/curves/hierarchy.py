@@ -21,7 +21,10 @@ from itertools import product
 
 import numpy as np
 
+from scalelab.curves.analysis import Analysis
+from scalelab.curves.fitting.joint import FitError, fit_curve
 from scalelab.curves.fitting.models import Array
+from scalelab.curves.fitting.posterior import Draws, posterior
 
 BORROWED = 0.5
 """Weight of what other tasks say about the spread between seeds (a power prior, Ibrahim & Chen 2000)."""
@@ -116,6 +119,52 @@ class Runs:
     def scaled(self, unit: float) -> Runs:
         """The numbers in units of `unit`."""
         return replace(self, value_X=self.value_X / unit, error_X=self.error_X / unit)
+
+
+SeedDraws = list[tuple[str, Array, Array, Array]]
+"""Of every seed of a recipe: its name, and draws of its pass rate at the common compute, of A and of ln B."""
+
+
+def seed_draws(item: Analysis, at: float) -> SeedDraws:
+    """Draws of every seed's own curve; a seed whose points carry no curve is left out."""
+    curve = item.fit.curve
+    if len(curve.seeds) == 1:
+        return [(curve.seeds[0], *quantities(item.curve_draws(), item, at))]
+    found = []
+    for index, name in enumerate(curve.seeds):
+        try:
+            fit = fit_curve(curve.select(curve.seed_N == index), since=0, prior=item.fit.prior, r0=item.fit.fixed_r0)
+        except FitError:
+            continue
+        found.append((name, *quantities(posterior(fit, fit.prior, size=1500, quick=True), None, at)))
+    return found
+
+
+def quantities(draws: Draws, item: Analysis | None, at: float) -> tuple[Array, Array, Array]:
+    """Pass rate at some compute, A and ln B; beyond the points other shapes count as well."""
+    rate_M = draws.value([at])[:, 0]
+    if item is not None and item.shapes is not None and at > 1.05 * item.fit.window[1]:
+        rate_M = item.shapes.value([at])[:, 0]
+    return rate_M, draws.theta_MP[:, 1], draws.theta_MP[:, 2]
+
+
+def runs_of(recipes: Sequence[str], seeds: Sequence[SeedDraws], quantity: int) -> Runs:
+    """One number of every run: median, and the standard deviation that the middle of its draws agrees with."""
+    names = [name for found in seeds for name, *_ in found]
+    paired = {name: index for index, name in enumerate(dict.fromkeys(names)) if name and names.count(name) > 1}
+    rows = [
+        (at, paired.get(name, -1), np.quantile(drawn[quantity], [0.1, 0.5, 0.9]))
+        for at, found in enumerate(seeds)
+        for name, *drawn in found
+    ]
+    ends = np.array([ends for _, _, ends in rows])
+    return Runs(
+        value_X=ends[:, 1],
+        error_X=np.maximum((ends[:, 2] - ends[:, 0]) / 2.563, 1e-6),  # 80 % of a normal are 2.563 deviations wide
+        recipe_X=np.array([at for at, _, _ in rows]),
+        seed_X=np.array([seed for _, seed, _ in rows]),
+        recipes=tuple(recipes),
+    )
 
 
 @dataclass(frozen=True)

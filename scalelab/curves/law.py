@@ -35,6 +35,9 @@ CHAINS, ROUNDS, TRIES = 400, 30, 48
 """Chains run side by side, rounds of each before its state is kept, and draws of a run considered in each round."""
 
 
+PUBLISHED_DRAWS = 2000
+"""Draws that stand for a place of which only parameters are known."""
+
 GRID = np.linspace(-2.5, 3.5, 16), np.linspace(-1, 3, 5)
 """Sizes of τ and of slopes considered, in standard deviations of their logarithms from the median."""
 
@@ -78,14 +81,10 @@ class Place:
 
 
 def place_of(item: Analysis, at: Mapping[str, float]) -> Place:
-    """The place of a fitted run.
-
-    Args:
-        item: a joint sigmoid fit with draws.
-        at: value on every axis.
+    """The place of a fitted run, given its value on every axis.
 
     Raises:
-        LabError: another kind of fit.
+        LabError: the fit is not a joint one of a sigmoid with its posterior.
     """
     draws = item.curve_draws()
     if draws.model is not SIGMOID or draws.origin != "posterior":
@@ -106,7 +105,6 @@ def place_published(
     at: Mapping[str, float],
     parameters: Mapping[str, float],
     stderr: Mapping[str, float],
-    size: int = 2000,
     seed: int = 0,
 ) -> Place:
     """A place of which only fitted parameters are known: normal about them.
@@ -116,7 +114,6 @@ def place_published(
         at: value on every axis.
         parameters: `R0`, `A`, `B`, `C_mid`.
         stderr: standard error of each; those of B and C_mid are relative.
-        size: how many draws stand for it.
         seed: of the random numbers.
     """
     rng = np.random.default_rng(seed)
@@ -124,12 +121,12 @@ def place_published(
     centre_J = np.array([_logit(R0), _logit(A), np.log(B), np.log(C_mid)])
     slope_J = np.array([1 / (R0 * (1 - R0)), 1 / (A * (1 - A)), 1.0, 1.0])
     error_J = slope_J * np.array([stderr[name] for name in COORDINATES])
-    theta_DJ = centre_J + error_J * rng.standard_normal((size, 4))
-    return Place(name, dict(at), theta_DJ, np.zeros(size))
+    theta_DJ = centre_J + error_J * rng.standard_normal((PUBLISHED_DRAWS, 4))
+    return Place(name, dict(at), theta_DJ, np.zeros(PUBLISHED_DRAWS))
 
 
 @dataclass(frozen=True)
-class Forecast:
+class PlaceForecast:
     """The curve of a place that the law foretells.
 
     Attributes:
@@ -161,7 +158,7 @@ class Left:
     """
 
     name: str
-    forecast: Forecast
+    forecast: PlaceForecast
     parameters: dict[str, float]
     value: float
     inside: dict[str, bool]
@@ -221,7 +218,7 @@ class Law:
         noise_MJ = np.random.default_rng(seed).standard_normal(self.deviation_MJ.shape)
         return np.einsum("a,maj->mj", x_A, self.weight_MAJ) + self.deviation_MJ * noise_MJ
 
-    def forecast(self, at: Mapping[str, float], compute: float) -> Forecast:
+    def forecast(self, at: Mapping[str, float], compute: float) -> PlaceForecast:
         """Parameters of a place that was not run, and its pass rate at some compute, each with an interval.
 
         Raises:
@@ -230,7 +227,7 @@ class Law:
         check_compute(compute)
         drawn_MJ = readable(self.theta(at))
         value_M = rates(drawn_MJ, compute)
-        return Forecast(
+        return PlaceForecast(
             at=dict(at),
             parameters=dict(zip(COORDINATES, np.median(drawn_MJ, axis=0).tolist())),
             intervals={name: equal_tailed(drawn_M, self.level) for name, drawn_M in zip(COORDINATES, drawn_MJ.T)},
@@ -323,15 +320,13 @@ def readable(theta_MJ: Array) -> Array:
 
 def _transformed(at: Mapping[str, float], axes: Sequence[str], linear: frozenset[str]) -> Array:
     """Values on the axes as they enter the law."""
-    found = []
     for axis in axes:
-        number = at.get(axis)
-        if number is None or not np.isfinite(number):
+        number = at.get(axis, np.nan)
+        if not np.isfinite(number):
             raise LabError(f"no value of {axis}: give one for every axis, such as batch=2048")
         if axis not in linear and not number > 0:
             raise LabError(f"{axis} {number:g} has no logarithm: give a positive number, or --linear {axis}")
-        found.append(float(number) if axis in linear else float(np.log(number)))
-    return np.array(found)
+    return np.array([at[axis] if axis in linear else np.log(at[axis]) for axis in axes])
 
 
 def _sample(

@@ -19,8 +19,7 @@ from scalelab.curves.data import same_unit
 from scalelab.curves.fitting.intervals import correlation_factor
 from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.models import SIGMOID, Array
-from scalelab.curves.fitting.problem import Problem, make_problem
-from scalelab.curves.fitting.solver import minimise
+from scalelab.curves.fitting.problem import Problem, make_problem, minimise
 from scalelab.errors import LabError
 
 COORDINATES = ("R0", "A", "B", "C_mid")

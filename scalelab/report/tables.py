@@ -15,11 +15,18 @@ def with_error(value: float, error: float) -> str:
 
 
 def with_interval(value: float, interval: Sequence[float | None] | None) -> str:
-    """`0.612 [0.604, 0.621]`: two digits of the interval's width; an open end is `…`."""
+    """`0.612 [0.604, 0.621]`: two digits of the interval's width; an open end is `…`.
+
+    Numbers from 1e9 on, and those whose interval shows only behind the sixth decimal, are written with exponents.
+    """
     if interval is None:
         return f"{value:.4g}"
     low, high = interval
     known = [abs(end - value) for end in interval if end is not None]
+    largest = max(abs(number) for number in (value, low, high) if number is not None)
+    if largest >= 1e9 or 0 < max(known, default=0.0) < 5e-6:
+        shown = ("…" if end is None else f"{end:.3g}" for end in (low, high))
+        return f"{value:.3g} [{', '.join(shown)}]"
     decimals = _decimals(2 * max(known)) if any(known) else 3
     ends = ("…" if end is None else f"{end:,.{decimals}f}" for end in (low, high))
     return f"{value:,.{decimals}f} [{', '.join(ends)}]"

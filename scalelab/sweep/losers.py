@@ -1,32 +1,33 @@
-"""Find runs that can be stopped early: their forecasts cannot reach the best of the others."""
+"""Find runs that can be stopped early: by their forecast they are not the best of their sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from scalelab.curves import analyse_all, compare, read_sources
+from scalelab.curves import Options, analyse_all, pool_seeds, read_sources
 from scalelab.curves.analysis import Analysis
-
-CHANCE = 0.05
-"""A run whose chance to be above the leader at the end is below this, on every task, cannot win."""
-
-SHARE = 0.25
-"""Part of the leader's compute that a run has to have spent before anything is said about it."""
+from scalelab.curves.stopping import ERROR, losers
 
 
-def cannot_win(run: Path, others: Sequence[Path]) -> str | None:
-    """Name the run that this one has lost to on every task; None if there is none.
+def cannot_win(
+    run: Path, others: Sequence[Path], *, at: float | None = None, recipes: int | None = None, error: float = ERROR
+) -> str | None:
+    """Say what this run has lost to, if it has lost every task.
 
-    The curve of every task is fitted to each run's evaluations so far. At the largest compute that any of the others
-    has reached, the others' best median is the leader's; the run has lost a task if its own curve lies above the
-    leader's there with less than `CHANCE`, the spread between runs of one recipe allowed for as in `scalelab compare`.
-    It cannot win once it has lost every task, having spent at least `SHARE` of that compute. A run with a curve that
-    cannot be fitted (too few points, no rise yet) goes on: there is no forecast to stop it by.
+    The curve of every task is fitted to each recipe's evaluations so far, runs that differ in their seed alone
+    together. A recipe has lost a task once it has spent a quarter of the compute `at` and the probability that its
+    curve is the highest there is so low that, over all looks at the whole sweep, the best is ended with a chance of
+    `error` at most (`scalelab.curves.stopping`). A run with a curve that cannot be fitted (too few points, no rise
+    yet) goes on: there is no forecast to stop it by.
 
     Args:
         run: the run's folder.
         others: folders of the others; those without evaluations are passed over.
+        at: compute at which recipes are compared, such as the run's budget; None takes the largest that any of the
+            others has reached.
+        recipes: how many recipes the sweep has; None counts every folder as one.
+        error: bound on the chance that the best is ended.
 
     Returns:
         The reason, in one line; None if it may win.
@@ -34,13 +35,13 @@ def cannot_win(run: Path, others: Sequence[Path]) -> str | None:
     measured = [folder for folder in (run, *others) if _measured(folder)]
     if run not in measured or len(measured) < 2:
         return None
-    analyses, refused = analyse_all(read_sources(measured))
-    if any(one["source"] == str(run) for one in refused):
+    curves, _ = pool_seeds(read_sources(measured))
+    analyses, refused = analyse_all(curves, Options(checks=False))
+    if any(_holds(one["source"], run) for one in refused):
         return None
-    own = [item for item in analyses if item.fit.curve.source == str(run)]
-    lost = [
-        _lost(item, [r for r in analyses if r not in own and r.fit.curve.task == item.fit.curve.task]) for item in own
-    ]
+    own = [item for item in analyses if _holds(item.fit.curve.source, run)]
+    count = len(others) + 1 if recipes is None else recipes
+    lost = [_lost(item, [one for one in analyses if one not in own], at, count, error) for item in own]
     return "; ".join(lost) if all(lost) else None
 
 
@@ -49,17 +50,22 @@ def _measured(folder: Path) -> bool:
     return evals.is_file() and evals.stat().st_size > 0
 
 
-def _lost(item: Analysis, rivals: Sequence[Analysis]) -> str:
-    """Describe in words how a run lost one task; "" if it did not."""
-    at = max((rival.fit.window[1] for rival in rivals), default=0.0)
-    if not rivals or item.fit.window[1] < SHARE * at:
+def _holds(source: str, run: Path) -> bool:
+    """True if a curve's source, or one of its sources, is this run."""
+    return str(run) in source.split(", ")
+
+
+def _lost(item: Analysis, others: Sequence[Analysis], at: float | None, recipes: int, error: float) -> str:
+    """Say in words how a run lost one task; "" if it did not."""
+    task, unit = item.fit.curve.task, item.fit.curve.unit
+    rivals = [other for other in others if other.fit.curve.task == task]
+    if not rivals:
         return ""
-    [comparison] = compare([item, *rivals], at=at)
-    entries = {entry.run: entry for entry in comparison.entries}
-    own = entries.pop(item.fit.curve.run)
-    leader = max(entries.values(), key=lambda entry: entry.rate[0])
-    chance = own.beats[leader.run]
-    if chance >= CHANCE:
+    at = max(rival.fit.window[1] for rival in rivals) if at is None else at
+    found = losers([item, *rivals], at, max(recipes, len(rivals) + 1), error)
+    if item.fit.curve.run not in found:
         return ""
-    task, unit = item.fit.curve.task or "the pass rate", item.fit.curve.unit
-    return f"{task} passes {leader.run} ({leader.rate[0]:.3f} at {at:.3g} {unit}) with {chance:.0%}"
+    leader = max(rivals, key=lambda rival: float(rival.fit.value(at)[0]))
+    best, rate = leader.fit.curve.run, float(leader.fit.value(at)[0])
+    chance = found[item.fit.curve.run]
+    return f"{task or 'the pass rate'} is best in it with {chance:.1%} ({best} {rate:.3f} at {at:.3g} {unit})"

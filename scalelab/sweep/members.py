@@ -68,6 +68,12 @@ class Member:
         newest = [record for file in ("evals.jsonl", "metrics.jsonl") for record in _lines(self.path / file)[-1:]]
         return max((float(sum(record["compute_by_role"].values())) for record in newest), default=0.0)
 
+    def whole_compute(self) -> float | None:
+        """Compute of the whole run by its budget: its hours, or its steps at the pace so far; None before any pace."""
+        budget, newest = self.resolved.run.budget, next(iter(self.evaluations().values()), None)
+        paces = [float(newest["compute"]) / newest["step"] * budget.steps] if newest and newest["step"] else []
+        return min([*paces, *([] if budget.hours is None else [float(budget.hours)])], default=None)
+
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """The newest line of `evals.jsonl` of each task."""
         return {record["task"]: record for record in _lines(self.path / "evals.jsonl")}

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Literal
 
+from scalelab.curves.stopping import ERROR
 from scalelab.errors import LabError
 from scalelab.sweep.losers import cannot_win
 from scalelab.sweep.members import Member
@@ -30,6 +31,8 @@ class SweepOptions:
     """Device-hours after which it ends, those of its earlier runs and of evaluations included; None is no limit."""
     stop_losers: bool = False
     """End a run early once `cannot_win` says so."""
+    stop_error: float = ERROR
+    """Bound on the chance that the best run is ended."""
     devices: int | None = None
     """Devices of a cluster that its runs share: so many may be held at the same time; None if they share none."""
     jobs: int = 1
@@ -199,7 +202,13 @@ class Sweep:
                 self.say(f"{child.member.name}: {standing(child.member)}")
             if self.options.stop_losers and child.asked_at is None:
                 others = [member.path for member in self.members if member is not child.member]
-                reason = cannot_win(child.member.path, others)
+                reason = cannot_win(
+                    child.member.path,
+                    others,
+                    at=child.member.whole_compute(),
+                    recipes=len({member.path.parent for member in self.members}),
+                    error=self.options.stop_error,
+                )
                 if reason is not None:
                     self._ask(child, f"cannot win: {reason}")
 

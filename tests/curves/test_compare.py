@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from scalelab.curves import analyse, compare, curve, fit_curve, sharing_test
-from scalelab.curves.compare import crossing, efficiency, tie_groups
+from scalelab.curves.compare import efficiency, tie_groups
+from scalelab.curves.forecast import crossing
 from scalelab.curves.hierarchy import Runs, recipe_effects
 from scalelab.curves.sharing import fit_together
 from scalelab.errors import LabError

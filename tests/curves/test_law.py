@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal
 
 from scalelab.cli import main
 from scalelab.curves import analyse, curve
-from scalelab.curves.allocation import allocate, grid_of, knowledge_gradient
+from scalelab.curves.design import allocate, grid_of, knowledge_gradient
 from scalelab.curves.law import (
     GRID,
     Beliefs,

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares, lsq_linear
 
 from scalelab.curves.fitting.models import LOG_ZERO, POWER, SIGMOID, Model, jacobian, log_compute, value
-from scalelab.curves.fitting.problem import solve_box
-from scalelab.curves.fitting.solver import influence, minimise
+from scalelab.curves.fitting.problem import influence, minimise, solve_box
 
 U_N = np.linspace(-2.5, 2.5, 9)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalelab.curves import pool, read_sources
+from scalelab.curves import fit, pool, read_sources
 from scalelab.curves.data import binomial_stderr
 from scalelab.curves.fitting.joint import select_window
 from scalelab.errors import LabError
@@ -318,3 +318,38 @@ def test_any_axis_of_a_run_can_be_compute(tmp_path: Path) -> None:
     (item,) = read_sources([write_run(tmp_path / "run", records, {"clock": "virtual"})], {"compute": "completions"})
     assert item.compute_N.tolist() == [0, 640, 1280]
     assert (item.clock, item.unit) == ("virtual", "completions")
+
+
+def test_a_data_frame_goes_in_and_comes_out() -> None:
+    import pandas
+
+    compute = np.arange(20) / 2
+    table = pandas.DataFrame(
+        {"compute": compute, "pass_rate": 0.3 + 0.4 * compute / (1 + compute), "stderr": 0.01, "seed": "a", "other": 1}
+    )
+    found = fit(table)
+    frame = found.to_frame()
+    assert list(frame.columns) == ["value", "low", "high"]
+    assert set(frame.index) == {"R0", "A", "B", "C_mid"}
+    assert (frame["low"] <= frame["value"]).all()
+    assert frame.loc["A", "value"] == found.params["A"]
+    assert pandas.DataFrame(found.predict([20, 40]))["compute"].tolist() == [20.0, 40.0]
+    with pytest.raises(LabError, match="no pass_rate to fit"):
+        fit(table.drop(columns="pass_rate"))
+
+
+@pytest.mark.parametrize("hostile", [["math"], {"a": 1}, None, 3, "1e400"])
+def test_cells_of_any_kind_are_read_or_refused_in_one_line(tmp_path: Path, hostile: object) -> None:
+    for column in ("task", "run", "seed", "step", "compute", "pass_rate", "n", "k", "stderr", "epoch", "batch"):
+        rows = [{"compute": at, "pass_rate": 0.3 + at / 50, "step": at, "task": "math"} for at in range(8)]
+        for row in rows:
+            row[column] = hostile
+        folder = tmp_path / column
+        folder.mkdir()
+        (folder / "evals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        refused = ""
+        try:
+            read_sources([folder])
+        except LabError as error:
+            refused = str(error)
+        assert "\n" not in refused

@@ -23,12 +23,18 @@ from scalelab.curves import (
     read_sources,
 )
 from scalelab.curves.analysis import back_test
-from scalelab.curves.fitting.bootstrap import bootstrap
-from scalelab.curves.fitting.intervals import METHODS, around, draw, intervals, profile_intervals
+from scalelab.curves.fitting.intervals import (
+    METHODS,
+    around,
+    bootstrap,
+    draw,
+    intervals,
+    mean_covariance,
+    profile_intervals,
+)
 from scalelab.curves.fitting.models import SIGMOID, jacobian, log_compute, value
-from scalelab.curves.fitting.noise import covariance, hypotheses
-from scalelab.curves.fitting.posterior import LOG_SCALES_K, mean_covariance, posterior
-from scalelab.curves.fitting.prior import DEFAULT
+from scalelab.curves.fitting.noise import DEFAULT, covariance, hypotheses
+from scalelab.curves.fitting.posterior import LOG_SCALES_K, posterior
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate, run_points
 

@@ -35,7 +35,7 @@ def score(name: str, index: int) -> dict[str, Any]:
     except FitError as error:
         return {"family": name, "index": index, "refused": str(error)}
     value = one.truth(np.array([2.0, 4.0]))
-    truth = dict(zip(TARGETS, (one.A, float(value[0]), float(value[1]), one.evaluation(2.0))))
+    truth = dict(zip(TARGETS, (one.A, float(value[0]), float(value[1]))))
     record: dict[str, Any] = {
         "family": name,
         "index": index,
@@ -61,6 +61,10 @@ def score(name: str, index: int) -> dict[str, Any]:
         record[target] = [bool(wide[target][0] <= true <= wide[target][1]), wide[target][1] - wide[target][0]]
         record[f"{target}, sigmoid"] = [bool(low <= true <= high), float(high - low)]
         record[f"{target}, below"] = bool(true < wide[target][0])
+    target = TARGETS[3]
+    low, high = np.quantile(own[target], [0.1, 0.9])
+    record[target] = [one.chance(*wide[target]), wide[target][1] - wide[target][0]]
+    record[f"{target}, sigmoid"] = [one.chance(low, high), float(high - low)]
     return record
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import binom
 
 from curve_tables.common import sigmoid
 from scalelab.curves import Curve, curve
@@ -25,13 +26,14 @@ class Simulated:
         item: its evaluations.
         truth: the mean curve.
         A: its asymptote; None for a curve without one.
-        evaluation: draws one more noisy evaluation (of a new seed, where there are several) at some compute.
+        chance: probability that one more evaluation at twice the budget (of a new seed, where there are several)
+            falls into an interval: binomial about that seed's rate there, drift included.
     """
 
     item: Curve
     truth: Shape
     A: float | None
-    evaluation: Callable[[float], float]
+    chance: Callable[[float, float], float]
 
 
 def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
@@ -194,14 +196,19 @@ def simulate(family: Family, rng: np.random.Generator) -> Simulated:
     for seed in range(family.seeds + 1):  # one more: the new seed of a later evaluation, where seeds differ
         offset = family.spread * rng.standard_normal() * gain
         rate = np.clip(clean + offset + family.noise(rng, compute), 0, 1)
-        rate = rng.binomial(samples, rate) / samples
+        measured = rng.binomial(samples, rate) / samples
         if seed < family.seeds:
-            rates.append(rate[:-1])
+            rates.append(measured[:-1])
             seeds += [seed] * (points + 1)
         if seed == (family.seeds if family.seeds > 1 else 0):
             later = float(rate[-1])
+
+    def chance(low: float, high: float) -> float:
+        fewest, most = np.ceil(low * samples - 1e-9), np.floor(high * samples + 1e-9)
+        return float(binom.cdf(most, samples, later) - binom.cdf(fewest - 1, samples, later))
+
     observed = np.concatenate(rates)
     item = curve(
         np.tile(compute[:-1], family.seeds), observed, [binomial_stderr(p, samples) for p in observed], seed=seeds
     )
-    return Simulated(item, truth, A, lambda _: later)
+    return Simulated(item, truth, A, chance)

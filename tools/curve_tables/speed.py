@@ -13,10 +13,10 @@ import numpy as np
 from curve_tables.common import ROOT, SAMPLES, TABLE_1, markdown, sigmoid
 from scalelab.curves import analyse, curve, fit_curve
 from scalelab.curves.data import Curve, binomial_stderr
-from scalelab.curves.fitting.bootstrap import bootstrap
+from scalelab.curves.fitting.intervals import bootstrap
+from scalelab.curves.fitting.noise import DEFAULT
 from scalelab.curves.fitting.paper import fit_paper
 from scalelab.curves.fitting.posterior import posterior
-from scalelab.curves.fitting.prior import DEFAULT
 
 
 def timed(call: Callable[[], object], repeats: int) -> float:

@@ -1,4 +1,7 @@
-"""Intervals of the parameters: from draws (posterior or bootstrap), or by profile likelihood."""
+"""Intervals of the parameters: from draws (posterior or bootstrap), or by profile likelihood; and the bootstraps.
+
+Axes: `_M` draws or refits, `_N` points, `_P` parameters, `_H` kinds of drift, `_K` noise scales.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from scalelab.curves.fitting.bootstrap import bootstrap
 from scalelab.curves.fitting.joint import Fit
-from scalelab.curves.fitting.models import Array
-from scalelab.curves.fitting.posterior import Draws, mean_covariance, posterior
-from scalelab.curves.fitting.problem import make_problem
-from scalelab.curves.fitting.solver import minimise
+from scalelab.curves.fitting.models import SIGMOID, Array, jacobian, log_compute
+from scalelab.curves.fitting.noise import Noise, covariance, hypotheses, typical
+from scalelab.curves.fitting.posterior import LOG_SCALES_K, Density, Draws, close_in, posterior
+from scalelab.curves.fitting.problem import make_problem, minimise
 from scalelab.errors import LabError
 
 Method = Literal["posterior", "profile", "block", "parametric"]
@@ -20,10 +22,10 @@ METHODS: tuple[Method, ...] = get_args(Method)
 Interval = tuple[float, float]
 
 
-def draw(fit: Fit, method: Method = "posterior", size: int | None = None, seed: int = 0) -> Draws:
-    """Curves that the points leave possible, by the chosen method (the profile has none of its own: posterior)."""
+def draw(fit: Fit, method: Method = "posterior", size: int | None = None, seed: int = 0, quick: bool = False) -> Draws:
+    """Draw curves that the points leave possible, by the chosen method (for the profile: from the posterior)."""
     if method in ("posterior", "profile"):
-        return posterior(fit, fit.prior, size or 4000, seed)
+        return posterior(fit, fit.prior, size or 4000, seed, quick=quick)
     if method not in METHODS:
         raise LabError(f"unknown kind of interval {method!r}: use one of {', '.join(METHODS)}")
     return bootstrap(fit, "block" if method == "block" else "parametric", size or 1000, seed)
@@ -156,3 +158,134 @@ def _crossing(values_B: Array, root_B: Array, allowed: float) -> float:
     out = int(beyond[0])
     share = (allowed - root_B[out - 1]) / (root_B[out] - root_B[out - 1])
     return float(values_B[out - 1] + share * (values_B[out] - values_B[out - 1]))
+
+
+Kind = Literal["block", "parametric"]
+
+
+def bootstrap(fit: Fit, kind: Kind = "block", size: int = 1000, seed: int = 0) -> Draws:
+    """Refit resampled points, all refits at once.
+
+    Blocks give intervals that are too short: they carry no drift longer than themselves, and long drift is what moves
+    an asymptote. Drawn noise has it. Neither corrects the bias of early fits (`docs/curves.md` has the coverage).
+
+    Args:
+        fit: the joint fit.
+        kind: `block` puts blocks of neighbouring residuals elsewhere on the fitted curve; `parametric` draws noise
+            and drift by the weight that the residuals give to each hypothesis about them.
+        size: number of refits.
+        seed: of the random numbers.
+    """
+    rng = np.random.default_rng(seed)
+    if kind == "block":
+        deviation_MN, noise_M = _blocks(fit, size, rng), np.full(size, typical(fit.sigma_N))
+    else:
+        deviation_MN, noise_M = _simulated(fit, size, rng)
+    return Draws(
+        model=fit.model,
+        log_reference=fit.log_reference,
+        theta_MP=refit(fit, fit.value(fit.curve.compute_N) + deviation_MN),
+        noise_M=noise_M,
+        spread_M=np.zeros(size),
+        origin=f"{kind} bootstrap",
+        drift_M=np.zeros(size),
+    )
+
+
+def refit(fit: Fit, rate_MN: Array) -> Array:
+    """Parameter vectors `[M, P]` of the fit's problem with other pass rates, started from the fit."""
+    problem, _ = make_problem(fit.curve, fit.model, fit.fixed_r0, fit.prior)
+    cutoff = 3 + 12 / max(problem.spare, 1)
+    solution = minimise(
+        lambda theta_BP, at_B: problem.residuals(theta_BP, rate_MN[at_B], fit.sigma_N),
+        np.repeat(fit.theta_P[None], len(rate_MN), axis=0),
+        problem.lower_P,
+        problem.upper_P,
+        cutoff,
+        max_steps=40,
+        tolerance=1e-5,
+    )
+    return solution.theta_BP
+
+
+def block_length(points: int) -> int:
+    """Residuals moved together: a sixth of them, since drifts as long as that are what moves an asymptote."""
+    return max(1, round(points / 6))
+
+
+def _blocks(fit: Fit, size: int, rng: np.random.Generator) -> Array:
+    """Deviations `[M, N]`: every seed gets circular blocks of a seed's standardised residuals, its own or another's.
+
+    Residuals are less than deviations from the true curve by what the fit absorbed; they are stretched to make up.
+    """
+    seed_N = fit.curve.seed_N
+    standard_N = fit.residual_N / fit.sigma_N * _stretch(fit)
+    donors = [standard_N[seed_N == seed] for seed in range(len(fit.curve.seeds))]
+    centre = standard_N.mean()
+    deviation_MN = np.empty((size, len(seed_N)))
+    for seed in range(len(donors)):
+        to_N = np.flatnonzero(seed_N == seed)
+        length = block_length(len(to_N))
+        donor_M = rng.integers(len(donors), size=size)
+        for donor, standard_D in enumerate(donors):
+            rows_M = np.flatnonzero(donor_M == donor)
+            begin_MB = rng.integers(len(standard_D), size=(len(rows_M), -(-len(to_N) // length)))
+            at_MN = (begin_MB[:, :, None] + np.arange(length)).reshape(len(rows_M), -1)[:, : len(to_N)]
+            deviation_MN[np.ix_(rows_M, to_N)] = standard_D[at_MN % len(standard_D)] - centre
+    return deviation_MN * fit.sigma_N
+
+
+def _stretch(fit: Fit) -> float:
+    """By how much deviations from the true curve exceed residuals: √(N / (N − P)) for independent noise, else more.
+
+    Linearised, residuals are the deviations less their projection on the curve's slopes.
+    """
+    u_N = log_compute(fit.curve.compute_N, np.exp(fit.log_reference))
+    slopes_NP = jacobian(fit.model, fit.theta_P[None], u_N)[0] / fit.sigma_N[:, None]
+    slopes_NP = slopes_NP[:, int(fit.fixed_r0 is not None) :]
+    left_NN = np.eye(len(u_N)) - slopes_NP @ np.linalg.pinv(slopes_NP)
+    whole_NN = mean_covariance(fit, fit.sigma_N) / np.outer(fit.sigma_N, fit.sigma_N)
+    return float(np.sqrt(np.trace(whole_NN) / max(np.trace(left_NN @ whole_NN @ left_NN), 1e-12)))
+
+
+def _simulated(fit: Fit, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Deviations `[M, N]` from noise hypotheses drawn by their weight, and what an evaluation scatters under each."""
+    noises, weight_HK, rise_N = noise_of(fit)
+    points = fit.curve
+    h_M, k_M = np.unravel_index(rng.choice(weight_HK.size, size, p=weight_HK.ravel()), weight_HK.shape)
+    deviation_MN = np.exp(LOG_SCALES_K[k_M])[:, None] * rng.standard_normal((size, len(points)))
+    noise_M = np.exp(LOG_SCALES_K[k_M]) * typical(fit.sigma_N)
+    for h in np.unique(h_M):
+        of_h = h_M == h
+        covariance_NN = covariance(noises[h], points.compute_N, fit.sigma_N, points.seed_N, rise_N)
+        deviation_MN[of_h] = deviation_MN[of_h] @ np.linalg.cholesky(covariance_NN).T
+        noise_M[of_h] *= np.hypot(1.0, noises[h].drift)
+    return deviation_MN, noise_M
+
+
+def noise_of(fit: Fit) -> tuple[list[Noise], Array, Array]:
+    """Estimate the noise: hypotheses, weight of each at each scale `[H, K]`; share of the gain `[N]`.
+
+    The weights sum to one; the scales are `exp(LOG_SCALES_K)` times the fit's. All curves that the points leave
+    possible are summed over: about the fitted one alone, noise looks smaller and shorter, for the fit has followed it.
+    """
+    cells_GS = close_in(Density(fit, fit.prior))[0]
+    density = Density(fit, fit.prior)
+    log_HTK = np.logaddexp.reduce(density.evaluate(cells_GS)[0], axis=0)
+    weight_HK = np.exp(log_HTK - log_HTK.max()).reshape(-1, len(LOG_SCALES_K))
+    noises = hypotheses(len(fit.curve.seeds) > 1, fit.fixed_r0 is not None or fit.model is not SIGMOID)
+    rise_N = np.ones(len(fit.curve))
+    if fit.model is SIGMOID:
+        rise_N = fit.model.features(fit.theta_P[2:], density.u_N)[..., 1]
+    return noises, weight_HK / weight_HK.sum(), rise_N
+
+
+def mean_covariance(fit: Fit, sigma_N: Array) -> Array:
+    """Covariance of the points `[N, N]`, given their sampling noise: the mean over the hypotheses by their weight."""
+    noises, weight_HK, rise_N = noise_of(fit)
+    variance_H = weight_HK @ np.exp(2 * LOG_SCALES_K)
+    total_NN = np.zeros((len(sigma_N), len(sigma_N)))
+    for noise, variance in zip(noises, variance_H):
+        if variance > 1e-6 * variance_H.max():
+            total_NN += variance * covariance(noise, fit.curve.compute_N, sigma_N, fit.curve.seed_N, rise_N)
+    return total_NN

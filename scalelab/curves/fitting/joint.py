@@ -16,8 +16,7 @@ import numpy as np
 
 from scalelab.curves.data import Curve, merge_neighbours
 from scalelab.curves.fitting.models import POWER, SIGMOID, Array, Model, log_compute, value
-from scalelab.curves.fitting.noise import typical
-from scalelab.curves.fitting.prior import DEFAULT, Prior
+from scalelab.curves.fitting.noise import DEFAULT, Prior, typical
 from scalelab.curves.fitting.problem import FOUR_FIFTHS, Problem, make_problem, solve
 from scalelab.errors import LabError
 

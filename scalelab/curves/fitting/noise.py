@@ -1,8 +1,8 @@
-"""Scatter of evaluations about their curve: sampling noise, smooth drift, and differences between seeds.
+"""Prior beliefs: the scatter of evaluations about their curve, and the parameters of the curve.
 
-Held-out pass rates do not scatter independently: a policy wanders, so neighbours err together, and a fit that takes
-them for independent is too sure of itself (three runs of one recipe ended ±0.015 apart, ScaleRL §2.1, though each was
-measured to ±0.003). So a point's deviation is taken to be the sum of
+A policy wanders, so neighbouring evaluations err together, and a fit that takes their errors for independent states
+too small an uncertainty (three runs of one recipe ended ±0.015 apart, ScaleRL §2.1, though each was measured to
+±0.003). So a point's deviation is taken to be the sum of
 
 - sampling noise, proportional to its standard error,
 - drift: a Matérn-3/2 Gaussian process along compute, its size relative to the sampling noise, its length relative to
@@ -23,7 +23,7 @@ from itertools import product
 
 import numpy as np
 
-from scalelab.curves.fitting.models import Array
+from scalelab.curves.fitting.models import Array, Model
 
 DRIFTS = (0.5, 1.0, 2.0)
 """Sizes of drift considered, relative to the sampling noise."""
@@ -178,3 +178,67 @@ class SeedNoise:
             flat = along_DL.reshape(*np.shape(base), -1)
             result.append(np.concatenate([np.asarray(base)[..., None], flat], axis=-1))
         return result
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Log-normal beliefs as (median, standard deviation of the logarithm): weak, free of scale, possible to switch off.
+
+    Early points cannot tell a curve that bends soon from one that goes on rising, and least squares then picks an
+    asymptote almost at random. A is anything from R0 to 1, all equally likely; 80 % of B lie in 0.9–2.8 (the fits that
+    ScaleRL reports, Table 1 and text, in 1.09–2.44), 80 % of C_mid in 0.09–1.9 of the compute spent so far, relative to
+    the data so that a fit does not depend on the unit of compute. Evaluations scatter 0.3–1.7 times as much as their
+    standard error says (80 %): they share their prompts, so what the choice of prompts adds to a standard error does
+    not scatter from one to the next. Without a standard error, the scatter is about 0.008 within a factor of 4.7.
+    Switched off, A, ln B, ln C_mid and the logarithm of the scatter are flat within their bounds.
+
+    Attributes:
+        B: of the sigmoid's exponent.
+        C_mid_share: of C_mid as a share of the last point's compute.
+        scale: of the scatter in units of the stated standard errors.
+        scatter: of the scatter itself where no standard errors are stated.
+    """
+
+    B: tuple[float, float] = (1.6, 0.45)
+    C_mid_share: tuple[float, float] = (0.4, 1.2)
+    scale: tuple[float, float] = (0.7, 0.7)
+    scatter: tuple[float, float] = (0.008, 1.2)
+
+    def scale_squared(self, squares: float, spare: int, relative: float, known: bool) -> float:
+        """Squared noise scale: mean square of the residuals, shrunk towards what is believed when few are left over.
+
+        Args:
+            squares: sum of squared residuals, in units of the stated standard errors.
+            spare: points beyond the fitted parameters.
+            relative: typical stated standard error; a mere unit where none is known.
+            known: whether standard errors are known.
+        """
+        median = self.scale[0] if known else self.scatter[0] / relative
+        count = self.equivalent_points(known)
+        return (count * median**2 + squares) / (count + spare)
+
+    def equivalent_points(self, known: bool) -> float:
+        """Number of squared residuals that would tell the noise scale as well as the prior does."""
+        return float(0.5 / (self.scale if known else self.scatter)[1] ** 2)
+
+    def log_scale(self, log_scale: Array, relative: float, known: bool) -> Array:
+        """Logarithm of the density of the noise scale's logarithm; arguments as above."""
+        median, deviation = self.scale if known else (self.scatter[0] / relative, self.scatter[1])
+        return -0.5 * ((log_scale - np.log(median)) / deviation) ** 2
+
+    def shape(self, model: Model, u_end: float) -> tuple[Array, Array]:
+        """Mean and standard deviation of the shape parameters `[S]`; infinite deviation where nothing is believed.
+
+        Args:
+            model: the curve; the power law has no beliefs.
+            u_end: logarithm of the last point's compute in units of the fit's reference.
+        """
+        if "R0" not in model.linear:
+            size = len(model.parameters) - 2
+            return np.zeros(size), np.full(size, np.inf)
+        mean = np.array([np.log(self.B[0]), u_end + np.log(self.C_mid_share[0])])
+        return mean, np.array([self.B[1], self.C_mid_share[1]])
+
+
+DEFAULT = Prior()
+"""The prior of every fit that does not say otherwise."""

@@ -1,9 +1,8 @@
 """Draws from the posterior of a curve, averaged over its noise.
 
 Given its shape and the kind of noise, a curve is linear in two coefficients with Gaussian errors, so they integrate out
-exactly. What is left, two shape parameters times a grid of noise hypotheses and scales, is small enough to be covered:
-a coarse grid finds where the mass is, two finer ones close in on it, and points drawn from the last are weighed
-exactly. No chain has to converge; the same data give the same draws; it takes tens of milliseconds.
+exactly. What is left, two shape parameters times a grid of noise hypotheses and scales, is covered: a coarse grid finds
+the mass, two finer ones close in on it, and points drawn from the last are weighed exactly. No chain has to converge.
 
 Axes: `_M` draws, `_G` shapes, `_H` kinds of drift, `_T` spreads between seeds, `_K` noise scales, `_N` points, `_S`
 shape parameters.
@@ -17,18 +16,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalelab.curves.fitting.joint import Fit
-from scalelab.curves.fitting.models import SIGMOID, Array, Model, log_compute, value
+from scalelab.curves.fitting.models import Array, Model, log_compute, value
 from scalelab.curves.fitting.noise import (
-    Noise,
+    Prior,
     SeedNoise,
-    covariance,
     drifts,
-    hypotheses,
     log_spread_prior,
     spreads,
     typical,
 )
-from scalelab.curves.fitting.prior import Prior
 
 LOG_SCALES_K = np.linspace(-0.9, 1.2, 11)
 """Noise scales considered, relative to the fitted one."""
@@ -38,6 +34,12 @@ FAINT = 0.01
 
 ROUNDS = ((16, 28), (16, 16), (16, 16))
 """Cells of the ever finer grids over steepness and midpoint."""
+
+QUICK_ROUNDS = ((12, 22), (12, 12))
+"""The same where curves count with a small weight, or are drawn often."""
+
+BEST_CELLS = 32
+"""Cells by which kinds of noise without mass are found and left out."""
 
 NEGLIGIBLE = 9.0
 """Cells less likely than the best by this much in the logarithm hold no mass worth a point."""
@@ -107,7 +109,13 @@ class Draws:
 
 
 def posterior(
-    fit: Fit, prior: Prior | None, size: int = 4000, seed: int = 0, model: Model | None = None, quick: bool = False
+    fit: Fit,
+    prior: Prior | None,
+    size: int = 4000,
+    seed: int = 0,
+    model: Model | None = None,
+    quick: bool = False,
+    noises: Sequence[SeedNoise] | None = None,
 ) -> Draws:
     """Draws from the posterior of a fitted curve.
 
@@ -118,13 +126,14 @@ def posterior(
         seed: of the random numbers.
         model: the curve; None for that of the fit.
         quick: cover shapes and spreads more coarsely, for curves that count with a small weight.
+        noises: what `seed_noises` gives for the fit, where it is at hand.
     """
     rng = np.random.default_rng(seed)
-    density = Density(fit, prior, model, coarse=quick)
-    cells_GS, log_G, width_S = _close_in(density, ROUNDS[:2] if quick else ROUNDS)
-    shapes_GS, log_chance_G = _scatter(
-        cells_GS, log_G, width_S, 300 if quick else 900 if len(fit.curve.seeds) == 1 else 450, rng
-    )
+    density = Density(fit, prior, model, coarse=quick, noises=noises)
+    cells_GS, log_G, width_S = close_in(density, QUICK_ROUNDS if quick else ROUNDS)
+    density.focus(_best(cells_GS, log_G))
+    count = 200 if quick else 900 if len(fit.curve.seeds) == 1 else 450
+    shapes_GS, log_chance_G = _scatter(cells_GS, log_G, width_S, count, rng)
     log_weight, mean, cov = density.evaluate(shapes_GS)
     log_weight = log_weight - log_chance_G[:, None, None, None]
     total = float(np.logaddexp.reduce(log_weight, axis=None))
@@ -147,31 +156,16 @@ def posterior(
     )
 
 
-def noise_of(fit: Fit) -> tuple[list[Noise], Array, Array]:
-    """Estimate the noise: hypotheses, weight of each at each scale `[H, K]`; share of the gain `[N]`.
-
-    The weights sum to one; the scales are `exp(LOG_SCALES_K)` times the fit's. All curves that the points leave
-    possible are summed over: about the fitted one alone, noise looks smaller and shorter, for the fit has followed it.
-    """
-    density = Density(fit, fit.prior)
-    log_HTK = np.logaddexp.reduce(density.evaluate(_close_in(density)[0])[0], axis=0)
-    weight_HK = np.exp(log_HTK - log_HTK.max()).reshape(-1, len(LOG_SCALES_K))
-    noises = hypotheses(len(fit.curve.seeds) > 1, fit.fixed_r0 is not None or fit.model is not SIGMOID)
-    rise_N = np.ones(len(fit.curve))
-    if fit.model is SIGMOID:
-        rise_N = fit.model.features(fit.theta_P[2:], density.u_N)[..., 1]
-    return noises, weight_HK / weight_HK.sum(), rise_N
+def seed_noises(fit: Fit) -> list[SeedNoise]:
+    """The kinds of noise for the points of every seed, decomposed: the same for every shape of the curve."""
+    sigma_N = fit.sigma_N / np.sqrt(fit.weight_N)
+    span, middle = float(fit.curve.compute_N.max()), typical(sigma_N)
+    return [SeedNoise(fit.curve.compute_N[at], sigma_N[at], middle, span) for at in _members(fit)]
 
 
-def mean_covariance(fit: Fit, sigma_N: Array) -> Array:
-    """Covariance of the points `[N, N]`, given their sampling noise: the mean over the hypotheses by their weight."""
-    noises, weight_HK, rise_N = noise_of(fit)
-    variance_H = weight_HK @ np.exp(2 * LOG_SCALES_K)
-    total_NN = np.zeros((len(sigma_N), len(sigma_N)))
-    for noise, variance in zip(noises, variance_H):
-        if variance > 1e-6 * variance_H.max():
-            total_NN += variance * covariance(noise, fit.curve.compute_N, sigma_N, fit.curve.seed_N, rise_N)
-    return total_NN
+def _members(fit: Fit) -> list[np.ndarray]:
+    """Indices of the points of every seed."""
+    return [np.flatnonzero(fit.curve.seed_N == seed) for seed in range(len(fit.curve.seeds))]
 
 
 class Density:
@@ -182,16 +176,21 @@ class Density:
     in closed form (Rasmussen & Williams 2006, §2.7), for every spread between seeds on the grid.
     """
 
-    def __init__(self, fit: Fit, prior: Prior | None, model: Model | None = None, coarse: bool = False) -> None:
+    def __init__(
+        self,
+        fit: Fit,
+        prior: Prior | None,
+        model: Model | None = None,
+        coarse: bool = False,
+        noises: Sequence[SeedNoise] | None = None,
+    ) -> None:
         self.fit, self.prior, self.model = fit, prior, model or fit.model
         points = fit.curve
         self.u_N = log_compute(points.compute_N, np.exp(fit.log_reference))
         self.asymptote = self.model.linear.index("A")
         self.upper_L = self.model.bounds(self.u_N)[1][:2]
-        sigma_N = fit.sigma_N / np.sqrt(fit.weight_N)
-        span, middle = float(points.compute_N.max()), typical(sigma_N)
-        self.members = [np.flatnonzero(points.seed_N == seed) for seed in range(len(points.seeds))]
-        self.noises = [SeedNoise(points.compute_N[at], sigma_N[at], middle, span) for at in self.members]
+        self.members = _members(fit)
+        self.noises = seed_noises(fit) if noises is None else noises
         self.drift_H = np.array([size for size, _, _ in drifts()])
         rises = "R0" in self.model.linear
         pairs = spreads(len(points.seeds) > 1, fit.fixed_r0 is not None or not rises)
@@ -202,7 +201,7 @@ class Density:
             self.spread_T, self.start_T = self.spread_T[few_T], self.start_T[few_T]
             self.thin_T = np.ones(len(self.spread_T), bool)
         self.log_fixed_H = np.array([weight for _, _, weight in drifts()])
-        self.log_fixed_H = self.log_fixed_H - sum(noise.log_determinant_H for noise in self.noises)
+        self.log_fixed_H = self.log_fixed_H - np.sum([noise.log_determinant_H for noise in self.noises], axis=0)
         log_scale_K = LOG_SCALES_K + np.log(fit.scale)
         known = points.stderr_N is not None
         self.log_prior_TK = log_spread_prior(self.spread_T[:, None] * np.exp(LOG_SCALES_K))
@@ -210,6 +209,24 @@ class Density:
         if prior is not None:
             self.log_prior_TK = self.log_prior_TK + prior.log_scale(log_scale_K, fit.relative, known)
         self.shape_prior = prior.shape(self.model, float(self.u_N.max())) if prior is not None else None
+        self.kept_H = np.arange(len(self.drift_H))
+
+    def focus(self, shapes_GS: Array, spreads_only: bool = False) -> None:
+        """Leave out the kinds of drift and the spreads between seeds that have no mass at any of these shapes.
+
+        Args:
+            shapes_GS: the shapes.
+            spreads_only: keep every kind of drift, and twice as improbable spreads: the shapes are far from right yet.
+        """
+        log_HT = np.logaddexp.reduce(self.evaluate(shapes_GS)[0], axis=(0, 3))
+        held_HT = log_HT > log_HT.max() - (2 * NEGLIGIBLE if spreads_only else NEGLIGIBLE)
+        kept_H, kept_T = held_HT.any(1) | spreads_only, held_HT.any(0)
+        self.kept_H, self.drift_H, self.log_fixed_H = (
+            each[kept_H] for each in (self.kept_H, self.drift_H, self.log_fixed_H)
+        )
+        self.spread_T, self.start_T, self.log_prior_TK, self.thin_T = (
+            each[kept_T] for each in (self.spread_T, self.start_T, self.log_prior_TK, self.thin_T)
+        )
 
     def evaluate(self, shapes_GS: Array) -> tuple[Array, Array, Array]:
         """Log density `[G, H, T, K]`; mean `[G, H, T, 2]`, unit-scale covariance `[G, H, T, 2, 2]` of R0 and A."""
@@ -233,7 +250,7 @@ class Density:
             first, second = features_GNL[:, at, 0], features_GNL[:, at, 1]
             rate = self.fit.curve.pass_rate_N[at]
             pairs = [(first, first), (first, second), (second, second), (first, rate), (second, rate), (rate, rate)]
-            own = [item[..., None] for item in noise.products(pairs)]
+            own = [item[..., self.kept_H, None] for item in noise.products(pairs)]
             own, log_half_determinant = _without_offsets(own, start_T**2, spread_T**2)
             log_volume -= log_half_determinant
             for total, item in zip(gram, own):
@@ -245,7 +262,7 @@ class Density:
         if self.shape_prior is not None:
             mean_S, deviation_S = self.shape_prior
             log_density -= 0.5 * (((shapes_GS - mean_S) / deviation_S) ** 2).sum(-1)[:, None, None, None]
-        kept = np.nonzero(log_density > log_density.max() - 3 * NEGLIGIBLE)
+        kept = np.nonzero(log_density > log_density.max() - 2 * NEGLIGIBLE)
         log_mass = self._log_mass_of_bounds(mean[kept[:3]], cov[kept[:3]], np.exp(log_scale_K[kept[3]]))
         bounded = np.full_like(log_density, -np.inf)
         bounded[kept] = log_density[kept] + log_mass
@@ -313,7 +330,12 @@ def _without_offsets(own: list[Array], start_T: Array, spread_T: Array) -> tuple
     return [*found, y], 0.5 * np.log(determinant)
 
 
-def _close_in(density: Density, rounds: Sequence[tuple[int, int]] = ROUNDS) -> tuple[Array, Array, Array]:
+def _best(cells_GS: Array, log_G: Array) -> Array:
+    """The most probable cells."""
+    return cells_GS[np.argsort(-log_G)[:BEST_CELLS]]
+
+
+def close_in(density: Density, rounds: Sequence[tuple[int, int]] = ROUNDS) -> tuple[Array, Array, Array]:
     """Grid cells that hold the mass, after three ever finer grids: centres `[G, S]`, log density `[G]`, width `[S]`."""
     low_S, high_S = (bound[2:] for bound in density.model.bounds(density.u_N))
     for sizes in rounds if len(low_S) == 2 else ((60,),) * 3:
@@ -321,6 +343,8 @@ def _close_in(density: Density, rounds: Sequence[tuple[int, int]] = ROUNDS) -> t
         centres = [low + width * (np.arange(size) + 0.5) for low, width, size in zip(low_S, width_S, sizes)]
         cells_GS = np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1).reshape(-1, len(low_S))
         log_G = density.shape(cells_GS)
+        if len(density.spread_T) > 1:
+            density.focus(_best(cells_GS, log_G), spreads_only=True)
         massive_GS = cells_GS[log_G > log_G.max() - NEGLIGIBLE]
         low_S = np.maximum(low_S, massive_GS.min(0) - 1.5 * width_S)
         high_S = np.minimum(high_S, massive_GS.max(0) + 1.5 * width_S)

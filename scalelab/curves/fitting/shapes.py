@@ -18,8 +18,8 @@ import numpy as np
 
 from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.models import LOG_ZERO, SIGMOID, Array, Sigmoid, logistic
-from scalelab.curves.fitting.posterior import Draws, posterior
-from scalelab.curves.fitting.prior import Prior
+from scalelab.curves.fitting.noise import Prior
+from scalelab.curves.fitting.posterior import Draws, posterior, seed_noises
 
 SIGMOID_ODDS = 0.6
 """Probability of the sigmoid before the points are seen."""
@@ -198,7 +198,8 @@ def other_shapes(fit: Fit, prior: Prior | None, draws: Draws, size: int = 4000, 
         size: how many curves to draw in all.
         seed: of the random numbers.
     """
-    found = [draws, *(posterior(fit, prior, size // 2, seed, model, quick=True) for model in OTHERS)]
+    noises = seed_noises(fit)
+    found = [draws, *(posterior(fit, prior, size // 2, seed, model, quick=True, noises=noises) for model in OTHERS)]
     kinds = [model.kind for model in OTHERS]
     shares = [(1 - SIGMOID_ODDS) * OTHER_ODDS[kind] / kinds.count(kind) for kind in kinds]
     prior_F = np.array([SIGMOID_ODDS, *shares])

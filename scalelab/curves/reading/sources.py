@@ -360,4 +360,8 @@ def _latest(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def _step(row: Row) -> float:
-    return float(row.values.get("step", row.number))
+    """The step of a row; its place in the file where it has none that is a number."""
+    try:
+        return float(str(row.values.get("step")))
+    except (ValueError, OverflowError):
+        return float(row.number)
