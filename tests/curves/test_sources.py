@@ -114,6 +114,15 @@ def test_sources_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> 
     assert [item.run for item in curves] == ["a/evals", "b/evals"]
 
 
+def test_of_evaluations_at_one_compute_the_latest_step_counts(tmp_path: Path) -> None:
+    lines = [(0, 0.0, 0.1), (5, 1.0, 0.2), (10, 2.0, 0.3), (11, 2.0, 0.4)]
+    text = "".join(json.dumps({"step": s, "compute": c, "pass_rate": p}) + "\n" for s, c, p in lines)
+    [item] = read_sources([write(tmp_path / "run.jsonl", text)])
+    assert item.compute_N.tolist() == [0.0, 1.0, 2.0]
+    assert item.pass_rate_N.tolist() == [0.1, 0.2, 0.4]
+    assert "left out: 1 at the same compute as a later step" in item.notes
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

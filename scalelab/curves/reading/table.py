@@ -77,12 +77,15 @@ def table_curves(table: Table, columns: Mapping[str, str]) -> list[Curve]:
 
 
 def _curve(table: Table, names: Mapping[str, str], run: str, task: str, rows: Sequence[Row]) -> Curve:
+    rows, repeated = _last_steps(rows, names)
     compute = [_number(table, row, names, "compute") for row in rows]
     pass_rate = [_number(table, row, names, "pass_rate") for row in rows]
     seeds = [str(_get(row, names, "seed") or table.facts.get("seed", "")) for row in rows]
     stderr = [_stderr(table, row, names) for row in rows]
     known = [value for value in stderr if value is not None]
     notes = list(table.notes)
+    if repeated:
+        notes.append(f"left out: {repeated} at the same compute as a later step")
     if known and len(known) < len(rows):
         notes.append("some points lack a standard error, so none was used")
     _refuse_duplicates(table, names, rows, list(zip(seeds, compute)))
@@ -130,6 +133,22 @@ def _clock(facts: Mapping[str, Any]) -> str:
     found = facts.get("clock", "")
     found = found.get("kind", found.get("name", "")) if isinstance(found, Mapping) else found
     return str(found)
+
+
+def _last_steps(rows: Sequence[Row], names: Mapping[str, str]) -> tuple[list[Row], int]:
+    """Drop evaluations at the same compute as one of a later step, such as those of steps that trained on nothing.
+
+    Returns:
+        The rows that are left, and how many were dropped. Rows without a step, or with one step twice, all stay.
+    """
+    newest: dict[tuple[str, str], int] = {}
+    places = [(str(_get(row, names, "seed")), str(_get(row, names, "compute"))) for row in rows]
+    steps = [row.values.get("step") for row in rows]
+    for place, step in zip(places, steps):
+        if isinstance(step, int):
+            newest[place] = max(step, newest.get(place, step))
+    kept = [row for row, place, step in zip(rows, places, steps) if not isinstance(step, int) or step == newest[place]]
+    return kept, len(rows) - len(kept)
 
 
 def _refuse_duplicates(table: Table, names: Mapping[str, str], rows: Sequence[Row], keys: Sequence[Any]) -> None:
