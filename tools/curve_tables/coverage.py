@@ -70,7 +70,8 @@ def score(name: str, index: int) -> dict[str, Any]:
 
 def coverage_section(folder: Path) -> str:
     """The tables, of all runs that the folder holds."""
-    records = [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    paths = [path for path in sorted(folder.glob("*.jsonl")) if not path.name.startswith("sweep_")]
+    records = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     return "\n\n".join(
         [_table(records, ""), "The sigmoid alone, as `fit --sigmoid-only` has it:", _table(records, ", sigmoid")]
     )
