@@ -111,7 +111,7 @@ def ending(lab: Lab, kill: Callable[[], None], then: Callable[[], None] = lambda
 
 
 def send(lab: Lab, role: str, number: signal.Signals) -> Callable[[], None]:
-    """What sends a signal to the driver, or to one of Ray's own processes."""
+    """Make a fault that sends a signal to the driver, or to one of Ray's own processes."""
 
     def do() -> None:
         process = lab.driver() if role == "driver" else lab.processes(role)[0]
@@ -122,7 +122,7 @@ def send(lab: Lab, role: str, number: signal.Signals) -> Callable[[], None]:
 
 
 def kill_when(lab: Lab, pattern: str) -> Callable[[], None]:
-    """What kills the driver as soon as its folder has another file of a pattern: between two writes."""
+    """Make a fault that kills the driver as soon as its folder has another file of a pattern: between two writes."""
 
     def do() -> None:
         before = set(lab.path.glob(pattern))

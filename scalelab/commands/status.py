@@ -77,7 +77,7 @@ def _told(found: Standing) -> list[str]:
 
 
 def _print_actors(found: Standing) -> None:
-    """What the actors were doing when they were last heard of; of a run that ended in order that says nothing."""
+    """Print the actors' last reported work, unless the run ended in order."""
     from scalelab.commands.output import print_table
 
     actors = found.status.get("actors")

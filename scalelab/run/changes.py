@@ -29,7 +29,7 @@ class Changes:
                 future.set_result(None)
 
     def waits(self) -> dict[str, float]:
-        """What is waited for, and for how many seconds; of several waits for one thing, the longest."""
+        """Conditions waited for, each with its seconds; the longest where several wait for one condition."""
         now = asyncio.get_running_loop().time()
         longest: dict[str, float] = {}
         for wait in self._waiting.values():

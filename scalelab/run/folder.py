@@ -186,7 +186,7 @@ class RunFolder:
 
     @property
     def sft(self) -> Path:
-        """Where checkpoints of the fine-tuning lie until the base model is made."""
+        """Folder of the fine-tuning's checkpoints, until the base model is made."""
         return self.path / "sft"
 
     def begin(self, config_gin: str, **facts: Any) -> None:

@@ -33,7 +33,7 @@ _PER_PARAMETER_TRAINED = 12  # fp32 weight and two moments of Adam
 
 @checked(frozen=True, config=CHECKED)
 class Retention:
-    """Which evaluations' completions stay on disk, and where a second copy of the newest checkpoint goes."""
+    """Rule for which evaluations' completions stay on disk, and the place of a second copy of the newest checkpoint."""
 
     keep_last: PositiveInt | None = None
     """Number of the newest evaluations whose completions stay; None keeps all."""

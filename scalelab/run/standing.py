@@ -70,7 +70,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _there(status: Mapping[str, Any], age: float | None) -> bool:
-    """Whether the process that writes the file lives, as far as this machine can tell."""
+    """True if the process that writes the file lives, as far as this machine can tell."""
     pid = status.get("pid")
     if status.get("node") == socket.gethostname() and isinstance(pid, int) and status.get("started") is not None:
         return process_started(pid) == status["started"]

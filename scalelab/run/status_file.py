@@ -40,7 +40,7 @@ class StatusFile:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to write again."""
+        """True if it is time to write again."""
         return self._written is None or self._clock() - self._written >= WRITE_SECONDS
 
     def write(self, doing: str, **facts: Any) -> None:
@@ -64,7 +64,7 @@ class StatusFile:
 
 
 def process_started(pid: int) -> str | None:
-    """When a process of this machine began, in the kernel's own units; None if there is none, or no way to tell."""
+    """Start of a process of this machine, in the kernel's own units; None if there is none, or no way to tell."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return None

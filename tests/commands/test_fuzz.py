@@ -1,4 +1,4 @@
-"""Whatever stands in a file that a command reads, it is read, or refused in one line: never a traceback."""
+"""Files of any content are read by commands, or refused in one line: never a traceback."""
 
 from __future__ import annotations
 

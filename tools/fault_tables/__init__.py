@@ -1,1 +1,1 @@
-"""What `tools/bench_faults.py` is made of: the run that takes faults, and the campaign of random ones."""
+"""Parts of `tools/bench_faults.py`: the run that takes faults, and the campaign of random ones."""

@@ -46,7 +46,7 @@ SETTINGS = {
 
 @dataclass
 class Tally:
-    """What a campaign came to."""
+    """Results of a campaign."""
 
     faults: Counter[str] = field(default_factory=Counter)
     together: Counter[int] = field(default_factory=Counter)

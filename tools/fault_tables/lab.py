@@ -84,7 +84,7 @@ class Lab:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
 
     def __enter__(self) -> Lab:
-        """Nothing is started yet."""
+        """Return the lab; nothing is started yet."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -107,7 +107,7 @@ class Lab:
 
     @property
     def log(self) -> str:
-        """What the run said."""
+        """Output of the run."""
         return self.messages.read_text(errors="replace")
 
     def processes(self, role: str) -> list[psutil.Process]:
@@ -126,7 +126,7 @@ class Lab:
         return [process for role in ROLES for process in self.processes(role)]
 
     def status(self) -> dict[str, Any]:
-        """What `status.json` says, if anything."""
+        """Content of `status.json`, if there is one."""
         try:
             return json.loads((self.path / "status.json").read_bytes())
         except (OSError, ValueError):

@@ -89,7 +89,7 @@ class EngineActor(Beating):
         return None
 
     def pulse(self) -> Pulse:
-        """What the engine is doing; while it generates, the seconds are those since it made its last tokens."""
+        """The engine's current work; while it generates, with the seconds since its last tokens."""
         stats, unfinished = self._generator.stats(), self._generator.unfinished
         pulse = replace(super().pulse(), speed=self._speed_now(stats))
         if pulse.doing != "nothing" or not unfinished:

@@ -84,7 +84,7 @@ class Beating:
 
 
 def _in_collective(thread: int) -> bool:
-    """Whether a thread stands inside torch's collective operations."""
+    """True if a thread stands inside torch's collective operations."""
     frame = sys._current_frames().get(thread)
     for _ in range(3):  # the operation itself, and what wraps it
         if frame is None:

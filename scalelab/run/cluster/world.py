@@ -171,7 +171,7 @@ class ClusterRun:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _standing(self) -> dict[str, Any]:
-        """What `status.json` says of the loop and of every actor."""
+        """Content of `status.json`: the loop and every actor."""
         versions, evaluation = self.engines.versions(), self._evaluation
         actors = self.heartbeats.lines()
         waits = sorted(self.changes.waits().items(), key=lambda one: -one[1])
