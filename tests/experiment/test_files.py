@@ -98,7 +98,7 @@ def test_with_fragments_replaces_those_of_the_same_kind_in_place() -> None:
 
 
 def test_a_class_as_an_override_is_an_object_of_it(folder: Path) -> None:
-    head = HEAD + "from experiment_toys import ToyClip\n"
+    head = HEAD + "from tests.helpers.experiment_toys import ToyClip\n"
     body = SINGLE.removeprefix(HEAD).replace('"ToyRun.seed": 4', '"ToyRun.loss": ToyClip, "ToyClip.low": 0.1')
     (folder / "mine.py").write_text(head + body.replace("recipe/clip", "recipe/truncate"))
     assert resolve("mine.py").run.loss == ToyClip(low=0.1)

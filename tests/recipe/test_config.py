@@ -81,7 +81,7 @@ def test_what_makes_no_recipe_is_refused_in_python_too(change):
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: ForcedInterruption(phrase="Stop."),
+        lambda: Recipe(length_control=ForcedInterruption(phrase="Stop.")),
         lambda: ForcedInterruption(earliest=5, latest=4),
         lambda: ForcedInterruption(earliest=-1),
         lambda: LengthPenalty(max_tokens=10, cache_tokens=11),

@@ -124,7 +124,7 @@ def test_a_role_is_replaced_as_often_as_allowed_and_then_named() -> None:
         faults.lost("generator", "generator 1", LostError("it died"), requeued=3)
         faults.recovered("generator", "generator 1")
     with pytest.raises(LabError, match=r"it died; 2 times the generator was replaced .*generator_restarts"):
-        faults.lost("generator", "generator 0", LostError("it died"))
+        faults.lost("generator", "generator 1", LostError("it died"))
     with pytest.raises(LabError, match="trainer_restarts"):
         faults.lost("trainer", "the trainer", LostError("it died"))
     assert [(line["event"], line["role"]) for line in lines] == [

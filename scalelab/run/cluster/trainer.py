@@ -167,7 +167,7 @@ class ClusterTrainer:
             TrainerLostError: a rank died, or none answered in time.
             LabError: a rank says what went wrong.
         """
-        return asyncio.run(self._all(refs, what, seconds))
+        return asyncio.run(self._first(refs, what, seconds))
 
     def restart(self) -> None:
         """End what is left of the ranks and start new ones, with the weights that the first ones started from."""
