@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +30,7 @@ def answers(address: str) -> bool:
     try:
         with urllib.request.urlopen(address + "api/overview", timeout=20) as answer:
             return bool(json.load(answer)["runs"])
-    except urllib.error.URLError:
+    except OSError:  # no connection, or one that is broken off
         return False
 
 
