@@ -79,7 +79,8 @@ class Tier:
             return compiler
         mounts = _read_only([Path(folder) for folder in folders])
         for parent in [*reversed(Path(scratch).parents)][1:]:
-            mounts += ["--perms", "0755", "--dir", str(parent)]
+            # It may be there already, and private, where this checkout lies in the folder for temporary files.
+            mounts += ["--perms", "0755", "--dir", str(parent), "--chmod", "0755", str(parent)]
         return [*_bubblewrap(set()), *mounts, "--bind", scratch, scratch, "--", *compiler]
 
     @property

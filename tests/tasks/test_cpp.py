@@ -2,7 +2,11 @@
 
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -186,3 +190,22 @@ def test_a_reward_runs_cpp():
     assert "does not compile" in run_program("int main() {", language="cpp").detail
     with pytest.raises(TaskError, match="unknown language 'perl'"):
         run_program("1", language="perl")
+
+
+def test_a_checkout_in_the_folder_for_temporary_files_compiles_too():
+    one = "from tasks.sandbox.tiers import TIERS; from tasks.sandbox.compiling import Compiler\n"
+    one += "print(len(Compiler(TIERS[int(__import__('sys').argv[1])]).compile('int main() {}').binary))"
+    with tempfile.TemporaryDirectory() as checkout:
+        shutil.copytree(Path(compiling.__file__).parents[1], f"{checkout}/tasks")
+        for tier in tiers_here():
+            command = [sys.executable, "-c", one, str(TIERS.index(tier))]
+            done = subprocess.run(
+                command,
+                cwd=checkout,
+                env={**os.environ, "PYTHONPATH": checkout},
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert done.returncode == 0, done.stderr
+            assert int(done.stdout) > 0
