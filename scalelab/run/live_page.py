@@ -14,6 +14,9 @@ from scalelab.run.folder import MANIFEST
 LOOK_SECONDS = 0.5
 """Seconds between two looks at the run's folder."""
 
+START_SECONDS = 60.0
+"""Time that the page's process may take to say its address before it is killed."""
+
 END_SECONDS = 10.0
 """Time that the page's process may take to end before it is killed."""
 
@@ -67,7 +70,10 @@ def _serve(path: Path, before: int | None, say: Callable[[str], None], serve: bo
     ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
+        patience = threading.Timer(START_SECONDS, server.kill)
+        patience.start()
         address = server.stdout.readline().strip()
+        patience.cancel()
         say(f"live page: {address or f'scalelab view {path}'}")
         ended.wait()
         server.stdin.close()
