@@ -19,14 +19,17 @@ lint: install
 types: install
 	.venv/bin/mypy
 
-# Two workers, for two cores; whole files to each, for what their tests share takes long to make.
+# Two workers, for two cores; whole files to each, for what their tests share takes long to make. A failure is shown at
+# once. A worker that dies ends the run: pytest-xdist 3.8 gives the work of its successor to nobody, and would wait.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --max-worker-restart 0 --instafail --durations 20
+
 test: lint types
 	@tools/install_browser.sh
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
+	@$(PYTEST)
 
 # Without the tests that are marked slow; FAST=tests/curves names a part of them.
 test-fast: install
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile -m "not slow" $(FAST)
+	@$(PYTEST) -m "not slow" $(FAST)
 
 docs: install
 	@$(PY) -m mkdocs build --strict --site-dir build/site

@@ -28,7 +28,7 @@ from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn.attention.varlen import varlen_attn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -186,8 +186,9 @@ def even(number: int, parts: int) -> np.ndarray:
 class Answers(TorchDispatchMode):
     """Answer operators whose result depends on numbers that fake tensors do not have.
 
-    A number read on the host is 1. A mask selects ``chosen`` elements for each of its columns, as a map of experts to
-    tokens does.
+    A number read on the host is 1. That of a real tensor is its own: when Python clears away an object of a model,
+    such a number may name the memory to free. A mask selects ``chosen`` elements for each of its columns, as a map of
+    experts to tokens does.
     """
 
     def __init__(self, world: World) -> None:
@@ -197,6 +198,9 @@ class Answers(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         aten = torch.ops.aten
         if func is aten._local_scalar_dense.default:
+            if not isinstance(args[0], FakeTensor):
+                with unset_fake_temporarily():
+                    return func(*args)
             kind = args[0].dtype
             return True if kind is torch.bool else 1.0 if kind.is_floating_point else 1
         if func is aten.masked_select.default:

@@ -9,9 +9,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.varlen import varlen_attn
 
 from scalelab.errors import LabError
+from scalelab.plan.hardware import device
 from scalelab.rehearse.collectives import Collectives
 from scalelab.rehearse.flops import counter
 from scalelab.rehearse.memory import Memory
+from scalelab.rehearse.pretend import Answers, World, pretended
 from scalelab.rehearse.ranks import other_ranks, replaced
 
 BLOCK = 512
@@ -127,3 +129,11 @@ def test_causal_attention_counts_the_pairs_that_are_seen(queries, keys):
             varlen_attn(q, k, v, borders, borders, queries, keys, window_size=(-1, 0)).sum().backward()
     seen = sum(keys - queries + i + 0.5 for i in range(queries))  # the diagonal counts half
     assert flops.get_total_flops() == (2 + 5) * 2 * seen * heads * size
+
+
+def test_a_number_of_a_real_tensor_is_its_own_and_that_of_a_fake_one_is_1():
+    """vLLM's matrices free, by such a number, the memory behind them whenever Python clears them away."""
+    real, world = torch.tensor(2**40 + 3), World(device("h100"))
+    with pretended(world), Answers(world):
+        assert torch.empty(1, dtype=torch.int64).item() == 1
+        assert real.item() == 2**40 + 3
