@@ -37,10 +37,10 @@ class WatchedTrainer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
 
-    async def step(self, sequences: Any, loss: Any) -> Any:
+    async def step(self, sequences: Any, loss: Any, logprobs: bool = False) -> Any:
         """Take an optimiser step."""
         self.batches.append((sequences, loss))
-        result = await self._trainer.step(sequences, loss)
+        result = await self._trainer.step(sequences, loss, logprobs)
         self.ended.append(time.monotonic())
         return result
 

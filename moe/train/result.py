@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -17,6 +19,7 @@ class StepResult:
         tokens: of all sequences.
         seconds: on this rank's clock.
         skipped: a gradient was not finite, so the weights are unchanged.
+        logprobs: what `Trainer.logprobs` would have given before the step; None if not asked for.
         peak_gib: most memory that any rank has held so far, in GiB: of its GPU, or of its process on a CPU.
     """
 
@@ -27,3 +30,4 @@ class StepResult:
     seconds: float
     skipped: bool
     peak_gib: float
+    logprobs: list[np.ndarray] | None = None

@@ -52,6 +52,7 @@ Weights = str | os.PathLike[str] | Mapping[str, Tensor] | Iterable[tuple[str, Te
 """A Hugging Face folder, or whole tensors by their Hugging Face names; biases of experts may be among them."""
 
 _LOSS = "_loss_sum"
+_LOGPROBS = "_logprobs"
 
 
 class Trainer:
@@ -112,6 +113,7 @@ class Trainer:
         sequences: Sequence[TrainingSequence],
         loss_fn: LossFunction,
         lr: float | None = None,
+        logprobs: bool = False,
     ) -> StepResult:
         """Take one optimiser step on all sequences.
 
@@ -123,6 +125,7 @@ class Trainer:
                 and ranks. Where there is nothing to predict (the first token of a sequence) log-probability
                 and entropy are 0, and must weigh nothing.
             lr: learning rate of this step as it is; None takes the config's with its warm-up.
+            logprobs: whether the result has every token's log-probability, under the weights before the step.
 
         Raises:
             MoeError: if a gradient was not finite for the config's ``max_skipped``-th time in a row.
@@ -136,7 +139,9 @@ class Trainer:
             router.step_tokens = tokens
         with cpu_host.megatron(), self._waiting("train_step"):
             self.optimizer.zero_grad()
-            reports = self._run(self._my_micro_batches(sequences, plan[self._data_rank]), partial(_loss, loss_fn))
+            mine = plan[self._data_rank]
+            reports = self._run(self._my_micro_batches(sequences, mine), partial(_loss, loss_fn, logprobs))
+            kept = self._together(mine, [report.pop(_LOGPROBS) for report in reports]) if logprobs else None
             metrics = parallel.from_last_stage(reduce_metrics(reports, group) if reports else None)
             loads = take_loads(self.model.routers)
             norm, taken = self.optimizer.step(self._learning_rate() if lr is None else lr)
@@ -158,6 +163,7 @@ class Trainer:
             seconds=time.perf_counter() - started,
             skipped=not taken,
             peak_gib=parallel.most_memory(self._device) / 2**30,
+            logprobs=kept,
         )
 
     @torch.no_grad()
@@ -169,15 +175,9 @@ class Trainer:
         """
         self.model.eval()
         plan = self._plan(sequences)[self._data_rank]
-        group = parallel_state.get_data_parallel_group()
         with cpu_host.megatron(), self._waiting("logprobs"):
             outputs = self._run(self._my_micro_batches(sequences, plan), _collect, forward_only=True)
-            shares: list[dict[int, np.ndarray]] = [{} for _ in range(group.size())]
-            mine = {i: v for indices, values in zip(plan, outputs) for i, v in zip(indices, values)}
-            dist.all_gather_object(shares, mine, group=group)
-            shares = parallel.from_last_stage(shares)
-        everyone = {index: logprobs_T for share in shares for index, logprobs_T in share.items()}
-        return [everyone[i] for i in range(len(sequences))]
+            return self._together(plan, outputs)
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight, then every bias of experts, as (name, whole CPU tensor); collective, so walk it to its end.
@@ -362,6 +362,20 @@ class Trainer:
             collect_non_loss_data=forward_only,
         )
 
+    def _together(self, plan: list[list[int]], mine: list[list[np.ndarray]]) -> list[np.ndarray]:
+        """Put the log-probabilities of all ranks' sequences together, in the sequences' order; collective.
+
+        Args:
+            plan: indices of this rank's sequences, for each micro-batch.
+            mine: their log-probabilities; nothing before the last pipeline stage.
+        """
+        group = parallel_state.get_data_parallel_group()
+        shares: list[dict[int, np.ndarray]] = [{} for _ in range(group.size())]
+        own = {i: logprobs_T for indices, parts in zip(plan, mine) for i, logprobs_T in zip(indices, parts)}
+        dist.all_gather_object(shares, own, group=group)
+        everyone = {i: logprobs_T for share in parallel.from_last_stage(shares) for i, logprobs_T in share.items()}
+        return [everyone[i] for i in range(len(everyone))]
+
     def _why_skipped(self, loss: float, norm: float) -> str:
         """The error message when too many steps in a row were skipped."""
         where = self.optimizer.not_finite() or "no gradient of this rank, but one of another"
@@ -415,17 +429,23 @@ class _MicroBatch:
         }
 
 
-def _loss(loss_fn: LossFunction, batch: _MicroBatch, output_2T: Tensor) -> tuple[Tensor, int, dict[str, Tensor]]:
+def _loss(
+    loss_fn: LossFunction, keep: bool, batch: _MicroBatch, output_2T: Tensor
+) -> tuple[Tensor, int, dict[str, Any]]:
     """Loss, token count and report of a micro-batch, as Megatron's schedule expects them."""
     logprobs_T, entropy_T = batch.packed.align(output_2T)
     loss, metrics = loss_fn(logprobs_T, entropy_T.detach(), batch.extras)
     if not loss.requires_grad:
         # without a backward pass this rank would leave the others waiting for its experts
         raise MoeError("the loss carries no gradient; make it a sum over logprobs_T")
-    return loss, 0, {**metrics, _LOSS: loss}
+    kept = {_LOGPROBS: _of_sequences(batch, logprobs_T.detach())} if keep else {}
+    return loss, 0, {**metrics, **kept, _LOSS: loss}
 
 
 def _collect(batch: _MicroBatch, output_2T: Tensor, non_loss_data: bool = True) -> list[np.ndarray]:
     """The log-probabilities of each sequence of a micro-batch."""
-    logprobs_T = batch.packed.align(output_2T)[0]
+    return _of_sequences(batch, batch.packed.align(output_2T)[0])
+
+
+def _of_sequences(batch: _MicroBatch, logprobs_T: Tensor) -> list[np.ndarray]:
     return [part.cpu().numpy() for part in logprobs_T.split(batch.packed.lengths)]

@@ -65,6 +65,11 @@ def drop_reason(group: Group, recipe: Recipe) -> str | None:
     return None if recipe.zero_variance == "keep" else zero_variance(rewards(graded_only(group), recipe))
 
 
+def in_loss(groups: Sequence[Group], recipe: Recipe) -> list[Rollout]:
+    """The rollouts that a step learns from, in the order of `build_step`'s sequences."""
+    return [rollout for group in groups if drop_reason(group, recipe) is None for rollout in graded_only(group)]
+
+
 def build_step(
     groups: Sequence[Group], recipe: Recipe, trainer_version: int
 ) -> tuple[list[TrainingSequence], dict[str, Any]]:

@@ -239,7 +239,8 @@ class RunFolder:
     def go_back(self, step: int, tasks: Sequence[str]) -> int:
         """Move the lines of later steps to `undone.jsonl`, so that every other file has each step once.
 
-        An evaluation that was written for some of the tasks only goes as well.
+        An evaluation that was written for some of the tasks only goes as well, and so do completions that undone steps
+        trained on.
 
         Args:
             step: the last that counts.
@@ -252,6 +253,9 @@ class RunFolder:
         gone = self.metrics.remove(lambda record: record["step"] > step, self.undone)
         self.alarms.remove(lambda record: record["step"] > step, self.undone)
         self.evals.remove(lambda record: record["step"] > step or whole[record["step"]] < len(tasks), self.undone)
+        for path in (self.path / "rollouts").glob("train_*.parquet"):
+            if int(path.stem.removeprefix("train_")) > step:
+                path.unlink()
         self._show(lambda board: board.go_back(step))
         if self._trackers:
             self._trackers.go_back(step)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from moe.model.config import routed_experts
 from moe.model.size import parameters
 from scalelab.errors import LabError
@@ -94,7 +96,11 @@ class Journal:
     def stepped(
         self, names: list[str], step: Step, result: StepResult | None, seconds: dict[str, float]
     ) -> LabError | None:
-        """Write an optimiser step just after it was booked; returns the reason to stop the run, if there is one."""
+        """Write an optimiser step just after it was booked, its completions first, if they are to be kept.
+
+        Returns:
+            The reason to stop the run, if there is one.
+        """
         books = self._books
         totals = self._engines.totals()
         books.completions += step.completions
@@ -125,6 +131,9 @@ class Journal:
         if result is not None:
             wall |= {"trainer_seconds": result.seconds, "trainer_peak_gib": result.peak_gib}
             wall |= {} if self._simulated else self._speed(result)
+        if result is not None and result.logprobs is not None:
+            rows = [trained_row(*pair) for pair in zip(step.rollouts, result.logprobs, strict=True)]
+            self._folder.keep_rollouts(f"train_{books.version:06d}", [writable(row) for row in rows])
         record = self._with_clock(record, wall)
         self._folder.add_step(record)
         return self._heed(record)
@@ -222,3 +231,14 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
         "forced": rollout.forced_T.tolist(),
         "spans": [list(span) for span in rollout.spans],
     }
+
+
+def trained_row(rollout: Rollout, logprobs_T: np.ndarray) -> dict[str, Any]:
+    """One row of a training step's `rollouts/*.parquet`.
+
+    Args:
+        rollout: what was trained on.
+        logprobs_T: float32[prompt and completion], the trainer's log-probabilities just before the step.
+    """
+    trainers = logprobs_T[len(rollout.prompt_ids) :].tolist()
+    return {**rollout_row(rollout), "trainer_logprobs": [round(one, 4) for one in trainers]}

@@ -259,7 +259,7 @@ class Loop:
         built = self.clock()
         self.journal.charge(stepping=False)
         self.stepping = True
-        result = await self.trainer.step(step.sequences, step.loss) if step.sequences else None
+        result = await self.trainer.step(step.sequences, step.loss, step.kept) if step.sequences else None
         self.journal.charge(stepping=True)
         self.stepping = False
         self.books.schedule.trained(names)

@@ -60,8 +60,13 @@ class Engines(Protocol):
 class Trainer(Protocol):
     """The policy that learns. Calls are carried out in the order in which they are made."""
 
-    def step(self, sequences: Sequence[Any], loss: Any) -> Awaitable[Any]:
+    def step(self, sequences: Sequence[Any], loss: Any, logprobs: bool = False) -> Awaitable[Any]:
         """Take an optimiser step; gives a `moe.train.result.StepResult`.
+
+        Args:
+            sequences: to train on.
+            loss: of a micro-batch, summed over its tokens.
+            logprobs: whether the result has every token's log-probability before the step.
 
         Raises:
             TrainerLostError: when awaited: the trainer has to go back to a checkpoint.

@@ -25,7 +25,7 @@ _LEAST = 2**30
 
 # Bytes as runs were seen to write them, rounded up.
 _PER_LINE = 8_192  # a step in metrics.jsonl and TensorBoard
-_PER_TOKEN_TEXT = 14  # a token of a completion in a Parquet file: text, id, log-prob and mark
+_PER_TOKEN_TEXT = 18  # a token of a completion in a Parquet file: text, id, log-probs and mark
 _PER_ROW = 64  # all else of a completion there
 _PER_TOKEN_WAITING = 9  # token, log-prob and mark of a rollout that waits: 4 + 4 + 1
 _PER_PARAMETER_TRAINED = 12  # fp32 weight and two moments of Adam
@@ -33,13 +33,17 @@ _PER_PARAMETER_TRAINED = 12  # fp32 weight and two moments of Adam
 
 @checked(frozen=True, config=CHECKED)
 class Retention:
-    """Rule for which evaluations' completions stay on disk, and the place of a second copy of the newest checkpoint."""
+    """Rule for which completions stay on disk, and the place of a second copy of the newest checkpoint."""
 
     keep_last: PositiveInt | None = None
     """Number of the newest evaluations whose completions stay; None keeps all."""
 
     keep_every: PositiveInt | None = None
     """Also those whose step is a multiple of this; None keeps no others."""
+
+    train_every: PositiveInt | None = None
+    """Keep the completions that every n-th optimiser step trains on, with the trainer's log-probability of each
+    token; None keeps none."""
 
     copy_to: str | None = None
     """A folder, best on another disk, that gets a second copy of the newest checkpoint with all that a run needs to go
@@ -71,7 +75,7 @@ class Disk:
     Attributes:
         checkpoints: those that stay, and one that is being written.
         waiting: finished rollouts that no step has trained on, beside each checkpoint.
-        completions: those of the evaluations that are kept.
+        completions: those of the evaluations and training steps that are kept.
         lines: metrics, evaluations and TensorBoard.
     """
 
@@ -99,10 +103,13 @@ def disk_needed(run: Run) -> Disk:
     per_completion = recipe.max_tokens * _PER_TOKEN_WAITING
     evaluated = {*range(0, steps + 1, run.evaluation.every), steps}
     rows = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples
+    group_rows = recipe.prompts_per_step * recipe.generations_per_prompt
+    train_every = run.retention.train_every
+    kept_rows = len(run.retention.kept(evaluated)) * rows + (steps // train_every * group_rows if train_every else 0)
     return Disk(
         checkpoints=copies * parameters(run.model.to_hf()).total * (weights + _PER_PARAMETER_TRAINED),
-        waiting=copies * recipe.prompts_per_step * recipe.generations_per_prompt * per_completion,
-        completions=len(run.retention.kept(evaluated)) * rows * (recipe.max_tokens * _PER_TOKEN_TEXT + _PER_ROW),
+        waiting=copies * group_rows * per_completion,
+        completions=kept_rows * (recipe.max_tokens * _PER_TOKEN_TEXT + _PER_ROW),
         lines=steps * (_PER_LINE + 16 * recipe.prompts_per_step),
     )
 
@@ -129,6 +136,7 @@ def check_disk(path: Path, run: Run) -> None:
     raise LabError(
         f"{parent} has {free / 2**30:.1f} GiB free, and this run writes up to {needed.total / 2**30:.1f} GiB and needs "
         f"1 GiB in any case: {gib['checkpoints']} of checkpoints (CheckpointPolicy.keep_last, .keep_every), "
-        f"{gib['waiting']} of rollouts beside them, {gib['completions']} of evaluations' completions "
-        f"(Retention.keep_last, .keep_every), {gib['lines']} of lines; free some, keep less, or give another --out"
+        f"{gib['waiting']} of rollouts beside them, {gib['completions']} of completions "
+        f"(Retention.keep_last, .keep_every, .train_every), {gib['lines']} of lines; free some, keep less, or give "
+        "another --out"
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from scalelab.recipe.length_control import interruption
 from scalelab.recipe.recipe import Recipe
-from scalelab.recipe.step import StepLoss, build_step, drop_reason, pass_rate
+from scalelab.recipe.step import StepLoss, build_step, drop_reason, in_loss, pass_rate
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.rollout.types import Completion, Kind, Request
@@ -31,6 +31,7 @@ class Step:
         metrics: what needs no model, for `metrics.jsonl`.
         completions: in all groups of the step.
         generated: completion tokens of all groups of the step.
+        rollouts: those behind the sequences, in their order, if they are to be kept; else empty.
     """
 
     sequences: list[Any]
@@ -38,6 +39,12 @@ class Step:
     metrics: dict[str, Any]
     completions: int
     generated: int
+    rollouts: list[Rollout]
+
+    @property
+    def kept(self) -> bool:
+        """True if the step's completions are to be kept, with the trainer's log-probabilities."""
+        return bool(self.rollouts)
 
     @property
     def tokens(self) -> int:
@@ -54,11 +61,12 @@ class RolloutWork:
         seed: the run's. With a group's name it decides where completions are interrupted.
         seeded: whether it decides how completions are sampled, too: two runs that draw the same prompt under the same
             name then draw the same random numbers.
+        keep_every: keep the completions of every step whose number is a multiple of this; None keeps none.
     """
 
-    def __init__(self, recipe: Recipe, tokenizer: Any, seed: int, seeded: bool) -> None:
+    def __init__(self, recipe: Recipe, tokenizer: Any, seed: int, seeded: bool, keep_every: int | None = None) -> None:
         self.recipe, self.generations = recipe, recipe.generations_per_prompt
-        self._tokenizer, self._seed, self._seeded = tokenizer, seed, seeded
+        self._tokenizer, self._seed, self._seeded, self._keep_every = tokenizer, seed, seeded, keep_every
 
     def requests(self, name: str, prompt: Prompt, kind: Kind = "train", count: int | None = None) -> list[Request]:
         """Requests for the completions of one prompt, each with its own place for an interruption."""
@@ -94,7 +102,9 @@ class RolloutWork:
         sequences, metrics = build_step(groups, self.recipe, version)
         rollouts = [rollout for group in groups for rollout in group]
         generated = sum(len(rollout.completion_ids) for rollout in rollouts)
-        return Step(sequences, StepLoss(self.recipe.loss), metrics, len(rollouts), generated)
+        kept = self._keep_every is not None and (version + 1) % self._keep_every == 0
+        trained = in_loss(groups, self.recipe) if kept else []
+        return Step(sequences, StepLoss(self.recipe.loss), metrics, len(rollouts), generated, trained)
 
 
 def rollout(prompt: Prompt, completion: Completion, verdict: Verdict) -> Rollout:

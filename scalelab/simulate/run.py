@@ -88,6 +88,7 @@ class DrawnStep:
     """Completion tokens."""
     staleness: Counter[int]
     loss: None = None
+    kept: bool = False
 
 
 class DrawnWork:
@@ -199,7 +200,7 @@ class Simulation:
         self._hours = float("inf")
         changes = Changes()
         self.engines = PretendedEngines(rates, shape.generators, shape.slots, DrawnDecoder(), changes.notify)
-        self.trainer = PretendedTrainer(rates, shape.trainers, lambda sequences, loss: None, lambda version: None)
+        self.trainer = PretendedTrainer(rates, shape.trainers, lambda *step: None, lambda version: None)
         self.graders = PretendedGraders(rates, lambda prompt, completions: lambda: None)
         self.loop = Loop(
             books=Books(schedule, Numbers(), Ledger(shape.generators, shape.trainers)),

@@ -31,7 +31,8 @@ RECORDED = Path(__file__).parents[2] / "docs" / "quickstart"
 def child_script(folder: Path) -> Path:
     script = folder / "child.py"
     script.write_text(
-        """import json, pathlib, sys, time
+        """import json, pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
 folder, code, seconds, hours = pathlib.Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
 times = pathlib.Path(__file__).with_name("times")
 def note(change):

@@ -41,6 +41,7 @@ SETTINGS = {
     "Recipe.generations_per_prompt": 2,
     "Run.checkpoint_every": 2,
     "CheckpointPolicy.keep_last": 1,
+    "Retention.train_every": 1,
     "PipelineRL.k": 2,
 }
 
@@ -119,11 +120,12 @@ class Trainer:
     def __init__(self, run: Run) -> None:
         self.steps, self._run, self._hf = 0, run, run.model.to_hf()
 
-    async def step(self, sequences: Sequence[Any], loss: Any) -> StepResult:
+    async def step(self, sequences: Sequence[Any], loss: Any, logprobs: bool = False) -> StepResult:
         """Take a step."""
         await asyncio.sleep(0)
         self.steps += 1
-        return StepResult(0.5, 1.0, _METRICS, sum(len(sequence) for sequence in sequences), 0.01, False, 1.0)
+        told = [np.zeros(len(sequence), np.float32) for sequence in sequences] if logprobs else None
+        return StepResult(0.5, 1.0, _METRICS, sum(len(sequence) for sequence in sequences), 0.01, False, 1.0, told)
 
     async def publish(self, version: int) -> int:
         """The weights."""
@@ -184,7 +186,7 @@ class World:
         self.books, self.changes = new_books(run), Changes()
         self.engines, self.graders, self.trainer = Engines(), Graders(), Trainer(run)
         self.keeper = Keeper(run, self.books, folder, self.progress.say)
-        self.work = RolloutWork(run.recipe, Letters(), run.seed, seeded=False)
+        self.work = RolloutWork(run.recipe, Letters(), run.seed, False, run.retention.train_every)
         self.ticks = 0.0
 
     def clock(self) -> float:

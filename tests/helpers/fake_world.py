@@ -74,7 +74,7 @@ class Work:
 
     def step(self, groups: list[list[Rollout]], version: int) -> Any:
         empty = version % 5 == 4  # a step of which nothing is left to train on
-        return SimpleNamespace(sequences=[] if empty else groups, loss=None, groups=groups)
+        return SimpleNamespace(sequences=[] if empty else groups, loss=None, kept=False, groups=groups)
 
 
 class World:
@@ -195,7 +195,7 @@ class World:
         if self.calls in self.lose:
             raise TrainerLostError(f"call {self.calls} lost a rank")
 
-    async def step(self, sequences: Any, loss: None) -> str:
+    async def step(self, sequences: Any, loss: None, logprobs: bool) -> str:
         await self._pause()
         self._call()
         return "stepped"

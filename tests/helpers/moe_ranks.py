@@ -95,14 +95,15 @@ def probe(case: Case, rank: int = 0, world: int = 1, at: str | None = None) -> d
         one.load_weights(start)
     given = (lambda sequences: routed(sequences, MODELS[case.model])) if case.replay else list
     logprobs = one.logprobs(given(batch(99)))
-    result = one.train_step(given(batch(0)), weighted)
+    before = one.logprobs(given(batch(0)))
+    result = one.train_step(given(batch(0)), weighted, logprobs=True)
     moved = {name: (tensor - start[name]) / SCALE for name, tensor in one.export_weights()}
     biases = {name: moved.pop(name) * SCALE for name in list(moved) if name.endswith(EXPERT_BIAS)}
     shared = published(one)
     one.load_weights(start)
     back = all(torch.equal(tensor, start[name]) for name, tensor in one.export_weights())
     one.close()
-    told = {"start": start, "logprobs": logprobs, "result": result, "gradients": moved, "biases": biases}
+    told = {"start": start, "logprobs": [*logprobs, *before], "result": result, "gradients": moved, "biases": biases}
     return {**told, "back": back, "published": shared}
 
 

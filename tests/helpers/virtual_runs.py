@@ -45,6 +45,7 @@ experiment = Experiment(
 
 SETTINGS = {
     **SMALLEST,
+    "Retention.train_every": 3,
     "Run.tasks": "(@coin.CoinMath(),)",
     "Run.task_weights": "None",
     "Cluster.generators": 4,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet
 import pytest
 
 from scalelab.cli import main
@@ -27,6 +28,7 @@ SETTINGS = {
     "Evaluation.every": 2,
     "Evaluation.prompts": 4,
     "Evaluation.samples": 2,
+    "Retention.train_every": 1,
 }
 
 
@@ -103,8 +105,23 @@ def test_three_steps_leave_evaluations_metrics_checkpoints_and_a_report(finished
     manifest = json.loads((finished / "manifest.json").read_text())
     assert manifest["status"] == "finished"
     assert (finished / "report.html").stat().st_size > 1000
-    assert len(list((finished / "rollouts").glob("*.parquet"))) == 3
+    assert len(list((finished / "rollouts").glob("step_*.parquet"))) == len(measured)
+    for line in steps:
+        assert gap_of_kept_tokens(finished, line["step"]) == pytest.approx(line["gap_mean"], abs=1e-4)
     assert {path.name for path in (finished / "checkpoints").glob("step_*")} == {"step_000002", "step_000003"}
+
+
+def gap_of_kept_tokens(run: Path, step: int) -> float:
+    """Mean |log-prob of the trainer − of the generator| over the sampled tokens that a step's file keeps."""
+    rows = pyarrow.parquet.read_table(run / "rollouts" / f"train_{step:06d}.parquet").to_pylist()
+    assert len(rows) == 16
+    gaps = [
+        abs(trainers - generators)
+        for row in rows
+        for trainers, generators, forced in zip(row["trainer_logprobs"], row["logprobs"], row["forced"], strict=True)
+        if not forced
+    ]
+    return sum(gaps) / len(gaps)
 
 
 def interrupt(process: subprocess.Popen[str], marker: str) -> None:

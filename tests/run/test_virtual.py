@@ -45,6 +45,10 @@ def weights(out: Path, folder: Path) -> dict[str, np.ndarray]:
 def assert_the_same(one: Path, other: Path, folder: Path) -> None:
     for name in REPEATED:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    trained = [path.name for path in sorted((one / "rollouts").glob("train_*"))]
+    assert trained == ["train_000003.parquet", "train_000006.parquet"]
+    for name in trained:
+        assert (one / "rollouts" / name).read_bytes() == (other / "rollouts" / name).read_bytes(), name
     mine, theirs = weights(one, folder), weights(other, folder)
     assert mine.keys() == theirs.keys()
     for name, values in mine.items():

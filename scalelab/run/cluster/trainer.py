@@ -125,9 +125,12 @@ class ClusterTrainer:
 
     # The port. Ray carries out an actor's calls in the order in which they are made.
 
-    def step(self, sequences: Sequence[TrainingSequence], loss: Callable[..., Any]) -> Awaitable[Any]:
+    def step(
+        self, sequences: Sequence[TrainingSequence], loss: Callable[..., Any], logprobs: bool = False
+    ) -> Awaitable[Any]:
         """Take an optimiser step; gives rank 0's `StepResult`."""
-        return self._first(self.calls("train_step", ray.put(list(sequences)), loss), "an optimiser step")
+        refs = self.calls("train_step", ray.put(list(sequences)), loss, None, logprobs)
+        return self._first(refs, "an optimiser step")
 
     def publish(self, version: int) -> Awaitable[list[Segment]]:
         """Let every rank lay out its share of the weights; gives what engines need to know of the shares."""

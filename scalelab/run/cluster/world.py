@@ -67,7 +67,7 @@ class ClusterRun:
         faults.see_through(self.trainer.ready, self.trainer.restart)
         folder.describe(clock="wall", verifiers=self.graders.describe())
         self.engines.ready()
-        self._work = RolloutWork(run.recipe, tokenizer, run.seed, seeded=False)
+        self._work = RolloutWork(run.recipe, tokenizer, run.seed, False, run.retention.train_every)
         self._held_out = [prompt for task in run.tasks for prompt in task.held_out(run.evaluation.prompts)]
         self.books = new_books(run)
         self.keeper = Keeper(run, self.books, folder, progress.say)

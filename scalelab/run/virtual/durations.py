@@ -20,9 +20,7 @@ class PretendedTrainer:
         weights: copies the weights of a version; called when a publication begins.
     """
 
-    def __init__(
-        self, rates: Rates, units: int, work: Callable[[Any, Any], Any], weights: Callable[[int], Any]
-    ) -> None:
+    def __init__(self, rates: Rates, units: int, work: Callable[..., Any], weights: Callable[[int], Any]) -> None:
         self.rates, self.units = rates, units
         self._work, self._weights = work, weights
         self._free_at = 0
@@ -41,11 +39,11 @@ class PretendedTrainer:
         """Duration of a step on so many tokens, in ticks."""
         return ticks(self.rates.train_step_seconds + tokens * self.rates.train_token_seconds / self.units)
 
-    async def step(self, sequences: Any, loss: Any) -> Any:
+    async def step(self, sequences: Any, loss: Any, logprobs: bool = False) -> Any:
         """Take an optimiser step on sequences, or on a number of tokens."""
         tokens = sequences if isinstance(sequences, int | float) else sum(len(one) for one in sequences)
         end = self._reserve(self.step_ticks(tokens))
-        result = self._work(sequences, loss)
+        result = self._work(sequences, loss, None, logprobs)
         await sleep_until(end, "an optimiser step")
         return result
 

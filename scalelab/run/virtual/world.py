@@ -209,7 +209,7 @@ class VirtualRun:
         self._trainer = Trainer(run.model.to_hf(), run.trainer_config, rendezvous=None, weights=str(base))
         self._real_graders = RealGraders(run)
         folder.describe(verifiers=self._real_graders.describe(), **self.facts())
-        self._work = RolloutWork(run.recipe, tokenizer, run.seed, seeded=True)
+        self._work = RolloutWork(run.recipe, tokenizer, run.seed, True, run.retention.train_every)
         self._held_out = [prompt for task in run.tasks for prompt in task.held_out(run.evaluation.prompts)]
         units = run.cluster.trainers // trainer_unit(run)
         self.changes = Changes()
