@@ -135,12 +135,27 @@ class FolderWeights(Mapping[str, Tensor]):
         return {name: _DTYPES.get(place.dtype, place.dtype) for name, place in self._places.items()}
 
     def __getitem__(self, name: str) -> Tensor:
+        tensor = torch.empty(self._places[name].shape, dtype=self._dtype(name))
+        self.read_into(tensor, name)
+        return tensor
+
+    def rows(self, name: str, first: int, shape: tuple[int, ...]) -> Tensor:
+        """Read a stretch of a tensor along its first axis.
+
+        Args:
+            name: the tensor.
+            first: where to begin.
+            shape: of the stretch.
+        """
+        tensor = torch.empty(shape, dtype=self._dtype(name))
+        self.read_into(tensor, name, first * math.prod(shape[1:]))
+        return tensor
+
+    def _dtype(self, name: str) -> torch.dtype:
         place = self._places[name]
         if place.dtype not in _DTYPES:
             raise MoeError(f"{name} in {place.file} is {place.dtype}; convert the weights to bfloat16 or float32")
-        tensor = torch.empty(place.shape, dtype=_DTYPES[place.dtype])
-        self.read_into(tensor, name)
-        return tensor
+        return _DTYPES[place.dtype]
 
     def read_into(self, out: Tensor, name: str, first: int = 0) -> None:
         """Fill memory of the caller's with a tensor, or with a stretch of it.

@@ -18,7 +18,9 @@ from megatron.core.transformer.transformer_layer import get_transformer_layer_of
 from torch import Tensor
 
 from moe.errors import MoeError
+from moe.model.architectures import architecture
 from moe.model.gpt import LogProbModel
+from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import Link, check_names, check_shape, expert_bias_names, links, shapes
 from moe.weights.shards import Cut as ShardCut
 
@@ -109,9 +111,10 @@ def _whole(param: Tensor, link: Link) -> Tensor:
 
 
 def _mine(whole: Tensor, param: Tensor, link: Link) -> Tensor:
-    """This rank's slice."""
+    """This rank's slice of a parameter, or of its experts in one."""
     for cut in _cuts(param, link):
-        whole = cut.mine(whole)
+        if cut.group is not parallel_state.get_expert_model_parallel_group():
+            whole = cut.mine(whole)
     return whole
 
 
@@ -229,6 +232,8 @@ def load(
 ) -> None:
     """Set every weight and bias of experts of this rank's part of the model; not collective.
 
+    Of experts only those that this rank holds are read: they are most of a large mixture.
+
     Args:
         model: the model.
         hf_config: its config.
@@ -242,10 +247,24 @@ def load(
     check_names(wanted, (name for name in weights if name not in biases))
     _load_expert_biases(model, hf_config, biases)
 
-    def read(name: str) -> Tensor:
+    experts = _own_experts(hf_config)
+
+    def read(name: str, shape: torch.Size) -> Tensor:
+        if shape != wanted[name] and isinstance(weights, FolderWeights):  # it stacks all experts
+            check_shape(name, weights.shapes[name], wanted[name])
+            return weights.rows(name, experts.start, shape)
         tensor = weights[name]
         check_shape(name, tensor.shape, wanted[name])
-        return tensor
+        return tensor if shape == wanted[name] else tensor[experts.start : experts.stop]
 
+    own = {link.param: link for link in links(hf_config, experts) if link.experts}
     for link, param in _linked(model, hf_config):
-        param.copy_(_mine(link.merge(map(read, link.names)), param, link))
+        held = own.get(link.param, link)
+        param.copy_(_mine(held.merge(read(name, shape) for name, shape in held.parts()), param, link))
+
+
+def _own_experts(hf_config: dict[str, Any]) -> range:
+    """Number the experts that this rank holds in every layer that has any."""
+    group = parallel_state.get_expert_model_parallel_group()
+    count = architecture(hf_config).fields.get("num_moe_experts") or 0
+    return range(count * group.rank() // group.size(), count * (group.rank() + 1) // group.size())

@@ -82,8 +82,13 @@ def check_shape(name: str, found: Iterable[int], wanted: Iterable[int]) -> None:
         raise MoeError(f"{name} has shape {tuple(found)}, but this model needs {tuple(wanted)}; is the config theirs?")
 
 
-def links(hf_config: dict[str, Any]) -> list[Link]:
-    """The links of the whole model, in the order of the layers; Megatron's names count them from the model's first."""
+def links(hf_config: dict[str, Any], experts: range | None = None) -> list[Link]:
+    """The links of the whole model, in the order of the layers; Megatron's names count them from the model's first.
+
+    Args:
+        hf_config: the model's.
+        experts: leave out all others: parameters of experts are shorter then, and so are tensors that stack them.
+    """
     arch = architecture(hf_config)
     hidden = arch.fields["hidden_size"]
     words = (hf_config["vocab_size"], hidden)
@@ -91,7 +96,7 @@ def links(hf_config: dict[str, Any]) -> list[Link]:
     for number, plan in enumerate(arch.layers):
         here, there = f"decoder.layers.{number}.", f"model.layers.{number}."
         found += _attention_links(here, there, plan, arch.fields)
-        found += _feed_forward_links(f"{here}mlp.", there, hf_config["model_type"], plan, arch.fields)
+        found += _feed_forward_links(f"{here}mlp.", there, hf_config["model_type"], plan, arch.fields, experts)
     found.append(Link("decoder.final_layernorm.weight", (hidden,), ("model.norm.weight",)))
     if not arch.tied:
         found.append(Link("output_layer.weight", words, ("lm_head.weight",)))
@@ -163,17 +168,20 @@ _NAMES = {
 }
 
 
-def _feed_forward_links(here: str, there: str, kind: str, plan: LayerPlan, fields: dict[str, Any]) -> list[Link]:
+def _feed_forward_links(
+    here: str, there: str, kind: str, plan: LayerPlan, fields: dict[str, Any], some: range | None
+) -> list[Link]:
     names = _NAMES.get(kind, _Names())
     block, hidden = f"{there}{names.block}", fields["hidden_size"]
     if not plan.experts:
         return _gated_links(here, block, fields["ffn_hidden_size"], hidden)
     experts, inner = fields["num_moe_experts"], fields["moe_ffn_hidden_size"]
     router = Link(f"{here}router.weight", (experts, hidden), (f"{block}.{names.router}.weight",))
+    held = range(experts) if some is None else some
     if names.expert is None:
-        stacks = _stacked_expert_links(f"{here}experts.", f"{block}.experts.", experts, inner, hidden)
+        stacks = _stacked_expert_links(f"{here}experts.", f"{block}.experts.", len(held), inner, hidden)
     else:
-        stacks = _single_expert_links(f"{here}experts.", f"{block}.experts.", names.expert, experts, inner, hidden)
+        stacks = _single_expert_links(f"{here}experts.", f"{block}.experts.", names.expert, held, inner, hidden)
     shared = fields.get("moe_shared_expert_intermediate_size")
     beside = _gated_links(f"{here}shared_experts.", f"{block}.shared_expert", shared, hidden) if shared else []
     return [router, *stacks, *beside]
@@ -195,10 +203,10 @@ def _stacked_expert_links(here: str, there: str, experts: int, inner: int, hidde
 
 
 def _single_expert_links(
-    here: str, there: str, names: tuple[str, str, str], experts: int, inner: int, hidden: int
+    here: str, there: str, names: tuple[str, str, str], numbers: range, inner: int, hidden: int
 ) -> list[Link]:
     """Three matrices for every expert, each [out, in]."""
-    gate, up, down = names
+    (gate, up, down), experts = names, len(numbers)
 
     def halves(fc1_EFH: Tensor) -> tuple[Tensor, ...]:
         return tuple(half for expert in fc1_EFH for half in expert.chunk(2))
@@ -207,7 +215,7 @@ def _single_expert_links(
         Link(
             f"{here}fc1_EFH",
             (experts, 2 * inner, hidden),
-            tuple(f"{there}{expert}.{name}.weight" for expert in range(experts) for name in (gate, up)),
+            tuple(f"{there}{expert}.{name}.weight" for expert in numbers for name in (gate, up)),
             halves,
             lambda parts: _stack(parts, 2 * experts).view(experts, 2 * inner, hidden),
             experts=True,
@@ -215,7 +223,7 @@ def _single_expert_links(
         Link(
             f"{here}fc2_EHI",
             (experts, hidden, inner),
-            tuple(f"{there}{expert}.{down}.weight" for expert in range(experts)),
+            tuple(f"{there}{expert}.{down}.weight" for expert in numbers),
             lambda fc2_EHI: fc2_EHI.unbind(),
             lambda parts: _stack(parts, experts),
             experts=True,
