@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from moe.checkpoint.folder import check, finished_checkpoints, read_manifest, read_state
+from moe.checkpoint.folder import check, finished_checkpoints, read_state
 from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.run.folder import check_config, read_lines, read_run_manifest
@@ -91,7 +91,7 @@ def audit(path: Path, contents: bool = True) -> Audit:
         _compute(steps, undone),
         _evaluations(evals, steps, _tasks(manifest)),
         _completions(path, evals, _retention(manifest), contents, found),
-        *(_conservation(checkpoint, state, steps) for checkpoint, state in checkpoints),
+        *(_conservation(*checkpoint, steps) for checkpoint in checkpoints),
         _tensorboard(path, steps, found),
     ):
         found.problems += _some(problems)
@@ -247,47 +247,58 @@ def _disagreement(line: Line, rows: list[Line]) -> str | None:
     return None
 
 
-def _checkpoints(path: Path, contents: bool, found: Audit) -> Iterator[tuple[Path, Line]]:
-    """Read every whole checkpoint's state, and record the problems of the others."""
-    for checkpoint in finished_checkpoints(path / CHECKPOINTS):
+def _checkpoints(path: Path, contents: bool, found: Audit) -> Iterator[tuple[str, int, Line]]:
+    """Read the name, the version and the state of every whole checkpoint, and record the problems of the others.
+
+    A run that goes on deletes checkpoints meanwhile, their manifests first: those are no problems.
+    """
+    root = path / CHECKPOINTS
+    for checkpoint in finished_checkpoints(root):
         try:
-            check(checkpoint, contents=contents)
+            version = check(checkpoint, contents=contents).version
             state = read_state(checkpoint)
             check_config(path, state)
         except (MoeError, LabError, OSError) as error:
-            if checkpoint.exists():  # else a run that goes on has deleted it meanwhile
+            if checkpoint in finished_checkpoints(root):
                 found.problems.append(str(error))
             continue
-        lost = lost_rollouts(path / CHECKPOINTS, state)
-        if lost and checkpoint.exists():
+        lost = lost_rollouts(root, state)
+        if lost and checkpoint in finished_checkpoints(root):
             found.problems.append(lost)
-        yield checkpoint, state
+        yield checkpoint.name, version, state
 
 
-def _conservation(checkpoint: Path, state: Line, steps: list[Line]) -> Iterator[str]:
-    """Check that every group drawn before a checkpoint was trained on, dropped for a reason, or waits in it."""
+def _conservation(name: str, said: int, state: Line, steps: list[Line]) -> Iterator[str]:
+    """Check that every group drawn before a checkpoint was trained on, dropped for a reason, or waits in it.
+
+    Args:
+        name: of the checkpoint's folder.
+        said: the version that its manifest says.
+        state: what the run had put into it.
+        steps: lines of `metrics.jsonl`.
+    """
     try:
         version, drawn = int(state["schedule"]["trainer_version"]), int(state["drawn"])
         waiting = list(state["groups"])
         dropped = sum((state.get("dropped") or state.get("refilled") or {}).values())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        yield f"{checkpoint.name}: its state lacks {error}"
+        yield f"{name}: its state lacks {error}"
         return
-    if version != read_manifest(checkpoint).version or checkpoint.name != f"step_{version:06d}":
-        yield f"{checkpoint.name} holds the books of step {version}"
+    if version != said or name != f"step_{version:06d}":
+        yield f"{name} holds the books of step {version}"
     if version > len(steps):
-        yield f"{checkpoint.name} is of a step that metrics.jsonl does not have"
+        yield f"{name} is of a step that metrics.jsonl does not have"
         return
-    settled = Counter(name for line in steps[:version] for name in line.get("groups", ())) + Counter(waiting)
+    settled = Counter(group for line in steps[:version] for group in line.get("groups", ())) + Counter(waiting)
     unknown = settled.keys() - {f"group{number}" for number in range(drawn)}
     if unknown:
-        yield f"{checkpoint.name}: {len(unknown)} groups were never drawn, such as {min(unknown)}"
-    doubled = [name for name in waiting if settled[name] > 1]
+        yield f"{name}: {len(unknown)} groups were never drawn, such as {min(unknown)}"
+    doubled = [group for group in waiting if settled[group] > 1]
     if doubled:
-        yield f"{checkpoint.name}: {len(doubled)} groups wait that were trained on already, such as {doubled[0]}"
+        yield f"{name}: {len(doubled)} groups wait that were trained on already, such as {doubled[0]}"
     lost = drawn - len(settled) - dropped
     if lost:
-        yield f"{checkpoint.name}: of {drawn} groups drawn, {lost} were neither trained on, nor wait, nor were dropped"
+        yield f"{name}: of {drawn} groups drawn, {lost} were neither trained on, nor wait, nor were dropped"
 
 
 def _tensorboard(path: Path, steps: list[Line], found: Audit) -> Iterator[str]:

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moe.checkpoint.folder import step_folder
+from moe.checkpoint.folder import MANIFEST, step_folder
 from scalelab.cli import main
+from scalelab.run import audit as audit_module
 from scalelab.run.audit import audit
 from scalelab.run.folder import RunFolder, read_lines
 from tests.helpers.small_runs import write_run
@@ -39,6 +40,25 @@ def test_a_whole_run_passes_and_its_counts_are_told(whole: Path, capsys: pytest.
     assert counts == {"steps": 6, "groups": 18, "evaluations": 3, "checkpoints": 3, "status": "interrupted"}
     assert main(["check", str(whole), "--fast"]) == 0
     assert "the books balance" in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_goes_while_it_is_looked_at_is_no_problem(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes on deletes its older checkpoints, their manifests first."""
+    gone, read, checked = sorted((run / "checkpoints").glob("step_*")), audit_module._lines, audit_module.check
+
+    def lines(*arguments: Any) -> Any:
+        shutil.rmtree(gone[0], ignore_errors=True)
+        return read(*arguments)
+
+    def check(path: Path, **more: Any) -> Any:
+        if path == gone[1]:
+            (path / MANIFEST).unlink()
+        return checked(path, **more)
+
+    monkeypatch.setattr(audit_module, "_lines", lines)
+    monkeypatch.setattr(audit_module, "check", check)
+    found = audit(run)
+    assert (found.problems, found.checkpoints) == ([], 2)
 
 
 def edit(name: str, change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Path], None]:

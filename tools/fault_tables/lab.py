@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from moe.checkpoint.folder import newest, read_state
+from moe.errors import MoeError
 from scalelab.run.audit import audit
 from scalelab.run.folder import read_lines
 
@@ -179,13 +180,21 @@ def lost_and_doubled(path: Path) -> tuple[int, int]:
     problems = audit(path).problems
     if problems:
         raise SystemExit("\n".join(["the books do not balance:", *problems]))
-    state = read_state(newest(path / "checkpoints", contents=False).path)
+    state = _newest_state(path / "checkpoints")
     lines = [
         line for line in read_lines(path / "metrics.jsonl") if line["step"] <= state["schedule"]["trainer_version"]
     ]
     settled = Counter([name for line in lines for name in line["groups"]] + list(state["groups"]))
     drawn = {f"group{number}" for number in range(state["drawn"])}
     return len(drawn - settled.keys()), sum(count - 1 for count in settled.values())
+
+
+def _newest_state(root: Path) -> dict[str, Any]:
+    """State of the newest checkpoint; one that the run deletes meanwhile has a newer one behind it."""
+    for _ in range(10):
+        with suppress(MoeError):
+            return read_state(newest(root, contents=False).path)
+    raise SystemExit(f"no checkpoint in {root} can be read")
 
 
 def tracebacks(messages: str) -> int:
