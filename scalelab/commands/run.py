@@ -150,13 +150,14 @@ def _run(args: argparse.Namespace) -> int | None:
 def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     from scalelab.run.folder import free_folder
     from scalelab.run.live_page import live_page
+    from scalelab.run.native_output import python_stderr_apart
     from scalelab.run.progress import Progress
     from scalelab.run.session import execute
 
     demand_engines()
     heed_signals()
     out = args.out or free_folder(experiment.name)
-    with Progress() as progress, live_page(out, progress.say, sys.stderr.isatty()):
+    with python_stderr_apart(), Progress() as progress, live_page(out, progress.say, sys.stderr.isatty()):
         path = execute(experiment, out, progress)
     _present(args, experiment, path)
 
@@ -165,6 +166,7 @@ def _resume(args: argparse.Namespace) -> None:
     from scalelab.experiment import load, resolve, resolve_experiment
     from scalelab.run.folder import MANIFEST, latest_folder, read_run_manifest
     from scalelab.run.live_page import live_page
+    from scalelab.run.native_output import python_stderr_apart
     from scalelab.run.progress import Progress
     from scalelab.run.session import resume
 
@@ -183,7 +185,7 @@ def _resume(args: argparse.Namespace) -> None:
         path = args.out or (path if (path / MANIFEST).exists() else latest_folder(name))
     read_run_manifest(path)
     own = resolve(str(path / "config.gin"), imports=True)
-    with Progress() as progress, live_page(path, progress.say, sys.stderr.isatty()):
+    with python_stderr_apart(), Progress() as progress, live_page(path, progress.say, sys.stderr.isatty()):
         resume(path, own, asked, progress)
     _present(args, own, path)
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import LabError
 from scalelab.run.config import Run
 from scalelab.run.folder import RunFolder, check_config, free_folder, read_run_manifest
+from scalelab.run.native_output import RAY_LOG, native_stderr_to
 from scalelab.run.progress import Progress
 from scalelab.run.recovery import choose
 from scalelab.run.retention import check_disk
@@ -139,7 +140,8 @@ def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
     if run.virtual is not None:
         _run_virtual(run, folder, progress)
     else:
-        _run_cluster(run, folder, progress)
+        with native_stderr_to(folder.path / RAY_LOG):
+            _run_cluster(run, folder, progress)
 
 
 def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
