@@ -52,7 +52,7 @@ def standing(path: Path, now: Callable[[], float] = time.time) -> Standing:
     written = status.get("time")
     age = max(0.0, now() - written) if isinstance(written, int | float) else None
     state = str(manifest.get("status", "unknown"))
-    if state == "running" and not _there(status, age):
+    if state == "running" and not is_there(status, age):
         state = "gone"
     faults = read_lines(path / "faults.jsonl") if (path / "faults.jsonl").exists() else []
     reason = manifest.get("reason")
@@ -69,7 +69,7 @@ def _read(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _there(status: Mapping[str, Any], age: float | None) -> bool:
+def is_there(status: Mapping[str, Any], age: float | None) -> bool:
     """True if the process that writes the file lives, as far as this machine can tell."""
     pid = status.get("pid")
     if status.get("node") == socket.gethostname() and isinstance(pid, int) and status.get("started") is not None:

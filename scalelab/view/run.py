@@ -14,6 +14,7 @@ from scalelab.view.discover import Member
 from scalelab.view.files import Lines, inside, number, read_text, shown_manifest
 from scalelab.view.judge import Reading
 from scalelab.view.metrics import held_out_panels, metric_panels, staleness
+from scalelab.view.now import now
 from scalelab.view.points import run_points, table_points
 from scalelab.view.rollouts import Rollouts
 from scalelab.view.settings import bindings, completions_per_step
@@ -139,6 +140,12 @@ class ViewedRun:
             "manifest": self.manifest,
             "path": str(self.member.path),
         }
+
+    def now(self) -> dict[str, Any] | None:
+        """What the run and every actor of it is doing; None once it has ended, and where nothing is known of that."""
+        if self.status not in ("running", "silent"):
+            return None
+        return now(self.member.path, self._clock())
 
     def _records(self, name: str) -> list[dict[str, Any]]:
         return self._lines[name].records

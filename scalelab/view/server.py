@@ -222,8 +222,13 @@ def _detail(keeper: Keeper, request: Request) -> Any:
     return _run(keeper, request).detail()
 
 
+def _now(keeper: Keeper, request: Request) -> Any:
+    return _run(keeper, request).now()
+
+
 QUESTIONS: dict[str, Callable[[Keeper, Request], Any]] = {
     "/api/run/{run}": _detail,
+    "/api/now/{run}": _now,
     "/api/steps/{run}": _steps,
     "/api/completions/{run}": _completions,
     "/api/completion/{run}": _completion,

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from scalelab.report import write_report
+from scalelab.run.status_file import StatusFile
 from scalelab.view.cache import Kept
 from scalelab.view.lab import Lab
 from scalelab.view.server import Keeper, make_app
@@ -269,6 +270,21 @@ def test_a_run_that_is_being_written_is_followed(visit, tmp_path: Path) -> None:
         (folder / "manifest.json").write_text((folder / "manifest.json").read_text().replace("running", "finished"))
         page.wait_for_selector("nav >> text=Completions")
         until(lambda: "running" not in page.inner_text("#subtitle"), "the run to be finished")
+    finally:
+        served.close()
+
+
+def test_what_every_actor_does_is_shown_and_followed_while_no_line_is_written(visit, tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "runs" / "young", rollouts=False, status="running")
+    status, actor = StatusFile(folder), {"name": "trainer 1", "seconds": 31.0, "silent": 1.0, "node": "there", "pid": 7}
+    status.write("RL", actors=[{**actor, "doing": "train step"}])
+    served = Served(tmp_path / "runs")
+    try:
+        page = visit(served.address + "#/run/r0")
+        page.wait_for_selector("#now >> text=train step")
+        status.write("RL", actors=[{**actor, "doing": HOSTILE}], stragglers=[f"trainer 1 holds all up {HOSTILE}"])
+        page.wait_for_selector("#now .problem >> text=Held up: trainer 1 holds all up")
+        assert page.query_selector("#now img, #now script") is None
     finally:
         served.close()
 

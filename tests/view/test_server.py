@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from scalelab.run.status_file import StatusFile
 from scalelab.view.cache import Kept
+from scalelab.view.discover import Member
+from scalelab.view.judge import Reading
 from scalelab.view.lab import Lab
+from scalelab.view.now import now
 from scalelab.view.page import SCRIPTS
+from scalelab.view.run import ViewedRun
 from scalelab.view.server import Keeper, make_app, new_token
 from tests.helpers.view_runs import HOSTILE, made_run
 
@@ -61,10 +66,41 @@ def test_every_question_is_answered_in_strict_json(client: TestClient) -> None:
     for run in whole(client)["runs"]:
         row = client.get(f"/api/completions/{run['id']}", params={"limit": "3"}).json()["rows"][0]
         asked = {"row": row["id"], "task": row["task"], "prompt": row["prompt_id"]}
-        for question in ("run", "steps", "prompts", "completion", "prompt", "completions"):
+        for question in ("run", "now", "steps", "prompts", "completion", "prompt", "completions"):
             answer = client.get(f"/api/{question}/{run['id']}", params=asked)
             assert answer.status_code == 200, question
             json.loads(answer.content, parse_constant=_refuse)
+
+
+def test_a_run_that_goes_on_tells_what_every_actor_does_and_an_ended_one_nothing(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run", rollouts=False, status="running")
+    StatusFile(folder).write("RL", actors=[ACTOR, "nonsense", {"name": 7, "seconds": 1e400}], stragglers=["who"] * 99)
+    run = ViewedRun(Member("r0", folder, "run", "run", True), Reading(), clock=lambda: time.time() + 3)
+    run.update()
+    found = run.now()
+    assert found is not None
+    assert found["actors"][0] == {
+        **{"name": "generator 1", "doing": "generating 7 completions", "seconds": 65.0, "silent": 2.0, "version": 3.0},
+        "process": "12 on there",
+    }
+    assert found["actors"][1:] == [dict.fromkeys(("seconds", "silent", "version")) | EMPTY]
+    assert (found["gone"], found["doing"], len(found["stragglers"])) == (False, "RL", 50)
+    assert 3 <= found["age"] < 60
+    (folder / "manifest.json").write_text(json.dumps({"status": "finished"}))
+    run.update()
+    assert run.now() is None
+
+
+EMPTY = {"name": "", "doing": "", "process": ""}
+ACTOR = {"name": "generator 1", "doing": "generating 7 completions", "seconds": 65.0, "silent": 2.0, "version": 3}
+ACTOR |= {"node": "there", "pid": 12}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000, '{"actors": 7, "time": "x", "waits": [[], {}]}'])
+def test_a_status_that_is_nonsense_breaks_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "status.json").write_text(content)
+    found = now(tmp_path, time.time())
+    assert found is None or (found["gone"], found["actors"], found["waits"]) == (True, [], ["", ""])
 
 
 def _refuse(constant: str) -> None:

@@ -214,6 +214,7 @@ window.Lab = {};
         return answer.json();
       },
       run: (id) => get(`run/${id}`),
+      now: (id) => get(`now/${id}`),
       steps: (id) => get(`steps/${id}`),
       completions: (id, filter) => get(`completions/${id}`, filter),
       completion: (id, row) => get(`completion/${id}`, { row }),

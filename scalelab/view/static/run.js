@@ -3,6 +3,7 @@
 (function () {
   const { h, number, duration, quantity, select, state, visible } = Lab;
   const details = new Map();
+  const NOW_EVERY = 5000;
 
   async function view(id) {
     const run = state.overview.runs.find((one) => one.id === id) || state.overview.runs[0];
@@ -12,7 +13,7 @@
     return [h("section", { "aria-labelledby": "run-title" }, h("h2", { id: "run-title" }, run.name),
       h("div", { class: "controls" }, select("Run", state.overview.runs.map((one) => [one.id, one.name]), run.id, (value) => { location.hash = `#/run/${value}`; }),
         run.rollouts ? h("a", { class: "button", href: `#/completions/${run.id}` }, "Completions") : null),
-      facts(run, found)), timeline(found), said(found), metrics(found), held(found), settings(run, found)];
+      facts(run, found)), await now(run), timeline(found), said(found), metrics(found), held(found), settings(run, found)];
   }
 
   async function detail(id, fresh = false) {
@@ -28,6 +29,41 @@
       ["versions", Object.entries(versions).slice(0, 12).map(([name, value]) => `${name} ${value}`).join(", ")], ["folder", found.path],
     ];
     return h("dl", { class: "facts" }, rows.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== "–").map(([name, value]) => [h("dt", {}, name), h("dd", {}, visible(value))]));
+  }
+
+  /** What the run and its actors are doing, asked again every few seconds; a file shows what was, and has none. */
+  async function now(run) {
+    if (!Lab.data.now || !["running", "silent"].includes(run.status)) return null;
+    const section = h("section", { id: "now" });
+    async function fill() {
+      const found = await Lab.data.now(run.id);
+      section.replaceChildren(...(found ? [h("h2", {}, "Now"), ...doing(found)] : []));
+    }
+    async function again() {
+      if (!section.isConnected) return;
+      await fill().catch(() => null); // the page says by itself that the server does not answer
+      setTimeout(again, NOW_EVERY);
+    }
+    await fill();
+    setTimeout(again, NOW_EVERY);
+    return section;
+  }
+
+  function doing(found) {
+    const seconds = (value) => (value === null ? "–" : value < 60 ? `${Math.round(value)} s` : duration(value / 3600));
+    const heard = found.age === null ? "" : `, ${seconds(found.age)} ago`;
+    return [
+      h("p", {}, `${visible(found.doing)} (process ${visible(found.process)}${heard})`),
+      found.gone ? h("p", { class: "problem" }, "Its process is not there any more: scalelab run with --resume goes on with it.") : null,
+      ...found.stragglers.map((line) => h("p", { class: "problem" }, `Held up: ${visible(line)}`)),
+      ...found.waits.map((line) => h("p", { class: "note" }, `waits for ${visible(line)}`)),
+      found.actors.length ? Lab.table("Actors", [
+        { title: "actor", cell: (row) => visible(row.name) }, { title: "doing", cell: (row) => visible(row.doing) },
+        { title: "for", numeric: true, cell: (row) => seconds(row.seconds), sort: (row) => row.seconds },
+        { title: "heard", numeric: true, cell: (row) => seconds(row.silent), sort: (row) => row.silent },
+        { title: "weights", numeric: true, cell: (row) => number(row.version) }, { title: "process", cell: (row) => visible(row.process) },
+      ], found.actors) : null,
+    ].filter(Boolean);
   }
 
   function timeline(found) {

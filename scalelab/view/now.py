@@ -1,0 +1,71 @@
+"""What a run that goes on is doing now, and every actor of it, for the page; nothing in its `status.json` is trusted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scalelab.run.standing import is_there
+from scalelab.run.status_file import STATUS
+from scalelab.view.files import number, read_text
+
+MOST_ACTORS = 2000
+LONGEST_LIST = 50
+"""Actors, waits and stragglers that are shown."""
+
+
+def now(folder: Path, time: float) -> dict[str, Any] | None:
+    """What the file says; None if there is none, or it cannot be read.
+
+    Args:
+        folder: the run's folder.
+        time: seconds of Unix time.
+
+    Returns:
+        `{"gone": whether its process is not there any more, "age": seconds since it was written, "doing", "process",
+        "waits": [text], "stragglers": [text], "actors": [{"name", "doing", "seconds", "silent", "version",
+        "process"}]}`.
+
+    Raises:
+        LabError: the file leads elsewhere.
+    """
+    try:
+        status = json.loads(read_text(folder, STATUS))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(status, dict):
+        return None
+    written = number(status.get("time"))
+    age = None if written is None else max(0.0, time - written)
+    actors = [one for one in _list(status, "actors", MOST_ACTORS) if isinstance(one, dict)]
+    return {
+        "gone": not is_there(status, age),
+        "age": age,
+        "doing": _text(status.get("doing")),
+        "process": _process(status),
+        "waits": [_text(one) for one in _list(status, "waits")],
+        "stragglers": [_text(one) for one in _list(status, "stragglers")],
+        "actors": [_actor(one) for one in actors],
+    }
+
+
+def _actor(one: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {name: number(one.get(name)) for name in ("seconds", "silent", "version")}
+    return {"name": _text(one.get("name")), "doing": _text(one.get("doing")), "process": _process(one), **numbers}
+
+
+def _process(one: Mapping[str, Any]) -> str:
+    """Number and machine of a process."""
+    pid = number(one.get("pid"))
+    return "" if pid is None else f"{pid:.0f} on {_text(one.get('node'))}"
+
+
+def _list(status: Mapping[str, Any], name: str, most: int = LONGEST_LIST) -> list[Any]:
+    found = status.get(name)
+    return found[:most] if isinstance(found, list) else []
+
+
+def _text(value: object) -> str:
+    return value[:300] if isinstance(value, str) else ""
