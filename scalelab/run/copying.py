@@ -7,15 +7,26 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from moe.checkpoint.folder import WRITING, CheckpointPolicy, check, finished_checkpoints, prune, publish, read_state
+from moe.checkpoint.folder import (
+    WRITING,
+    CheckpointPolicy,
+    check,
+    finished_checkpoints,
+    prune,
+    publish,
+    read_state,
+    restore_replaced,
+)
 from moe.durable import PARTIAL, put_in_place, write_whole
 from moe.errors import MoeError, printable
-from scalelab.run.folder import CONFIG, MANIFEST
+from scalelab.run.folder import CONFIG, MANIFEST, check_config
 from scalelab.run.recovery import CHECKPOINTS
 from scalelab.run.retention import ROLLOUTS
 from scalelab.run.rollouts import prune_rollouts
 
 _KEPT = CheckpointPolicy(keep_last=1)
+TOKENIZER = "tokenizer"
+"""Folder beside the checkpoints, where an export looks for it."""
 
 
 def copy_newest(run: Path, root: Path) -> Path | None:
@@ -33,27 +44,66 @@ def copy_newest(run: Path, root: Path) -> Path | None:
     Raises:
         OSError, MoeError: it could not be copied; an earlier copy is still whole.
     """
-    there, target = finished_checkpoints(run / CHECKPOINTS), root / run.name
+    there, target = finished_checkpoints(run / CHECKPOINTS), root / run.resolve().name
     if not there or there[-1].name in [path.name for path in finished_checkpoints(target / CHECKPOINTS)]:
         return None
     newest = there[-1]
-    (target / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    copy = target / CHECKPOINTS / newest.name
-    fresh = copy.with_name(f".{copy.name}{WRITING}")
-    shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(newest, fresh)
-    check(fresh)
-    waiting = read_state(fresh).get("rollouts")
-    if isinstance(waiting, str):
-        _copy_file(run / CHECKPOINTS / waiting, target / CHECKPOINTS / waiting)
-    tokenizer = Path(CHECKPOINTS) / "tokenizer"
-    if (run / tokenizer).is_dir():
-        shutil.copytree(run / tokenizer, target / tokenizer, dirs_exist_ok=True)
+    fresh = _copy_checkpoint(newest, target)
     _copy_lines(run, target)
+    copy = target / CHECKPOINTS / newest.name
     publish(fresh, copy)
     prune(target / CHECKPOINTS, _KEPT, copy)
     prune_rollouts(target / CHECKPOINTS)
     return copy
+
+
+def second_copy(run: Path, root: str | None) -> Path | None:
+    """The newest checkpoint in the second copy of a run; None if there is none, or the run is that copy."""
+    if root is None:
+        return None
+    folder = Path(root).expanduser() / run.resolve().name
+    there = [] if folder.resolve() == run.resolve() else finished_checkpoints(folder / CHECKPOINTS)
+    return there[-1] if there else None
+
+
+def take_back(run: Path, root: str | None, say: Callable[[str], None]) -> None:
+    """Bring the checkpoint of the second copy back into a run whose own checkpoints are gone.
+
+    Args:
+        run: the run's folder.
+        root: where its copies lie; None if it has none.
+        say: takes lines for people.
+
+    Raises:
+        LabError, MoeError, OSError: the copy is damaged, or of a run with another configuration.
+    """
+    restore_replaced(run / CHECKPOINTS)
+    copy = second_copy(run, root)
+    if copy is None or finished_checkpoints(run / CHECKPOINTS):
+        return
+    check_config(run, read_state(copy))
+    say(f"{run / CHECKPOINTS} holds no checkpoint: taking the second one back, {copy}")
+    publish(_copy_checkpoint(copy, run), run / CHECKPOINTS / copy.name)
+
+
+def _copy_checkpoint(source: Path, run: Path) -> Path:
+    """Copy a checkpoint, and the rollouts and the tokenizer beside it, into another run's folder; returns it unnamed.
+
+    Raises:
+        OSError, MoeError: it could not be copied, or is not whole.
+    """
+    target = run / CHECKPOINTS
+    target.mkdir(parents=True, exist_ok=True)
+    fresh = target / f".{source.name}{WRITING}"
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(source, fresh)
+    check(fresh)
+    waiting = read_state(fresh).get("rollouts")
+    if isinstance(waiting, str):
+        _copy_file(source.parent / waiting, target / waiting)
+    if (source.parent / TOKENIZER).is_dir():
+        shutil.copytree(source.parent / TOKENIZER, target / TOKENIZER, dirs_exist_ok=True)
+    return fresh
 
 
 def _copy_lines(run: Path, target: Path) -> None:

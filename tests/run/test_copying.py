@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from moe.checkpoint.folder import finished_checkpoints
+from scalelab.errors import LabError
 from scalelab.run.audit import audit
-from scalelab.run.copying import Copier, copy_newest
+from scalelab.run.copying import Copier, copy_newest, take_back
 from scalelab.run.recovery import choose
 from tests.helpers.small_runs import write_run
 
@@ -64,3 +66,44 @@ def test_a_damaged_checkpoint_leaves_the_copy_before_and_is_said_once(run: Path,
     assert len(said) == 2, "a path that is no folder is said, too"
     Copier(run, None, said.append).update()
     assert len(said) == 2
+
+
+def test_a_run_whose_checkpoints_are_gone_takes_its_second_copy_back(run: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    copy_newest(run, tmp_path / "disk")
+    take_back(run, str(tmp_path / "disk"), said.append)
+    assert said == [], "it has its own"
+    shutil.rmtree(run / "checkpoints")
+    take_back(run, str(tmp_path / "elsewhere"), said.append)
+    assert said == [], "there is no copy"
+    take_back(run, str(tmp_path / "disk"), said.append)
+    assert len(said) == 1
+    assert "holds no checkpoint: taking the second one back" in said[0]
+    chosen = choose(run)
+    assert (chosen.path, chosen.lost) == (run / "checkpoints" / "step_000006", None)
+    assert audit(run).problems == []
+
+
+def test_a_copy_of_another_configuration_is_not_taken_back(run: Path, tmp_path: Path) -> None:
+    copy_newest(run, tmp_path / "disk")
+    shutil.rmtree(run / "checkpoints")
+    (run / "config.gin").write_text("Run.seed = 7\n")
+    with pytest.raises(LabError, match="config"):
+        take_back(run, str(tmp_path / "disk"), print)
+    assert not (run / "checkpoints").exists()
+
+
+def test_a_run_named_by_a_dot_is_copied_under_its_own_name(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run)
+    assert copy_newest(Path("."), tmp_path / "disk") == tmp_path / "disk" / "run" / "checkpoints" / "step_000006"
+
+
+def test_a_resumed_copy_does_not_copy_itself(run: Path, tmp_path: Path) -> None:
+    copy_newest(run, tmp_path / "disk")
+    shutil.rmtree(run)
+    copied = tmp_path / "disk" / "run"
+    assert copy_newest(copied, tmp_path / "disk") is None
+    take_back(copied, str(tmp_path / "disk"), print)
+    assert audit(copied).problems == []
