@@ -1,4 +1,7 @@
-"""What a run that goes on is doing now, and every actor of it, for the page; nothing in its `status.json` is trusted."""
+"""Current work of a run and of every actor of it, for the page.
+
+Nothing in a run's `status.json` is trusted.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ LONGEST_LIST = 50
 
 
 def now(folder: Path, time: float) -> dict[str, Any] | None:
-    """What the file says; None if there is none, or it cannot be read.
+    """Read the file; None if there is none, or it is none of a run.
 
     Args:
         folder: the run's folder.

@@ -142,7 +142,7 @@ class ViewedRun:
         }
 
     def now(self) -> dict[str, Any] | None:
-        """What the run and every actor of it is doing; None once it has ended, and where nothing is known of that."""
+        """Current work of the run and of every actor; None once it has ended, and where nothing is known of that."""
         if self.status not in ("running", "silent"):
             return None
         return now(self.member.path, self._clock())
