@@ -193,12 +193,13 @@ def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[
 
 
 def beginnings(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, Outcome]]:
-    """Deaths before the first step, each in a run of its own."""
+    """Deaths before the first step, and one under `--supervise`, each in a run of its own."""
     faults: dict[str, Callable[[Lab], float]] = {
         "trainer rank, `kill -9` in SFT": in_sft,
         "trainer rank, `kill -9` at start-up": lambda lab: at_start(lab, "trainer"),
         "generator, `kill -9` at start-up": lambda lab: at_start(lab, "generator"),
         "verifier, `kill -9` at start-up": lambda lab: at_start(lab, "verifier"),
+        "driver, `kill -9` under `--supervise`": under_supervision,
     }
     for number, (name, inject) in enumerate(faults.items()):
         if only not in name:
@@ -208,7 +209,8 @@ def beginnings(folder: Path, times: int, deadline: float, only: str) -> Iterator
             place = folder / f"beginning_{number}_{turn}"
             # A cache of its own, for a base model that is there already is not trained.
             own = {"SCALELAB_CACHE": str(place.with_suffix(".cache"))} if inject is in_sft else {}
-            with Lab(place, place.with_suffix(".log"), deadline, environment=own) as lab:
+            watched = inject is under_supervision
+            with Lab(place, place.with_suffix(".log"), deadline, supervised=watched, environment=own) as lab:
                 lab.start(SFT__steps="20" if inject is not in_sft else "60", SFT__checkpoint_every="10")
                 outcome.seconds.append(inject(lab))
                 lab.warm(2)
@@ -224,6 +226,16 @@ def in_sft(lab: Lab) -> float:
     lab.processes("trainer")[0].kill()
     lab.until(lambda: "SFT: going on from step" in lab.log, "the fine-tuning to go on")
     return time.time() - began
+
+
+def under_supervision(lab: Lab) -> float:
+    """Kill the driver; returns seconds to the next step, which its supervisor's new one takes."""
+    lab.warm()
+    driver = lab.driver()
+    assert driver is not None
+    began = time.time()
+    driver.kill()
+    return lab.step_after(began) - began
 
 
 def at_start(lab: Lab, role: str) -> float:

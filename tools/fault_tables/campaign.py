@@ -29,14 +29,14 @@ SIGNALS = {
 """What each role may be sent. A driver that is stopped waits for the one who stopped it."""
 
 WEIGHTS = {"generator": 4, "trainer": 4, "verifier": 3, "sandbox": 2, "driver": 3, "gcs": 1, "raylet": 1}
-LONGEST_WAIT = 15.0
+LONGEST_WAIT = 10.0
 """Seconds of a run's life before the next faults, at most: long enough for steps, evaluations and checkpoints."""
 
 SETTINGS = {
     "Evaluation__every": "10",
     "SFT__steps": "20",
     "SFT__checkpoint_every": "5",
-    "Cluster__hang_seconds": "60.0",
+    "Cluster__hang_seconds": "45.0",
     "Cluster__startup_seconds": "900.0",
     "Cluster__stall_seconds": "120.0",
     "Cluster__generator_restarts": "10_000",

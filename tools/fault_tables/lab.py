@@ -159,6 +159,11 @@ class Lab:
         self.until(there, "an optimiser step")
         return next(line["time"] for line in self.lines("metrics.jsonl") if line["time"] > since)
 
+    def steps(self, count: int) -> int:
+        """Wait until the run has taken so many steps; returns how many they are by then."""
+        self.until(lambda: len(self.lines("metrics.jsonl")) >= count, f"step {count}", pause=0.5)
+        return len(self.lines("metrics.jsonl"))
+
     def warm(self, steps: int = 5) -> None:
         """Let the run take some steps, so that its pipeline is full and a checkpoint is there."""
         for _ in range(steps):
