@@ -141,6 +141,8 @@ class Loop:
     """True while weights are on their way to the engines."""
     behind: bool = False
     """True while the engines must get the trainer's weights before any request."""
+    save_asked: bool = False
+    """True while a checkpoint is to be taken before the next step."""
     failure: LabError | None = None
     """Reason to stop, if the run stops by itself."""
 
@@ -164,6 +166,11 @@ class Loop:
     def stop(self) -> None:
         """End the run after the step under way, with a checkpoint."""
         self.stopping = True
+        self.changes.notify()
+
+    def save_soon(self) -> None:
+        """Take a checkpoint as soon as no step is under way."""
+        self.save_asked = True
         self.changes.notify()
 
     async def stretch(self) -> None:
@@ -237,7 +244,13 @@ class Loop:
         """
         while not (self.stopping or self.budget_spent):
             began = self.clock()
-            await self.changes.until(lambda: self.stopping or self.batch(), "a batch of finished groups")
+            await self.changes.until(
+                lambda: self.stopping or self.save_asked or self.batch(), "a batch of finished groups"
+            )
+            if self.save_asked and not self.stopping:
+                self.save_asked = False
+                self.spawn(self.home.save(), name="checkpoint")
+                await self.changes.until(lambda: self.stopping or self.batch(), "a batch of finished groups")
             names = self.batch()
             if self.stopping or names is None:
                 return

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import LabError
 from scalelab.run.config import Run
+from scalelab.run.copying import second_copy, take_back
 from scalelab.run.folder import RunFolder, check_config, free_folder, read_run_manifest
 from scalelab.run.native_output import RAY_LOG, native_stderr_to
 from scalelab.run.progress import Progress
-from scalelab.run.recovery import choose
+from scalelab.run.recovery import Return, choose
 from scalelab.run.retention import check_disk
 from scalelab.run.signals import heed_signals, stops
 from scalelab.run.trackers import settings_of
@@ -78,7 +79,8 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
         _refuse_differences(path, own, asked)
     check_disk(path, own.run)
     with _alone(path):
-        chosen = choose(path, own.run.model.to_hf())  # what is broken shows before anything starts
+        take_back(path, own.run.retention.copy_to, progress.say)
+        chosen = _choose(path, own.run)  # what is broken shows before anything starts
         for problem in (*chosen.problems, *filter(None, [chosen.lost])):
             progress.say(f"passed over: {problem}")
         folder = RunFolder(path)
@@ -86,6 +88,17 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
         folder.describe(versions=_versions(), git_commit=_git_commit(), resumed=times, status="running", reason=None)
         progress.say(f"{own.name}: going on with {path}")
         _see_through(own, folder, progress)
+
+
+def _choose(path: Path, run: Run) -> Return:
+    """Choose the checkpoint to go on from; where none can be used, name the second copy if there is one."""
+    try:
+        return choose(path, run.model.to_hf())
+    except LabError as error:
+        copy = second_copy(path, run.retention.copy_to)
+        if copy is None:
+            raise
+        raise LabError(f"{error}; its second copy can: scalelab run {copy.parents[1]} --resume") from error
 
 
 def _refuse_differences(path: Path, own: Resolved, asked: Resolved) -> None:

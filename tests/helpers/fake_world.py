@@ -86,6 +86,7 @@ class World:
         seed: of the times.
         lose: numbers of the trainer's calls (steps, exports, checkpoints in the order made) at which a rank dies.
         stop_at: simulated seconds at which the run is asked to stop.
+        save_at: simulated seconds at which a checkpoint is asked for.
     """
 
     def __init__(
@@ -97,9 +98,10 @@ class World:
         stop_at: float | None = None,
         steps: int = 12,
         restarts: int = 3,
+        save_at: float | None = None,
     ) -> None:
         self.rng, self.folder = random.Random(seed), folder
-        self.lose, self.stop_at, self.restarts = set(lose), stop_at, restarts
+        self.lose, self.stop_at, self.restarts, self.save_at = set(lose), stop_at, restarts, save_at
         self.changes = Changes()
         self.books = Books(schedule.start(3, steps), Sampler(), Ledger(1, 1))
         self.calls = 0
@@ -107,6 +109,8 @@ class World:
         self.stale: list[int] = []
         self.measured: list[int] = []
         self.kept: dict[str, Any] = self.books.capture(folder)
+        self.saved: list[int] = []
+        self.asked_to_save = False
         self.went_back: list[int] = []
         self.outstanding = 0
         self.room = 10
@@ -148,10 +152,16 @@ class World:
         async def main() -> None:
             if self.stop_at is not None:
                 asyncio.get_running_loop().call_later(self.stop_at, self.loop.stop)
+            if self.save_at is not None:
+                asyncio.get_running_loop().call_later(self.save_at, self._ask_to_save)
             async with asyncio.timeout(100_000):
                 await self.loop.run()
 
         run_virtual(main())
+
+    def _ask_to_save(self) -> None:
+        self.asked_to_save = True
+        self.loop.save_soon()
 
     async def _pause(self, most: float = 3.0) -> None:
         await asyncio.sleep(self.rng.random() * most)
@@ -234,6 +244,7 @@ class World:
         await self._pause(0.5)
         self._call()
         self.kept = state
+        self.saved.append(state["schedule"]["trainer_version"])
 
     async def check(self) -> None:
         pass

@@ -40,9 +40,12 @@ class Actor:
         for name in ("up", "submit", "collect", "take_weights", "abort"):
             setattr(self, name, Method(getattr(self, f"_{name}")))
 
-    async def _up(self) -> None:
+    async def _up(self) -> str:
+        if self.number in self.lab.dying:
+            raise LostError(f"actor {self.number} died while it started")
         if self.number in self.lab.without_room:
             raise LateError(f"waited in vain for actor {self.number}")
+        return f"node {self.number}"
 
     async def _submit(self, requests: list[Request]) -> None:
         self.held += requests
@@ -76,6 +79,7 @@ class Lab:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.actors: list[Actor] = []
         self.deadly: set[int] = set()
+        self.dying: set[int] = set()
         self.unavailable: set[int] = set()
         self.without_room: set[int] = set()
         self.answers = True
@@ -184,6 +188,52 @@ def test_the_others_go_on_without_an_engine_that_finds_no_device_and_take_it_bac
 
     lab.run(scenario())
     assert [event["event"] for event in lab.events] == ["lost", "missing", "recovered"]
+
+
+def test_an_engine_that_dies_while_the_run_starts_is_replaced(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "wait_for", lambda up, *_: asyncio.run(up))
+    lab.dying = {1}
+    lab.engines.ready()
+    assert [event["event"] for event in lab.events] == ["lost", "recovered"]
+    assert len(lab.actors) == 3
+    lab.dying = {2}
+    with pytest.raises(LabError, match="died while it started; 1 times the generator was replaced already"):
+        lab.engines.ready()
+
+
+def test_an_engine_leaves_a_node_that_is_about_to_go_and_starts_again_once_it_is_gone(lab: Lab) -> None:
+    async def scenario() -> None:
+        for number, place in enumerate(lab.engines._places):
+            place.node = f"node {number}"
+        lab.answers = False
+        asked = asyncio.ensure_future(lab.versions())
+        while not (lab.actors[0].held and lab.actors[1].held):
+            await asyncio.sleep(0.01)
+        lab.engines.drain(frozenset({"node 0"}))
+        while len(lab.actors[1].held) < 8:  # all that was asked for: what the other held is generated there
+            await asyncio.sleep(0.01)
+        lab.answers = True
+        assert await asked == {0}
+        assert (len(lab.engines._up()), len(lab.actors)) == (1, 2), "nothing starts on that node"
+        lab.engines.drain(frozenset())
+        while len(lab.engines._up()) < 2:
+            await asyncio.sleep(0.01)
+
+    lab.run(scenario())
+    assert [event["event"] for event in lab.events] == ["missing", "recovered"], "no loss that a limit counts"
+
+
+def test_the_last_engine_works_on_until_its_node_is_gone(lab: Lab) -> None:
+    async def scenario() -> None:
+        for number, place in enumerate(lab.engines._places):
+            place.node = f"node {number}"
+        lab.engines.drain(frozenset({"node 0", "node 1"}))
+        for _ in range(3):
+            assert await lab.versions() == {0}
+        assert len(lab.engines._up()) == 2
+
+    lab.run(scenario())
+    assert lab.events == []
 
 
 def test_a_node_that_takes_all_its_engines_with_it_is_one_loss() -> None:

@@ -82,6 +82,21 @@ def test_a_run_stopped_at_any_moment_goes_on_as_if_it_had_not_been(
         second.audit()
 
 
+@settings(max_examples=30)
+@given(seed=st.integers(0, 1000), save_at=st.floats(0.01, 60.0), lose=st.lists(st.integers(1, 40), max_size=1))
+def test_a_checkpoint_can_be_asked_for_at_any_moment(seed: int, save_at: float, lose: list[int]) -> None:
+    """A node of the trainer may be about to go."""
+    with TemporaryDirectory() as name:
+        world = World(Path(name), PipelineRL(8), seed, lose, save_at=save_at)
+        world.run()
+        world.audit()
+        if not lose:
+            taken = (
+                world.asked_to_save and not world.loop.save_asked
+            )  # after the last step there is nothing left to take
+            assert len(world.saved) == 4 + taken, "the four that were due, and this one"
+
+
 def test_an_alarm_that_is_to_stop_the_run_leaves_a_checkpoint(tmp_path: Path) -> None:
     world = World(tmp_path, PipelineRL(8))
     world.stop_after = 5

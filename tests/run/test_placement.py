@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError
-from scalelab.run.cluster.actors import join_cluster
+from scalelab.run.cluster.actors import draining_nodes, join_cluster, this_node
 from scalelab.run.cluster.placement import Reservation, packed
 from scalelab.run.config import Cluster
 
@@ -38,7 +39,7 @@ def test_an_address_where_nobody_listens_is_named_at_once() -> None:
 
 
 @pytest.fixture(scope="module")
-def three_nodes() -> Iterator[None]:
+def three_nodes() -> Iterator[str]:
     import ray
     from ray.cluster_utils import Cluster as RayCluster
 
@@ -47,7 +48,7 @@ def three_nodes() -> Iterator[None]:
         for _ in range(2):
             nodes.add_node(num_cpus=2)
         ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
-        yield
+        yield nodes.address
     finally:
         ray.shutdown()
         nodes.shutdown()
@@ -55,7 +56,7 @@ def three_nodes() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_ranks_of_a_bundle_share_a_node(three_nodes: None) -> None:
+def test_ranks_of_a_bundle_share_a_node(three_nodes: str) -> None:
     import ray
 
     @ray.remote(num_cpus=1)
@@ -72,9 +73,26 @@ def test_ranks_of_a_bundle_share_a_node(three_nodes: None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_devices_that_the_cluster_lacks_are_named(three_nodes: None) -> None:
+def test_devices_that_the_cluster_lacks_are_named(three_nodes: str) -> None:
     with pytest.raises(LabError, match=r"waited 1 s for 4 CPUs on one node each, for the trainer; .* 2 \+ 2 \+ 0"):
         Reservation(Cluster(startup_seconds=1), [4], "the trainer")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_node_that_somebody_says_is_about_to_go_is_seen_while_it_still_works(three_nodes: str) -> None:
+    import ray
+
+    reservation = Reservation(Cluster(startup_seconds=60), [1], "a generator")
+    up = ray.remote(num_cpus=1)(this_node).options(scheduling_strategy=reservation.strategy(0))
+    node = ray.get(up.remote(), timeout=120)
+    assert draining_nodes() == frozenset()
+    command = [Path(sys.executable).with_name("ray"), "drain-node", "--address", three_nodes, "--node-id", node]
+    why = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "a test"]
+    subprocess.run([*command, *why], check=True, timeout=120, capture_output=True)
+    assert draining_nodes() == {node}
+    assert any(one["NodeID"] == node and one["Alive"] for one in ray.nodes())
+    reservation.release()
 
 
 def test_cluster_files_are_well_formed() -> None:

@@ -37,6 +37,14 @@ def this_node() -> str:
     return ray.get_runtime_context().get_node_id()
 
 
+def draining_nodes() -> frozenset[str]:
+    """Ray nodes that are about to go, because somebody has announced it with `ray drain-node`.
+
+    Ray's own trainer looks at the same place (`ray.train.v2._internal.execution.preemption`).
+    """
+    return frozenset(ray._private.state.state.get_draining_nodes() or {})
+
+
 RAY_PROCESSES = ("gcs_server", "raylet")
 
 ANSWERS_WITHIN = 20.0

@@ -2,8 +2,8 @@
 
 An engine that dies, fails, or hangs is replaced. What it held goes to the others at once; the new one gets the current
 weights before it gets work. Where there is no device for it, as after the loss of a node, the others go on without it
-until there is. Every life of an engine is a task group: whatever fails in it ends that life alone, and a
-late answer of it reaches nobody.
+until there is. An engine leaves a node that is about to go before it is gone. Every life of an engine is a task group:
+whatever fails in it ends that life alone, and a late answer of it reaches nobody.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from typing import Any
 
 import ray
 
-from moe.weights.shards import Segment, UnavailableError
+from moe.weights.shards import Segment
 from scalelab.errors import LabError
-from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.changes import Changes
-from scalelab.run.cluster.actors import actor_class, this_node
+from scalelab.run.cluster.actors import actor_class
 from scalelab.run.cluster.assignments import Assignments
+from scalelab.run.cluster.engine_actor import EngineActor
 from scalelab.run.cluster.faults import Faults
-from scalelab.run.cluster.heartbeats import Beating, Pulse
 from scalelab.run.cluster.placement import Reservation
 from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
 from scalelab.run.config import Run
@@ -38,75 +37,9 @@ from tasks.stream import stable_number
 RETRY_SECONDS = 1.0
 """Between two attempts to have weights that could not be had."""
 
-SPEED_OVER = 300.0
-"""Seconds of an engine's work over which its speed is measured: a completion counts when it is finished."""
 
-
-class EngineActor(Beating):
-    """One vLLM engine; the methods are those of `scalelab.rollout.generator.Generator`."""
-
-    def __init__(
-        self, model: str, config: GeneratorConfig, phrase_ids: Sequence[int], end_think: Any, seed: int
-    ) -> None:
-        from scalelab.rollout.generator import Generator
-        from scalelab.rollout.tokenizer import load_tokenizer
-
-        super().__init__()
-        self._tokenizer = load_tokenizer(model)
-        self._generator = Generator(model, config, phrase_ids, end_think, seed=seed)
-        self._moved = (0.0, time.monotonic())
-        self._measured = (0.0, 0.0)
-        self._speed: float | None = None
-
-    def up(self) -> None:
-        """Return, once the engine is up."""
-
-    def submit(self, requests: list[Request]) -> None:
-        """Start generating."""
-        self._generator.submit(requests)
-
-    def collect(self, max_items: int, timeout: float) -> tuple[list[Completion], dict[str, float]]:
-        """Finished completions with their texts, and the engine's statistics so far with `stalled_seconds`.
-
-        These are measured here, where no delay of the loop counts: time with unfinished work and no step of the engine.
-        """
-        from scalelab.rollout.tokenizer import with_texts
-
-        completions = self._generator.collect(max_items, timeout, linger=0.05)
-        stats, now = self._generator.stats(), time.monotonic()
-        if stats["steps"] != self._moved[0] or not self._generator.unfinished:
-            self._moved = (stats["steps"], now)
-        texts = with_texts(self._tokenizer, completions) if completions else []
-        return texts, stats | {"stalled_seconds": now - self._moved[1]}
-
-    def take_weights(self, segments: list[Segment]) -> str | None:
-        """Swap the weights in flight; returns None, or why they cannot be had from who published them."""
-        try:
-            with self.at("taking weights"):
-                self._generator.take_weights(segments, this_node())
-        except UnavailableError as error:
-            return str(error)
-        return None
-
-    def pulse(self) -> Pulse:
-        """The engine's current work; while it generates, with the seconds since its last tokens."""
-        stats, unfinished = self._generator.stats(), self._generator.unfinished
-        pulse = replace(super().pulse(), speed=self._speed_now(stats))
-        if pulse.doing != "nothing" or not unfinished:
-            return pulse
-        return replace(pulse, doing=f"generating {unfinished} completions", seconds=time.monotonic() - self._moved[1])
-
-    def _speed_now(self, stats: dict[str, float]) -> float | None:
-        """Tokens of finished completions a second of work, as of the last time that enough of it had passed."""
-        tokens, busy = stats["tokens"], stats["busy_seconds_train"] + stats["busy_seconds_eval"]
-        if busy - self._measured[1] >= SPEED_OVER:
-            self._speed = (tokens - self._measured[0]) / (busy - self._measured[1])
-            self._measured = tokens, busy
-        return self._speed
-
-    def abort(self, ids: list[str]) -> None:
-        """Forget requests."""
-        self._generator.abort(ids)
+class DrainedError(LabError):
+    """The engine's node is about to go."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +60,8 @@ class Place:
     weights: Weights | None
     """Weights that it holds; None while it starts again."""
     life: int = 0
+    node: str | None = None
+    """The Ray node that its actor is on; None before it is up."""
     stats: dict[str, float] = field(default_factory=dict)
     dealt: list[Request] = field(default_factory=list)
     """Requests that its actor has yet to be told of."""
@@ -173,6 +108,8 @@ class ClusterEngines:
         self._groups: dict[str, _Group] = {}
         self._past: Counter[str] = Counter()
         self._weights_changed = asyncio.Event()
+        self._draining: frozenset[str] = frozenset()
+        self._draining_changed = asyncio.Event()
         self._epoch = 0
 
     def _start(self, index: int, life: int) -> Any:
@@ -195,7 +132,7 @@ class ClusterEngines:
     def _came_up(self, place: Place, up: Any) -> bool:
         """Wait for an engine to start; returns False if it was lost, and another starts in its place."""
         try:
-            wait_for(up, self._cluster.startup_seconds, f"{place.name} to start")
+            place.node = wait_for(up, self._cluster.startup_seconds, f"{place.name} to start")
         except (LostError, LateError) as error:
             ray.kill(place.actor)
             self._faults.lost("generator", place.name, error)
@@ -271,6 +208,17 @@ class ClusterEngines:
             self._places[index].vain += ids
         self._changes.notify()
 
+    def drain(self, nodes: frozenset[str]) -> None:
+        """Take engines out of Ray nodes that are about to go, as long as others can have their requests.
+
+        Args:
+            nodes: all such nodes; to be called again while there are some, for others may come up elsewhere.
+        """
+        self._draining = nodes
+        self._draining_changed.set()
+        self._draining_changed = asyncio.Event()
+        self._changes.notify()
+
     async def serve(self) -> None:
         """Keep the engines at work, and replace those that are lost, until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -298,12 +246,15 @@ class ClusterEngines:
             place.dealt, place.vain = [], []
             requeued = self._assigned.leave(place.index)
             ray.kill(place.actor)  # Ray kills a process that does not obey, such as a stopped one, within seconds
-            if self._assigned.up and isinstance(error, LateError) and not was_up:
+            drained = isinstance(error, DrainedError)
+            if self._assigned.up and (drained or (isinstance(error, LateError) and not was_up)):
                 self._faults.missing(place.name, error, self._assigned.up)
             else:
                 self._faults.lost("generator", place.name, error, requeued=requeued)
             self._deal()
-            place.actor = self._start(place.index, place.life)
+            if drained:  # its devices are of this node until Ray has noticed that it is gone
+                await self._changes.until(lambda: place.node not in self._draining, f"the node of {place.name} to go")
+            place.actor, place.node = self._start(place.index, place.life), None
 
     async def _live(self, place: Place) -> None:
         """One life of an engine: weights, then requests in, completions out and newer weights, all at once.
@@ -314,12 +265,12 @@ class ClusterEngines:
         async with asyncio.TaskGroup() as group:
             if place.weights is None:
                 up = place.actor.up.remote()
-                await answer(up, self._cluster.startup_seconds, f"{place.name} to start again")
+                place.node = await answer(up, self._cluster.startup_seconds, f"{place.name} to start again")
                 place.weights = self._weights if self._weights.segments is None else Weights(0, None)
             while place.weights is not self._weights:
                 await self._take_weights(place)
             self._assigned.join(place.index)
-            for task in (self._tell, self._collect, self._follow_weights, self._abort):
+            for task in (self._tell, self._collect, self._follow_weights, self._abort, self._watch_node):
                 group.create_task(task(place), name=f"{place.name}: {task.__name__.strip('_')}")
             self._faults.recovered("generator", place.name)
             self._deal()
@@ -339,6 +290,16 @@ class ClusterEngines:
             ids, place.vain = place.vain, []
             told = place.actor.abort.remote(ids)
             await answer(told, self._cluster.stall_seconds, f"{place.name} to forget requests")
+
+    async def _watch_node(self, place: Place) -> None:
+        """Wait until the engine's node is about to go and another engine stays.
+
+        Raises:
+            DrainedError: so it is.
+        """
+        while not (place.node in self._draining and any(one.node not in self._draining for one in self._up())):
+            await self._draining_changed.wait()
+        raise DrainedError(f"the node of {place.name} is about to go")
 
     async def _collect(self, place: Place) -> None:
         """Take finished completions, one call at a time; an engine that makes no token hangs."""

@@ -74,6 +74,7 @@ class Faults:
         """Book once that a generator does not come back, and that the run goes on with those that are left."""
         if name not in self._missing:
             self._missing.add(name)
+            self._since.setdefault(name, time.monotonic())
             self._write(
                 {"time": time.time(), "event": "missing", "role": "generator", "name": name, "error": str(error)}
             )

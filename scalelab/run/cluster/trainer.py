@@ -60,13 +60,14 @@ class TrainerRank(Beating):
                 return f"tcp://{host}:{port}"
         raise LabError(f"found no free port among {RENDEZVOUS_PORTS} for the trainer ranks to meet at: free some")
 
-    def start(self, rendezvous: str, weights: str | None) -> None:
-        """Build the model, from a Hugging Face folder if `weights` names one."""
+    def start(self, rendezvous: str, weights: str | None) -> str:
+        """Build the model, from a Hugging Face folder if `weights` names one; returns the node that this rank is on."""
         hf_config, config, rank, world = self._make
         with self.at("building the model"):
             self._trainer = self._class(
                 hf_config, config, rank=rank, world=world, rendezvous=rendezvous, weights=weights
             )
+        return this_node()
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of the trainer."""
@@ -91,6 +92,8 @@ class ClusterTrainer:
     def __init__(self, run: Run, weights: Path | None, world: int) -> None:
         self._run, self._weights, self._world = run, weights, world
         self._seconds = run.cluster.startup_seconds
+        self.nodes: frozenset[str] = frozenset()
+        """Ray nodes that the ranks are on, once they are up."""
         bundles = packed(world, run.cluster.devices_per_node)
         self._reservation = Reservation(run.cluster, bundles, "the trainer")
         self._start()
@@ -117,7 +120,8 @@ class ClusterTrainer:
             rendezvous = self.wait([self._address], "the first trainer rank to come up", self._seconds)
             weights = str(self._weights) if self._weights else None
             self._started = [rank.start.remote(rendezvous, weights) for rank in self._ranks]
-        self.wait(self._started, "the trainer to build the model", self._seconds)
+        up = self._all(self._started, "the trainer to build the model", self._seconds)
+        self.nodes = frozenset(asyncio.run(up))
 
     def actors(self) -> dict[str, Any]:
         """The actors that there are now, by name."""

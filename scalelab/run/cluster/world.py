@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from scalelab.errors import LabError
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
-from scalelab.run.cluster.actors import LOOK_SECONDS, RayProcesses
+from scalelab.run.cluster.actors import LOOK_SECONDS, RayProcesses, draining_nodes
 from scalelab.run.cluster.engines import ClusterEngines
 from scalelab.run.cluster.faults import PAUSES, Faults
 from scalelab.run.cluster.graders import ClusterGraders
@@ -27,6 +28,11 @@ from scalelab.run.keeping import Keeper, State
 from scalelab.run.loop import Loop, TrainerLostError
 from scalelab.run.progress import Progress, Status, duration
 from scalelab.run.work import RolloutWork
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 5.0
+"""Between two looks at which nodes are about to go."""
 
 COPY_SECONDS = 30.0
 """Between two looks whether a checkpoint is newer than its second copy."""
@@ -148,6 +154,8 @@ class ClusterRun:
                 group.create_task(self.heartbeats.serve(), name="heartbeats"),
                 group.create_task(self._copy(), name="second copy"),
             ]
+            if self.run.cluster.address is not None:
+                beside.append(group.create_task(self._leave_nodes(), name="nodes that are about to go"))
             await self.loop.run()
             for task in beside:
                 task.cancel()
@@ -159,6 +167,23 @@ class ClusterRun:
         while True:
             await asyncio.sleep(COPY_SECONDS)
             await asyncio.to_thread(self._copier.update)
+
+    async def _leave_nodes(self) -> None:
+        """Take engines from nodes that are about to go, and a checkpoint before the trainer loses one of its nodes."""
+        seen: frozenset[str] = frozenset()
+        while True:
+            try:
+                draining = await asyncio.to_thread(draining_nodes)
+            except Exception as error:  # of many kinds while Ray's head is away; without it the run ends by other ways
+                log.debug("draining nodes are not known: %s", error)
+                draining = seen
+            if draining or seen:
+                self.engines.drain(draining)
+            if (draining - seen) & self.trainer.nodes and self.keeper.due:
+                self.progress.say("a node of the trainer is about to go: taking a checkpoint")
+                self.loop.save_soon()
+            seen = draining
+            await asyncio.sleep(DRAIN_SECONDS)
 
     async def _look(self) -> None:
         """Check that Ray lives, charge the time, and show the run's progress."""
