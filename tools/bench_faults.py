@@ -175,11 +175,14 @@ def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[
         "Ctrl-C, a damaged `rollouts_*.npz`, then `--resume`": lambda: ending(
             lab, send(lab, "driver", ask), lambda: damage(lab)
         ),
+        "Ctrl-C, `checkpoints/` deleted, then `--resume` from the second copy": lambda: ending(
+            lab, send(lab, "driver", ask), lambda: shutil.rmtree(lab.path / "checkpoints")
+        ),
     }
     chosen = {name: inject for name, inject in faults.items() if only in name}
     with lab:
         if chosen:
-            lab.start(Evaluation__every="20")
+            lab.start(Evaluation__every="20", Retention__copy_to=repr(str(folder / "second")))
             lab.warm()
         for name, inject in chosen.items():
             outcome = Outcome()
