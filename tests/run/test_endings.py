@@ -23,8 +23,8 @@ import signal, sys, time
 from scalelab.run.signals import heed_signals
 signal.signal(signal.SIGTERM, lambda *_: print("a library's handler"))
 heed_signals()
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     print("interrupted")
