@@ -125,15 +125,18 @@ def _gap(entry: Entry, other: str) -> tuple[float, tuple[float, float]]:
 
 def _verdict(entry: Entry, other: str) -> str:
     """The verdict on a run against another: its probability, and how that depends on the seeds' spread."""
+    from scalelab.curves.words import percent
+
     found = entry.differences[other]
     holds = ""
     if found.holds_to_spread:
         when = "sure if" if found.verdict == "cannot tell" else "as long as"
         holds = f", {when} seeds differ by no more than {found.holds_to_spread:.2g}"
-    return f"{found.verdict} ({found.probability:.0%} above{holds})"
+    return f"{found.verdict} ({percent(found.probability)} above{holds})"
 
 
 def _print_comparison(one: Comparison, baseline: str) -> None:
+    from scalelab.curves.words import percent
     from scalelab.report.tables import with_interval
 
     unit = one.entries[0].analysis.fit.curve.unit
@@ -182,7 +185,7 @@ def _print_comparison(one: Comparison, baseline: str) -> None:
         if item.compute is not None and item.interval is not None:
             where = with_interval(item.compute, item.interval)
             print(
-                f"{item.first} and {item.second} cross at {where} {unit} (probability {item.probability:.0%}); "
+                f"{item.first} and {item.second} cross at {where} {unit} (probability {percent(item.probability)}); "
                 f"{item.leader_before} is ahead before"
             )
     for note in one.notes:

@@ -2,7 +2,8 @@
 
 SOURCE: pilot runs, or the runs of a sweep that is over. The spread between seeds, the curve and the number of
 evaluations and seeds are then taken from them; without any, give --seed-spread. More evaluations shrink the error of
-one run only; more seeds shrink what seeds differ by as well.
+one run only; more seeds shrink what seeds differ by as well. The power is that of `scalelab compare` on such runs: they
+are simulated, fitted and judged as it does.
 
 Examples:
   scalelab design --seed-spread 0.0125 --difference 0.02
@@ -36,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evaluations", type=int, nargs="+", default=[25, 75], metavar="N", help="of each run")
     parser.add_argument("--prompts", type=int, default=1000, metavar="N", help="of each evaluation (default 1000)")
     parser.add_argument("--samples", type=int, default=16, metavar="K", help="of each prompt (default 16)")
+    parser.add_argument("--drift", type=float, metavar="S", help="standard deviation of a run's drift (default 0.004)")
+    parser.add_argument("--known", action="store_true", help="compare will be given --seed-spread, so it learns none")
     parser.add_argument("--recipes", type=int, default=2, metavar="N", help="compared, the baseline among them")
     parser.add_argument("--budget", type=float, metavar="X", help="of each run, in units of C_mid (default 4)")
     parser.add_argument("--json", action="store_true", help="print one machine-readable object")
@@ -44,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the power of each design."""
     from scalelab.curves.design import designs, seeds_for
+    from scalelab.curves.words import percent
 
     for name in ("power", "certainty"):
         if not 0.5 < getattr(args, name) < 1:
@@ -61,13 +65,20 @@ def run(args: argparse.Namespace) -> int:
         what = f"{args.difference:g} in {args.of}, seeds spread by {plan.spread:.3g}, {plan.recipes} recipes"
         print(f"{task or 'all'}: {what}")
         print_table(
-            [[str(one.seeds), str(one.evaluations), f"{chance:.0%}", f"{least:.3f}"] for one, chance, least in found],
+            [
+                [
+                    str(one.seeds),
+                    str(one.evaluations),
+                    percent(chance),
+                    "none below 0.5" if least is None else f"{least:.3f}",
+                ]
+                for one, chance, least in found
+            ],
             ["seeds of each", "evaluations", f"finds {args.difference:g}", "smallest found with 80 %"],
         )
         count = f"{needed} seeds of each recipe" if needed else "more than 100 seeds of each recipe"
-        print(
-            f"It takes {count} to find it with {args.power:.0%}. A single seed counts on a spread known beforehand.\n"
-        )
+        told = "which is told the spread" if plan.known else "which learns the spread from these seeds"
+        print(f"It takes {count} to find it with {args.power:.0%} by scalelab compare, {told}.\n")
     if args.json:
         print_json({"tasks": answers})
     return 0
@@ -75,10 +86,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _plans(args: argparse.Namespace) -> dict[str, Plan]:
     """Plans by task, from pilot runs if there are any."""
+    import numpy as np
+
     from scalelab.curves import analyse_all, compare, pool_seeds, read_sources
     from scalelab.curves.design import Plan
 
-    given = {"prompts": args.prompts, "samples": args.samples, "recipes": args.recipes, "of": args.of}
+    given = {name: getattr(args, name) for name in ("prompts", "samples", "recipes", "of", "known")}
+    if args.drift is not None:
+        given["drift"] = args.drift
     if args.budget is not None:
         given["budget"] = args.budget
     if not args.sources:
@@ -100,5 +115,7 @@ def _plans(args: argparse.Namespace) -> dict[str, Plan]:
         fit = one.entries[0].analysis.fit
         R0, A, B, C_mid = fit.parameters.values()
         given["budget"] = args.budget or fit.window[1] / C_mid
+        if args.drift is None:
+            given["drift"] = float(np.median([entry.analysis.curve_draws().drift_M.mean() for entry in one.entries]))
         plans[one.task] = Plan(spread=one.spread[0], R0=R0, A=min(max(A, R0 + 0.01), 1.0), B=B, **given)
     return plans

@@ -96,6 +96,7 @@ def _print_tables(
     targets: list[tuple[Analysis, Target]],
     extensions: list[tuple[Analysis, Extension]],
 ) -> None:
+    from scalelab.curves.words import percent
     from scalelab.report.tables import with_interval
 
     if forecasts:
@@ -110,7 +111,7 @@ def _print_tables(
         rows = []
         for item, goal in targets:
             compute = "–" if goal.compute is None else with_interval(goal.compute, goal.interval)
-            rows.append([*curve_cells(item), f"{goal.target:g}", compute, f"{goal.probability:.0%}", goal.reading])
+            rows.append([*curve_cells(item), f"{goal.target:g}", compute, percent(goal.probability), goal.reading])
         print_table(rows, ["run", "task", "target", "compute", "A above it", "reading"])
         print()
     for item, advice in extensions:

@@ -25,6 +25,7 @@ from scalelab.curves.fitting.joint import Fit, FitError
 from scalelab.curves.fitting.models import Array
 from scalelab.curves.fitting.posterior import Draws, posterior
 from scalelab.curves.fitting.shapes import Shapes, other_shapes, widen
+from scalelab.curves.words import percent
 from scalelab.errors import LabError
 
 
@@ -258,8 +259,8 @@ def _shape_remarks(shapes: Shapes) -> list[str]:
     if favoured is not None:
         name, probability = favoured
         remarks.append(
-            f"the points favour another shape, {name} (probability of the sigmoid {probability:.0%}): the intervals of "
-            "A and of forecasts allow for it, B and C_mid are the sigmoid's"
+            f"the points favour another shape, {name} (probability of the sigmoid {percent(probability)}): intervals "
+            "of A and of forecasts allow for it, B and C_mid are the sigmoid's"
         )
     if shapes.stretch > 1:
         remarks.append(

@@ -25,6 +25,7 @@ from scalelab.curves.fitting.models import SIGMOID, Array, value
 from scalelab.curves.fitting.problem import make_problem, minimise
 from scalelab.curves.forecast import Crossing, crossings
 from scalelab.curves.hierarchy import LOG_B, RATE, Effects, SeedDraws, recipe_effects, runs_of, seed_draws
+from scalelab.curves.words import percent
 from scalelab.errors import LabError
 
 TieRule = Literal["margin", "overlap"]
@@ -160,9 +161,16 @@ def compare(
     tasks = list(dict.fromkeys(item.fit.curve.task for item in analyses))
     by_task = {task: [item for item in analyses if item.fit.curve.task == task] for task in tasks}
     common = {task: min(item.fit.window[1] for item in found) if at is None else at for task, found in by_task.items()}
-    seeds = {task: [seed_draws(item, common[task]) for item in found] for task, found in by_task.items()}
-    pilots = [seed_draws(item, item.fit.window[1]) for item in spread_from]
-    return [_compare_task(task, by_task[task], seeds, pilots, tie, margin, common[task], run_spread) for task in tasks]
+    drawn = {task: [seed_draws(item, common[task]) for item in found] for task, found in by_task.items()}
+    seeds = {task: [draws for draws, _ in found] for task, found in drawn.items()}
+    from_pilots = [seed_draws(item, item.fit.window[1]) for item in spread_from]
+    pilots, of_pilots = [draws for draws, _ in from_pilots], [line for _, lines in from_pilots for line in lines]
+    found = []
+    for task in tasks:
+        one = _compare_task(task, by_task[task], seeds, pilots, tie, margin, common[task], run_spread)
+        left_out = [line for _, lines in drawn[task] for line in lines] + of_pilots
+        found.append(replace(one, notes=(*one.notes, *left_out)))
+    return found
 
 
 def _compare_task(
@@ -286,7 +294,7 @@ def _notes(
         if chance >= 0.6:
             notes.append(
                 f"{lower.run} ranks below {upper.run} by A and B, which speak of compute beyond the runs, but is "
-                f"probably above it at {at:.4g} ({chance:.0%})"
+                f"probably above it at {at:.4g} ({percent(chance)})"
             )
     return tuple(notes)
 

@@ -1,29 +1,45 @@
 """Designs of further runs: seeds and evaluations that tell two recipes apart, and where on the axes a budget goes.
 
-A run's number (its pass rate at the end of its budget, or its A) errs by what its evaluations leave open and by what
-makes seeds differ. With S seeds of each recipe, the difference of two means has the variance 2 (spread² + error²) / S,
-where what paired seeds share has dropped out. It is tested by Student's t, since the spread is estimated from the same
-seeds; the power is that of the noncentral t (Cohen 1988, ch. 2). More evaluations shrink the error only.
+The power of a design is that of `compare`, which judges its runs in the end: it allows for drift, learns the spread
+between seeds from few of them, and draws differences towards none. So runs of the design are simulated and fitted as
+`compare` fits them, which gives the error of a run's number (its pass rate at the end of its budget, or its A) and what
+the fit says of that error; then many studies are drawn, and each is judged by the hierarchical model. More evaluations
+shrink the error of a run only; more seeds shrink what seeds differ by, and tell how much that is.
 
-Axes: `_N` evaluations, `_P` parameters of the sigmoid, `_K` candidates, `_M` draws, `_Q` nodes of a quadrature.
+Axes: `_N` evaluations, `_R` recipes, `_S` seeds, `_K` candidates, `_M` studies or draws, `_Q` nodes of a quadrature.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
+from scalelab.curves.data import binomial_stderr, curve
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
-from scalelab.curves.fitting.models import SIGMOID, Array, jacobian, log_compute, value
-from scalelab.curves.fitting.noise import DEFAULT
+from scalelab.curves.fitting.joint import FitError, fit_curve
+from scalelab.curves.fitting.models import SIGMOID, Array, log_compute, value
+from scalelab.curves.fitting.noise import drift_kernel
+from scalelab.curves.fitting.posterior import posterior
+from scalelab.curves.hierarchy import ManyStudies, quantities, runs_of
 from scalelab.curves.law import Law, Place, check_compute, rates, readable
+from scalelab.curves.words import percent
 from scalelab.errors import LabError
 
 MOST_SEEDS = 100
 """Seeds of each recipe beyond which no design is looked for."""
+
+RUNS = 40
+"""Runs that are simulated and fitted to learn the error of a run."""
+
+STUDIES = 2000
+"""Studies that are drawn for each power: it is known to about one percent."""
+
+DRIFT_LENGTH = 0.15
+"""Correlation length of a run's drift, as a share of its budget."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +52,14 @@ class Plan:
         evaluations: of each run, evenly over its budget.
         prompts: held-out prompts of each evaluation.
         samples: completions of each prompt.
+        drift: standard deviation of a run's drift about its curve.
         R0: pass rate before RL.
         A: asymptote.
         B: exponent.
         budget: of each run, in units of C_mid.
         recipes: how many are compared with a baseline, the baseline among them.
         of: what is compared: the pass rate at the end of the budget, or A.
+        known: `compare` is told the spread (`--seed-spread`) instead of learning it.
     """
 
     spread: float
@@ -49,12 +67,14 @@ class Plan:
     evaluations: int = 25
     prompts: int = 1000
     samples: int = 16
+    drift: float = 0.004
     R0: float = 0.4
     A: float = 0.6
     B: float = 1.8
     budget: float = 4.0
     recipes: int = 2
     of: Literal["value", "A"] = "value"
+    known: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("seeds", 1), ("evaluations", 4), ("prompts", 1), ("samples", 1), ("recipes", 2)):
@@ -62,77 +82,108 @@ class Plan:
                 raise LabError(f"{getattr(self, name)} {name} make no design: give at least {least}")
         if not 0 <= self.spread < 1:
             raise LabError(f"a seed spread of {self.spread:g} makes no sense: give a standard deviation of pass rates")
+        if not 0 <= self.drift < 1:
+            raise LabError(f"a drift of {self.drift:g} makes no sense: give a standard deviation of pass rates")
         if not 0 <= self.R0 < self.A <= 1:
             raise LabError(f"R0 {self.R0:g} and A {self.A:g} make no rising curve: give 0 ≤ R0 < A ≤ 1")
         if not (self.B > 0 and self.budget > 0):
             raise LabError("B and the budget in C_mid must be positive")
 
 
-def run_error(plan: Plan) -> float:
-    """Standard error of one run's number that its evaluations leave, by linearising the fit with its prior.
+@dataclass(frozen=True)
+class RunError:
+    """Error of one run's number, the spread between seeds left out.
 
-    Evaluations are binomial in `prompts` × `samples`, independent of each other.
+    Attributes:
+        actual: standard deviation of the estimates about their mean over simulated runs.
+        stated: standard error that the fits state: the median.
     """
+
+    actual: float
+    stated: float
+
+
+def run_error(plan: Plan) -> RunError:
+    """Error of one run's number that its evaluations and its drift leave, by simulated runs.
+
+    Raises:
+        LabError: runs of such a plan carry no fit.
+    """
+    return _run_error(replace(plan, spread=0.0, seeds=1, recipes=2, known=False))
+
+
+@lru_cache(maxsize=64)
+def _run_error(plan: Plan) -> RunError:
+    rng = np.random.default_rng(0)
     compute_N = np.arange(plan.evaluations + 1) / plan.evaluations * plan.budget
     theta_P = np.array([plan.R0, plan.A, np.log(plan.B), 0.0])
-    u_N = log_compute(compute_N, 1.0)
-    rate_N = value(SIGMOID, theta_P, u_N)
-    sigma_N = np.sqrt(rate_N * (1 - rate_N) / (plan.prompts * plan.samples))
-    slopes_NP = jacobian(SIGMOID, theta_P[None], u_N)[0] / sigma_N[:, None]
-    _, deviation_S = DEFAULT.shape(SIGMOID, float(u_N[-1]))
-    information_PP = slopes_NP.T @ slopes_NP + np.diag([0.0, 0.0, *deviation_S**-2.0])
-    covariance_PP = np.linalg.inv(information_PP)
-    along_P: Array = np.array([0.0, 1.0, 0.0, 0.0])
-    if plan.of == "value":
-        along_P = jacobian(SIGMOID, theta_P[None], u_N[-1:])[0, 0]
-    return float(np.sqrt(along_P @ covariance_PP @ along_P))
+    clean_N = value(SIGMOID, theta_P, log_compute(compute_N, 1.0))
+    kernel_NN = drift_kernel(compute_N, DRIFT_LENGTH, plan.budget)
+    root_NN = plan.drift * np.linalg.cholesky(kernel_NN + 1e-10 * np.eye(len(clean_N)))
+    total, found = plan.prompts * plan.samples, []
+    for _ in range(RUNS):
+        rate_N = np.clip(clean_N + root_NN @ rng.standard_normal(len(clean_N)), 0, 1)
+        measured_N = rng.binomial(total, rate_N) / total
+        errors = [binomial_stderr(one, total) for one in measured_N.tolist()]
+        try:
+            fit = fit_curve(curve(compute_N, measured_N, errors))
+        except FitError:
+            continue
+        draws = posterior(fit, fit.prior, size=1500, quick=True)
+        found.append(("", *quantities(draws, None, plan.budget)))
+    if len(found) < RUNS / 2:
+        raise LabError("most runs of such a plan carry no fit: plan more evaluations, more prompts or a larger budget")
+    runs = runs_of(["simulated"], [found], 1 if plan.of == "A" else 0)
+    return RunError(float(runs.value_X.std()), float(np.median(runs.error_X)))
 
 
-def difference_error(plan: Plan) -> float:
-    """Standard error of the difference of two recipes' means."""
-    return float(np.sqrt(2 * (plan.spread**2 + run_error(plan) ** 2) / plan.seeds))
+def studies(plan: Plan) -> ManyStudies:
+    """Studies of a plan, drawn without any difference between the recipes; the same ones at every call."""
+    error, rng = run_error(plan), np.random.default_rng([plan.seeds, plan.recipes])
+    between = float(np.hypot(plan.spread, error.actual))
+    mean_MR = between / np.sqrt(plan.seeds) * rng.standard_normal((STUDIES, plan.recipes))
+    spare = plan.recipes * (plan.seeds - 1)
+    squares_M = between**2 * rng.chisquare(spare, STUDIES) if spare else np.zeros(STUDIES)
+    return ManyStudies(mean_MR, squares_M, plan.seeds, error.stated, plan.spread if plan.known else None)
 
 
 def power(plan: Plan, difference: float, certainty: float = 0.9) -> float:
-    """Probability that the better of two recipes is called ahead with this certainty.
+    """Probability that `compare` calls the better of two recipes ahead with this certainty.
 
-    The certainty is that of the whole family: with several variants, each is held to its share (Bonferroni).
-
-    Args:
-        plan: the runs; with one seed of each the spread must be known, since nothing measures it.
-        difference: true difference of the two.
-        certainty: probability from which one is called ahead.
+    The difference is that of one recipe to the baseline; all further recipes of the plan are like the baseline.
     """
-    from scipy.stats import nct, norm, t
-
-    level = 1 - (1 - certainty) / (plan.recipes - 1)
-    shift = difference / difference_error(plan)
-    if plan.seeds == 1:
-        return float(norm.sf(norm.ppf(level) - shift))
-    spare = 2 * (plan.seeds - 1)
-    return float(nct.sf(t.ppf(level, spare), spare, shift))
+    return float((studies(plan).above(difference) >= certainty).mean())
 
 
-def smallest_difference(plan: Plan, wanted: float = 0.8, certainty: float = 0.9) -> float:
-    """The difference that is found with the wanted power, by bisection."""
-    low, high = 0.0, 64 * difference_error(plan)
-    for _ in range(50):
+def smallest_difference(plan: Plan, wanted: float = 0.8, certainty: float = 0.9) -> float | None:
+    """The difference that is found with the wanted power, by bisection; None where none below one half is."""
+    drawn, low, high = studies(plan), 0.0, 0.5
+    if (drawn.above(high) >= certainty).mean() < wanted:
+        return None
+    for _ in range(20):
         middle = 0.5 * (low + high)
-        low, high = (low, middle) if power(plan, middle, certainty) >= wanted else (middle, high)
+        enough = (drawn.above(middle) >= certainty).mean() >= wanted
+        low, high = (low, middle) if enough else (middle, high)
     return high
 
 
 def seeds_for(plan: Plan, difference: float, wanted: float = 0.8, certainty: float = 0.9) -> int | None:
-    """The fewest seeds of each recipe, at least two, that find a difference with the wanted power; None beyond 100."""
-    for seeds in range(2, MOST_SEEDS + 1):
-        if power(replace(plan, seeds=seeds), difference, certainty) >= wanted:
-            return seeds
-    return None
+    """The fewest seeds of each recipe that find a difference with the wanted power, by bisection; None beyond 100."""
+    low, high = 0, 1
+    while power(replace(plan, seeds=high), difference, certainty) < wanted:
+        if high == MOST_SEEDS:
+            return None
+        low, high = high, min(2 * high, MOST_SEEDS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = power(replace(plan, seeds=middle), difference, certainty) >= wanted
+        low, high = (low, middle) if enough else (middle, high)
+    return high
 
 
 def designs(
     plan: Plan, difference: float, seeds: Sequence[int], evaluations: Sequence[int], certainty: float = 0.9
-) -> list[tuple[Plan, float, float]]:
+) -> list[tuple[Plan, float, float | None]]:
     """Every combination of seeds and evaluations, with its power and the smallest difference it finds with 80 %."""
     plans = [replace(plan, seeds=count, evaluations=points) for count in seeds for points in evaluations]
     return [(one, power(one, difference, certainty), smallest_difference(one, 0.8, certainty)) for one in plans]
@@ -253,10 +304,9 @@ def _reason(mean_K: Array, best_K: Array, pick: int, interval: Interval, compute
     leader = int(mean_K.argmax())
     foretold = f"its pass rate at {compute:,g} is foretold as {mean_K[pick]:.3f} [{low:.3f}, {high:.3f}]"
     if pick == leader:
-        return f"{foretold}, the highest of all, and it is the best with only {best_K[pick]:.0%}"
-    return (
-        f"{foretold}, which may be above the {mean_K[leader]:.3f} of the leader: it is the best with {best_K[pick]:.0%}"
-    )
+        return f"{foretold}, the highest of all, and it is the best with only {percent(best_K[pick])}"
+    best = percent(best_K[pick])
+    return f"{foretold}, which may be above the {mean_K[leader]:.3f} of the leader: it is the best with {best}"
 
 
 def _theta_of(law: Law, at: Mapping[str, float], index: int) -> Array:

@@ -16,6 +16,7 @@ from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.models import LOG_ZERO, Array
 from scalelab.curves.fitting.posterior import Draws
 from scalelab.curves.fitting.shapes import widen
+from scalelab.curves.words import percent
 from scalelab.errors import LabError
 
 UNREACHABLE = 0.95
@@ -122,11 +123,11 @@ def compute_for(analysis: Analysis, target: float) -> Target:
         ends = [min(ends[0], wider[0]), ends[1], max(ends[2], wider[2])]
     low, median, high = (value if np.isfinite(value) else None for value in ends)
     if 1 - probability >= UNREACHABLE:
-        reading = f"not reachable: A is below it with {1 - probability:.0%}"
+        reading = f"not reachable: A is below it with {percent(1 - probability)}"
         return Target(target, None, (None, None), probability, reading)
     unit = analysis.fit.curve.unit
     if median is None:
-        reading = f"probably not reachable: A is below it with {1 - probability:.0%}"
+        reading = f"probably not reachable: A is below it with {percent(1 - probability)}"
     elif median <= analysis.fit.window[1]:
         reading = "reached already" if probability > 0.99 else "reached already, as far as the curve tells"
     else:
@@ -151,9 +152,9 @@ def extend_or_stop(analysis: Analysis, worthwhile: float = WORTHWHILE) -> Extens
     if probability >= 0.8:
         reading = f"extend: {gain}"
     elif probability <= 0.2:
-        reading = f"stop: {gain}, below {worthwhile:g} with {1 - probability:.0%}"
+        reading = f"stop: {gain}, below {worthwhile:g} with {percent(1 - probability)}"
     else:
-        reading = f"unclear: {gain}; at least {worthwhile:g} with {probability:.0%}"
+        reading = f"unclear: {gain}; at least {worthwhile:g} with {percent(probability)}"
     return Extension(
         spent=spent,
         gain_per_hour=float((soon_M - here_M).mean() / (0.01 * spent)),

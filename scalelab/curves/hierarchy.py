@@ -47,6 +47,15 @@ class Scales:
     unit: float = 1.0
 
 
+NOTHING_SHARED = 1 / 3
+"""Probability that runs of one seed share nothing."""
+
+NO_EFFECT = 0.1
+"""Probability that none of three recipes or more differs from another.
+
+For two recipes it is zero: probabilities are then right as often as they say, and without a difference they still pass
+90 % in less than a tenth of the comparisons (docs/curves.md)."""
+
 RATE = Scales()
 """Scales of the spread between runs, for pass rates and A."""
 
@@ -75,9 +84,9 @@ class Effects:
     given_spread: Array
 
     def above(self, first: str, second: str) -> float:
-        """Probability that the first recipe is above the second."""
+        """Probability that the first recipe is above the second: never 0 or 1, since it is a share of draws."""
         one, other = self.draws_MR[:, self.recipes.index(first)], self.draws_MR[:, self.recipes.index(second)]
-        return float((one > other).mean())
+        return float((np.count_nonzero(one > other) + 0.5) / (len(one) + 1))
 
     def difference(self, first: str, second: str) -> Array:
         """Draws of the first recipe less the second."""
@@ -125,19 +134,26 @@ SeedDraws = list[tuple[str, Array, Array, Array]]
 """Of every seed of a recipe: its name, and draws of its pass rate at the common compute, of A and of ln B."""
 
 
-def seed_draws(item: Analysis, at: float) -> SeedDraws:
-    """Draws of every seed's own curve; a seed whose points carry no curve is left out."""
+def seed_draws(item: Analysis, at: float) -> tuple[SeedDraws, list[str]]:
+    """Draws of every seed's own curve, and a line for each seed that was left out because its points carry no curve.
+
+    Where none does, the curve of all seeds together counts as one run.
+    """
     curve = item.fit.curve
     if len(curve.seeds) == 1:
-        return [(curve.seeds[0], *quantities(item.curve_draws(), item, at))]
-    found = []
+        return [(curve.seeds[0], *quantities(item.curve_draws(), item, at))], []
+    found, left_out = [], []
     for index, name in enumerate(curve.seeds):
         try:
             fit = fit_curve(curve.select(curve.seed_N == index), since=0, prior=item.fit.prior, r0=item.fit.fixed_r0)
-        except FitError:
+        except FitError as reason:
+            left_out.append(f"seed {name} of {curve.run} is left out of the comparison: {reason}")
             continue
         found.append((name, *quantities(posterior(fit, fit.prior, size=1500, quick=True), None, at)))
-    return found
+    if not found:
+        left_out.append(f"{curve.run} counts as one run: none of its seeds carries a curve by itself")
+        found.append(("", *quantities(item.curve_draws(), item, at)))
+    return found, left_out
 
 
 def quantities(draws: Draws, item: Analysis | None, at: float) -> tuple[Array, Array, Array]:
@@ -228,16 +244,23 @@ def _grid(runs: Runs, scales: Scales, spread: float | None, pooled: bool) -> _Gr
     labels, counts = np.unique(runs.seed_X[runs.seed_X >= 0], return_counts=True)
     paired = len(labels) > 0 and counts.max() > 1
     shared = np.array([0.0, 0.006, 0.0125, 0.025, 0.05, 0.1]) if paired else np.zeros(1)
-    recipes = np.array([0.0, *np.geomspace(0.003, 0.3, 8)]) if pooled and len(runs.recipes) > 1 else np.full(1, 10.0)
+    recipes = np.geomspace(0.003, 0.3, 8) if pooled and len(runs.recipes) > 1 else np.full(1, 10.0)
+    if pooled and len(runs.recipes) > 2:
+        recipes = np.array([0.0, *recipes])
 
-    def log_normal(values: Array, belief: tuple[float, float]) -> Array:
+    def log_normal(values: Array, belief: tuple[float, float], nothing: float = 0.0) -> Array:
         if len(values) == 1:
             return np.zeros(1)
         log = -0.5 * ((np.log(np.maximum(values, 1e-12)) - np.log(belief[0])) / belief[1]) ** 2
-        log[values == 0] = np.logaddexp.reduce(log[values > 0]) - np.log(2)  # one third for no effect at all
+        if nothing:
+            log[values == 0] = np.logaddexp.reduce(log[values > 0]) + np.log(nothing / (1 - nothing))
         return log - np.logaddexp.reduce(log)
 
-    parts = [log_normal(own, scales.own), log_normal(shared, scales.shared), log_normal(recipes, scales.recipes)]
+    parts = [
+        log_normal(own, scales.own),
+        log_normal(shared, scales.shared, nothing=NOTHING_SHARED),
+        log_normal(recipes, scales.recipes, nothing=NO_EFFECT if len(runs.recipes) > 2 else 0.0),
+    ]
     own_T, shared_T, recipes_T = np.array(list(product(own, shared, recipes))).T
     log_T = np.array([sum(item) for item in product(*parts)])
     return _Grid(own_T, shared_T, recipes_T, log_T)
@@ -245,25 +268,78 @@ def _grid(runs: Runs, scales: Scales, spread: float | None, pooled: bool) -> _Gr
 
 def _given_sizes(runs: Runs, grid: _Grid) -> tuple[Array, Array, Array]:
     """Mean `[T, R]`, covariance `[T, R, R]` of the recipes given the sizes; log probability `[T]` of the runs."""
-    count = len(runs.recipes)
-    member_XR = (runs.recipe_X[:, None] == np.arange(count)).astype(float)
     same_XX = (runs.seed_X[:, None] == runs.seed_X) & (runs.seed_X[:, None] >= 0)
     noise_TXX = (
         np.eye(len(runs.value_X)) * (runs.error_X**2 + grid.own_T[:, None, None] ** 2)
         + same_XX * grid.shared_T[:, None, None] ** 2
     )
-    prior_TRR = np.eye(count) * grid.recipes_T[:, None, None] ** 2 + 1.0  # the mean of all is anywhere: 1 in variance
+    gain_TRX, cov_TRR, inverse_TXX, log_volume_T = _regression(noise_TXX, grid, runs.recipe_X, len(runs.recipes))
+    centre = float(np.average(runs.value_X, weights=1 / (runs.error_X**2 + 1e-6)))
+    left_X = runs.value_X - centre
+    log_T = log_volume_T - 0.5 * np.einsum("x,txy,y->t", left_X, inverse_TXX, left_X)
+    return centre + gain_TRX @ left_X, cov_TRR, log_T
+
+
+def _regression(noise_TXX: Array, grid: _Grid, recipe_X: np.ndarray, recipes: int) -> tuple[Array, Array, Array, Array]:
+    """Regression of recipes on runs given the sizes (Rasmussen & Williams 2006, Eq. 2.25–2.26).
+
+    Returns:
+        Gain `[T, R, X]` and covariance `[T, R, R]` of the recipes; inverse covariance `[T, X, X]` of the runs, and
+        minus half the logarithm of its determinant `[T]`.
+    """
+    member_XR = (recipe_X[:, None] == np.arange(recipes)).astype(float)
+    prior_TRR = np.eye(recipes) * grid.recipes_T[:, None, None] ** 2 + 1.0  # the mean of all is anywhere: 1 in variance
     cross_TRX = prior_TRR @ member_XR.T
     total_TXX = member_XR @ cross_TRX + noise_TXX
     inverse_TXX = np.linalg.inv(total_TXX)
-    centre = float(np.average(runs.value_X, weights=1 / (runs.error_X**2 + 1e-6)))
-    left_X = runs.value_X - centre
     gain_TRX = cross_TRX @ inverse_TXX
-    mean_TR = centre + gain_TRX @ left_X
     cov_TRR = prior_TRR - gain_TRX @ np.swapaxes(cross_TRX, -1, -2)
-    cov_TRR = 0.5 * (cov_TRR + np.swapaxes(cov_TRR, -1, -2)) + 1e-12 * np.eye(count)
-    log_T = -0.5 * np.linalg.slogdet(total_TXX)[1] - 0.5 * np.einsum("x,txy,y->t", left_X, inverse_TXX, left_X)
-    return mean_TR, cov_TRR, log_T
+    cov_TRR = 0.5 * (cov_TRR + np.swapaxes(cov_TRR, -1, -2)) + 1e-12 * np.eye(recipes)
+    return gain_TRX, cov_TRR, inverse_TXX, -0.5 * np.linalg.slogdet(total_TXX)[1]
+
+
+class ManyStudies:
+    """Verdicts of `recipe_effects` on many studies of one design at once, without draws.
+
+    Every recipe has the same number of seeds, all runs have the same error, and no seeds are shared. A study is then
+    known by the means of its recipes and by the squares of its runs about them.
+
+    Args:
+        mean_MR: mean of each recipe's runs, one row for each study; recipe 1 is the one that may be better.
+        squares_M: squared deviations of the runs from their recipes' means, summed over all recipes.
+        seeds: runs of each recipe.
+        error: standard error of each run's number.
+        spread: standard deviation between runs of one recipe, where it is known; None learns it.
+    """
+
+    def __init__(self, mean_MR: Array, squares_M: Array, seeds: int, error: float, spread: float | None = None) -> None:
+        recipes = mean_MR.shape[1]
+        alone = Runs(np.zeros(1), np.ones(1), np.zeros(1, int), -np.ones(1, int), tuple(map(str, range(recipes))))
+        grid = _grid(alone, RATE, spread, pooled=True)
+        variance_T = grid.own_T**2 + error**2
+        noise_TRR = np.eye(recipes) * variance_T[:, None, None] / seeds
+        gain_TRR, cov_TRR, inverse_TRR, log_volume_T = _regression(noise_TRR, grid, np.arange(recipes), recipes)
+        left_MR = mean_MR - mean_MR.mean(1, keepdims=True)  # where all lie together is anywhere, so it says nothing
+        better_R = np.arange(recipes) == 1
+        contrast_TR = gain_TRR[:, 1] - gain_TRR[:, 0]
+        self._fixed_TM = (grid.log_prior_T + log_volume_T - 0.5 * recipes * (seeds - 1) * np.log(variance_T))[:, None]
+        self._fixed_TM = self._fixed_TM - 0.5 * squares_M / variance_T[:, None]
+        half_TRM = inverse_TRR @ left_MR.T
+        self._fixed_TM -= 0.5 * np.einsum("mr,trm->tm", left_MR, half_TRM)
+        self._linear_TM = half_TRM[:, 1]
+        self._square_T1 = (inverse_TRR @ better_R)[:, 1, None]
+        self._gap_TM, self._shift_T1 = contrast_TR @ left_MR.T, contrast_TR[:, 1, None]
+        variance_T = cov_TRR[:, 0, 0] + cov_TRR[:, 1, 1] - 2 * cov_TRR[:, 0, 1]
+        self._width_T1 = np.sqrt(np.maximum(variance_T, 1e-18))[:, None]
+
+    def above(self, difference: float) -> Array:
+        """Probability `[M]` that recipe 1 is above recipe 0, had its runs all come out higher by `difference`."""
+        from scipy.special import ndtr
+
+        log_TM = self._fixed_TM - difference * self._linear_TM - 0.5 * difference**2 * self._square_T1
+        weight_TM = np.exp(log_TM - log_TM.max(0))
+        above_TM = ndtr((self._gap_TM + difference * self._shift_T1) / self._width_T1)
+        return (weight_TM * above_TM).sum(0) / weight_TM.sum(0)
 
 
 def _spread_evidence(runs: Runs, grid: _Grid) -> Array:

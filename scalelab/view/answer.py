@@ -87,7 +87,7 @@ def _outlook(fit: Mapping[str, Any], name: bool) -> str:
 
 def percent(chance: float) -> str:
     """A probability in whole percent; certainty is said as a bound, since it is a share of finitely many draws."""
-    return "more than 99%" if chance > 0.995 else "less than 1%" if chance < 0.005 else f"{chance:.0%}"
+    return "more than 99%" if chance > 0.99 else "less than 1%" if chance < 0.01 else f"{chance:.0%}"
 
 
 def value(number: float, interval: Sequence[float | None] | None) -> str:

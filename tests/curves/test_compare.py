@@ -12,6 +12,7 @@ from scalelab.curves.compare import efficiency, tie_groups
 from scalelab.curves.forecast import crossing
 from scalelab.curves.hierarchy import Runs, recipe_effects
 from scalelab.curves.sharing import fit_together
+from scalelab.curves.words import percent
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate
 
@@ -220,3 +221,31 @@ def test_effects_agree_with_dense_bayes_by_sampling() -> None:
     exact = recipe_effects(unshared, spread=0.01, pooled=False, size=20_000)
     np.testing.assert_allclose(exact.draws_MR.mean(0), slow_mean, atol=5e-4)
     np.testing.assert_allclose(exact.draws_MR.std(0), np.hypot(0.01, 0.006) / np.sqrt(3), rtol=0.03)
+
+
+def test_a_seed_without_a_curve_is_named_in_the_notes() -> None:
+    compute = np.arange(13) / 12
+    rng = np.random.default_rng(0)
+    rising = [rate(compute) + 0.004 * rng.standard_normal(13) for _ in range(2)]
+    flat = np.full(13, 0.5)
+    item = curve(
+        np.tile(compute, 3),
+        np.clip(np.concatenate([*rising, flat]), 0, 1),
+        np.full(39, 0.004),
+        seed=np.repeat(["a", "b", "flat"], 13).tolist(),
+        run="three",
+        task="math",
+        unit="GPU-hours",
+    )
+    other = make("other", noise=0.004, seed=7)
+    [found] = compare([analyse(item), analyse(other)])
+    [line] = [note for note in found.notes if "left out" in note]
+    assert line.startswith("seed flat of three is left out of the comparison")
+    assert "constant" in line
+
+
+def test_probabilities_from_draws_are_never_said_to_be_certain() -> None:
+    runs = Runs(np.array([0.2, 0.9]), np.full(2, 1e-4), np.arange(2), -np.ones(2, int), ("low", "high"))
+    effects = recipe_effects(runs, spread=1e-4)
+    assert 0 < effects.above("low", "high") < 0.001
+    assert [percent(chance) for chance in (0.0, 0.004, 0.5, 0.996, 1.0)] == ["<1%", "<1%", "50%", ">99%", ">99%"]

@@ -8,9 +8,10 @@ from scipy.stats import norm
 
 from scalelab.curves import curve, fit_curve
 from scalelab.curves.analysis import Options, back_test
+from scalelab.curves.fitting.density import FAINT, LOG_SCALES_K, Density
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.noise import DEFAULT, covariance, hypotheses, log_spread_prior
-from scalelab.curves.fitting.posterior import FAINT, LOG_SCALES_K, Density, posterior
+from scalelab.curves.fitting.posterior import posterior
 from tests.helpers.curve_points import rate, run_points
 
 

@@ -23,6 +23,7 @@ from scalelab.curves import (
     read_sources,
 )
 from scalelab.curves.analysis import back_test
+from scalelab.curves.fitting.density import LOG_SCALES_K
 from scalelab.curves.fitting.intervals import (
     METHODS,
     around,
@@ -34,7 +35,7 @@ from scalelab.curves.fitting.intervals import (
 )
 from scalelab.curves.fitting.models import SIGMOID, jacobian, log_compute, value
 from scalelab.curves.fitting.noise import DEFAULT, covariance, hypotheses
-from scalelab.curves.fitting.posterior import LOG_SCALES_K, posterior
+from scalelab.curves.fitting.posterior import posterior
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate, run_points
 

@@ -15,9 +15,13 @@ from curve_tables.common import markdown, sigmoid
 from curve_tables.families import any_noise, log_uniform
 from scalelab.curves import Analysis, Curve, FitError, Options, analyse, compare, curve
 from scalelab.curves.data import binomial_stderr
+from scalelab.curves.design import Plan, power
 from scalelab.curves.stopping import SHARE, chances_to_be_best
 
 QUICK = Options(checks=False)
+
+COMPARE = Options(checks=False, shapes=False)
+"""Verdicts are about pass rates within the points, where other shapes say nothing."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,6 @@ class Kind:
         effect: standard deviation of A between recipes; with 0 they have one curve.
         spread: standard deviation of A between runs of one recipe.
         points: evaluations of each run.
-        fixed: the second recipe is better than the first by exactly `effect`.
     """
 
     recipes: int
@@ -38,7 +41,6 @@ class Kind:
     effect: float
     spread: float = 0.0125
     points: int = 16
-    fixed: bool = False
 
 
 COMPARED = {
@@ -52,8 +54,16 @@ COMPARED = {
 }
 
 POWER = {
-    f"{seeds} seeds": Kind(2, seeds, 0.02, points=25, fixed=True) for seeds in (1, 2, 3, 4)
-}  # a difference of exactly 0.02 in A
+    f"power: {plan.seeds} seeds, {plan.evaluations} evaluations, difference {difference:g}": (plan, difference)
+    for plan, difference in (
+        (Plan(spread=0.0125, seeds=2), 0.02),
+        (Plan(spread=0.0125, seeds=4), 0.02),
+        (Plan(spread=0.0125, seeds=4, evaluations=75), 0.02),
+        (Plan(spread=0.0125, seeds=8), 0.02),
+        (Plan(spread=0.0125, seeds=3), 0.04),
+    )
+}
+"""Plans of the command `design`, and the difference in A that they are to find."""
 
 STOPPED = {
     "five recipes, no difference": Kind(5, 1, 0.0),
@@ -80,9 +90,9 @@ def simulate_sweep(kind: Kind, rng: np.random.Generator) -> SimulatedSweep:
     compute, samples = np.arange(kind.points + 1) / kind.points, int(log_uniform(rng, 1000, 16000))
     curves, truth, own = [], [], []
     for index in range(kind.recipes):
-        shift = kind.effect * (float(index) if kind.fixed else rng.standard_normal())
+        shift = kind.effect * rng.standard_normal()
         own_B, own_C_mid = B, C_mid
-        if kind.effect and not kind.fixed:
+        if kind.effect:
             own_B, own_C_mid = B * np.exp(0.1 * rng.standard_normal()), C_mid * np.exp(0.15 * rng.standard_normal())
         clean = sigmoid(compute, R0, A + shift, own_B, own_C_mid)
         truth.append(float(clean[-1]))
@@ -97,12 +107,41 @@ def simulate_sweep(kind: Kind, rng: np.random.Generator) -> SimulatedSweep:
     return SimulatedSweep(tuple(curves), tuple(truth), tuple(own))
 
 
+def simulate_plan(plan: Plan, difference: float, rng: np.random.Generator) -> tuple[Curve, Curve]:
+    """Draw the runs of a plan, the second recipe better by a difference in A; drift is Ornstein–Uhlenbeck."""
+    compute, total = np.arange(plan.evaluations + 1) / plan.evaluations * plan.budget, plan.prompts * plan.samples
+    kernel = np.exp(-np.abs(compute[:, None] - compute) / (0.15 * plan.budget))
+    root, curves = plan.drift * np.linalg.cholesky(kernel + 1e-10 * np.eye(len(compute))), []
+    for index in range(2):
+        rates: list[float] = []
+        for _ in range(plan.seeds):
+            A = plan.A + index * difference + plan.spread * rng.standard_normal()
+            rate = sigmoid(compute, plan.R0, A, plan.B, 1.0) + root @ rng.standard_normal(len(compute))
+            rates += (rng.binomial(total, np.clip(rate, 0, 1)) / total).tolist()
+        seeds = np.repeat(np.arange(plan.seeds) + 10 * index, len(compute)).tolist()
+        errors = [binomial_stderr(p, total) for p in rates]
+        curves.append(curve(np.tile(compute, plan.seeds), rates, errors, seed=seeds, run=f"recipe {index}"))
+    return curves[0], curves[1]
+
+
+def judge_power(name: str, index: int) -> dict[str, Any]:
+    """The probability that the better recipe of a planned study beats the other."""
+    plan, difference = POWER[name]
+    try:
+        studied = simulate_plan(plan, difference, np.random.default_rng([index, zlib.crc32(name.encode())]))
+        [found] = compare([analyse(item, COMPARE) for item in studied])
+    except FitError as error:
+        return {"kind": name, "index": index, "refused": str(error)}
+    better = next(entry for entry in found.entries if entry.run == "recipe 1")
+    return {"kind": name, "index": index, "said": [better.beats["recipe 0"]]}
+
+
 def judge_wins(name: str, index: int) -> dict[str, Any]:
     """The probability that recipe 1, 2, … beats recipe 0, beside whether it does (None where they are the same)."""
-    kind = (COMPARED | POWER)[name]
+    kind = COMPARED[name]
     sweep = simulate_sweep(kind, np.random.default_rng([index, zlib.crc32(name.encode())]))
     try:
-        [found] = compare([analyse(item, QUICK) for item in sweep.curves])
+        [found] = compare([analyse(item, COMPARE) for item in sweep.curves])
     except FitError as error:
         return {"kind": name, "index": index, "refused": str(error)}
     beats = {entry.run: entry.beats.get("recipe 0") for entry in found.entries}
@@ -156,9 +195,9 @@ def judge_stopping(name: str, index: int) -> dict[str, Any]:
 
 def run_kind(name: str, runs: int, folder: Path) -> None:
     """Simulate until the kind's file holds this many sweeps; what is there already is kept."""
-    path = folder / f"sweep_{name.replace(' ', '_').replace(',', '')}.jsonl"
+    path = folder / f"sweep_{name.replace(' ', '_').replace(',', '').replace(':', '')}.jsonl"
     done = sum(1 for _ in path.open()) if path.exists() else 0
-    judge = judge_stopping if name in STOPPED else judge_wins
+    judge = judge_stopping if name in STOPPED else judge_power if name in POWER else judge_wins
     with path.open("a") as file:
         for index in range(done, runs):
             file.write(json.dumps(judge(name, index)) + "\n")
@@ -196,23 +235,26 @@ def wins_section(folder: Path) -> str:
             if said:
                 high, low_ = np.mean(np.array(said) >= 0.9), np.mean(np.array(said) <= 0.1)
                 null.append([name, len(said), f"{high:.0%}", f"{low_:.0%}"])
-    from scalelab.curves.design import Plan, power
-
     found = []
-    for name, kind in POWER.items():
+    for name, (plan, difference) in POWER.items():
         said = [chance for one in records if one["kind"] == name for chance in one["said"]]
         if said:
-            plan = Plan(spread=kind.spread, seeds=kind.seeds, evaluations=kind.points)
+            # a difference in A is a little less at the end of the budget, where verdicts are taken
+            shown = difference * float(sigmoid(np.array([plan.budget]), 0, 1, plan.B, 1.0)[0])
             ahead = np.mean(np.array(said) >= 0.9)
-            found.append([name, len(said), f"{ahead:.0%}", f"{power(plan, kind.effect):.0%}"])
+            row = [plan.seeds, plan.evaluations, f"{difference:g}", len(said), f"{ahead:.0%}"]
+            found.append([*row, f"{power(plan, shown):.0%}"])
     return "\n\n".join(
         [
             "Said to beat the baseline with, against how often it is truly above it (in brackets: how many):",
             markdown(["said", *kinds], rows),
             "Where nothing differs:",
             markdown(["sweeps", "comparisons", "beats with ≥ 90 %", "is beaten with ≥ 90 %"], null),
-            "A difference of exactly 0.02 in A, spread 0.0125, 25 evaluations; `design` knows nothing of drift:",
-            markdown(["of each recipe", "comparisons", "called ahead", "power by `design`"], found),
+            "Power: how often `compare` calls the better recipe ahead, beside what `design` says. Seeds spread by 0.0125:",
+            markdown(
+                ["seeds of each", "evaluations", "difference in A", "studies", "called ahead", "power by `design`"],
+                found,
+            ),
         ]
     )
 

@@ -9,10 +9,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from scalelab.curves.fitting.density import LOG_SCALES_K, Density
 from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.models import SIGMOID, Array, jacobian, log_compute
 from scalelab.curves.fitting.noise import Noise, covariance, hypotheses, typical
-from scalelab.curves.fitting.posterior import LOG_SCALES_K, Density, Draws, close_in, posterior
+from scalelab.curves.fitting.posterior import Draws, close_in, posterior
 from scalelab.curves.fitting.problem import make_problem, minimise
 from scalelab.errors import LabError
 
@@ -271,8 +272,9 @@ def noise_of(fit: Fit) -> tuple[list[Noise], Array, Array]:
     """
     cells_GS = close_in(Density(fit, fit.prior))[0]
     density = Density(fit, fit.prior)
-    log_HTK = np.logaddexp.reduce(density.evaluate(cells_GS)[0], axis=0)
-    weight_HK = np.exp(log_HTK - log_HTK.max()).reshape(-1, len(LOG_SCALES_K))
+    cells, spreads = density.evaluate(cells_GS), len(density.spread_T)
+    weight_HK = np.zeros((len(density.drift_H) * spreads, len(LOG_SCALES_K)))
+    np.add.at(weight_HK, cells.h_X * spreads + cells.t_X, np.exp(cells.log_XK - cells.log_XK.max()))
     noises = hypotheses(len(fit.curve.seeds) > 1, fit.fixed_r0 is not None or fit.model is not SIGMOID)
     rise_N = np.ones(len(fit.curve))
     if fit.model is SIGMOID:

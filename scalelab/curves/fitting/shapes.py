@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scalelab.curves.fitting.density import seed_noises
 from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.models import LOG_ZERO, SIGMOID, Array, Sigmoid, logistic
 from scalelab.curves.fitting.noise import Prior
-from scalelab.curves.fitting.posterior import Draws, posterior, seed_noises
+from scalelab.curves.fitting.posterior import Draws, posterior
 
 SIGMOID_ODDS = 0.6
 """Probability of the sigmoid before the points are seen."""

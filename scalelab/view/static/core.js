@@ -80,6 +80,14 @@ window.Lab = {};
     return (value < 0 ? "−" : "+") + Math.abs(value).toFixed(decimals);
   }
 
+  /** A probability: a share of finitely many draws is never said to be certain. */
+  function chance(share) {
+    if (share === null || share === undefined) return "–";
+    if (share > 0.99) return "> 99%";
+    if (share < 0.01) return "< 1%";
+    return percent(share);
+  }
+
   function percent(share) {
     if (share === null || share === undefined) return "–";
     if (share > 0.995 && share < 1) return "> 99%";
@@ -229,5 +237,5 @@ window.Lab = {};
     selected: new Set(), run: null, other: "", filter: { text: "", status: "" }, grouped: true,
   };
 
-  Object.assign(Lab, { h, visible, number, interval, fixed, signed, percent, quantity, duration, table, select, checkbox, button, mark, symbol, dash, tone, dark, heat, source, state });
+  Object.assign(Lab, { h, visible, number, interval, fixed, signed, percent, chance, quantity, duration, table, select, checkbox, button, mark, symbol, dash, tone, dark, heat, source, state });
 })();

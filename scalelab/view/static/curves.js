@@ -1,7 +1,7 @@
 // Pass rate against compute: points with errors, fits, bands, forecast; choice of axis, runs, tasks; the budget.
 "use strict";
 (function () {
-  const { h, number, interval, percent, quantity, signed, select, checkbox, button, mark, tone, state } = Lab;
+  const { h, number, interval, percent, chance, quantity, signed, select, checkbox, button, mark, tone, state } = Lab;
   const { ink, base, axis, tip, frame } = Lab.chart;
   const AXES = { compute: null, step: "optimiser steps", completions: "completions", tokens: "tokens", flops: "FLOPs", hours: "wall-clock hours" };
 
@@ -166,7 +166,7 @@
   function reachText(fit, target) {
     const found = Lab.curve.reach(fit, target);
     if (found.probability <= 0.05) return "not reachable";
-    if (!isFinite(found.compute)) return `probably never (${percent(found.probability)} that it is reached)`;
+    if (!isFinite(found.compute)) return `probably never (${chance(found.probability)} that it is reached)`;
     const high = isFinite(found.interval[1]) ? quantity(found.interval[1], fit.unit) : "never";
     return `${quantity(found.compute, fit.unit)} [${quantity(found.interval[0], fit.unit)}, ${high}]`;
   }

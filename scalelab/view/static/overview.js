@@ -1,7 +1,7 @@
 // The first view: the answer, the ranking, what is unusual, then curves, then detail.
 "use strict";
 (function () {
-  const { h, number, interval, percent, quantity, mark, tone, state } = Lab;
+  const { h, number, interval, percent, chance, quantity, mark, tone, state } = Lab;
 
   const codeOf = (name) => state.overview.groups.find((group) => group.name === name) || state.overview.groups[0];
 
@@ -76,12 +76,12 @@
         { title: "B at the common A", numeric: true, cell: (row) => interval(row.B_at_common_A, row.B_interval), sort: (row) => row.B_at_common_A },
         { title: `at ${quantity(one.at, one.unit)}`, numeric: true, cell: (row) => interval(row.value, row.value_interval, 3), sort: (row) => row.value },
         { title: "seeds", numeric: true, cell: (row) => row.seeds, sort: (row) => row.seeds },
-        { title: "beats the leader", numeric: true, cell: (row) => percent(row.beats[one.entries[0].run]), sort: (row) => row.beats[one.entries[0].run] ?? 2 },
+        { title: "beats the leader", numeric: true, cell: (row) => chance(row.beats[one.entries[0].run]), sort: (row) => row.beats[one.entries[0].run] ?? 2 },
       ];
       return [h("h3", {}, one.task || "pass rate"), Lab.table(`Ranking of ${one.task}`, columns, one.entries),
         h("details", {}, h("summary", {}, "Win probabilities of every pair"), matrix(one)),
         one.crossings.length ? h("details", {}, h("summary", {}, `Crossings (${one.crossings.length})`), h("ul", {}, one.crossings.map((item) => h("li", {},
-          `${item.first} and ${item.second} cross at ${quantity(item.compute, one.unit)} (${percent(item.probability)}); before, ${item.leader_before} is ahead.`)))) : null,
+          `${item.first} and ${item.second} cross at ${quantity(item.compute, one.unit)} (${chance(item.probability)}); before, ${item.leader_before} is ahead.`)))) : null,
         one.notes.map((text) => h("p", { class: "note" }, text, "."))];
     }));
   }
@@ -90,7 +90,7 @@
     const names = one.entries.map((entry) => entry.run);
     const columns = [{ title: "probability that … is above", cell: (row) => row.run }, ...names.map((name, index) => ({
       title: h("span", { title: name }, String(index + 1)), numeric: true,
-      cell: (row) => (row.run === name ? "·" : h("span", { class: "cell", style: Lab.heat(row.beats[name] ?? 0) }, percent(row.beats[name]))),
+      cell: (row) => (row.run === name ? "·" : h("span", { class: "cell", style: Lab.heat(row.beats[name] ?? 0) }, chance(row.beats[name]))),
     }))];
     return Lab.table(`Win probabilities of ${one.task}; columns by rank`, columns, one.entries);
   }

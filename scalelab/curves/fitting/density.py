@@ -1,0 +1,265 @@
+"""Posterior density of a curve's shape and noise, with all that is linear integrated out.
+
+Axes: `_G` shapes, `_H` kinds of drift, `_T` spreads between seeds, `_K` noise scales, `_X` combinations of the first
+three that have mass, `_N` points, `_S` shape parameters, `_L` linear coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalelab.curves.fitting.joint import Fit
+from scalelab.curves.fitting.models import Array, Model, log_compute
+from scalelab.curves.fitting.noise import Prior, SeedNoise, drifts, log_spread_prior, spreads, typical
+
+LOG_SCALES_K = np.linspace(-0.9, 1.2, 11)
+"""Noise scales considered, relative to the fitted one."""
+
+FAINT = 0.01
+"""Inverse variance of R0 and A before the points: finite where a curve does not show one of them at all."""
+
+NEGLIGIBLE = 9.0
+"""Cells less likely than the best by this much in the logarithm hold no mass worth a point."""
+
+TINY = 14.0
+"""Cells less likely than the best by this much before their bounds are looked at hold no draw."""
+
+INSIDE = 4.5
+"""Standard deviations between a coefficient and its bounds from which all of its mass (less 3e-6) is inside."""
+
+
+def seed_noises(fit: Fit) -> list[SeedNoise]:
+    """The kinds of noise for the points of every seed, decomposed: the same for every shape of the curve."""
+    sigma_N = fit.sigma_N / np.sqrt(fit.weight_N)
+    span, middle = float(fit.curve.compute_N.max()), typical(sigma_N)
+    return [SeedNoise(fit.curve.compute_N[at], sigma_N[at], middle, span) for at in _members(fit)]
+
+
+def _members(fit: Fit) -> list[np.ndarray]:
+    """Indices of the points of every seed."""
+    return [np.flatnonzero(fit.curve.seed_N == seed) for seed in range(len(fit.curve.seeds))]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Combinations of a shape and a kind of noise that have mass, `_X`.
+
+    Attributes:
+        g_X: index of the shape.
+        h_X: index of the kind of drift.
+        t_X: index of the spread between seeds.
+        log_XK: log density at every noise scale; −inf where it is negligible.
+        mean_XL: mean of the two linear coefficients.
+        cov_XLL: their covariance at unit scale.
+    """
+
+    g_X: np.ndarray
+    h_X: np.ndarray
+    t_X: np.ndarray
+    log_XK: Array
+    mean_XL: Array
+    cov_XLL: Array
+
+    def sum_over(self, index_X: np.ndarray, size: int) -> Array:
+        """Log density of every value of an index, `[size]`: all else summed over."""
+        top = float(self.log_XK.max())
+        with np.errstate(divide="ignore"):
+            return np.log(np.bincount(index_X, np.exp(self.log_XK - top).sum(1), size)) + top
+
+
+class Density:
+    """The posterior of the shape and the noise, with the linear coefficients and the seeds' offsets integrated out.
+
+    All points enter through inner products of the curve's two features and the pass rates, seed by seed and for every
+    kind of drift. The offsets of a seed, of R0 and of A, are normal about zero, so they integrate out of its products
+    in closed form (Rasmussen & Williams 2006, §2.7), for every spread between seeds on the grid.
+    """
+
+    def __init__(
+        self,
+        fit: Fit,
+        prior: Prior | None,
+        model: Model | None = None,
+        coarse: bool = False,
+        noises: Sequence[SeedNoise] | None = None,
+    ) -> None:
+        self.fit, self.prior, self.model = fit, prior, model or fit.model
+        points = fit.curve
+        self.u_N = log_compute(points.compute_N, np.exp(fit.log_reference))
+        self.asymptote = self.model.linear.index("A")
+        self.upper_L = self.model.bounds(self.u_N)[1][:2]
+        self.members = _members(fit)
+        self.noises = seed_noises(fit) if noises is None else noises
+        self.drift_H = np.array([size for size, _, _ in drifts()])
+        rises = "R0" in self.model.linear
+        pairs = spreads(len(points.seeds) > 1, fit.fixed_r0 is not None or not rises)
+        self.spread_T, self.start_T = np.array(pairs).T
+        self.thin_T = np.isin(self.spread_T, np.unique(self.spread_T)[::2])
+        if coarse:
+            few_T = np.isin(self.spread_T, np.unique(self.spread_T)[2::2][:4]) | (self.spread_T == 0)
+            self.spread_T, self.start_T = self.spread_T[few_T], self.start_T[few_T]
+            self.thin_T = np.ones(len(self.spread_T), bool)
+        self.log_fixed_H = np.array([weight for _, _, weight in drifts()])
+        self.log_fixed_H = self.log_fixed_H - np.sum([noise.log_determinant_H for noise in self.noises], axis=0)
+        log_scale_K = LOG_SCALES_K + np.log(fit.scale)
+        known = points.stderr_N is not None
+        self.log_prior_TK = log_spread_prior(self.spread_T[:, None] * np.exp(LOG_SCALES_K))
+        self.log_prior_TK = self.log_prior_TK - np.logaddexp.reduce(self.log_prior_TK, axis=0)
+        if prior is not None:
+            self.log_prior_TK = self.log_prior_TK + prior.log_scale(log_scale_K, fit.relative, known)
+        self.shape_prior = prior.shape(self.model, float(self.u_N.max())) if prior is not None else None
+        self.kept_H = np.arange(len(self.drift_H))
+
+    def focus(self, shapes_GS: Array, spreads_only: bool = False) -> None:
+        """Leave out the kinds of drift and the spreads between seeds that have no mass at any of these shapes.
+
+        Args:
+            shapes_GS: the shapes.
+            spreads_only: keep every kind of drift, and twice as improbable spreads: the shapes are far from right yet.
+        """
+        cells, size = self.evaluate(shapes_GS), (len(self.drift_H), len(self.spread_T))
+        log_HT = cells.sum_over(np.ravel_multi_index((cells.h_X, cells.t_X), size), size[0] * size[1]).reshape(size)
+        held_HT = log_HT > log_HT.max() - (2 * NEGLIGIBLE if spreads_only else NEGLIGIBLE)
+        kept_H, kept_T = held_HT.any(1) | spreads_only, held_HT.any(0)
+        self.kept_H, self.drift_H, self.log_fixed_H = (
+            each[kept_H] for each in (self.kept_H, self.drift_H, self.log_fixed_H)
+        )
+        self.spread_T, self.start_T, self.log_prior_TK, self.thin_T = (
+            each[kept_T] for each in (self.spread_T, self.start_T, self.log_prior_TK, self.thin_T)
+        )
+
+    def evaluate(self, shapes_GS: Array) -> Cells:
+        """Every combination of a shape and a kind of noise that has mass, weighed exactly."""
+        return self._evaluate(shapes_GS, self.spread_T, self.start_T, LOG_SCALES_K, self.log_prior_TK)
+
+    def shape(self, shapes_GS: Array) -> Array:
+        """Log density of the shape alone, `[G]`: spreads and scales summed over more coarsely than in `evaluate`."""
+        thin_T = self.thin_T
+        cells = self._evaluate(
+            shapes_GS, self.spread_T[thin_T], self.start_T[thin_T], LOG_SCALES_K[::2], self.log_prior_TK[thin_T, ::2]
+        )
+        return cells.sum_over(cells.g_X, len(shapes_GS))
+
+    def _evaluate(
+        self, shapes_GS: Array, spread_T: Array, start_T: Array, log_scale_K: Array, log_prior_TK: Array
+    ) -> Cells:
+        gram, log_volume_GHT = self._products(shapes_GS, spread_T, start_T)
+        squares, log_left, free = self._residuals(gram)
+        log_GHT = log_volume_GHT + log_left + self.log_fixed_H[:, None]
+        if self.shape_prior is not None:
+            mean_S, deviation_S = self.shape_prior
+            log_GHT -= 0.5 * (((shapes_GS - mean_S) / deviation_S) ** 2).sum(-1)[:, None, None]
+        spare = len(self.u_N) - free
+        peak = np.clip(0.5 * np.log(np.maximum(squares / spare, 1e-300)), log_scale_K[0], log_scale_K[-1])
+        most_GHT = log_GHT + log_prior_TK.max(1) - spare * peak - 0.5 * squares * np.exp(-2 * peak)  # over all scales
+        at_X = np.nonzero(most_GHT > self._level(log_GHT, squares, spare, most_GHT, log_scale_K, log_prior_TK))
+        log_XK = log_GHT[at_X][:, None] + log_prior_TK[at_X[2]] - spare * log_scale_K
+        log_XK -= 0.5 * squares[at_X][:, None] * np.exp(-2 * log_scale_K)
+        log_XK[log_XK <= log_XK.max() - TINY] = -np.inf
+        mean_XL, cov_XLL = self._linear_part([item[at_X] for item in gram])
+        log_XK += self._log_mass_of_bounds(mean_XL, cov_XLL, np.exp(log_scale_K), np.isfinite(log_XK))
+        g_X, h_X, t_X = at_X
+        return Cells(g_X, h_X, t_X, log_XK, mean_XL, cov_XLL)
+
+    def _products(self, shapes_GS: Array, spread_T: Array, start_T: Array) -> tuple[list[Array], Array]:
+        """Inner products of features and rates over all seeds, and minus half the log determinant of the offsets."""
+        features_GNL = self.model.features(shapes_GS, self.u_N)
+        gram = [np.zeros((len(shapes_GS), len(self.drift_H), len(spread_T))) for _ in range(6)]
+        log_volume = np.zeros_like(gram[0])
+        for at, noise in zip(self.members, self.noises):
+            first, second = features_GNL[:, at, 0], features_GNL[:, at, 1]
+            rate = self.fit.curve.pass_rate_N[at]
+            pairs = [(first, first), (first, second), (second, second), (first, rate), (second, rate), (rate, rate)]
+            own = [item[..., self.kept_H, None] for item in noise.products(pairs)]
+            own, log_half_determinant = _without_offsets(own, start_T**2, spread_T**2)
+            log_volume -= log_half_determinant
+            for total, item in zip(gram, own):
+                total += item
+        a, b, d, m, n, y = gram
+        return [a + FAINT, b, d + FAINT, m, n, y], log_volume
+
+    def _level(
+        self, log_GHT: Array, squares: Array, spare: int, most_GHT: Array, log_scale_K: Array, log_prior_TK: Array
+    ) -> float:
+        """Log density below which no cell is looked at: far below that of the most promising cell."""
+        g, h, t = np.unravel_index(int(most_GHT.argmax()), most_GHT.shape)
+        log_K = log_GHT[g, h, t] + log_prior_TK[t] - spare * log_scale_K
+        log_K -= 0.5 * squares[g, h, t] * np.exp(-2 * log_scale_K)
+        return float(log_K.max()) - TINY
+
+    def _residuals(self, gram: list[Array]) -> tuple[Array, Array, int]:
+        """Residual squares and half the log volume of the coefficients `[G, H, T]`, and how many are free."""
+        a, b, d, m, n, y = gram
+        if self.fit.fixed_r0 is not None:
+            R0 = self.fit.fixed_r0
+            A = (n - R0 * b) / d
+            squares = y - 2 * R0 * m + R0**2 * a - d * A**2
+            return np.maximum(squares, 0), -0.5 * np.log(d), 1
+        determinant = np.maximum(a * d - b**2, 1e-10 * a * d)
+        first, second = (d * m - b * n) / determinant, (a * n - b * m) / determinant
+        squares = y - first * (2 * m - a * first - b * second) - second * (2 * n - b * first - d * second)
+        return np.maximum(squares, 0), -0.5 * np.log(determinant), 2
+
+    def _linear_part(self, gram: list[Array]) -> tuple[Array, Array]:
+        """Mean `[X, 2]` and unit-scale covariance `[X, 2, 2]` of the coefficients."""
+        a, b, d, m, n, _ = gram
+        cov_XLL = np.zeros((len(a), 2, 2))
+        if self.fit.fixed_r0 is not None:
+            R0 = self.fit.fixed_r0
+            cov_XLL[:, 1, 1] = 1 / d
+            return np.stack([np.full_like(d, R0), (n - R0 * b) / d], -1), cov_XLL
+        determinant = np.maximum(a * d - b**2, 1e-10 * a * d)
+        cov_XLL[:, 0, 0], cov_XLL[:, 1, 1] = d / determinant, a / determinant
+        cov_XLL[:, 0, 1] = cov_XLL[:, 1, 0] = -b / determinant
+        return np.stack([(d * m - b * n) / determinant, (a * n - b * m) / determinant], -1), cov_XLL
+
+    def _log_mass_of_bounds(self, mean_XL: Array, cov_XLL: Array, scale_K: Array, wanted_XK: np.ndarray) -> Array:
+        """Logarithm of the probability that the coefficients keep their bounds, each for itself, `[X, K]`."""
+        from scipy.special import log_ndtr, ndtr  # SciPy takes longer to import than a fit to run
+
+        total_XK = np.zeros(wanted_XK.shape)
+        for at, upper in enumerate(self.upper_L):
+            deviation_XK = np.sqrt(cov_XLL[:, at, at])[:, None] * scale_K
+            if not deviation_XK.any():  # a given R0
+                continue
+            inside_X = np.minimum(upper - mean_XL[:, at], mean_XL[:, at])
+            near = np.nonzero(wanted_XK & (inside_X[:, None] < INSIDE * deviation_XK))
+            deviation, mean = deviation_XK[near], mean_XL[near[0], at]
+            to_upper, to_zero = (upper - mean) / deviation, mean / deviation
+            mass = ndtr(to_upper) - ndtr(-to_zero)
+            log_mass = np.log(np.maximum(mass, 1e-300))
+            far = np.flatnonzero(mass < 1e-6)  # too close to zero for a difference of probabilities
+            above, below = log_ndtr(to_upper[far]), log_ndtr(-to_zero[far])
+            log_mass[far] = above + np.log(-np.expm1(np.minimum(below - above, -1e-12)))
+            total_XK[near] += log_mass
+        return total_XK
+
+
+def _without_offsets(own: list[Array], start_T: Array, spread_T: Array) -> tuple[list[Array], Array]:
+    """Inner products of a seed with its offsets integrated out, and half the log determinant that this adds.
+
+    For offsets of covariance T = diag(start, spread) and products G (2 × 2), m (2) and y (1) of features and rates:
+    G ← G (I + TG)⁻¹, m ← (I + GT)⁻¹ m, y ← y − mᵀT(I + GT)⁻¹m; determinant |I + TG|.
+
+    Args:
+        own: a, b, d, m, n, y with G = [[a, b], [b, d]] and m = (m, n), `[G, H, 1]` each; y is `[H, 1]`.
+        start_T: variances of R0 between seeds.
+        spread_T: variances of A between seeds.
+    """
+    a, b, d, m, n, y = own
+    if not start_T.any() and not spread_T.any():
+        return own, np.zeros_like(a)
+    gap = a * d - b**2
+    determinant = 1 + start_T * a + spread_T * d + start_T * spread_T * gap
+    found = [
+        (a + spread_T * gap) / determinant,
+        b / determinant,
+        (d + start_T * gap) / determinant,
+        (m + spread_T * (d * m - b * n)) / determinant,
+        (n + start_T * (a * n - b * m)) / determinant,
+    ]
+    y = y - start_T * m * found[3] - spread_T * n * found[4]
+    return [*found, y], 0.5 * np.log(determinant)
