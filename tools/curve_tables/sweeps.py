@@ -250,7 +250,7 @@ def wins_section(folder: Path) -> str:
             markdown(["said", *kinds], rows),
             "Where nothing differs:",
             markdown(["sweeps", "comparisons", "beats with ≥ 90 %", "is beaten with ≥ 90 %"], null),
-            "Power: how often `compare` calls the better recipe ahead, beside what `design` says. Seeds spread by 0.0125:",
+            "How often `compare` calls the better recipe ahead, and what `design` says (seeds spread by 0.0125):",
             markdown(
                 ["seeds of each", "evaluations", "difference in A", "studies", "called ahead", "power by `design`"],
                 found,
