@@ -1,8 +1,8 @@
 """A, B and C_mid as functions of batch, length and the like: forecasts of places not run, and the run to make next.
 
-An axis is a column of the source that is the same in all rows of a run, a number bound in a run's configuration
-(`batch`, `length` and `generations` are the paper's; `OptimizerConfig.lr` any other), or a column of the table that
---places names. Axes enter by their logarithm, those of --linear (shares) as they are. Every run is left out once, and
+An axis is a column of the source that is the same in all rows of a run, a number of a run's configuration (`batch`,
+`length`, `generations`, `active` and `parameters`, counted from the model's shape, `share_TASK` of the mixture, or any
+bound number, such as `OptimizerConfig.lr`), or a column of the table that --places names. Axes enter by their logarithm, those of --linear (shares) as they are. Every run is left out once, and
 foretold from the others.
 
 Examples:

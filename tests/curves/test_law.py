@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
+from moe.model.config import Llama4Text
+from moe.model.size import parameters
 from scalelab.cli import main
 from scalelab.curves import analyse, curve
 from scalelab.curves.design import allocate, grid_of, knowledge_gradient
@@ -25,6 +27,7 @@ from scalelab.curves.law import (
     place_published,
     readable,
 )
+from scalelab.curves.reading.axes import config_axes
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate
 
@@ -190,3 +193,71 @@ def test_the_command_reads_axes_of_a_table_and_of_places(tmp_path: Path, capsys:
     assert "no length is known" in capsys.readouterr().err
     assert main(["law", str(table), "--axis", "batch", "--predict", "batch=many"]) == 1
     assert "write it as NAME=X" in capsys.readouterr().err
+
+
+CONFIG = """
+# of a run
+Run.model = @Llama4Text()
+Run.tasks = (@MathMiniature(), @CodeMiniature())
+Run.task_weights = ({math}, {code})
+Run.seed = 3
+Llama4Text.hidden_size = 128
+Llama4Text.num_local_experts = 8
+Llama4Text.num_hidden_layers = {layers}
+Llama4Text.rope_scaling = None
+Recipe.prompts_per_step = 8
+Recipe.generations_per_prompt = 16
+Recipe.max_tokens = 104
+"""
+
+
+def test_active_parameters_and_the_mixture_are_those_of_the_configuration(tmp_path: Path) -> None:
+    config = tmp_path / "config.gin"
+    config.write_text(CONFIG.format(math=3.0, code=1.0, layers=6))
+    found = config_axes(config, ["math", "code"])
+    counted = parameters(Llama4Text(hidden_size=128, num_local_experts=8, num_hidden_layers=6).to_hf())
+    assert (found["active"], found["parameters"]) == (counted.active, counted.total)
+    assert (found["share_math"], found["share_code"]) == (0.75, 0.25)
+    assert (found["batch"], found["length"], found["generations"]) == (128, 104, 16)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Run.model = @os.system()",
+        "Run.model = @Nothing()",
+        "Llama4Text.num_hidden_layers = 1000000000",
+        "Llama4Text.num_hidden_layers = (((((",
+        "Llama4Text.hidden_size = -1",
+        "Run.task_weights = 5",
+        "Run.task_weights = ('a', None)",
+        "Run.task_weights = (1e999, 1.0)",
+    ],
+)
+def test_a_configuration_that_makes_no_sense_gives_no_axis_and_no_error(line: str, tmp_path: Path) -> None:
+    config = tmp_path / "config.gin"
+    config.write_text(f"{CONFIG.format(math=1.0, code=1.0, layers=4)}{line}\n")
+    found = config_axes(config, ["math", "code"])
+    assert all(np.isfinite(number) for number in found.values())
+    missing = "share_math" if "weights" in line else "active"
+    assert missing not in found
+
+
+def test_the_command_takes_the_mixture_from_run_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    for share in (1.0, 3.0, 9.0):
+        folder = tmp_path / f"mix_{share:g}"
+        folder.mkdir()
+        (folder / "config.gin").write_text(CONFIG.format(math=share, code=1.0, layers=4 + int(share)))
+        (folder / "manifest.json").write_text(json.dumps({"held_out": {"math": 100, "code": 100}}))
+        records = []
+        for step in range(16):
+            clean = float(rate(np.array([step / 2.0]), R0=0.3, A=0.6 + share / 100, B=1.8, C_mid=1.0)[0])
+            record = {"step": step, "compute": step / 2, "compute_unit": "core-hours", "task": "math"}
+            records.append(json.dumps(record | {"n": 2000, "pass_rate": rng.binomial(2000, clean) / 2000}))
+        (folder / "evals.jsonl").write_text("\n".join(records))
+    folders = [str(folder) for folder in sorted(tmp_path.iterdir())]
+    line = ["law", *folders, "--axis", "share_math", "--axis", "active", "--linear", "share_math", "--json"]
+    assert main(line) == 0
+    [answer] = json.loads(capsys.readouterr().out)["tasks"].values()
+    assert len(answer["left_out"]) == 3

@@ -9,7 +9,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 
 from scalelab.curves.data import Curve, same_unit
 from scalelab.curves.reading import logs
+from scalelab.curves.reading.axes import config_axes
 from scalelab.curves.reading.table import COLUMNS, Row, Table, blank, listing, table_curves
 from scalelab.errors import LabError
 from scalelab.jsonl import read_objects
@@ -291,7 +291,8 @@ def _read_run_folder(path: Path) -> Table:
             raise LabError(f"{manifest}: not JSON; mend or remove it") from None
     rows = list(_latest(rows))
     facts["recipe"] = _recipe(path / "config.gin")
-    facts["places"] = _config_numbers(path / "config.gin")
+    held_out = facts.get("held_out")
+    facts["places"] = config_axes(path / "config.gin", list(held_out) if isinstance(held_out, dict) else [])
     return Table(path, _all_columns(rows), rows, path.resolve().name, facts, notes)
 
 
@@ -301,25 +302,6 @@ def _recipe(config: Path) -> str:
         return ""
     lines = [line for line in config.read_text(encoding="utf-8").splitlines() if not line.startswith(("#", "Run.seed"))]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-NUMBER_BINDING = re.compile(r"^([\w./]+) = (-?[\d.]+(?:e[-+]?\d+)?)$", re.M)
-
-
-def _config_numbers(config: Path) -> dict[str, float]:
-    """Numbers that a run's configuration binds, and the paper's axes by the names they have there (ScaleRL §5)."""
-    if not config.is_file():
-        return {}
-    found = {}
-    for name, text in NUMBER_BINDING.findall(config.read_text(encoding="utf-8", errors="replace")):
-        with suppress(ValueError):
-            found[name] = float(text)
-    prompts, generations = found.get("Recipe.prompts_per_step"), found.get("Recipe.generations_per_prompt")
-    if prompts and generations:
-        found |= {"batch": prompts * generations, "generations": generations}
-    if "Recipe.max_tokens" in found:
-        found["length"] = found["Recipe.max_tokens"]
-    return found
 
 
 def read_places(path: Path) -> dict[str, dict[str, float]]:

@@ -1,0 +1,93 @@
+"""Numbers of a run by its configuration: where it stands on the axes of a scaling law."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+BINDING = re.compile(r"^([\w./]+) = (.+)$", re.M)
+
+REFERENCE = re.compile(r"@([\w./]+)")
+
+LARGEST = 1_000_000
+"""Characters of a configuration beyond which it is not read; a run's own has a few thousand."""
+
+
+MOST_LAYERS = 10_000
+"""Layers beyond which a model is not counted: no model has as many."""
+
+
+def config_axes(config: Path, tasks: Sequence[str] = ()) -> dict[str, float]:
+    """Numbers that a run's configuration binds, and the paper's axes by the names they have there (ScaleRL §5).
+
+    Besides `batch`, `length` and `generations` these are `active` and `parameters`, counted from the model's shape, and
+    `share_TASK`, the share of each task among the prompts.
+
+    Args:
+        config: the run's `config.gin`.
+        tasks: names of the run's tasks, in their order.
+    """
+    if not config.is_file():
+        return {}
+    bound = dict(BINDING.findall(config.read_text(encoding="utf-8", errors="replace")[:LARGEST]))
+    values = {name: _literal(text) for name, text in bound.items()}
+    found = {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    }
+    prompts, generations = found.get("Recipe.prompts_per_step"), found.get("Recipe.generations_per_prompt")
+    if prompts and generations:
+        found |= {"batch": prompts * generations, "generations": generations}
+    if "Recipe.max_tokens" in found:
+        found["length"] = found["Recipe.max_tokens"]
+    return found | _model_axes(bound, values) | _shares(bound, values, tasks)
+
+
+def _literal(text: str) -> Any:
+    """The value of a binding; its text where it is a reference or no literal."""
+    try:
+        return ast.literal_eval(text) if len(text) < 1000 else text
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def _model_axes(bound: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, float]:
+    """Parameters of the model in all, and those that a token uses; nothing where its shape makes no sense."""
+    from moe.errors import MoeError
+    from moe.model import config as models  # pydantic, which fits of tables do without
+    from moe.model.size import parameters
+
+    reference = REFERENCE.match(bound.get("Run.model", ""))
+    family = getattr(models, reference[1].rpartition(".")[2], None) if reference else None
+    if not (isinstance(family, type) and issubclass(family, models.DecoderConfig)):
+        return {}
+    prefix = f"{family.__name__}."
+    fields = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+    fields = {name: value for name, value in fields.items() if not bound[prefix + name].startswith("@")}
+    try:
+        model = family(**fields)
+        if model.num_hidden_layers > MOST_LAYERS:
+            return {}
+        counted = parameters(model.to_hf())
+        return {"active": float(counted.active), "parameters": float(counted.total)}
+    except (ValueError, TypeError, ArithmeticError, MoeError):
+        return {}
+
+
+def _shares(bound: Mapping[str, str], values: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, float]:
+    """Share of each task among the prompts drawn; without weights all are drawn alike."""
+    count = len(REFERENCE.findall(bound.get("Run.tasks", "")))
+    if not count or len(tasks) != count:
+        return {}
+    weights = values.get("Run.task_weights")
+    if weights is None:
+        weights = (1.0,) * count
+    if not isinstance(weights, tuple) or len(weights) != count:
+        return {}
+    if not all(isinstance(weight, int | float) and 0 < weight < 1e300 for weight in weights):
+        return {}
+    return {f"share_{task}": weight / sum(weights) for task, weight in zip(tasks, weights)}
