@@ -2,8 +2,8 @@
 
 An axis is a column of the source that is the same in all rows of a run, a number of a run's configuration (`batch`,
 `length`, `generations`, `active` and `parameters`, counted from the model's shape, `share_TASK` of the mixture, or any
-bound number, such as `OptimizerConfig.lr`), or a column of the table that --places names. Axes enter by their logarithm, those of --linear (shares) as they are. Every run is left out once, and
-foretold from the others.
+bound number, such as `OptimizerConfig.lr`), or a column of the table that --places names. Axes enter by their
+logarithm, those of --linear (shares) as they are. Every run is left out once, and foretold from the others.
 
 Examples:
   scalelab law runs/axes --axis batch --at 50000 --predict batch=4096

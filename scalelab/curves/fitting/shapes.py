@@ -22,12 +22,12 @@ from scalelab.curves.fitting.models import LOG_ZERO, SIGMOID, Array, Sigmoid, lo
 from scalelab.curves.fitting.noise import Prior
 from scalelab.curves.fitting.posterior import Draws, posterior
 
-SIGMOID_ODDS = 0.6
-"""Probability of the sigmoid before the points are seen."""
+SIGMOID_ODDS = 0.4
+"""Probability of the sigmoid before the points are seen; `OTHER_ODDS` has the kinds that share the rest."""
 
 OTHER_ODDS = {"fast": 0.4, "Gompertz": 0.2, "slow": 0.2, "two rises": 0.2}
-"""Shares of the other kinds in the rest. With these, intervals of simulated runs that do follow a sigmoid hold a few
-points more often than they say, and those of other shapes about as often (docs/curves.md)."""
+"""Shares of the other kinds in the rest. With these, intervals of simulated runs that do follow a sigmoid hold some
+points more often than they say, and those of other shapes in seven of ten or more (docs/curves.md)."""
 
 INNER = 0.65
 """Share of the level whose interval of the sigmoid is always inside the interval reported."""
@@ -169,8 +169,9 @@ class Shapes:
         return self.names[best], self.probability[0]
 
 
-IMPROBABLE = 0.2
-"""Probability below which the reader is told that the points favour another shape than the sigmoid."""
+IMPROBABLE = 0.1
+"""Probability below which the reader is told that the points favour another shape than the sigmoid: with the odds above,
+the points then speak against it six to one."""
 
 
 def widen(own: Array, all_shapes: Array, level: float, stretch: float | Array = 1.0) -> tuple[Array, Array]:
