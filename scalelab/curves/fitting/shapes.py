@@ -170,8 +170,9 @@ class Shapes:
 
 
 IMPROBABLE = 0.1
-"""Probability below which the reader is told that the points favour another shape than the sigmoid: with the odds above,
-the points then speak against it six to one."""
+"""Probability below which the reader is told that the points favour another shape than the sigmoid.
+
+With the odds above, the points then speak against it six to one."""
 
 
 def widen(own: Array, all_shapes: Array, level: float, stretch: float | Array = 1.0) -> tuple[Array, Array]:
