@@ -7,9 +7,15 @@ from typing import Any
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.run.config import Run
+from tasks.types import Prompt
 
 LOOKED_AT = 1000
 """Prompts of an endless task that are looked at."""
+
+
+def held_out(run: Run) -> list[Prompt]:
+    """The held-out prompts of a run's evaluations, of all its tasks."""
+    return [prompt for task in run.tasks for prompt in task.held_out(run.evaluation.prompts)]
 
 
 def describe_tasks(run: Run) -> dict[str, Any]:

@@ -1,18 +1,22 @@
-"""Evaluate while a run goes on: on the engines in flight, or at rest from weights that were kept."""
+"""Evaluate a policy on held-out prompts: on the engines in flight, or at rest from weights that were kept.
+
+Every evaluation generates and grades by `generate_and_grade`, that of `scalelab eval` (`scalelab.run.measure`) too.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from scalelab.recipe.types import Rollout
+from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import Books
 from scalelab.run.changes import Changes
 from scalelab.run.ports import Engines, Graders
-from scalelab.run.work import RolloutWork
-from tasks.types import Prompt
+from scalelab.run.work import Sampling
+from tasks.types import Prompt, Verdict
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,39 @@ Record = Callable[[Spent, list[Rollout]], None]
 """Writes an evaluation down."""
 
 
+async def generate_and_grade(
+    prompts: Mapping[str, Prompt],
+    samples: int,
+    work: Sampling,
+    generate: Callable[[Sequence[Request]], Awaitable[list[Completion]]],
+    grade: Callable[[Prompt, Sequence[Completion]], Awaitable[list[Verdict]]],
+    graded: Callable[[int], None] = lambda _: None,
+) -> list[Rollout]:
+    """Generate and grade completions of held-out prompts, all prompts side by side.
+
+    Args:
+        prompts: the prompts, by the names that their requests get.
+        samples: completions of each prompt.
+        work: makes requests and rollouts.
+        generate: `Engines.generate`.
+        grade: `Graders.grade`.
+        graded: called with the number of completions whenever those of a prompt are graded.
+
+    Returns:
+        Rollouts in the order of the prompts.
+    """
+
+    async def one(name: str, prompt: Prompt) -> list[Rollout]:
+        completions = await generate(work.requests(name, prompt, "eval", samples))
+        verdicts = await grade(prompt, completions)
+        graded(len(verdicts))
+        return work.rollouts(prompt, completions, verdicts)
+
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(one(name, prompt)) for name, prompt in prompts.items()]
+    return [rollout for task in running for rollout in task.result()]
+
+
 @dataclass(eq=False)
 class InFlightEvaluation:
     """Evaluation among the completions for training; the engines keep their weights meanwhile.
@@ -47,7 +84,7 @@ class InFlightEvaluation:
     books: Books
     engines: Engines
     graders: Graders
-    work: RolloutWork
+    work: Sampling
     changes: Changes
     charge: Callable[[], None]
     record: Record
@@ -101,21 +138,23 @@ class InFlightEvaluation:
             self.charge()
             self.running, self.graded = True, 0
             spent = Spent.of(self.books, self.engines.version, self.clock())
-            async with asyncio.TaskGroup() as group:
-                measuring = [group.create_task(self._measure(prompt, spent.version)) for prompt in self.held_out]
+            rollouts = await generate_and_grade(
+                {f"{spent.version}/{prompt.id}": prompt for prompt in self.held_out},
+                self.samples,
+                self.work,
+                self.engines.generate,
+                self.graders.grade,
+                self._count,
+            )
             self.charge()
-            self.record(spent, [rollout for task in measuring for rollout in task.result()])
+            self.record(spent, rollouts)
             self.running, self.books.evaluated = False, spent.version
             if self.books.evaluate_from is not None and self.books.evaluate_from <= spent.version:
                 self.books.evaluate_from = None
             self.changes.notify()
 
-    async def _measure(self, prompt: Prompt, version: int) -> list[Rollout]:
-        requests = self.work.requests(f"{version}/{prompt.id}", prompt, "eval", self.samples)
-        completions = await self.engines.generate(requests)
-        verdicts = await self.graders.grade(prompt, completions)
-        self.graded += len(verdicts)
-        return self.work.rollouts(prompt, completions, verdicts)
+    def _count(self, graded: int) -> None:
+        self.graded += graded
 
     def _ready(self) -> bool:
         due = self.books.evaluate_from

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import tempfile
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from moe.durable import put_in_place
 from scalelab.errors import LabError, nearest
-from scalelab.recipe.length_control import interruption
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.evaluation import TaskEvaluation, evaluate, rewards_by_prompt
 from scalelab.rollout.types import Completion, Request
+from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.checkpoint_model import CheckpointModel
 from scalelab.run.journal import rollout_row
-from scalelab.run.work import rollout
+from scalelab.run.work import Sampling
 from tasks.data.datasets import DatasetTask, dataset_task
 from tasks.data.hub import SOURCES
-from tasks.stream import stable_number
-from tasks.task import Task, Verifier
+from tasks.task import Task
 from tasks.text import writable
 from tasks.types import Prompt
 
@@ -107,11 +104,16 @@ def measure(model: CheckpointModel, asked: Asked, out: Path | None = None) -> li
         raise LabError(f"the tasks are called {', '.join(task.name for task in tasks)}: give each a name of its own")
     prompts = [prompt for task in tasks for prompt in task.held_out(_how_many(task, model, asked))]
     tokenizer = model.tokenizer()
-    requests = _requests(prompts, tokenizer, model, asked)
-    config = _generator_config(model, [request for _, request in requests.values()])
-    with _verifiers(tasks) as verifiers, tempfile.TemporaryDirectory(prefix="scalelab-eval-") as scratch:
+    work = _sampling(tokenizer, model, asked)
+    config = _generator_config(model, prompts, work)
+    with (
+        closing(LocalGraders(tasks, os.cpu_count() or 1, STALL_SECONDS)) as graders,
+        tempfile.TemporaryDirectory(prefix="scalelab-eval-") as scratch,
+    ):
+        for sandbox in graders.sandboxes().values():
+            print(sandbox, file=sys.stderr)
         folder = model.hf_folder(Path(scratch))
-        graded = _generate(folder, config, tokenizer, requests, verifiers, model, asked.seed)
+        graded = _generate_and_grade(folder, config, tokenizer, prompts, work, graders, model, asked.seed)
     if out is not None:
         _write(out, graded)
     return _scores(graded, [task.name for task in tasks])
@@ -140,42 +142,27 @@ def _how_many(task: Task, model: CheckpointModel, asked: Asked) -> int:
     return wanted if task.held_out_size is None else min(wanted, task.held_out_size)
 
 
-def _requests(
-    prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerFast, model: CheckpointModel, asked: Asked
-) -> dict[str, tuple[Prompt, Request]]:
-    """Requests for `k` completions of every prompt, by id, with their prompts."""
-    from scalelab.rollout.tokenizer import prompt_ids
-
-    recipe = None if model.run is None else model.run.recipe
-    control = None if recipe is None else recipe.length_control
-    samples = asked.k or (model.run.evaluation.samples if model.run is not None else 1)
-    max_tokens = asked.max_tokens or (recipe.max_tokens if recipe is not None else MAX_TOKENS)
-    requests: dict[str, tuple[Prompt, Request]] = {}
-    for prompt in prompts:
-        ids = prompt_ids(tokenizer, prompt)
-        rng = np.random.default_rng(stable_number(asked.seed, prompt.id))
-        for number in range(samples):
-            request = Request(
-                id=f"{prompt.id}/{number}",
-                prompt_ids=ids,
-                max_tokens=max_tokens,
-                temperature=asked.temperature,
-                interrupt_at=interruption(control, rng),
-                kind="eval",
-                task=prompt.task,
-            )
-            requests[request.id] = prompt, request
-    return requests
+def _sampling(tokenizer: PreTrainedTokenizerFast, model: CheckpointModel, asked: Asked) -> Sampling:
+    """How completions are asked for: as in the model's run, where `asked` says nothing else."""
+    run = model.run
+    return Sampling(
+        tokenizer,
+        generations=asked.k or (run.evaluation.samples if run is not None else 1),
+        max_tokens=asked.max_tokens or (run.recipe.max_tokens if run is not None else MAX_TOKENS),
+        temperature=asked.temperature,
+        length_control=run.recipe.length_control if run is not None else None,
+        seed=asked.seed,
+    )
 
 
-def _generator_config(model: CheckpointModel, requests: Sequence[Request]) -> GeneratorConfig:
+def _generator_config(model: CheckpointModel, prompts: Sequence[Prompt], work: Sampling) -> GeneratorConfig:
     """Engine settings with room for the longest request: the run's own, or of a size that fits the model."""
-    hf, longest = model.hf_config, max(len(one.prompt_ids) + one.max_tokens for one in requests)
+    prompt = max(len(work.prompt_ids(prompt)) for prompt in prompts)
+    hf, longest = model.hf_config, prompt + work.max_tokens
     limit = hf.get("max_position_embeddings", longest)
     if longest > limit:
-        prompt = max(len(one.prompt_ids) for one in requests)
         raise LabError(
-            f"a prompt of {prompt} tokens and {requests[0].max_tokens} for its completion exceed the model's "
+            f"a prompt of {prompt} tokens and {work.max_tokens} for its completion exceed the model's "
             f"max_position_embeddings ({limit}): lower --max-tokens"
         )
     if model.run is not None:
@@ -187,7 +174,7 @@ def _generator_config(model: CheckpointModel, requests: Sequence[Request]) -> Ge
     width = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
     gpu = torch.cuda.is_available()
     gib_each = 2 * hf["num_hidden_layers"] * heads * width * (2 if gpu else 4) * (longest + 64) / 2**30
-    sequences = max(1, min(SEQUENCES, len(requests), int(KV_GIB / gib_each)))
+    sequences = max(1, min(SEQUENCES, len(prompts) * work.generations, int(KV_GIB / gib_each)))
     return GeneratorConfig(
         max_model_len=longest,
         max_sequences=sequences,
@@ -196,47 +183,41 @@ def _generator_config(model: CheckpointModel, requests: Sequence[Request]) -> Ge
     )
 
 
-@contextmanager
-def _verifiers(tasks: Sequence[Task]) -> Iterator[dict[str, Verifier]]:
-    """Make the tasks' verifiers, and test their sandbox."""
-    verifiers = {task.name: task.verifier() for task in tasks}
-    try:
-        for verifier in verifiers.values():
-            if hasattr(verifier, "sandbox"):
-                print(verifier.sandbox, file=sys.stderr)
-        yield verifiers
-    finally:
-        for verifier in verifiers.values():
-            verifier.close()
-
-
-def _generate(
+def _generate_and_grade(
     folder: Path,
     config: GeneratorConfig,
     tokenizer: PreTrainedTokenizerFast,
-    requests: Mapping[str, tuple[Prompt, Request]],
-    verifiers: dict[str, Verifier],
+    prompts: Sequence[Prompt],
+    work: Sampling,
+    graders: LocalGraders,
     model: CheckpointModel,
     seed: int,
 ) -> list[Rollout]:
-    """Generate and grade all completions, in the order of the requests; grading goes on beside generation."""
+    """Generate and grade all completions, in the order of the prompts."""
     from scalelab.rollout.generator import Generator
     from scalelab.rollout.tokenizer import with_texts
-    from scalelab.run.session import phrase_ids
+    from scalelab.run.session import phrase_ids, unwrapped
+
+    def batch(requests: Sequence[Request]) -> Iterator[list[Completion]]:
+        generator.submit(requests)
+        done = 0
+        while done < len(requests):
+            completions = with_texts(tokenizer, _collect(generator))
+            done += len(completions)
+            print(f"\r{done} of {len(requests)} completions", end="", file=sys.stderr, flush=True)
+            yield completions
+        print(file=sys.stderr)
 
     phrase, end = phrase_ids(model.run, tokenizer) if model.run is not None else ([], ())
-    graded: dict[str, Rollout] = {}
     generator = Generator(folder, config, phrase, end, threads=os.cpu_count() or 1, seed=seed)
     try:
-        generator.submit([request for _, request in requests.values()])
-        while len(graded) < len(requests):
-            completions = with_texts(tokenizer, _collect(generator))
-            graded |= _grade(completions, requests, verifiers)
-            print(f"\r{len(graded)} of {len(requests)} completions", end="", file=sys.stderr, flush=True)
-        print(file=sys.stderr)
+        # Not asyncio.run: it would keep Ctrl-C from ending a wait for completions.
+        with closing(asyncio.new_event_loop()) as loop:
+            return loop.run_until_complete(evaluate_alone(prompts, work.generations, work, batch, graders))
+    except BaseExceptionGroup as errors:
+        raise unwrapped(errors) from errors
     finally:
         generator.close()
-    return [graded[id] for id in requests]
 
 
 def _collect(generator: Generator) -> list[Completion]:
@@ -244,23 +225,6 @@ def _collect(generator: Generator) -> list[Completion]:
     if not completions:
         raise LabError(f"no completion came in {STALL_SECONDS:.0f} s: lower --max-tokens, or use a faster machine")
     return completions
-
-
-def _grade(
-    completions: Sequence[Completion],
-    requests: Mapping[str, tuple[Prompt, Request]],
-    verifiers: dict[str, Verifier],
-) -> dict[str, Rollout]:
-    by_task: defaultdict[str, list[tuple[Prompt, Completion]]] = defaultdict(list)
-    for completion in completions:
-        prompt = requests[completion.request.id][0]
-        by_task[prompt.task].append((prompt, completion))
-    graded: dict[str, Rollout] = {}
-    for task, items in by_task.items():
-        verdicts = verifiers[task].verify([(prompt, completion.text) for prompt, completion in items])
-        for (prompt, completion), verdict in zip(items, verdicts, strict=True):
-            graded[completion.request.id] = rollout(prompt, completion, verdict)
-    return graded
 
 
 def _scores(graded: Sequence[Rollout], names: Sequence[str]) -> list[Measured]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from scalelab.recipe.length_control import interruption
+from scalelab.recipe.length_control import LengthControl, interruption
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.step import StepLoss, build_step, drop_reason, in_loss, pass_rate
 from scalelab.recipe.types import Rollout
@@ -52,36 +52,52 @@ class Step:
         return sum(len(sequence) for sequence in self.sequences)
 
 
-class RolloutWork:
-    """Groups of completions according to the recipe.
+class Sampling:
+    """Requests for completions of prompts, and their rollouts once they are graded.
 
     Args:
-        recipe: the run's.
         tokenizer: turns prompts into tokens.
-        seed: the run's. With a group's name it decides where completions are interrupted.
-        seeded: whether it decides how completions are sampled, too: two runs that draw the same prompt under the same
-            name then draw the same random numbers.
-        keep_every: keep the completions of every step whose number is a multiple of this; None keeps none.
+        generations: completions of a prompt.
+        max_tokens: most tokens of a completion.
+        temperature: of the sampling.
+        length_control: what interrupts long thinking.
+        seed: with a group's name it decides where completions are interrupted.
+        seeded: whether it decides how completions are sampled, too: the same prompt under the same name then draws the
+            same random numbers.
     """
 
-    def __init__(self, recipe: Recipe, tokenizer: Any, seed: int, seeded: bool, keep_every: int | None = None) -> None:
-        self.recipe, self.generations = recipe, recipe.generations_per_prompt
-        self._tokenizer, self._seed, self._seeded, self._keep_every = tokenizer, seed, seeded, keep_every
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        generations: int,
+        max_tokens: int,
+        temperature: float = 1.0,
+        length_control: LengthControl | None = None,
+        seed: int = 0,
+        seeded: bool = False,
+    ) -> None:
+        self.generations, self.max_tokens = generations, max_tokens
+        self._tokenizer, self._temperature, self._control = tokenizer, temperature, length_control
+        self._seed, self._seeded = seed, seeded
+
+    def prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """Token ids of a prompt."""
+        return prompt_ids(self._tokenizer, prompt)
 
     def requests(self, name: str, prompt: Prompt, kind: Kind = "train", count: int | None = None) -> list[Request]:
         """Requests for the completions of one prompt, each with its own place for an interruption."""
-        control = self.recipe.length_control
         seed = stable_number(self._seed, kind, name)
         rng = np.random.default_rng(seed)
-        ids = prompt_ids(self._tokenizer, prompt)
+        ids = self.prompt_ids(prompt)
         return [
             Request(
                 id=f"{kind}/{name}/{number}",
                 prompt_ids=ids,
-                max_tokens=self.recipe.max_tokens,
+                max_tokens=self.max_tokens,
                 seed=(seed + number) % 2**63 if self._seeded else None,
-                temperature=self.recipe.temperature,
-                interrupt_at=interruption(control, rng),
+                temperature=self._temperature,
+                interrupt_at=interruption(self._control, rng),
                 kind=kind,
                 task=prompt.task,
             )
@@ -91,6 +107,30 @@ class RolloutWork:
     def rollouts(self, prompt: Prompt, completions: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Rollout]:
         """The graded completions of one prompt."""
         return [rollout(prompt, *pair) for pair in zip(completions, verdicts, strict=True)]
+
+
+class RolloutWork(Sampling):
+    """Groups of completions according to the recipe.
+
+    Args:
+        recipe: the run's.
+        tokenizer: turns prompts into tokens.
+        seed: the run's.
+        seeded: whether it decides how completions are sampled; see `Sampling`.
+        keep_every: keep the completions of every step whose number is a multiple of this; None keeps none.
+    """
+
+    def __init__(self, recipe: Recipe, tokenizer: Any, seed: int, seeded: bool, keep_every: int | None = None) -> None:
+        super().__init__(
+            tokenizer,
+            generations=recipe.generations_per_prompt,
+            max_tokens=recipe.max_tokens,
+            temperature=recipe.temperature,
+            length_control=recipe.length_control,
+            seed=seed,
+            seeded=seeded,
+        )
+        self.recipe, self._keep_every = recipe, keep_every
 
     def judge(self, rollouts: list[Rollout]) -> tuple[float | None, str | None]:
         """A group's pass rate, and the reason to replace it by another (None: it waits for its step)."""

@@ -23,12 +23,11 @@ from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
-from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.folder import RunFolder, check_config, read_run_manifest
-from scalelab.run.journal import Journal
 from scalelab.run.keeping import Keeper
 from scalelab.run.loop import Loop, TrainerLostError
 from scalelab.run.work import RolloutWork
+from scalelab.run.world import build_loop, evaluate_in_flight
 from tasks.stream import stable_number
 from tasks.types import Prompt, Verdict
 
@@ -187,6 +186,7 @@ class World:
         self.engines, self.graders, self.trainer = Engines(), Graders(), Trainer(run)
         self.keeper = Keeper(run, self.books, folder, self.progress.say)
         self.work = RolloutWork(run.recipe, Letters(), run.seed, False, run.retention.train_every)
+        self.loop: Loop
         self.ticks = 0.0
 
     def clock(self) -> float:
@@ -202,37 +202,11 @@ class World:
 
     async def main(self) -> None:
         """Run to the end of the budget."""
-        run, books = self.run, self.books
-        journal: Any = Journal(
-            run, books, self.engines, self.graders, self.folder, self.progress, self.clock, simulated=False
-        )  # type: ignore[arg-type]
-        self.evaluation = InFlightEvaluation(
-            books=books,
-            engines=self.engines,
-            graders=self.graders,
-            work=self.work,
-            changes=self.changes,
-            charge=lambda: journal.charge(self.loop.stepping),
-            record=journal.evaluated,
-            clock=self.clock,
-            held_out=[prompt for task in run.tasks for prompt in task.held_out(run.evaluation.prompts)],
-            samples=run.evaluation.samples,
-            updating=lambda: self.loop.updating or self.loop.behind,
-        )
-        self.loop = Loop(
-            books=books,
-            budget=run.budget,
-            evaluation_every=run.evaluation.every,
-            checkpoint_every=run.checkpoint_every,
-            work=self.work,
-            engines=self.engines,
-            trainer=self.trainer,
-            graders=self.graders,
-            evaluation=self.evaluation,
-            journal=journal,
-            home=self,
-            changes=self.changes,
-            clock=self.clock,
+        self.loop, _ = build_loop(
+            self,
+            self.clock,
+            simulated=False,
+            evaluation=lambda journal: evaluate_in_flight(self, journal, self.clock),
         )
         await self.loop.run()
 

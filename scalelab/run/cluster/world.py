@@ -28,6 +28,7 @@ from scalelab.run.keeping import Keeper, State
 from scalelab.run.loop import Loop, TrainerLostError
 from scalelab.run.progress import Progress, Status, duration
 from scalelab.run.work import RolloutWork
+from scalelab.run.world import build_loop, evaluate_in_flight
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +74,7 @@ class ClusterRun:
         faults.see_through(self.trainer.ready, self.trainer.restart)
         folder.describe(clock="wall", verifiers=self.graders.describe())
         self.engines.ready()
-        self._work = RolloutWork(run.recipe, tokenizer, run.seed, False, run.retention.train_every)
-        self._held_out = [prompt for task in run.tasks for prompt in task.held_out(run.evaluation.prompts)]
+        self.work = RolloutWork(run.recipe, tokenizer, run.seed, False, run.retention.train_every)
         self.books = new_books(run)
         self.keeper = Keeper(run, self.books, folder, progress.say)
         self._copier = Copier(folder.path, run.retention.copy_to, progress.say)
@@ -115,38 +115,12 @@ class ClusterRun:
             attach: called with the loop before it begins, so that signals can reach it.
         """
         clock = time.monotonic
-        journal = Journal(
-            self.run, self.books, self.engines, self.graders, self.folder, self.progress, clock, simulated=False
-        )
-        self._journal = journal
-        self._evaluation = InFlightEvaluation(
-            books=self.books,
-            engines=self.engines,
-            graders=self.graders,
-            work=self._work,
-            changes=self.changes,
-            charge=lambda: journal.charge(self.loop.stepping),
-            record=journal.evaluated,
-            clock=clock,
-            held_out=self._held_out,
-            samples=self.run.evaluation.samples,
-            updating=lambda: self.loop.updating or self.loop.behind,
-        )
-        self.loop = Loop(
-            books=self.books,
-            budget=self.run.budget,
-            evaluation_every=self.run.evaluation.every,
-            checkpoint_every=self.run.checkpoint_every,
-            work=self._work,
-            engines=self.engines,
-            trainer=self.trainer,
-            graders=self.graders,
-            evaluation=self._evaluation,
-            journal=journal,
-            home=self,
-            changes=self.changes,
-            clock=clock,
-        )
+
+        def evaluation(journal: Journal) -> InFlightEvaluation:
+            self._evaluation = evaluate_in_flight(self, journal, clock)
+            return self._evaluation
+
+        self.loop, self._journal = build_loop(self, clock, simulated=False, evaluation=evaluation)
         attach(self.loop)
         async with asyncio.TaskGroup() as group:
             beside = [

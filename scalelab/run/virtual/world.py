@@ -9,7 +9,6 @@ taken then, from weights that were kept, and take no simulated time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,12 @@ from scalelab.rollout.generator import complete
 from scalelab.rollout.interruption import Phrases
 from scalelab.rollout.tokenizer import with_texts
 from scalelab.rollout.types import Completion, Request
+from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
 from scalelab.run.copying import Copier
+from scalelab.run.data import held_out
 from scalelab.run.evaluations import EvaluationAtRest, Spent
 from scalelab.run.folder import RunFolder
 from scalelab.run.journal import Journal
@@ -44,7 +45,7 @@ from scalelab.run.virtual.clock import virtual_loop
 from scalelab.run.virtual.durations import PretendedGraders, PretendedTrainer
 from scalelab.run.virtual.engines import PretendedEngines, Stream, Usage
 from scalelab.run.work import RolloutWork
-from tasks.types import Prompt, Verdict
+from scalelab.run.world import build_loop
 
 GIB = 2**30
 
@@ -146,43 +147,6 @@ class EngineDecoder:
                 yield [completion for _, completion in ended]
 
 
-class RealGraders:
-    """Graders that run the tasks' verifiers in child processes while simulated time goes on.
-
-    Args:
-        run: its tasks.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self._verifiers = {task.name: task.verifier() for task in run.tasks}
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="grader")
-        self._seconds = run.cluster.stall_seconds
-
-    def describe(self) -> dict[str, Any]:
-        """The sandbox tier of each task that runs code, for the manifest."""
-        sandboxed = {name: one for name, one in self._verifiers.items() if hasattr(one, "sandbox")}
-        return {"workers": 1, "sandboxes": [{name: one.sandbox.describe() for name, one in sandboxed.items()}]}
-
-    def start(self, prompt: Prompt, completions: Sequence[Completion]) -> Callable[[], list[Verdict]]:
-        """Begin to grade, and return a function that waits for the verdicts."""
-        items = [(prompt, completion.text) for completion in completions]
-        future: Future[list[Verdict]] = self._threads.submit(self._verifiers[prompt.task].verify, items)
-
-        def verdicts() -> list[Verdict]:
-            try:
-                return future.result(self._seconds)
-            except TimeoutError:
-                raise LabError(f"waited {self._seconds:.0f} s for verdicts on {prompt.id}") from None
-
-        return verdicts
-
-    def close(self) -> None:
-        """End the verifiers' processes."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        for verifier in self._verifiers.values():
-            verifier.close()
-
-
 class VirtualRun:
     """A run in the virtual world, ready to go; it is its own `Home`.
 
@@ -207,10 +171,10 @@ class VirtualRun:
         self._engine = Engine(base, config, phrases, 0, run.seed % 2**31)
         self._decoder = EngineDecoder(self._engine, phrases, tokenizer)
         self._trainer = Trainer(run.model.to_hf(), run.trainer_config, rendezvous=None, weights=str(base))
-        self._real_graders = RealGraders(run)
-        folder.describe(verifiers=self._real_graders.describe(), **self.facts())
-        self._work = RolloutWork(run.recipe, tokenizer, run.seed, True, run.retention.train_every)
-        self._held_out = [prompt for task in run.tasks for prompt in task.held_out(run.evaluation.prompts)]
+        self._real_graders = LocalGraders(run.tasks, 1, run.cluster.stall_seconds)
+        folder.describe(verifiers=self._verifiers(), **self.facts())
+        self.work = RolloutWork(run.recipe, tokenizer, run.seed, True, run.retention.train_every)
+        self._held_out = held_out(run)
         units = run.cluster.trainers // trainer_unit(run)
         self.changes = Changes()
         self.engines = PretendedEngines(self.rates, run.cluster.generators, places, self._decoder, self.changes.notify)
@@ -221,6 +185,11 @@ class VirtualRun:
         """Tick at which simulated time begins."""
         self._keeper = Keeper(run, self.books, folder, progress.say)
         self._copier = Copier(folder.path, run.retention.copy_to, progress.say)
+
+    def _verifiers(self) -> dict[str, Any]:
+        """The sandbox tier of each task that runs code, for the manifest."""
+        tiers = {name: sandbox.describe() for name, sandbox in self._real_graders.sandboxes().items()}
+        return {"workers": 1, "sandboxes": [tiers]}
 
     def facts(self) -> dict[str, Any]:
         """The manifest's facts about the clock."""
@@ -264,34 +233,12 @@ class VirtualRun:
         """
         loop = virtual_loop()
         loop.moved = self._passed
-        self._journal = Journal(
-            self.run,
-            self.books,
-            self.engines,
-            self.graders,
-            self.folder,
-            self.progress,
-            clock=loop.time,
-            simulated=True,
-        )
-        self._evaluation = EvaluationAtRest(
-            self.books, self._weights, self._measure, self._journal.evaluated, loop.time
-        )
-        self.loop = Loop(
-            books=self.books,
-            budget=self.run.budget,
-            evaluation_every=self.run.evaluation.every,
-            checkpoint_every=self.run.checkpoint_every,
-            work=self._work,
-            engines=self.engines,
-            trainer=self.trainer,
-            graders=self.graders,
-            evaluation=self._evaluation,
-            journal=self._journal,
-            home=self,
-            changes=self.changes,
-            clock=loop.time,
-        )
+
+        def evaluation(journal: Journal) -> EvaluationAtRest:
+            self._evaluation = EvaluationAtRest(self.books, self._weights, self._measure, journal.evaluated, loop.time)
+            return self._evaluation
+
+        self.loop, self._journal = build_loop(self, loop.time, simulated=True, evaluation=evaluation)
         attach(self.loop)
         if self.books.evaluated < 0:
             self._evaluation.due(0)
@@ -329,25 +276,14 @@ class VirtualRun:
 
     async def _measure(self, spent: Spent, weights: Snapshot) -> list[Rollout]:
         """Generate and grade completions of the held-out prompts in real time, while the engines do nothing else."""
-        samples = self.run.evaluation.samples
         self._decoder.load(spent.version, weights)
-        by_prompt = {prompt.id: prompt for prompt in self._held_out}
-        requests = [
-            replace(request, task=prompt.id)
-            for prompt in self._held_out
-            for request in self._work.requests(prompt.id, prompt, "eval", samples)
-        ]
-        graded: dict[str, tuple[Completion, Callable[[], list[Verdict]]]] = {}
+        samples = self.run.evaluation.samples
+        return await evaluate_alone(self._held_out, samples, self.work, self._batch, self._real_graders)
+
+    def _batch(self, requests: Sequence[Request]) -> Iterator[list[Completion]]:
         for completions in self._decoder.generate(requests, self._most):
-            for completion in completions:
-                prompt = by_prompt[completion.request.task]
-                graded[completion.request.id] = completion, self._real_graders.start(prompt, [completion])
             self.show()
-        return [
-            self._work.rollouts(by_prompt[request.task], [completion], verdicts())[0]
-            for request in requests
-            for completion, verdicts in [graded[request.id]]
-        ]
+            yield completions
 
     # Home.
 

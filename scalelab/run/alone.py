@@ -1,0 +1,112 @@
+"""Evaluation on an engine of this process that has nothing else to do: of the virtual world, and of `scalelab eval`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from scalelab.errors import LabError
+from scalelab.recipe.types import Rollout
+from scalelab.rollout.types import Completion, Request
+from scalelab.run.evaluations import generate_and_grade
+from scalelab.run.work import Sampling
+from tasks.task import Task
+from tasks.types import Prompt, Verdict
+
+Batch = Callable[[Sequence[Request]], Iterator[list[Completion]]]
+"""Generates completions of all requests, and yields them as they finish."""
+
+
+class LocalGraders:
+    """Graders that run tasks' verifiers, whose dangerous part is done in child processes, in threads of this process.
+
+    Args:
+        tasks: make the verifiers.
+        threads: groups of completions graded side by side.
+        seconds: longest wait for verdicts.
+    """
+
+    def __init__(self, tasks: Iterable[Task], threads: int, seconds: float) -> None:
+        self._verifiers = {task.name: task.verifier() for task in tasks}
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="grader")
+        self._seconds = seconds
+
+    def sandboxes(self) -> dict[str, Any]:
+        """The sandbox of each task that runs code; starts it."""
+        return {name: one.sandbox for name, one in self._verifiers.items() if hasattr(one, "sandbox")}
+
+    def start(self, prompt: Prompt, completions: Sequence[Completion]) -> Callable[[], list[Verdict]]:
+        """Begin to grade, and return a function that waits for the verdicts."""
+        items = [(prompt, completion.text) for completion in completions]
+        future: Future[list[Verdict]] = self._threads.submit(self._verifiers[prompt.task].verify, items)
+
+        def verdicts() -> list[Verdict]:
+            try:
+                return future.result(self._seconds)
+            except TimeoutError:
+                raise LabError(f"waited {self._seconds:.0f} s for verdicts on {prompt.id}") from None
+
+        return verdicts
+
+    def close(self) -> None:
+        """End the verifiers' processes."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for verifier in self._verifiers.values():
+            verifier.close()
+
+
+async def evaluate_alone(
+    prompts: Sequence[Prompt], samples: int, work: Sampling, batch: Batch, graders: LocalGraders
+) -> list[Rollout]:
+    """Generate and grade completions of held-out prompts in one batch; a prompt is graded while others are generated.
+
+    Args:
+        prompts: the held-out prompts; requests are made in their order.
+        samples: completions of each.
+        work: makes the requests.
+        batch: generates them.
+        graders: grade the completions.
+    """
+    one = _OneBatch(len(prompts), batch, graders)
+    return await generate_and_grade({prompt.id: prompt for prompt in prompts}, samples, work, one.generate, one.grade)
+
+
+class _OneBatch:
+    """Requests of several prompts that are generated as one batch, once the last prompt has asked.
+
+    Nothing in here waits for real time but the batch and, at its end, the verdicts, so that it serves on a simulated
+    clock, too.
+    """
+
+    def __init__(self, prompts: int, batch: Batch, graders: LocalGraders) -> None:
+        self._prompts, self._batch, self._graders = prompts, batch, graders
+        self._asked: list[tuple[Sequence[Request], asyncio.Future[list[Completion]]]] = []
+        self._generated = asyncio.Event()
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Generate completions of one prompt, in the order of the requests."""
+        answer: asyncio.Future[list[Completion]] = asyncio.get_running_loop().create_future()
+        self._asked.append((requests, answer))
+        if len(self._asked) == self._prompts:
+            await self._generate_all()
+        return await answer
+
+    async def _generate_all(self) -> None:
+        unfinished = {request.id: asked for asked in self._asked for request in asked[0]}
+        done: dict[str, Completion] = {}
+        for completions in self._batch([request for requests, _ in self._asked for request in requests]):
+            done |= {completion.request.id: completion for completion in completions}
+            for completion in completions:
+                requests, answer = unfinished[completion.request.id]
+                if not answer.done() and all(request.id in done for request in requests):
+                    answer.set_result([done[request.id] for request in requests])
+            await asyncio.sleep(0)  # prompts that are finished go to the graders
+        self._generated.set()
+
+    async def grade(self, prompt: Prompt, completions: Sequence[Completion]) -> list[Verdict]:
+        """Grade completions of one prompt; the verdicts are waited for at the end of the batch."""
+        verdicts = self._graders.start(prompt, completions)
+        await self._generated.wait()
+        return verdicts()
