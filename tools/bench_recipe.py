@@ -31,7 +31,7 @@ VERSION = 100
 
 
 @dataclass(frozen=True)
-class Setting:
+class TimedBatch:
     """A batch, and how long a step on it takes."""
 
     name: str
@@ -43,7 +43,7 @@ class Setting:
 
 
 SETTINGS = (
-    Setting(
+    TimedBatch(
         "miniature 16×8",
         Recipe(
             prompts_per_step=16,
@@ -56,7 +56,7 @@ SETTINGS = (
         tokens_per_micro_batch=16_384,
         seconds_per_step=0.70,
     ),
-    Setting(
+    TimedBatch(
         "ScaleRL 48×16",
         Recipe(),
         median_tokens=5_000,
@@ -67,7 +67,7 @@ SETTINGS = (
 )
 
 
-def synthetic_rollout(rng: np.random.Generator, setting: Setting, prompt: int) -> Rollout:
+def synthetic_rollout(rng: np.random.Generator, setting: TimedBatch, prompt: int) -> Rollout:
     """A completion of log-normal length, half of it sampled by the previous version."""
     tokens = int(np.clip(setting.median_tokens * rng.lognormal(0.0, 0.6), 1, setting.recipe.max_tokens))
     reward = float(rng.random() < 0.4)
@@ -113,7 +113,7 @@ def cpu_seconds(call: Callable[[], object], repeats: int) -> float:
     return statistics.median(seconds)
 
 
-def measure(setting: Setting, repeats: int) -> dict[str, float]:
+def measure(setting: TimedBatch, repeats: int) -> dict[str, float]:
     """CPU seconds per step of each part."""
     rng, recipe = np.random.default_rng(0), setting.recipe
     groups = [

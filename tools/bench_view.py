@@ -26,7 +26,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from scalelab.report import write_report
 from scalelab.view.lab import Lab
-from scalelab.view.server import Keeper, make_app
+from scalelab.view.server import Refresher, make_app
 
 ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -57,7 +57,7 @@ def served(sources: Sequence[Path]) -> Iterator[str]:
     """The live page of some runs; gives its address once all fits are made."""
     import uvicorn
 
-    keeper = Keeper(Lab(sources))
+    keeper = Refresher(Lab(sources))
     keeper.start()
     server = uvicorn.Server(uvicorn.Config(make_app(keeper), port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)

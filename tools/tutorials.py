@@ -36,7 +36,7 @@ RELATIVE, ABSOLUTE = 0.1, 0.02
 
 
 @dataclass
-class Block:
+class FencedBlock:
     """A fenced block of a page."""
 
     kind: str
@@ -46,10 +46,10 @@ class Block:
     end: int
 
 
-def blocks(page: str) -> list[Block]:
+def blocks(page: str) -> list[FencedBlock]:
     """The fenced blocks that are run, in their order."""
     return [
-        Block(found[1], found[2], found[3], found.start(3), found.end(3))
+        FencedBlock(found[1], found[2], found[3], found.start(3), found.end(3))
         for found in FENCE.finditer(page)
         if not NOT_RUN.search(page[: found.start()])
     ]
@@ -66,7 +66,7 @@ def run_page(path: Path, write: bool) -> list[str]:
         What is not true.
     """
     page, problems, printed, python = path.read_text(encoding="utf-8"), [], "", ""
-    changed: list[tuple[Block, str]] = []
+    changed: list[tuple[FencedBlock, str]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for source, target in PUT.findall(page):

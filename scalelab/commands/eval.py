@@ -27,7 +27,7 @@ from scalelab.errors import LabError, UntrustedError
 
 if TYPE_CHECKING:
     from scalelab.run.config import Run
-    from scalelab.run.measure import Measured
+    from scalelab.run.measure import TaskScores
     from tasks.task import Task
 
 
@@ -109,7 +109,7 @@ def _tasks(names: tuple[str, ...], sets: list[str], run: Run | None) -> tuple[st
     return tuple(made.get(name, name) for name in names)
 
 
-def _report(args: argparse.Namespace, measured: list[Measured]) -> None:
+def _report(args: argparse.Namespace, measured: list[TaskScores]) -> None:
     from scalelab.commands.output import print_json, print_table
 
     if args.json:

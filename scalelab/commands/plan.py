@@ -20,7 +20,7 @@ from scalelab.errors import LabError
 
 if TYPE_CHECKING:
     from scalelab.plan.hardware import Device
-    from scalelab.plan.planner import Placement, Plan
+    from scalelab.plan.planner import Placement, RunPlan
     from scalelab.plan.speed import Assumptions
     from scalelab.run.config import Run
 
@@ -84,7 +84,7 @@ def _assumptions(args: argparse.Namespace) -> Assumptions:
 
 
 def _json(
-    name: str, run: Run, plan: Plan, proposal: Plan | None, hardware: Device, assumed: Assumptions
+    name: str, run: Run, plan: RunPlan, proposal: RunPlan | None, hardware: Device, assumed: Assumptions
 ) -> dict[str, Any]:
     from moe.model.size import parameters
     from scalelab.plan.planner import hours
@@ -123,7 +123,9 @@ def _data(place: Placement) -> int:
     return max(1, place.trainers // (layout.tensor * layout.pipeline * layout.context))
 
 
-def _print(name: str, run: Run, plan: Plan, proposal: Plan | None, hardware: Device, assumed: Assumptions) -> None:
+def _print(
+    name: str, run: Run, plan: RunPlan, proposal: RunPlan | None, hardware: Device, assumed: Assumptions
+) -> None:
     from moe.model.size import parameters
     from scalelab.commands.output import print_table
     from scalelab.plan.planner import hours
@@ -168,19 +170,19 @@ def _layout(place: Placement) -> str:
     return f"{cut or 'whole'}; recompute {place.trainer.recompute}"
 
 
-def _speed(plan: Plan) -> str:
+def _speed(plan: RunPlan) -> str:
     engine = plan.decoding
     return f"{engine.seconds * 1e3:.1f} ms a token ({engine.bound}-bound), {engine.tokens_per_second:,.0f} tokens/s"
 
 
-def _seconds(run: Run, plan: Plan) -> str:
+def _seconds(run: Run, plan: RunPlan) -> str:
     s = plan.seconds
     parts = f"train {s['train']:.1f}, generate {s['generate']:.1f}, publish {s['publish']:.2f}"
     work = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     return f"{s['step']:.1f} s of {work} completions ({parts}); {plan.flops:.2e} FLOP to train"
 
 
-def _proposal(proposal: Plan | None) -> str:
+def _proposal(proposal: RunPlan | None) -> str:
     if proposal is None:
         return "\nnothing fits on these devices: take more of them, or larger ones"
     seconds, total = proposal.seconds["step"], proposal.trainer.total

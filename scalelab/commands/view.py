@@ -45,12 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     from scalelab.view.lab import Lab
-    from scalelab.view.server import Keeper, make_app, new_token
+    from scalelab.view.server import Refresher, make_app, new_token
 
     sources = [Path(source) for source in args.sources or ["runs"]]
     if not args.sources and not sources[0].is_dir():
         raise LabError("there is no folder runs/ here: name the runs, such as `scalelab view docs/quickstart`")
-    keeper = Keeper(Lab(sources, reading(args), fit_options(args)))
+    keeper = Refresher(Lab(sources, reading(args), fit_options(args)))
     keeper.start()
     token = new_token(args.host)
     listening = _listen(args.host, args.port)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scalelab.errors import LabError
 from scalelab.plan.hardware import Device, Hardware
-from scalelab.plan.planner import Plan, engines, evaluate, fastest, holds_a_sequence, placement, propose
+from scalelab.plan.planner import RunPlan, engines, evaluate, fastest, holds_a_sequence, placement, propose
 from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
 
@@ -28,7 +28,7 @@ class PlacementCheck:
 
     hardware: Hardware
     problems: tuple[str, ...]
-    nearest: Plan | None = None
+    nearest: RunPlan | None = None
     enough: int | None = None
 
     @property
@@ -69,7 +69,7 @@ def check(run: Run, hardware: Hardware, assumed: Assumptions | None = None) -> P
     return PlacementCheck(hardware, problems, fits, None if fits else smallest(run, hardware.device, assumed))
 
 
-def nearest(run: Run, count: int, device: Device, assumed: Assumptions, trainers: int) -> Plan | None:
+def nearest(run: Run, count: int, device: Device, assumed: Assumptions, trainers: int) -> RunPlan | None:
     """Find the fastest placement on so many devices, with the run's own number of trainers if one such fits."""
     return propose(run, count, device, assumed, trainers) or propose(run, count, device, assumed)
 

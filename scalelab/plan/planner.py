@@ -69,7 +69,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """The costs of a run's placement, by part.
 
     Attributes:
@@ -97,7 +97,7 @@ def placement(run: Run) -> Placement:
     return Placement(run.cluster.trainers, run.cluster.generators, run.trainer_config, run.generator_config)
 
 
-def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -> Plan:
+def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -> RunPlan:
     """Compute the plan of a placement."""
     hf, length = run.model.to_hf(), _moments(run, assumed)
     longest = run.generator.max_model_len
@@ -128,7 +128,7 @@ def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -
         split_head=splits_head(place.trainer),
     )
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
-    return Plan(place, trainer, generator, seconds, engine, flops, problems)
+    return RunPlan(place, trainer, generator, seconds, engine, flops, problems)
 
 
 def _moments(run: Run, assumed: Assumptions) -> Moments:
@@ -175,13 +175,13 @@ def holds_a_sequence(run: Run, engine: GeneratorConfig) -> bool:
     return engine.kv_cache_gib * 2**30 >= kv_bytes(run, engine)
 
 
-def propose(run: Run, gpus: int, device: Device, assumed: Assumptions, trainers: int | None = None) -> Plan | None:
+def propose(run: Run, gpus: int, device: Device, assumed: Assumptions, trainers: int | None = None) -> RunPlan | None:
     """The placement with the shortest step among those that fit, or None.
 
     Layouts are all that `check_layout` allows with tensor parallelism within a node; trainer counts all multiples of
     what a layout needs, unless given.
     """
-    best: Plan | None = None
+    best: RunPlan | None = None
     choices = list(engines(run, device))
     for count in [trainers] if trainers else _counts(gpus, device):
         config = fastest(run, count, device, assumed)
@@ -253,7 +253,7 @@ def _valid(hf: dict[str, Any], layout: Layout, ranks: int) -> bool:
     return True
 
 
-def hours(run: Run, plan: Plan) -> tuple[int, float]:
+def hours(run: Run, plan: RunPlan) -> tuple[int, float]:
     """(optimiser steps, GPU-hours) to the end of the budget."""
     step_hours = plan.seconds["step"] * (plan.placement.trainers + plan.placement.generators) / 3600
     steps = run.budget.steps

@@ -38,11 +38,11 @@ def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
     """Build one device of an engine and load the trainer's weights; errors are recorded, not raised."""
     result = RoleResult(role.name, "engine", role.stands_for)
     with tempfile.TemporaryDirectory(prefix="scalelab-rehearsal-") as folder:
-        _Rehearsal(setting, role, result, Path(folder)).run()
+        _EngineRehearsal(setting, role, result, Path(folder)).run()
     return result
 
 
-class _Rehearsal:
+class _EngineRehearsal:
     def __init__(self, setting: RehearsalSettings, role: Role, result: RoleResult, folder: Path) -> None:
         self.role, self.result, self.folder = role, result, folder
         self.hf, self.config = setting.run.model.to_hf(), setting.run.generator_config

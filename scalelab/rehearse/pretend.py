@@ -42,7 +42,7 @@ _CAPABILITIES = {"a100": (8, 0), "h100": (9, 0), "h200": (9, 0), "b200": (10, 0)
 
 
 @dataclass(frozen=True)
-class World:
+class PretendedWorld:
     """The world that is pretended.
 
     Attributes:
@@ -61,7 +61,7 @@ class World:
 
 
 @contextlib.contextmanager
-def pretended(world: World) -> Iterator[FakeTensorMode]:
+def pretended(world: PretendedWorld) -> Iterator[FakeTensorMode]:
     """Let a `moe.train.trainer.Trainer` in this block be any rank of any number of ranks."""
     replacements = [*other_ranks(world.report), *_gpu(world), *_routing(world), *_torch()]
     if torch.cuda.is_available():
@@ -74,7 +74,7 @@ def pretended(world: World) -> Iterator[FakeTensorMode]:
                 dist.destroy_process_group()
 
 
-def _gpu(world: World) -> list[Replacement]:
+def _gpu(world: PretendedWorld) -> list[Replacement]:
     """Choose the kernels of the GPU although the tensors are labelled as the CPU's."""
     if not world.hardware.gpu:
         return []
@@ -119,7 +119,7 @@ class _Types(TorchFunctionMode):
         return found
 
 
-def _routing(world: World) -> list[Replacement]:
+def _routing(world: PretendedWorld) -> list[Replacement]:
     """Provide numbers that the host must know: tokens of each expert, and the shape that a pipeline stage receives."""
     count = MoEAlltoAllTokenDispatcher.preprocess
 
@@ -191,7 +191,7 @@ class Answers(TorchDispatchMode):
     experts to tokens does.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: PretendedWorld) -> None:
         super().__init__()
         self._chosen, self._gpu = world.chosen, world.hardware.gpu
 

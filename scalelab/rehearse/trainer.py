@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scalelab.rehearse.pretend import Answers, World, pretended  # isort: skip  (sets torch's environment first)
+from scalelab.rehearse.pretend import Answers, PretendedWorld, pretended  # isort: skip  (sets torch's environment first)
 
 import numpy as np
 import torch
@@ -37,11 +37,11 @@ _ON_HOST = ("build", "load", "export")
 def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
     """Run all phases of one trainer rank; errors are recorded, not raised."""
     result = RoleResult(role.name, "trainer", role.stands_for)
-    _Rehearsal(setting, role, result).run()
+    _TrainerRehearsal(setting, role, result).run()
     return result
 
 
-class _Rehearsal:
+class _TrainerRehearsal:
     def __init__(self, setting: RehearsalSettings, role: Role, result: RoleResult) -> None:
         self.setting, self.role, self.result = setting, role, result
         self.run_config = setting.run
@@ -60,7 +60,7 @@ class _Rehearsal:
         result, layout = self.result, self.config.layout
         fields = architecture(self.hf).fields
         split = layout.context * layout.tensor
-        world = World(
+        world = PretendedWorld(
             self.setting.hardware,
             fields.get("moe_router_topk", 0),
             self.setting.imbalance,

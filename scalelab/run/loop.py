@@ -54,7 +54,7 @@ class Work(Protocol):
         """The training sequences of a step on these groups, with the step's metrics."""
 
 
-class Evaluation(Protocol):
+class Evaluator(Protocol):
     """Evaluation of the policy while the run goes on."""
 
     @property
@@ -127,7 +127,7 @@ class Loop:
     engines: Engines
     trainer: Trainer
     graders: Graders
-    evaluation: Evaluation
+    evaluation: Evaluator
     journal: Journal
     home: Home
     changes: Changes

@@ -67,7 +67,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Measured:
+class TaskScores:
     """One task's result.
 
     Attributes:
@@ -88,7 +88,7 @@ class Measured:
         return {**self.evaluation.record(), "mean_at_k": self.mean_at_k, "pass_at_k": by_k}
 
 
-def measure(model: CheckpointModel, asked: Asked, out: Path | None = None) -> list[Measured]:
+def measure(model: CheckpointModel, asked: Asked, out: Path | None = None) -> list[TaskScores]:
     """Generate and grade completions of held-out prompts, after all checks that need no engine.
 
     Args:
@@ -227,7 +227,7 @@ def _collect(generator: Generator) -> list[Completion]:
     return completions
 
 
-def _scores(graded: Sequence[Rollout], names: Sequence[str]) -> list[Measured]:
+def _scores(graded: Sequence[Rollout], names: Sequence[str]) -> list[TaskScores]:
     """mean@k and pass@k by the `evaluate` modules, over the prompts that were graded without an error."""
     from tasks.metrics.mean_at_k import MeanAtK
     from tasks.metrics.pass_at_k import PassAtK
@@ -239,7 +239,7 @@ def _scores(graded: Sequence[Rollout], names: Sequence[str]) -> list[Measured]:
         k = by_task[name].k
         ks = sorted({*(2**power for power in range(k.bit_length())), k})
         measured.append(
-            Measured(
+            TaskScores(
                 name,
                 by_task[name],
                 MeanAtK().compute(predictions=predictions),

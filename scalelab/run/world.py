@@ -15,7 +15,7 @@ from scalelab.run.data import held_out
 from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.folder import RunFolder
 from scalelab.run.journal import Journal
-from scalelab.run.loop import Evaluation, Home, Loop
+from scalelab.run.loop import Evaluator, Home, Loop
 from scalelab.run.work import RolloutWork
 
 
@@ -37,7 +37,7 @@ class World(Home, Protocol):
 
 
 def build_loop(
-    world: World, clock: Callable[[], float], *, simulated: bool, evaluation: Callable[[Journal], Evaluation]
+    world: World, clock: Callable[[], float], *, simulated: bool, evaluation: Callable[[Journal], Evaluator]
 ) -> tuple[Loop, Journal]:
     """Build the loop of a world, and the journal that it writes.
 

@@ -22,7 +22,7 @@ MOST_RUNS = 500
 
 
 @dataclass(frozen=True)
-class Member:
+class RunSource:
     """One run: a folder, or a table of points that somebody else's trainer wrote.
 
     Attributes:
@@ -40,7 +40,7 @@ class Member:
     folder: bool
 
 
-def find_runs(sources: Sequence[Path]) -> list[Member]:
+def find_runs(sources: Sequence[Path]) -> list[RunSource]:
     """The runs of some sources, in order, seeds beside each other.
 
     A source is a run folder, a folder of those (up to three deep), or a table. Folders that hold a manifest but no
@@ -64,7 +64,7 @@ def find_runs(sources: Sequence[Path]) -> list[Member]:
     names = _group_names(list(groups.values()))
     members = [(name, path) for name, group in zip(names, groups.values()) for path in group]
     return [
-        Member(f"r{index}", path, name, _name(name, path, len(groups[_recipe(path)])), _is_run(path))
+        RunSource(f"r{index}", path, name, _name(name, path, len(groups[_recipe(path)])), _is_run(path))
         for index, (name, path) in enumerate(members)
     ]
 

@@ -70,7 +70,7 @@ def shown_manifest(folder: Path) -> dict[str, Any]:
     return value
 
 
-class Lines:
+class GrowingFile:
     """The records of a JSON-lines file that grows: each call reads only what was added since the last.
 
     A file that shrank or was replaced (a resumed run takes back what was undone) is read again from its start.

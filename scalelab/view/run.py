@@ -10,8 +10,8 @@ from typing import Any
 
 from scalelab.curves import Curve
 from scalelab.errors import LabError
-from scalelab.view.discover import Member
-from scalelab.view.files import Lines, inside, number, read_text, shown_manifest
+from scalelab.view.discover import RunSource
+from scalelab.view.files import GrowingFile, inside, number, read_text, shown_manifest
 from scalelab.view.judge import Reading
 from scalelab.view.metrics import held_out_panels, metric_panels, staleness
 from scalelab.view.now import now
@@ -36,7 +36,7 @@ class ViewedRun:
         clock: seconds of Unix time now.
     """
 
-    def __init__(self, member: Member, reading: Reading, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, member: RunSource, reading: Reading, clock: Callable[[], float] = time.time) -> None:
         self.member, self.reading, self._clock = member, reading, clock
         self.rollouts = Rollouts(member.path)
         self.curves: list[Curve] = []
@@ -44,7 +44,7 @@ class ViewedRun:
         self.settings: dict[str, str] = {}
         self.manifest: dict[str, Any] = {}
         self.problems: list[str] = []
-        self._lines = {name: Lines(member.path, name) for name in FILES}
+        self._lines = {name: GrowingFile(member.path, name) for name in FILES}
         self._seen: object = None
         self._said = ""
 

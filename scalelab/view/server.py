@@ -53,7 +53,7 @@ POLICY = (
 COOKIE = "scalelab_token"
 
 
-class Keeper:
+class Refresher:
     """Keeps the overview of a lab up to date in a thread of its own, while somebody watches.
 
     Attributes:
@@ -163,7 +163,7 @@ class _Guard:
             await self._app(scope, receive, send)
 
 
-def make_app(keeper: Keeper, token: str | None = None) -> Starlette:
+def make_app(keeper: Refresher, token: str | None = None) -> Starlette:
     """The application.
 
     Args:
@@ -185,11 +185,11 @@ def new_token(host: str) -> str | None:
     return None if _is_loopback(host) else secrets.token_urlsafe(24)
 
 
-def _steps(keeper: Keeper, request: Request) -> Any:
+def _steps(keeper: Refresher, request: Request) -> Any:
     return _run(keeper, request).rollouts.steps()
 
 
-def _completions(keeper: Keeper, request: Request) -> Any:
+def _completions(keeper: Refresher, request: Request) -> Any:
     asked = request.query_params
     wanted = Filter(
         kind=asked.get("kind"),
@@ -203,30 +203,30 @@ def _completions(keeper: Keeper, request: Request) -> Any:
     return _run(keeper, request).rollouts.rows(wanted, offset, limit)
 
 
-def _completion(keeper: Keeper, request: Request) -> Any:
+def _completion(keeper: Refresher, request: Request) -> Any:
     return _run(keeper, request).rollouts.row(request.query_params.get("row", ""))
 
 
-def _prompt(keeper: Keeper, request: Request) -> Any:
+def _prompt(keeper: Refresher, request: Request) -> Any:
     asked = request.query_params
     return _run(keeper, request).rollouts.prompt(asked.get("task", ""), asked.get("prompt", ""))
 
 
-def _prompts(keeper: Keeper, request: Request) -> Any:
+def _prompts(keeper: Refresher, request: Request) -> Any:
     asked = request.query_params
     rollouts = _run(keeper, request).rollouts
     return rollouts.prompts(asked.get("task") or None, _whole(asked.get("first")), _whole(asked.get("second")))
 
 
-def _detail(keeper: Keeper, request: Request) -> Any:
+def _detail(keeper: Refresher, request: Request) -> Any:
     return _run(keeper, request).detail()
 
 
-def _now(keeper: Keeper, request: Request) -> Any:
+def _now(keeper: Refresher, request: Request) -> Any:
     return _run(keeper, request).now()
 
 
-QUESTIONS: dict[str, Callable[[Keeper, Request], Any]] = {
+QUESTIONS: dict[str, Callable[[Refresher, Request], Any]] = {
     "/api/run/{run}": _detail,
     "/api/now/{run}": _now,
     "/api/steps/{run}": _steps,
@@ -238,11 +238,11 @@ QUESTIONS: dict[str, Callable[[Keeper, Request], Any]] = {
 """Questions that can be asked about one run."""
 
 
-def _run(keeper: Keeper, request: Request) -> Any:
+def _run(keeper: Refresher, request: Request) -> Any:
     return keeper.lab.run(request.path_params["run"])
 
 
-def _json(keeper: Keeper, answer: Callable[[Keeper, Request], Any]) -> Callable[[Request], Response]:
+def _json(keeper: Refresher, answer: Callable[[Refresher, Request], Any]) -> Callable[[Request], Response]:
     """A route for one of the questions; Starlette runs it in a thread."""
 
     def respond(request: Request) -> Response:
@@ -256,7 +256,7 @@ def _json(keeper: Keeper, answer: Callable[[Keeper, Request], Any]) -> Callable[
     return respond
 
 
-def _overview(keeper: Keeper) -> Callable[[Request], Response]:
+def _overview(keeper: Refresher) -> Callable[[Request], Response]:
     def respond(request: Request) -> Response:
         tag, content = keeper.overview()
         if request.headers.get("if-none-match") == tag:

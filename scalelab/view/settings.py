@@ -80,7 +80,7 @@ def completions_per_step(found: Mapping[str, str]) -> int | None:
 
 
 @dataclass(frozen=True)
-class Place:
+class _AxesPlace:
     """A run's place on the scaling axes, and the rest of its configuration."""
 
     values: dict[str, int]
@@ -127,7 +127,7 @@ def _integer(found: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 12 else None
 
 
-def _place(found: Mapping[str, str]) -> Place | None:
+def _place(found: Mapping[str, str]) -> _AxesPlace | None:
     prompts, generations, tokens = (_integer(found, name) for name in (PROMPTS, GENERATIONS, TOKENS))
     if prompts is None or generations is None or tokens is None:
         return None
@@ -136,4 +136,4 @@ def _place(found: Mapping[str, str]) -> Place | None:
         "generations per prompt": generations,
         "tokens per completion": tokens,
     }
-    return Place(values, frozenset(pair for pair in found.items() if pair[0] not in MOVES_ALONG))
+    return _AxesPlace(values, frozenset(pair for pair in found.items() if pair[0] not in MOVES_ALONG))

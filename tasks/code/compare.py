@@ -22,7 +22,7 @@ from tasks.errors import TaskError
 
 
 @dataclass(frozen=True)
-class Comparison:
+class EqualityRules:
     """Rules for comparing values.
 
     Attributes:

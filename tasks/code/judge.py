@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tasks.code.compare import Comparison, through
+from tasks.code.compare import EqualityRules, through
 from tasks.code.outputs import Checker
 from tasks.code.tests import AssertTests, CallCase, CallTests, StdinTests, Tests
 from tasks.errors import TaskError
@@ -98,7 +98,7 @@ def _call_cases(tests: CallTests, code: str, run: RunJob, every_case: bool) -> l
     return judged
 
 
-def _judge_value(case: CallCase, comparison: Comparison, written: Any) -> Judgement:
+def _judge_value(case: CallCase, comparison: EqualityRules, written: Any) -> Judgement:
     if case.tolerance is not None:
         comparison = replace(comparison, tolerance=case.tolerance)
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from tasks.code.compare import Comparison
+from tasks.code.compare import EqualityRules
 from tasks.errors import TaskError
 
 CHECKERS = ("lines", "words", "any_order")
@@ -35,7 +35,7 @@ class Checker:
     """
 
     kind: str
-    comparison: Comparison
+    comparison: EqualityRules
     code: str = ""
 
     def same(self, expected: str, actual: str) -> bool:
@@ -73,7 +73,7 @@ class Checker:
         return mine is not None and theirs is not None and self.comparison.close(mine, theirs)
 
 
-def parse_checker(written: Any, comparison: Comparison) -> Checker:
+def parse_checker(written: Any, comparison: EqualityRules) -> Checker:
     """Read the `checker` of tests.
 
     Raises:

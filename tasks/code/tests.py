@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.code.compare import THROUGH, Comparison
+from tasks.code.compare import THROUGH, EqualityRules
 from tasks.code.convert import convert_asserts
 from tasks.code.extract import LANGUAGES
 from tasks.code.outputs import Checker, parse_checker
@@ -43,7 +43,7 @@ class CallTests:
     cases: tuple[CallCase, ...]
     prelude: str
     setup: str
-    comparison: Comparison
+    comparison: EqualityRules
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,12 @@ def _cases(gold: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return cases
 
 
-def _comparison(gold: Mapping[str, Any]) -> Comparison:
-    tolerance = gold.get("tolerance", Comparison.tolerance)
+def _comparison(gold: Mapping[str, Any]) -> EqualityRules:
+    tolerance = gold.get("tolerance", EqualityRules.tolerance)
     if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)):
         raise TaskError(f"tolerance must be a number, not {_short(tolerance)}")
     from_asserts = bool(gold.get("from_asserts", False))
-    return Comparison(tolerance, tuples_are_lists=not from_asserts, as_asserts=from_asserts)
+    return EqualityRules(tolerance, tuples_are_lists=not from_asserts, as_asserts=from_asserts)
 
 
 def _language(value: Any) -> str:

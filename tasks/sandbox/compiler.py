@@ -21,7 +21,7 @@ LONGEST_COMPLAINT = 2000
 
 
 @dataclass(frozen=True)
-class Config:
+class CompilerConfig:
     """Settings of one compilation, and of how the compiler is held.
 
     Attributes:
@@ -49,7 +49,7 @@ class Config:
 
 def main() -> None:
     """Compile once."""
-    config = Config(**json.loads(sys.argv[1]))
+    config = CompilerConfig(**json.loads(sys.argv[1]))
     try:
         _confine(config)
         complaint = _compile(config)
@@ -68,7 +68,7 @@ def _answer(problem: str | None, program: bytes, broken: bool = False) -> None:
     sys.stdout.buffer.flush()
 
 
-def _confine(config: Config) -> None:
+def _confine(config: CompilerConfig) -> None:
     if config.host:
         die_with_parent(config.host)
     rules = None
@@ -96,7 +96,7 @@ def _confine(config: Config) -> None:
     seccomp.install(seccomp.filter_program(machine(), seccomp.COMPILER))
 
 
-def _compile(config: Config) -> str | None:
+def _compile(config: CompilerConfig) -> str | None:
     """Run the compiler; returns its complaint, None where it has none."""
     said = os.open(os.path.join(config.scratch, "said"), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     pid = os.fork()

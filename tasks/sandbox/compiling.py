@@ -18,7 +18,7 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass
 
 from tasks.errors import TaskError
-from tasks.sandbox.compiler import Config
+from tasks.sandbox.compiler import CompilerConfig
 from tasks.sandbox.tiers import ENVIRONMENT, Tier
 
 FLAGS = ("-x", "c++", "-std=gnu++20", "-O2", "-static", "-s", "-w", "-fmax-errors=3", "-fdiagnostics-color=never")
@@ -87,7 +87,7 @@ class Compiler:
         if path is None:
             raise TaskError("there is no C++ compiler on this machine: apt-get install g++")
         with tempfile.TemporaryDirectory(prefix="sandbox-compile-") as scratch:
-            config = Config(
+            config = CompilerConfig(
                 host=0 if self._tier.bubblewrap else os.getpid(),
                 uid=_give_away(scratch) if self._tier.changes_user else None,
                 landlock=self._tier.landlock,

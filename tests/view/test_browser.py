@@ -21,7 +21,7 @@ from scalelab.report import write_report
 from scalelab.run.status_file import StatusFile
 from scalelab.view.cache import Kept
 from scalelab.view.lab import Lab
-from scalelab.view.server import Keeper, make_app
+from scalelab.view.server import Refresher, make_app
 from tests.helpers.view_runs import HOSTILE, add_rollouts, made_run
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -83,7 +83,7 @@ class Served:
     def __init__(self, folder: Path) -> None:
         import uvicorn
 
-        self.keeper = Keeper(Lab([folder], kept=Kept(None)))
+        self.keeper = Refresher(Lab([folder], kept=Kept(None)))
         self.keeper.start()
         self.server = uvicorn.Server(uvicorn.Config(make_app(self.keeper), port=0, log_level="error"))
         self.thread = threading.Thread(target=self.server.run, daemon=True)

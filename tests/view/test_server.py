@@ -17,7 +17,7 @@ from scalelab.view.lab import Lab
 from scalelab.view.now import now
 from scalelab.view.page import SCRIPTS
 from scalelab.view.run import ViewedRun
-from scalelab.view.server import Keeper, make_app, new_token
+from scalelab.view.server import Refresher, make_app, new_token
 from tests.helpers.view_runs import HOSTILE, made_run
 
 
@@ -26,14 +26,14 @@ def keeper(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     made_run(folder / "run")
     made_run(folder / "hostile", loss="other", text=HOSTILE)
-    keeper = Keeper(Lab([folder], kept=Kept(None)))
+    keeper = Refresher(Lab([folder], kept=Kept(None)))
     keeper.start()
     yield keeper
     keeper.stop()
 
 
 @pytest.fixture(scope="module")
-def client(keeper: Keeper) -> TestClient:
+def client(keeper: Refresher) -> TestClient:
     return TestClient(make_app(keeper), base_url="http://127.0.0.1:8765")
 
 
@@ -146,7 +146,7 @@ def test_loopback_names_are_served(client: TestClient, host: str) -> None:
     assert client.get("/api/overview", headers={"host": host}).status_code == 200
 
 
-def test_an_address_needs_its_token(keeper: Keeper) -> None:
+def test_an_address_needs_its_token(keeper: Refresher) -> None:
     token = new_token("0.0.0.0")
     assert token is not None
     assert new_token("127.0.0.1") is None
@@ -164,7 +164,7 @@ def test_an_address_needs_its_token(keeper: Keeper) -> None:
 
 def test_a_new_run_and_new_evaluations_appear(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "runs" / "one", rollouts=False)
-    keeper = Keeper(Lab([tmp_path / "runs"], kept=Kept(None)))
+    keeper = Refresher(Lab([tmp_path / "runs"], kept=Kept(None)))
     keeper.start()
     try:
         client = TestClient(make_app(keeper), base_url="http://127.0.0.1")

@@ -89,7 +89,7 @@ OTHERS = {
 
 
 @dataclass(frozen=True)
-class Simulated:
+class CalibrationRun:
     """A simulated run and the truth about it."""
 
     item: Curve
@@ -101,7 +101,7 @@ class Simulated:
     evaluation_at_4: float
 
 
-def simulate(rng: np.random.Generator, ranges: Population) -> Simulated:
+def simulate(rng: np.random.Generator, ranges: Population) -> CalibrationRun:
     """A run drawn from a population."""
 
     def log_uniform(ends: tuple[float, float]) -> float:
@@ -122,7 +122,7 @@ def simulate(rng: np.random.Generator, ranges: Population) -> Simulated:
     rate = np.clip(clean + drift * np.linalg.cholesky(kernel) @ rng.standard_normal(len(compute)), 0, 1)
     rate = rng.binomial(samples, rate) / samples
     item = curve(compute[:-1], rate[:-1], [binomial_stderr(p, samples) for p in rate[:-1]])
-    return Simulated(item, truth, samples, drift, length, float(clean[-1]), float(rate[-1]))
+    return CalibrationRun(item, truth, samples, drift, length, float(clean[-1]), float(rate[-1]))
 
 
 NO_PRIOR = "posterior, no prior"
@@ -133,7 +133,7 @@ DRAWS: dict[Method, int] = {"posterior": 4000, "block": 400, "parametric": 400}
 
 
 @dataclass
-class Tally:
+class Coverage:
     """Record of one kind of interval over all runs."""
 
     hits: dict[str, list[bool]]
@@ -145,11 +145,13 @@ class Tally:
         return f"{(hits if chosen is None else hits[chosen]).mean():.1%}"
 
 
-def calibrate(runs: int, ranges: Population, labels: Sequence[str]) -> tuple[list[Simulated], dict[str, Tally], int]:
+def calibrate(
+    runs: int, ranges: Population, labels: Sequence[str]
+) -> tuple[list[CalibrationRun], dict[str, Coverage], int]:
     """Fit simulated runs and see how often each kind of interval holds the truth."""
     rng = np.random.default_rng(ranges.seed)
     simulated, refused = [], 0
-    tallies = {label: Tally({}, [], []) for label in labels}
+    tallies = {label: Coverage({}, [], []) for label in labels}
     for count in range(runs):
         one = simulate(rng, ranges)
         try:
@@ -170,7 +172,7 @@ def calibrate(runs: int, ranges: Population, labels: Sequence[str]) -> tuple[lis
     return simulated, tallies, refused
 
 
-def _score(one: Simulated, fit: Fit, draws: Draws, method: Method, tally: Tally) -> None:
+def _score(one: CalibrationRun, fit: Fit, draws: Draws, method: Method, tally: Coverage) -> None:
     found = intervals(fit, draws, 0.8, method)
     for name in ("A", "B", "C_mid"):
         tally.hits.setdefault(name, []).append(found[name][0] <= one.truth[name] <= found[name][1])
@@ -203,7 +205,7 @@ def calibration_section(runs: int) -> str:
     )
 
 
-def _cells(tally: Tally) -> list[str]:
+def _cells(tally: Coverage) -> list[str]:
     """Coverage of every target, width and bias."""
     return [
         *(tally.share(name) for name in TARGETS),
@@ -212,8 +214,8 @@ def _cells(tally: Tally) -> list[str]:
     ]
 
 
-def _strata(simulated: Sequence[Simulated], tally: Tally) -> str:
-    kinds: list[tuple[str, Callable[[Simulated], float], Sequence[float]]] = [
+def _strata(simulated: Sequence[CalibrationRun], tally: Coverage) -> str:
+    kinds: list[tuple[str, Callable[[CalibrationRun], float], Sequence[float]]] = [
         ("budget in C_mid", lambda one: 1 / one.truth["C_mid"], (1, 1.7, 3.3, 8, 20)),
         ("B", lambda one: one.truth["B"], (0.8, 1.2, 1.8, 3)),
         ("points", lambda one: len(one.item) - 1, (15, 30, 50, 76)),
