@@ -7,15 +7,15 @@ import json
 import random
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tasks.errors import TaskError
+from tasks.finite import Finite
 from tasks.procedural import Procedural
 from tasks.rewards import Reward, RewardVerifier
-from tasks.stream import epoch_position, problem_key, stable_number
+from tasks.stream import problem_key
 from tasks.thinking import THINK_OPEN
 from tasks.types import Message, Prompt
 
@@ -103,7 +103,7 @@ class RewardTask(Asking, Procedural):
 
 
 @dataclass(frozen=True)
-class FunctionTask(Asking):
+class FunctionTask(Asking, Finite):
     """Prompts of a JSON-lines file, rewarded by a function.
 
     A line is `{"prompt": text, "gold": …}`; other keys become `prompt.meta`.
@@ -136,31 +136,6 @@ class FunctionTask(Asking):
         if self.held_out_size < 1:
             raise TaskError(f"held_out_size of {self.name} is {self.held_out_size}: give 1 or more")
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The configuration without the loaded prompts."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @property
-    def size(self) -> int:
-        """Number of different training prompts."""
-        return len(self._split[1])
-
-    def prompt(self, index: int) -> Prompt:
-        """Training prompt number `index` of an endless stream that permutes the file anew every epoch."""
-        if not self.size:
-            raise TaskError(f"{self.name} has nothing to train on: all of {self.prompts} is held out")
-        return self._split[1][epoch_position(index, self.size, self.seed)]
-
-    def held_out(self, n: int) -> list[Prompt]:
-        """The first `n` held-out prompts.
-
-        Raises:
-            TaskError: fewer are held out.
-        """
-        if n > len(self._split[0]):
-            raise TaskError(f"{self.name} holds out {len(self._split[0])} prompts, {n} are asked for")
-        return self._split[0][:n]
-
     def reward(self, prompt: Prompt, answer: str) -> Reward:
         """Call the function and return its reward."""
         assert self.function is not None
@@ -173,7 +148,7 @@ class FunctionTask(Asking):
     def describe(self) -> dict[str, Any]:
         """The file with its SHA-256, and how it was split."""
         digest = hashlib.sha256(self._content).hexdigest()
-        return {"file": self.prompts, "sha256": digest, "held_out": len(self._split[0]), "train": self.size}
+        return {"file": self.prompts, "sha256": digest, "held_out": self.held_out_count, "train": self.size}
 
     @property
     def _content(self) -> bytes:
@@ -182,16 +157,16 @@ class FunctionTask(Asking):
         except OSError as problem:
             raise TaskError(f"prompts of task {self.name} cannot be read: {problem}") from None
 
-    @cached_property
-    def _split(self) -> tuple[list[Prompt], list[Prompt]]:
+    def _why_empty(self) -> str:
+        return f"all of {self.prompts} is held out"
+
+    def _prompts(self) -> dict[str, Prompt]:
         prompts: dict[str, Prompt] = {}
         for number, line in enumerate(self._content.split(b"\n"), 1):
             if line.strip():
                 prompt = self._read(line, f"{self.prompts}, line {number}")
                 prompts.setdefault(prompt.id, prompt)
-        order = sorted(prompts, key=lambda key: stable_number(self.seed, key))
-        chosen = [prompts[key] for key in order]
-        return chosen[: self.held_out_size], chosen[self.held_out_size :]
+        return prompts
 
     def _read(self, line: bytes, where: str) -> Prompt:
         try:

@@ -6,6 +6,7 @@ import math
 import os
 import pickle
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
@@ -57,21 +58,31 @@ class Rewarding(Protocol):
         ...
 
 
-class RewardVerifier:
-    """Runs a task's reward function in worker processes; see `tasks.task.Verifier`.
+class PooledVerifier(ABC):
+    """A verifier that asks worker processes about every completion with an answer; see `tasks.task.Verifier`.
 
-    A function that raises, or returns no reward, makes an `error`, which says nothing about the completion.
+    Args:
+        has_thinking: whether only the text after `</think>` is an answer.
+        workers: completions graded at the same time.
     """
 
-    def __init__(self, task: Rewarding) -> None:
-        """Prepare a verifier; its processes start with the first completion.
-
-        Args:
-            task: configuration; its module must be importable.
-        """
-        self._task = task
+    def __init__(self, has_thinking: bool, workers: int) -> None:
+        """Prepare a verifier; its processes start with the first completion."""
+        self._has_thinking, self._count = has_thinking, workers
         self._lock = threading.Lock()
         self._pool: BoundedPool | None = None
+
+    @abstractmethod
+    def _service(self) -> Service:
+        """Settings of a worker."""
+
+    @abstractmethod
+    def _request(self, prompt: Prompt, answer: str) -> dict[str, Any]:
+        """The question for a worker."""
+
+    @abstractmethod
+    def _verdict(self, answer: Answer) -> Verdict:
+        """The verdict by a worker's answer."""
 
     def verify(self, items: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
         """One verdict per (prompt, completion), in order.
@@ -79,20 +90,11 @@ class RewardVerifier:
         Raises:
             TaskError: the workers cannot be started: the task's module fails to import there, say.
         """
-        answers = [answer_part(text, whole_if_unclosed=not self._task.has_thinking) for _, text in items]
-        requests = [
-            {"prompt": asdict(prompt), "answer": answer}
-            for (prompt, _), answer in zip(items, answers)
-            if answer is not None
-        ]
+        answers = [answer_part(text, whole_if_unclosed=not self._has_thinking) for _, text in items]
+        requests = [self._request(prompt, answer) for (prompt, _), answer in zip(items, answers) if answer is not None]
         given = iter(self._workers().answer(requests) if requests else [])
         unanswered = verdict("failed", detail="no answer: the thinking does not end")
-        return [
-            unanswered
-            if answer is None
-            else verdict_of(next(given), self._task.weights, self._task.pass_at, "the reward function")
-            for answer in answers
-        ]
+        return [unanswered if answer is None else self._verdict(next(given)) for answer in answers]
 
     def close(self) -> None:
         """End the worker processes."""
@@ -103,15 +105,39 @@ class RewardVerifier:
     def _workers(self) -> BoundedPool:
         with self._lock:
             if self._pool is None:
-                service = Service(
-                    name=f"task {self._task.name}",
-                    make=f"{__name__}:service",
-                    payload=pickle.dumps(self._task),
-                    seconds=self._task.reward_seconds,
-                    environment=dict(os.environ),
-                )
-                self._pool = BoundedPool(service, self._task.workers)
+                self._pool = BoundedPool(self._service(), self._count)
             return self._pool
+
+
+class RewardVerifier(PooledVerifier):
+    """Verdicts by a task's reward function, which runs in worker processes.
+
+    A function that raises, or returns no reward, makes an `error`, which says nothing about the completion.
+    """
+
+    def __init__(self, task: Rewarding) -> None:
+        """Prepare a verifier; its processes start with the first completion.
+
+        Args:
+            task: configuration; its module must be importable.
+        """
+        super().__init__(task.has_thinking, task.workers)
+        self._task = task
+
+    def _service(self) -> Service:
+        return Service(
+            name=f"task {self._task.name}",
+            make=f"{__name__}:service",
+            payload=pickle.dumps(self._task),
+            seconds=self._task.reward_seconds,
+            environment=dict(os.environ),
+        )
+
+    def _request(self, prompt: Prompt, answer: str) -> dict[str, Any]:
+        return {"prompt": asdict(prompt), "answer": answer}
+
+    def _verdict(self, answer: Answer) -> Verdict:
+        return verdict_of(answer, self._task.weights, self._task.pass_at, "the reward function")
 
 
 def verdict_of(answer: Answer, weights: Mapping[str, float] | None, pass_at: float, what: str) -> Verdict:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, fields
+from abc import abstractmethod
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -12,7 +12,8 @@ from tasks.data.formats import Item
 from tasks.data.hub import Source, source
 from tasks.data.loading import load, provenance
 from tasks.errors import TaskError
-from tasks.stream import epoch_position, problem_key, stable_number
+from tasks.finite import Finite
+from tasks.stream import problem_key
 from tasks.task import Verifier
 from tasks.thinking import THINK_OPEN
 from tasks.types import Message, Prompt
@@ -22,7 +23,7 @@ CODE_TEMPLATE = "{problem}\n\nAnswer with one Python code block.\n"
 
 
 @dataclass(frozen=True)
-class DatasetTask(ABC):
+class DatasetTask(Finite):
     """A data set of the table in `tasks.data.hub` as a task; use `MathDataset` or `CodeDataset`."""
 
     dataset: str
@@ -87,44 +88,10 @@ class DatasetTask(ABC):
         if self.system and not self.chat:
             raise TaskError(f"{self.name} has a system message but is no chat: set chat = True, or leave system out")
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The configuration without the loaded problems: a verifier on another machine does not need them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @property
-    def size(self) -> int:
-        """Number of different training prompts; 0 of a set for evaluation."""
-        return len(self._split[1])
-
     @property
     def has_thinking(self) -> bool:
         """True if completions begin inside `<think>`."""
         return self.thinking
-
-    @property
-    def held_out_count(self) -> int:
-        """Number of held-out prompts."""
-        return len(self._split[0])
-
-    def prompt(self, index: int) -> Prompt:
-        """Training prompt number `index` of an endless stream that permutes the set anew every epoch.
-
-        Raises:
-            TaskError: the set is for evaluation only, or all of it is held out.
-        """
-        if not self._split[1]:
-            raise TaskError(f"{self.name} has nothing to train on: it is for evaluation, or all of it is held out")
-        return self._split[1][epoch_position(index, self.size, self.seed)]
-
-    def held_out(self, n: int) -> list[Prompt]:
-        """The first `n` held-out prompts.
-
-        Raises:
-            TaskError: fewer are held out.
-        """
-        if n > self.held_out_count:
-            raise TaskError(f"{self.name} holds out {self.held_out_count} prompts, {n} are asked for")
-        return self._split[0][:n]
 
     @abstractmethod
     def verifier(self) -> Verifier:
@@ -168,13 +135,14 @@ class DatasetTask(ABC):
     def _wanted(self, item: Item) -> bool:
         return self.longest is None or len(item.problem) <= self.longest
 
-    @cached_property
-    def _split(self) -> tuple[list[Prompt], list[Prompt]]:
-        items, _ = self._items
-        order = sorted(items, key=lambda key: stable_number(self.seed, key))
-        prompts = [self._prompt(key, items[key]) for key in order]
-        held_out = len(prompts) if self._source.use == "eval" else self.held_out_size
-        return prompts[:held_out], prompts[held_out:]
+    def _prompts(self) -> dict[str, Prompt]:
+        return {key: self._prompt(key, item) for key, item in self._items[0].items()}
+
+    def _why_empty(self) -> str:
+        return "it is for evaluation, or all of it is held out"
+
+    def _held_out_of(self, prompts: int) -> int:
+        return prompts if self._source.use == "eval" else self.held_out_size
 
     def _prompt(self, key: str, item: Item) -> Prompt:
         template = self.template or (MATH_TEMPLATE if self.kind == "math" else CODE_TEMPLATE)

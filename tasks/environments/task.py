@@ -9,20 +9,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tasks.bounded.pool import Answer, BoundedPool, Service
 from tasks.errors import TaskError
+from tasks.finite import Finite
 from tasks.own import Asking
-from tasks.rewards import verdict_of
-from tasks.stream import epoch_position, problem_key, stable_number
-from tasks.thinking import THINK_OPEN, answer_part
-from tasks.types import Message, Prompt, Verdict, verdict
+from tasks.rewards import PooledVerifier, verdict_of
+from tasks.stream import problem_key
+from tasks.thinking import THINK_OPEN
+from tasks.types import Message, Prompt, Verdict
 
 _LISTED_AT_ONCE = 500
 # Reading a taskset may take it a download.
@@ -30,7 +29,7 @@ _LISTING_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class VerifiersTask(Asking):
+class VerifiersTask(Asking, Finite):
     """The tasks of one taskset, asked once each and scored by its own rewards.
 
     What needs more than one answer is refused when it is loaded: tools, containers, judges, simulated users. Rewards
@@ -75,38 +74,13 @@ class VerifiersTask(Asking):
         if not self.name:
             object.__setattr__(self, "name", self.taskset.rpartition("/")[2].partition("@")[0])
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The configuration without the tasks that were read."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
-
-    @property
-    def size(self) -> int:
-        """Number of different training prompts."""
-        return len(self._split[1])
-
-    def prompt(self, index: int) -> Prompt:
-        """Training prompt number `index` of an endless stream that permutes the tasks anew every epoch."""
-        if not self.size:
-            raise TaskError(f"{self.name} has nothing to train on: all of its tasks are held out")
-        return self._split[1][epoch_position(index, self.size, self.seed)]
-
-    def held_out(self, n: int) -> list[Prompt]:
-        """The first `n` held-out prompts.
-
-        Raises:
-            TaskError: fewer are held out.
-        """
-        if n > len(self._split[0]):
-            raise TaskError(f"{self.name} holds out {len(self._split[0])} prompts, {n} are asked for")
-        return self._split[0][:n]
-
     def verifier(self) -> VerifiersVerifier:
         """Scores in worker processes of the other environment."""
         return VerifiersVerifier(self)
 
     def describe(self) -> dict[str, Any]:
         """The taskset, its settings, and how it was split."""
-        split = {"held_out": len(self._split[0]), "train": self.size}
+        split = {"held_out": self.held_out_count, "train": self.size}
         return {"taskset": self.taskset, "settings": dict(self.settings), **self._versions, **split}
 
     def service(self, seconds: float) -> Service:
@@ -141,15 +115,15 @@ class VerifiersTask(Asking):
     def _versions(self) -> dict[str, Any]:
         return self._read[0]
 
-    @cached_property
-    def _split(self) -> tuple[list[Prompt], list[Prompt]]:
+    def _why_empty(self) -> str:
+        return "all of its tasks are held out"
+
+    def _prompts(self) -> dict[str, Prompt]:
         prompts: dict[str, Prompt] = {}
         for index, row in enumerate(self._read[1]):
             prompt = self._asked(index, row)
             prompts.setdefault(prompt.id, prompt)
-        order = sorted(prompts, key=lambda key: stable_number(self.seed, key))
-        chosen = [prompts[key] for key in order]
-        return chosen[: self.held_out_size], chosen[self.held_out_size :]
+        return prompts
 
     def _asked(self, index: int, row: dict[str, Any]) -> Prompt:
         messages: list[Message] = [{"role": one["role"], "content": one["content"]} for one in row["messages"]]
@@ -163,30 +137,19 @@ class VerifiersTask(Asking):
         )
 
 
-class VerifiersVerifier:
-    """Has a taskset score completions, in processes of its own environment; see `tasks.task.Verifier`."""
+class VerifiersVerifier(PooledVerifier):
+    """Scores of a taskset for completions, by processes of its own environment; see `tasks.task.Verifier`."""
 
     def __init__(self, task: VerifiersTask) -> None:
         """Prepare; nothing starts before the first completion."""
+        super().__init__(task.has_thinking, task.workers)
         self._task = task
-        self._lock = threading.Lock()
-        self._pool: BoundedPool | None = None
 
-    def verify(self, items: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
-        """One verdict per (prompt, completion), in order.
+    def _service(self) -> Service:
+        return self._task.service(self._task.reward_seconds)
 
-        Raises:
-            TaskError: the workers cannot be started.
-        """
-        answers = [answer_part(text, whole_if_unclosed=not self._task.has_thinking) for _, text in items]
-        requests = [
-            {"score": prompt.gold, "answer": answer}
-            for (prompt, _), answer in zip(items, answers)
-            if answer is not None
-        ]
-        given = iter(self._workers().answer(requests) if requests else [])
-        unanswered = verdict("failed", detail="no answer: the thinking does not end")
-        return [unanswered if answer is None else self._verdict(next(given)) for answer in answers]
+    def _request(self, prompt: Prompt, answer: str) -> dict[str, Any]:
+        return {"score": prompt.gold, "answer": answer}
 
     def _verdict(self, answer: Answer) -> Verdict:
         weights = self._task.weights
@@ -194,15 +157,3 @@ class VerifiersVerifier:
             weights = weights or answer.value["weights"]
             answer = replace(answer, value=answer.value["scores"])
         return verdict_of(answer, weights, self._task.pass_at, "the taskset's reward")
-
-    def close(self) -> None:
-        """End the worker processes."""
-        with self._lock:
-            if self._pool:
-                self._pool.close()
-
-    def _workers(self) -> BoundedPool:
-        with self._lock:
-            if self._pool is None:
-                self._pool = BoundedPool(self._task.service(self._task.reward_seconds), self._task.workers)
-            return self._pool
