@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from smallest_run import SMALLEST
 
 from scalelab import load_runs, run_experiment
 from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.experiment import load
 from scalelab.notebook import Fits
-from tests.helpers.smallest_run import SMALLEST
 
 RUNS = [Path(__file__).parents[2] / "docs" / "quickstart" / name for name in ("seed0", "seed1")]
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.helpers.smallest_run import SMALLEST
+from smallest_run import SMALLEST
 
 COIN = '''
 from dataclasses import dataclass

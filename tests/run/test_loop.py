@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pyarrow.parquet
 import pytest
+from smallest_run import SMALLEST
 
 from scalelab.cli import main
 from scalelab.run.folder import read_lines
-from tests.helpers.smallest_run import SMALLEST
 
 SETTINGS = {
     **SMALLEST,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from smallest_run import SMALLEST
 
 from moe.checkpoint.folder import Manifest, digest, publish, write_manifest
 from moe.durable import write_whole
@@ -24,7 +25,6 @@ from scalelab.run.cluster.faults import Faults
 from scalelab.run.config import Cluster, Run
 from scalelab.run.loop import TrainerLostError
 from scalelab.run.progress import Progress
-from tests.helpers.smallest_run import SMALLEST
 
 pytestmark = pytest.mark.timeout(300)
 SETTINGS = {**SMALLEST, "SFT.steps": 7, "SFT.traces_per_step": 2, "SFT.checkpoint_every": 2}

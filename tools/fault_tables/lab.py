@@ -15,34 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from smallest_run import SMALLEST
 
 from moe.checkpoint.folder import newest, read_state
 from moe.errors import MoeError
 from scalelab.run.audit import audit
 from scalelab.run.folder import read_lines
 
-SMALLEST = {
-    "Llama4Text.num_hidden_layers": 4,
-    "Llama4Text.hidden_size": 64,
-    "Llama4Text.intermediate_size": 32,
-    "Llama4Text.num_attention_heads": 2,
-    "Llama4Text.num_key_value_heads": 1,
-    "SFT.steps": 20,
-    "SFT.trainers": 1,
-    "SFT.traces_per_step": 16,
-    "Recipe.prompts_per_step": 4,
-    "Recipe.generations_per_prompt": 4,
+FAULTS = {
+    **SMALLEST,
     "Recipe.zero_variance": '"keep"',
     "Budget.steps": 100_000,
     "Evaluation.every": 100,
     "Evaluation.prompts": 4,
     "Evaluation.samples": 2,
     "Run.checkpoint_every": 3,
-    "GeneratorConfig.max_sequences": 32,
     "Cluster.hang_seconds": 30.0,
     "Cluster.generator_restarts": 100,
     "Cluster.trainer_restarts": 100,
 }
+"""Settings of a run that takes faults."""
 
 # Command line of a role's processes, as Ray names them.
 ROLES = {
@@ -70,7 +62,7 @@ class Lab:
 
     def start(self, **more: str) -> None:
         """Start the run; `more` are values over those of the smallest, with `__` for the dot."""
-        values = {**SMALLEST, **{name.replace("__", "."): value for name, value in more.items()}}
+        values = {**FAULTS, **{name.replace("__", "."): value for name, value in more.items()}}
         sets = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
         self._run("quickstart", "--out", str(self.path), *sets)
 

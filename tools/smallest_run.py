@@ -1,4 +1,4 @@
-"""Settings of the smallest run that the whole loop allows; tests add their own."""
+"""Settings of the smallest run that the whole loop allows; tests and the bench of faults add their own."""
 
 from typing import Any
 
