@@ -37,22 +37,17 @@ from moe.train.batch import TrainingSequence, deal
 from moe.train.config import TrainerConfig
 from moe.train.layout import check_layout
 from moe.train.metrics import load_metrics, reduce_metrics, take_loads
+from moe.train.micro_batch import LOGPROBS, LOSS, LossFunction, MicroBatch, logprobs_of, loss_report
 from moe.train.optimizer import Optimizer
-from moe.train.packing import Share, pack
 from moe.train.result import StepResult
 from moe.weights import hf_weights
 from moe.weights.hf_folder import FolderWeights, read_biases, save_folder
 from moe.weights.links import EXPERT_BIAS, shapes
-from moe.weights.shards import Publisher, Segment
-
-LossFunction = Callable[[Tensor, Tensor, dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
-"""(logprobs_T, entropy_T, extras) → (sum of the loss over the tokens, metrics); see `Trainer.train_step`."""
+from moe.weights.segments import Segment
+from moe.weights.shards import Publisher
 
 Weights = str | os.PathLike[str] | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 """A Hugging Face folder, or whole tensors by their Hugging Face names; biases of experts may be among them."""
-
-_LOSS = "_loss_sum"
-_LOGPROBS = "_logprobs"
 
 
 class Trainer:
@@ -140,8 +135,8 @@ class Trainer:
         with cpu_host.megatron(), self._waiting("train_step"):
             self.optimizer.zero_grad()
             mine = plan[self._data_rank]
-            reports = self._run(self._my_micro_batches(sequences, mine), partial(_loss, loss_fn, logprobs))
-            kept = self._together(mine, [report.pop(_LOGPROBS) for report in reports]) if logprobs else None
+            reports = self._run(self._my_micro_batches(sequences, mine), partial(loss_report, loss_fn, logprobs))
+            kept = self._together(mine, [report.pop(LOGPROBS) for report in reports]) if logprobs else None
             metrics = parallel.from_last_stage(reduce_metrics(reports, group) if reports else None)
             loads = take_loads(self.model.routers)
             norm, taken = self.optimizer.step(self._learning_rate() if lr is None else lr)
@@ -149,7 +144,7 @@ class Trainer:
                 for router, load_E in zip(self.model.routers, loads):
                     router.move_bias(load_E, self.config.expert_bias)
             metrics.update(load_metrics(loads))
-        loss = metrics.pop(_LOSS)
+        loss = metrics.pop(LOSS)
         self.version += taken
         self.skipped += not taken
         self._skipped_in_a_row = 0 if taken else self._skipped_in_a_row + 1
@@ -176,7 +171,7 @@ class Trainer:
         self.model.eval()
         plan = self._plan(sequences)[self._data_rank]
         with cpu_host.megatron(), self._waiting("logprobs"):
-            outputs = self._run(self._my_micro_batches(sequences, plan), _collect, forward_only=True)
+            outputs = self._run(self._my_micro_batches(sequences, plan), logprobs_of, forward_only=True)
             return self._together(plan, outputs)
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -331,22 +326,22 @@ class Trainer:
         ranks = parallel_state.get_data_parallel_world_size()
         return deal(lengths, ranks, self.config.tokens_per_micro_batch)
 
-    def _my_micro_batches(self, sequences: Sequence[TrainingSequence], plan: list[list[int]]) -> list[_MicroBatch]:
+    def _my_micro_batches(self, sequences: Sequence[TrainingSequence], plan: list[list[int]]) -> list[MicroBatch]:
         share = parallel.share_of_row()
         return [
-            _MicroBatch([sequences[i] for i in indices], sequences[0], self._chunks, self._device, share)
+            MicroBatch([sequences[i] for i in indices], sequences[0], self._chunks, self._device, share)
             for indices in plan
         ]
 
     def _run(
-        self, micro_batches: list[_MicroBatch], report: Callable[..., Any], forward_only: bool = False
+        self, micro_batches: list[MicroBatch], report: Callable[..., Any], forward_only: bool = False
     ) -> list[Any]:
         """Run Megatron's schedule over the micro-batches; returns ``report``'s value for each output."""
 
         part, parts = parallel_state.get_tensor_model_parallel_rank(), self.config.layout.tensor
         choices = {router.layer_number - 1: router.router_replay for router in self.model.routers}
 
-        def step(batches: Iterator[_MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
+        def step(batches: Iterator[MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
             batch = next(batches)
             prescribe(choices, batch.packed.routed_TLK, part, parts)
             return models.forward(model, batch.packed), partial(report, batch)
@@ -401,51 +396,3 @@ class Trainer:
                 f"trainer rank {self.rank} of {self.world} lost the others in {what} "
                 f"(deadline {self.config.deadline:.0f} s); look for the first error of another rank: {error}"
             ) from error
-
-
-class _MicroBatch:
-    """Packed sequences, of which this rank has its share, and the extras of all their tokens.
-
-    A rank without sequences keeps step with the others by one token, like those of another sequence, without weight.
-    """
-
-    def __init__(
-        self,
-        sequences: list[TrainingSequence],
-        like: TrainingSequence,
-        chunks: set[int | None],
-        device: torch.device,
-        share: Share,
-    ) -> None:
-        idle = not sequences
-        if idle:
-            extras = {name: np.zeros_like(v[:1]) for name, v in like.extras.items()}
-            routed_TLK = None if like.routed_TLK is None else like.routed_TLK[:1]
-            sequences = [TrainingSequence(like.tokens_T[:1], extras, routed_TLK)]
-        self.packed = pack(sequences, chunks, device, share, idle)
-        self.extras = {
-            name: torch.from_numpy(np.concatenate([s.extras[name] for s in sequences])).to(device)
-            for name in sequences[0].extras
-        }
-
-
-def _loss(
-    loss_fn: LossFunction, keep: bool, batch: _MicroBatch, output_2T: Tensor
-) -> tuple[Tensor, int, dict[str, Any]]:
-    """Loss, token count and report of a micro-batch, as Megatron's schedule expects them."""
-    logprobs_T, entropy_T = batch.packed.align(output_2T)
-    loss, metrics = loss_fn(logprobs_T, entropy_T.detach(), batch.extras)
-    if not loss.requires_grad:
-        # without a backward pass this rank would leave the others waiting for its experts
-        raise MoeError("the loss carries no gradient; make it a sum over logprobs_T")
-    kept = {_LOGPROBS: _of_sequences(batch, logprobs_T.detach())} if keep else {}
-    return loss, 0, {**metrics, **kept, _LOSS: loss}
-
-
-def _collect(batch: _MicroBatch, output_2T: Tensor, non_loss_data: bool = True) -> list[np.ndarray]:
-    """The log-probabilities of each sequence of a micro-batch."""
-    return _of_sequences(batch, batch.packed.align(output_2T)[0])
-
-
-def _of_sequences(batch: _MicroBatch, logprobs_T: Tensor) -> list[np.ndarray]:
-    return [part.cpu().numpy() for part in logprobs_T.split(batch.packed.lengths)]

@@ -22,7 +22,7 @@ from moe.model.architectures import architecture
 from moe.model.gpt import LogProbModel
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import Link, check_names, check_shape, expert_bias_names, links, shapes
-from moe.weights.shards import Cut as ShardCut
+from moe.weights.segments import Cut as ShardCut
 
 
 @dataclass(frozen=True)

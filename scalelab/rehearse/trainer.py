@@ -17,7 +17,8 @@ from torch import Tensor
 
 from moe.model.architectures import architecture
 from moe.train.batch import TrainingSequence
-from moe.train.trainer import _LOSS, Trainer
+from moe.train.micro_batch import LOSS
+from moe.train.trainer import Trainer
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import shapes
 from scalelab.recipe.step import StepLoss
@@ -65,7 +66,7 @@ class _TrainerRehearsal:
             fields.get("moe_router_topk", 0),
             self.setting.imbalance,
             (-(-sum(self.row) // split), 1, self.hf["hidden_size"]),
-            {_LOSS: 0.0},
+            {LOSS: 0.0},
         )
         result.longest_row = max(self.row)
         result.plan_memory_gib = planned.trainer_gib(

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from moe.weights.hf_folder import read_config
-from moe.weights.shards import Segment
+from moe.weights.segments import Segment
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.engine import Engine, Output, weight_shapes

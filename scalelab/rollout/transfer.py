@@ -23,7 +23,8 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 from moe.errors import MoeError, printable
 from moe.weights.links import EXPERT_BIAS
-from moe.weights.shards import Segment, Snapshot, UnavailableError, check
+from moe.weights.segments import Segment, UnavailableError, check
+from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
 from scalelab.rollout import expert_bias
 from scalelab.rollout.twin import Twin

@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 
 from moe.model.config import Llama, Llama4Text, Mixtral, Qwen3, Qwen3Moe
 from moe.weights.links import links
-from moe.weights.shards import Publisher, Segment
+from moe.weights.segments import Segment
+from moe.weights.shards import Publisher
 from scalelab.rollout.generator import Generator
 from scalelab.rollout.types import Completion, Request
 

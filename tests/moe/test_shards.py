@@ -14,7 +14,8 @@ import torch
 
 from moe.model.config import Llama
 from moe.weights.links import links
-from moe.weights.shards import Publisher, Segment, Snapshot, SupersededError, UnavailableError
+from moe.weights.segments import Segment, SupersededError, UnavailableError
+from moe.weights.shards import Publisher, Snapshot
 
 pytestmark = pytest.mark.timeout(120)
 

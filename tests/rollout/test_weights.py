@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from moe.model.config import Llama, Llama4Text
-from moe.weights.shards import SupersededError, UnavailableError
+from moe.weights.segments import SupersededError, UnavailableError
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.generator import Generator

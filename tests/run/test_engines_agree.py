@@ -14,7 +14,7 @@ import pytest
 from moe.model.config import Model
 from moe.train.batch import TrainingSequence
 from moe.train.config import OptimizerConfig, TrainerConfig
-from moe.weights.shards import Segment
+from moe.weights.segments import Segment
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.base_model import cross_entropy

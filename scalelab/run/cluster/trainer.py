@@ -14,7 +14,7 @@ import ray
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.train.batch import TrainingSequence
 from moe.train.config import TrainerConfig
-from moe.weights.shards import Segment
+from moe.weights.segments import Segment
 from scalelab.errors import LabError
 from scalelab.run.cluster.actors import actor_class, this_node
 from scalelab.run.cluster.heartbeats import Beating
