@@ -83,7 +83,7 @@ class Imports:
     def _make_importable(self, top: str, file: Path) -> None:
         if not file.is_file():
             raise LabError(f"there is no file {file}, which the configuration names for its module {top}")
-        folder = import_folder(file)
+        folder = _path_folder(file)
         if folder not in sys.path:
             sys.path.append(folder)
             importlib.invalidate_caches()
@@ -97,7 +97,7 @@ class Imports:
         self.files[top] = file.resolve()
 
 
-def import_folder(file: Path) -> str:
+def _path_folder(file: Path) -> str:
     """The folder that must be on Python's path for a module's file: of a package, the one around it."""
     file = file.resolve()
     return str(file.parent.parent if file.name == "__init__.py" else file.parent)

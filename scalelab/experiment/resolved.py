@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
-from scalelab.experiment.imports import import_folder
 from scalelab.experiment.registry import Statement
 from scalelab.experiment.syntax import Mention
 from scalelab.experiment.values import shown
@@ -77,11 +76,6 @@ class Resolved:
             node.path: Mention(node.name, "/".join(node.scope) if len(scopes[node.cls]) > 1 else "")
             for node in self.nodes
         }
-
-    @property
-    def import_folders(self) -> tuple[str, ...]:
-        """Folders that Python's path needs in every process that builds or unpickles the run."""
-        return tuple(dict.fromkeys(import_folder(file) for file in self.modules.values()))
 
     @property
     def bindings(self) -> dict[str, Any]:

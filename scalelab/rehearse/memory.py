@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -102,11 +101,3 @@ class Memory(TorchDispatchMode):
         kind, size = self._sizes.pop(key)
         self._live[kind] -= size
         self._total -= size
-
-
-def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the storages that tensors share."""
-    storages: dict[int, torch.UntypedStorage] = {}
-    for tensor in tensors:
-        storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
-    return sum(storage.nbytes() for storage in storages.values())

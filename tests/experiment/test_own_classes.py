@@ -153,7 +153,6 @@ def test_the_saved_configuration_says_where_the_module_lies_and_runs_again_from_
 ) -> None:
     resolved = resolve(mine(folder, TASK, "Reverse.limit = 4"))
     assert resolved.modules == {module(folder): folder / f"{module(folder)}.py"}
-    assert resolved.import_folders == (str(folder),)
     elsewhere = tmp_path_factory.mktemp("run")
     (elsewhere / "config.gin").write_text(resolved.config_gin())
     code = (
