@@ -29,7 +29,7 @@ from pathlib import Path
 
 import psutil
 from fault_tables.campaign import campaign
-from fault_tables.lab import Lab, lost_and_doubled
+from fault_tables.lab import FaultLab, lost_and_doubled
 from sections import replace_section
 
 from moe.checkpoint.folder import newest, read_state
@@ -46,7 +46,7 @@ class Outcome:
     duplicated: int = 0
 
 
-def recovered(lab: Lab, name: str) -> Callable[[float], float]:
+def recovered(lab: FaultLab, name: str) -> Callable[[float], float]:
     """Wait for the line that says a role is back; returns its time."""
 
     def wait(since: float) -> float:
@@ -63,7 +63,7 @@ def recovered(lab: Lab, name: str) -> Callable[[float], float]:
     return wait
 
 
-def verifier_back(lab: Lab, before: set[int]) -> Callable[[float], float]:
+def verifier_back(lab: FaultLab, before: set[int]) -> Callable[[float], float]:
     """Wait for a verifier that was not there before; returns when it was seen."""
 
     def wait(_: float) -> float:
@@ -73,7 +73,7 @@ def verifier_back(lab: Lab, before: set[int]) -> Callable[[float], float]:
     return wait
 
 
-def within(lab: Lab, role: str, number: signal.Signals) -> float:
+def within(lab: FaultLab, role: str, number: signal.Signals) -> float:
     """Send a signal to a process of a role; returns seconds to the next step after its replacement."""
     processes = lab.processes(role)
     wait = verifier_back(lab, {p.pid for p in processes}) if role == "verifier" else recovered(lab, role)
@@ -82,7 +82,7 @@ def within(lab: Lab, role: str, number: signal.Signals) -> float:
     return lab.step_after(wait(began)) - began
 
 
-def again(lab: Lab, role: str) -> float:
+def again(lab: FaultLab, role: str) -> float:
     """Kill a process of a role, and its successor as soon as it is there; returns seconds to the next step."""
     wait, first = recovered(lab, role), {process.pid for process in lab.processes(role)}
     began = time.time()
@@ -97,7 +97,7 @@ def again(lab: Lab, role: str) -> float:
     return lab.step_after(wait(began)) - began
 
 
-def ending(lab: Lab, kill: Callable[[], None], then: Callable[[], None] = lambda: None) -> float:
+def ending(lab: FaultLab, kill: Callable[[], None], then: Callable[[], None] = lambda: None) -> float:
     """Break the run off and resume it; returns seconds from the resumption to the next step."""
     family = lab.family()
     kill()
@@ -110,7 +110,7 @@ def ending(lab: Lab, kill: Callable[[], None], then: Callable[[], None] = lambda
     return lab.step_after(lab.started) - lab.started
 
 
-def send(lab: Lab, role: str, number: signal.Signals) -> Callable[[], None]:
+def send(lab: FaultLab, role: str, number: signal.Signals) -> Callable[[], None]:
     """Make a fault that sends a signal to the driver, or to one of Ray's own processes."""
 
     def do() -> None:
@@ -121,7 +121,7 @@ def send(lab: Lab, role: str, number: signal.Signals) -> Callable[[], None]:
     return do
 
 
-def kill_when(lab: Lab, pattern: str) -> Callable[[], None]:
+def kill_when(lab: FaultLab, pattern: str) -> Callable[[], None]:
     """Make a fault that kills the driver as soon as its folder has another file of a pattern: between two writes."""
 
     def do() -> None:
@@ -132,7 +132,7 @@ def kill_when(lab: Lab, pattern: str) -> Callable[[], None]:
     return do
 
 
-def damage(lab: Lab) -> None:
+def damage(lab: FaultLab) -> None:
     """Flip a bit of the rollouts that the newest checkpoint names."""
     root = lab.path / "checkpoints"
     file = root / read_state(newest(root).path)["rollouts"]
@@ -141,7 +141,7 @@ def damage(lab: Lab) -> None:
     file.write_bytes(content)
 
 
-def stop(lab: Lab) -> tuple[int, int]:
+def stop(lab: FaultLab) -> tuple[int, int]:
     """Break the run off with Ctrl-C, and look at its books."""
     assert lab.process is not None
     lab.process.send_signal(signal.SIGINT)
@@ -151,7 +151,7 @@ def stop(lab: Lab) -> tuple[int, int]:
 
 def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, Outcome]]:
     """Every fault of a process, in one run; after each kind, a checkpoint later, its books are looked at."""
-    lab = Lab(folder / "killed", folder / "killed.log", deadline)
+    lab = FaultLab(folder / "killed", folder / "killed.log", deadline)
     kill, halt, hang_up, ask = signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP, signal.SIGINT
     faults: dict[str, Callable[[], float]] = {
         "generator, `kill -9`": lambda: within(lab, "generator", kill),
@@ -197,7 +197,7 @@ def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[
 
 def beginnings(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, Outcome]]:
     """Deaths before the first step, and one under `--supervise`, each in a run of its own."""
-    faults: dict[str, Callable[[Lab], float]] = {
+    faults: dict[str, Callable[[FaultLab], float]] = {
         "trainer rank, `kill -9` in SFT": in_sft,
         "trainer rank, `kill -9` at start-up": lambda lab: at_start(lab, "trainer"),
         "generator, `kill -9` at start-up": lambda lab: at_start(lab, "generator"),
@@ -213,7 +213,7 @@ def beginnings(folder: Path, times: int, deadline: float, only: str) -> Iterator
             # A cache of its own, for a base model that is there already is not trained.
             own = {"SCALELAB_CACHE": str(place.with_suffix(".cache"))} if inject is in_sft else {}
             watched = inject is under_supervision
-            with Lab(place, place.with_suffix(".log"), deadline, supervised=watched, environment=own) as lab:
+            with FaultLab(place, place.with_suffix(".log"), deadline, supervised=watched, environment=own) as lab:
                 lab.start(SFT__steps="20" if inject is not in_sft else "60", SFT__checkpoint_every="10")
                 outcome.seconds.append(inject(lab))
                 lab.warm(2)
@@ -222,7 +222,7 @@ def beginnings(folder: Path, times: int, deadline: float, only: str) -> Iterator
         yield name, outcome
 
 
-def in_sft(lab: Lab) -> float:
+def in_sft(lab: FaultLab) -> float:
     """Kill the trainer in fine-tuning, after its first checkpoint; returns seconds until it goes on from there."""
     lab.until(lambda: bool(list((lab.path / "sft").glob("step_*"))), "a checkpoint of the fine-tuning")
     began = time.time()
@@ -231,7 +231,7 @@ def in_sft(lab: Lab) -> float:
     return time.time() - began
 
 
-def under_supervision(lab: Lab) -> float:
+def under_supervision(lab: FaultLab) -> float:
     """Kill the driver; returns seconds to the next step, which its supervisor's new one takes."""
     lab.warm()
     driver = lab.driver()
@@ -241,7 +241,7 @@ def under_supervision(lab: Lab) -> float:
     return lab.step_after(began) - began
 
 
-def at_start(lab: Lab, role: str) -> float:
+def at_start(lab: FaultLab, role: str) -> float:
     """Kill a process of a role while the run's actors start; returns seconds to the first step."""
     lab.until(lambda: "RL: starting" in lab.log, "the fine-tuned model")
     lab.until(lambda: bool(lab.processes(role)), f"the {role}")
@@ -259,7 +259,7 @@ def full_disk(folder: Path, times: int, deadline: float, only: str) -> Iterator[
     disk = folder / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200m", "tmpfs", str(disk)], check=True)
-    lab, outcome, filler = Lab(disk / "full", folder / "full.log", deadline), Outcome(), disk / "filler"
+    lab, outcome, filler = FaultLab(disk / "full", folder / "full.log", deadline), Outcome(), disk / "filler"
     with lab:
         lab.start()
         for _ in range(times):

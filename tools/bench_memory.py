@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 import psutil
-from fault_tables.lab import ROLES, Lab
+from fault_tables.lab import ROLES, FaultLab
 
 SHORT = {
     "Recipe__prompts_per_step": "2",
@@ -34,7 +34,7 @@ Sample = tuple[int, float, float]
 """Step, MiB resident, MiB that are the process's own."""
 
 
-def watch(lab: Lab, steps: int, every: int) -> dict[str, list[Sample]]:
+def watch(lab: FaultLab, steps: int, every: int) -> dict[str, list[Sample]]:
     """Take so many steps, and read the memory of every process now and then; a replaced process appears twice.
 
     Args:
@@ -92,7 +92,7 @@ def main() -> None:
     args = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="bench_memory_") as name,
-        Lab(Path(name) / "run", Path(name) / "run.log", args.deadline) as lab,
+        FaultLab(Path(name) / "run", Path(name) / "run.log", args.deadline) as lab,
     ):
         lab.start(**SHORT)
         seen = watch(lab, args.steps, args.every)

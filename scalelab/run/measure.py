@@ -143,7 +143,7 @@ def _how_many(task: Task, model: CheckpointModel, asked: Asked) -> int:
 
 
 def _sampling(tokenizer: PreTrainedTokenizerFast, model: CheckpointModel, asked: Asked) -> Sampling:
-    """How completions are asked for: as in the model's run, where `asked` says nothing else."""
+    """Requests as in the model's run, where `asked` says nothing else."""
     run = model.run
     return Sampling(
         tokenizer,

@@ -11,8 +11,9 @@ ROOT = Path(__file__).parents[2]
 SHARED = {
     "Trainer": "the port of the loop, and the trainer in moe that two worlds put behind it",
     "Journal": "the port of the loop, and what writes the lines",
+    "Runs": "of a notebook, a public name; of a hierarchical fit, the numbers of its runs",
 }
-"""Names that a protocol shares with what implements it, and why."""
+"""Names that stand for two classes, and why."""
 
 
 def test_no_public_class_name_stands_for_two_things() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scalelab.errors import LabError
 from scalelab.view import files
-from scalelab.view.files import Lines, inside, number, read_text, shown_manifest
+from scalelab.view.files import GrowingFile, inside, number, read_text, shown_manifest
 
 
 def test_a_link_out_of_the_folder_is_not_opened(tmp_path: Path) -> None:
@@ -33,11 +33,11 @@ def test_a_link_out_of_the_folder_is_not_opened(tmp_path: Path) -> None:
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "evals.jsonl")
     with pytest.raises(LabError, match="not a regular file"):
-        Lines(tmp_path, "evals.jsonl").update()
+        GrowingFile(tmp_path, "evals.jsonl").update()
 
 
 def test_only_whole_new_lines_are_read(tmp_path: Path) -> None:
-    path, lines = tmp_path / "evals.jsonl", Lines(tmp_path, "evals.jsonl")
+    path, lines = tmp_path / "evals.jsonl", GrowingFile(tmp_path, "evals.jsonl")
     assert lines.update() == []
     path.write_bytes(b'{"a": 1}\n{"a"')
     assert lines.update() == [{"a": 1}]
@@ -51,7 +51,7 @@ def test_only_whole_new_lines_are_read(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrank_is_read_again(tmp_path: Path) -> None:
-    path, lines = tmp_path / "evals.jsonl", Lines(tmp_path, "evals.jsonl")
+    path, lines = tmp_path / "evals.jsonl", GrowingFile(tmp_path, "evals.jsonl")
     path.write_text('{"a": 1}\n{"a": 2}\n')
     lines.update()
     path.write_text('{"a": 3}\n')
@@ -64,7 +64,7 @@ def test_lines_without_an_end_are_left_out(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(files, "LONGEST_LINE", 100)
     deep = "[" * 50 + "]" * 50
     (tmp_path / "m.jsonl").write_text(json.dumps({"a": "x" * 200}) + f'\n{{"a": {deep}}}\n{{"a": 1}}\n')
-    lines = Lines(tmp_path, "m.jsonl")
+    lines = GrowingFile(tmp_path, "m.jsonl")
     assert lines.update()[-1] == {"a": 1}
     assert lines.broken == 2
 

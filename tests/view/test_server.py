@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from scalelab.run.status_file import StatusFile
 from scalelab.view.cache import Kept
-from scalelab.view.discover import Member
+from scalelab.view.discover import RunSource
 from scalelab.view.judge import Reading
 from scalelab.view.lab import Lab
 from scalelab.view.now import now
@@ -75,7 +75,7 @@ def test_every_question_is_answered_in_strict_json(client: TestClient) -> None:
 def test_a_run_that_goes_on_tells_what_every_actor_does_and_an_ended_one_nothing(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "run", rollouts=False, status="running")
     StatusFile(folder).write("RL", actors=[ACTOR, "nonsense", {"name": 7, "seconds": 1e400}], stragglers=["who"] * 99)
-    run = ViewedRun(Member("r0", folder, "run", "run", True), Reading(), clock=lambda: time.time() + 3)
+    run = ViewedRun(RunSource("r0", folder, "run", "run", True), Reading(), clock=lambda: time.time() + 3)
     run.update()
     found = run.now()
     assert found is not None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from fault_tables.lab import Lab, tracebacks
+from fault_tables.lab import FaultLab, tracebacks
 from scalelab.run.audit import audit
 
 KILL, STOP, TERM = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
@@ -61,7 +61,7 @@ class Tally:
 def campaign(folder: Path, count: int, seed: int, deadline: float) -> None:
     """Break one supervised run `count` times, and print what came of it."""
     rng, tally = random.Random(seed), Tally()
-    lab = Lab(
+    lab = FaultLab(
         folder / "run",
         folder / "run.log",
         deadline,
@@ -98,7 +98,7 @@ def campaign(folder: Path, count: int, seed: int, deadline: float) -> None:
         raise SystemExit("what it said is in campaign.log")
 
 
-def _break(lab: Lab, rng: random.Random, tally: Tally, count: int) -> list[psutil.Process]:
+def _break(lab: FaultLab, rng: random.Random, tally: Tally, count: int) -> list[psutil.Process]:
     """Wait for a random moment, and send up to three signals; returns the processes that there were."""
     lab.until(lambda: bool(lab.family()), "the run's first processes")
     time.sleep(rng.uniform(0.0, LONGEST_WAIT))
@@ -122,7 +122,7 @@ def _break(lab: Lab, rng: random.Random, tally: Tally, count: int) -> list[psuti
     return family
 
 
-def _one_of(lab: Lab, role: str, rng: random.Random) -> psutil.Process | None:
+def _one_of(lab: FaultLab, role: str, rng: random.Random) -> psutil.Process | None:
     if role == "driver":
         return lab.driver()
     if role != "sandbox":
@@ -134,7 +134,7 @@ def _one_of(lab: Lab, role: str, rng: random.Random) -> psutil.Process | None:
     return rng.choice(children) if children else None
 
 
-def _recover(lab: Lab, tally: Tally) -> None:
+def _recover(lab: FaultLab, tally: Tally) -> None:
     """Wait for two steps that come after the faults; go on by hand with a run that ended."""
     assert lab.process is not None
     since, end = time.time(), time.monotonic() + lab.deadline
@@ -149,7 +149,7 @@ def _recover(lab: Lab, tally: Tally) -> None:
         time.sleep(0.2)
 
 
-def _audit(lab: Lab, tally: Tally, earlier: list[psutil.Process]) -> list[psutil.Process]:
+def _audit(lab: FaultLab, tally: Tally, earlier: list[psutil.Process]) -> list[psutil.Process]:
     """Look at the books; returns the earlier processes that are still of the run."""
     tally.problems += audit(lab.path).problems
     tally.tracebacks = tracebacks(lab.log)

@@ -47,7 +47,7 @@ ROLES = {
 
 
 @dataclass
-class Lab:
+class FaultLab:
     """One run's folder, and the process that works on it."""
 
     path: Path
@@ -76,7 +76,7 @@ class Lab:
         with open(self.messages, "ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
 
-    def __enter__(self) -> Lab:
+    def __enter__(self) -> FaultLab:
         """Return the lab; nothing is started yet."""
         return self
 

@@ -52,7 +52,7 @@ class Weights:
 
 
 @dataclass(eq=False)
-class Place:
+class EnginePlace:
     """An engine's place, which a series of actors may hold."""
 
     index: int
@@ -103,7 +103,7 @@ class ClusterEngines:
         self._weights = Weights(0, None)
         bundles = [run.generator.tensor_parallel] * run.cluster.generators
         self._reservation = Reservation(run.cluster, bundles, "the generators")
-        self._places = [Place(n, self._start(n, 0), self._weights) for n in range(run.cluster.generators)]
+        self._places = [EnginePlace(n, self._start(n, 0), self._weights) for n in range(run.cluster.generators)]
         self._assigned = Assignments()
         self._groups: dict[str, _Group] = {}
         self._past: Counter[str] = Counter()
@@ -129,7 +129,7 @@ class ClusterEngines:
             while not self._came_up(place, up):
                 up = place.actor.up.remote()
 
-    def _came_up(self, place: Place, up: Any) -> bool:
+    def _came_up(self, place: EnginePlace, up: Any) -> bool:
         """Wait for an engine to start; returns False if it was lost, and another starts in its place."""
         try:
             place.node = wait_for(up, self._cluster.startup_seconds, f"{place.name} to start")
@@ -233,7 +233,7 @@ class ClusterEngines:
 
     # One engine.
 
-    async def _serve(self, place: Place) -> None:
+    async def _serve(self, place: EnginePlace) -> None:
         """Let an engine work; when it is lost, give what it held to the others and start a new one in its place."""
         while True:
             try:
@@ -256,7 +256,7 @@ class ClusterEngines:
                 await self._changes.until(lambda: place.node not in self._draining, f"the node of {place.name} to go")
             place.actor, place.node = self._start(place.index, place.life), None
 
-    async def _live(self, place: Place) -> None:
+    async def _live(self, place: EnginePlace) -> None:
         """One life of an engine: weights, then requests in, completions out and newer weights, all at once.
 
         Raises:
@@ -275,7 +275,7 @@ class ClusterEngines:
             self._faults.recovered("generator", place.name)
             self._deal()
 
-    async def _tell(self, place: Place) -> None:
+    async def _tell(self, place: EnginePlace) -> None:
         """Send an engine the requests that it was dealt, many in one call."""
         while True:
             await self._changes.until(lambda: place.dealt, f"requests for {place.name}")
@@ -283,7 +283,7 @@ class ClusterEngines:
             told = place.actor.submit.remote(requests)
             await answer(told, self._cluster.stall_seconds, f"{place.name} to take requests")
 
-    async def _abort(self, place: Place) -> None:
+    async def _abort(self, place: EnginePlace) -> None:
         """Tell an engine of requests that it works on in vain."""
         while True:
             await self._changes.until(lambda: place.vain, f"requests that {place.name} can forget")
@@ -291,7 +291,7 @@ class ClusterEngines:
             told = place.actor.abort.remote(ids)
             await answer(told, self._cluster.stall_seconds, f"{place.name} to forget requests")
 
-    async def _watch_node(self, place: Place) -> None:
+    async def _watch_node(self, place: EnginePlace) -> None:
         """Wait until the engine's node is about to go and another engine stays.
 
         Raises:
@@ -301,7 +301,7 @@ class ClusterEngines:
             await self._draining_changed.wait()
         raise DrainedError(f"the node of {place.name} is about to go")
 
-    async def _collect(self, place: Place) -> None:
+    async def _collect(self, place: EnginePlace) -> None:
         """Take finished completions, one call at a time; an engine that makes no token hangs."""
         while True:
             ref = place.actor.collect.remote(1024, 1.0)
@@ -314,7 +314,7 @@ class ClusterEngines:
             if completions:
                 self._changes.notify()
 
-    async def _follow_weights(self, place: Place) -> None:
+    async def _follow_weights(self, place: EnginePlace) -> None:
         """Send an engine the newest weights; repeat if newer ones appear meanwhile."""
         while True:
             changed = self._weights_changed
@@ -324,7 +324,7 @@ class ClusterEngines:
                 await self._take_weights(place)
                 self._changes.notify()
 
-    async def _take_weights(self, place: Place) -> None:
+    async def _take_weights(self, place: EnginePlace) -> None:
         """Bring an engine to the newest weights.
 
         Those of a trainer that is gone cannot be had: the engine goes on with what it has until there are others.
@@ -358,5 +358,5 @@ class ClusterEngines:
             self._places[index].dealt += requests
         self._changes.notify()
 
-    def _up(self) -> list[Place]:
+    def _up(self) -> list[EnginePlace]:
         return [place for place in self._places if self._assigned.is_up(place.index)]
