@@ -25,7 +25,8 @@ from scalelab.curves.fitting.models import SIGMOID, Array, log_compute, value
 from scalelab.curves.fitting.noise import drift_kernel
 from scalelab.curves.fitting.posterior import posterior
 from scalelab.curves.hierarchy import ManyStudies, quantities, runs_of
-from scalelab.curves.law import Law, Place, check_compute, rates, readable
+from scalelab.curves.law import Law, check_compute
+from scalelab.curves.places import Place, rates, readable
 from scalelab.curves.words import percent
 from scalelab.errors import LabError
 

@@ -16,17 +16,8 @@ from moe.model.size import parameters
 from scalelab.cli import main
 from scalelab.curves import analyse, curve
 from scalelab.curves.design import allocate, grid_of, knowledge_gradient
-from scalelab.curves.law import (
-    GRID,
-    Beliefs,
-    Place,
-    fit_law,
-    law_of,
-    leave_one_out,
-    place_of,
-    place_published,
-    readable,
-)
+from scalelab.curves.law import GRID, Beliefs, fit_law, law_of, leave_one_out
+from scalelab.curves.places import Place, place_of, place_published, readable
 from scalelab.curves.reading.axes import config_axes
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from curve_tables.common import TABLE_1, markdown
-from scalelab.curves.law import COORDINATES, Place, fit_law, leave_one_out, place_published, rates, readable
+from scalelab.curves.law import fit_law, leave_one_out
+from scalelab.curves.places import COORDINATES, Place, place_published, rates, readable
 
 SETTINGS = {
     "ScaleRL 8B": (768, 14_000, 8e9),

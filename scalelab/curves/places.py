@@ -1,0 +1,103 @@
+"""Places on scaling axes: the value of each axis there, and the curves that its runs leave possible.
+
+θ = (logit R0, logit A, ln B, ln C_mid). Axes of arrays: `_D` draws of one run, `_M` equally likely curves, `_J` the
+four parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalelab.curves.analysis import Analysis
+from scalelab.curves.fitting.models import SIGMOID, Array, logistic, value
+from scalelab.errors import LabError
+
+COORDINATES = ("R0", "A", "B", "C_mid")
+"""Coordinates that have a law: R0 and A by their logits, B and C_mid by their logarithms."""
+
+PUBLISHED_DRAWS = 2000
+"""Draws that stand for a place of which only parameters are known."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place on the axes, and what its runs leave possible of its curve.
+
+    Attributes:
+        name: of the run.
+        at: value on every axis.
+        theta_DJ: equally likely θ.
+        log_prior_D: logarithm of the density of the prior behind them, up to a constant.
+        end: largest compute evaluated.
+    """
+
+    name: str
+    at: Mapping[str, float]
+    theta_DJ: Array
+    log_prior_D: Array
+    end: float = float("nan")
+
+
+def place_of(item: Analysis, at: Mapping[str, float]) -> Place:
+    """The place of a fitted run, given its value on every axis.
+
+    Raises:
+        LabError: the fit is not a joint one of a sigmoid with its posterior.
+    """
+    draws = item.curve_draws()
+    if draws.model is not SIGMOID or draws.origin != "posterior":
+        raise LabError("laws are of sigmoids with their posterior: use --method joint")
+    R0_D, A_D, B_D, C_mid_D = SIGMOID.readable(draws.theta_MP, draws.log_reference).T
+    theta_DJ = np.stack([_logit(R0_D), _logit(A_D), np.log(B_D), np.log(C_mid_D)], axis=1)
+    slope_D = np.log(np.clip(A_D * (1 - A_D), 1e-4, None)) + np.log(np.clip(R0_D * (1 - R0_D), 1e-4, None))
+    log_prior_D = slope_D  # flat in R0 and A: in their logits, the density is their slope
+    if item.fit.prior is not None:
+        u_end = float(np.log(item.fit.window[1]) - draws.log_reference)
+        mean_S, deviation_S = item.fit.prior.shape(SIGMOID, u_end)
+        log_prior_D = log_prior_D - 0.5 * (((draws.theta_MP[:, 2:] - mean_S) / deviation_S) ** 2).sum(1)
+    return Place(item.fit.curve.run, dict(at), theta_DJ, log_prior_D, item.fit.window[1])
+
+
+def place_published(
+    name: str,
+    at: Mapping[str, float],
+    parameters: Mapping[str, float],
+    stderr: Mapping[str, float],
+    seed: int = 0,
+) -> Place:
+    """A place of which only fitted parameters are known: normal about them.
+
+    Args:
+        name: of the run.
+        at: value on every axis.
+        parameters: `R0`, `A`, `B`, `C_mid`.
+        stderr: standard error of each; those of B and C_mid are relative.
+        seed: of the random numbers.
+    """
+    rng = np.random.default_rng(seed)
+    R0, A, B, C_mid = (parameters[name] for name in COORDINATES)
+    centre_J = np.array([_logit(R0), _logit(A), np.log(B), np.log(C_mid)])
+    slope_J = np.array([1 / (R0 * (1 - R0)), 1 / (A * (1 - A)), 1.0, 1.0])
+    error_J = slope_J * np.array([stderr[name] for name in COORDINATES])
+    theta_DJ = centre_J + error_J * rng.standard_normal((PUBLISHED_DRAWS, 4))
+    return Place(name, dict(at), theta_DJ, np.zeros(PUBLISHED_DRAWS))
+
+
+def rates(parameters_MJ: Array, compute: float) -> Array:
+    """Pass rate `[M]` at some compute of curves given by R0, A, B, C_mid."""
+    R0_M, A_M, B_M, C_mid_M = parameters_MJ.T
+    theta_MP = np.stack([R0_M, np.maximum(A_M, R0_M), np.log(B_M), np.log(C_mid_M)], axis=1)
+    return value(SIGMOID, theta_MP, np.array([np.log(compute)]))[:, 0]
+
+
+def readable(theta_MJ: Array) -> Array:
+    """R0, A, B, C_mid of θ."""
+    return np.concatenate([logistic(theta_MJ[..., :2]), np.exp(theta_MJ[..., 2:])], axis=-1)
+
+
+def _logit(share: Array | float) -> Array:
+    kept = np.clip(share, 1e-4, 1 - 1e-4)
+    return np.log(kept / (1 - kept))
