@@ -362,3 +362,14 @@ def test_cells_of_any_kind_are_read_or_refused_in_one_line(tmp_path: Path, hosti
         except LabError as error:
             refused = str(error)
         assert "\n" not in refused
+
+
+def test_a_star_takes_the_columns_of_a_wide_table_for_tasks_and_leaves_gaps_out(tmp_path: Path) -> None:
+    lines = ["Step,eval/math,eval/code", "0,0.2,0.1", "10,NaN,0.2", "20,0.4,", "30,0.5,0.4", "40,0.55,0.45"]
+    source = write(tmp_path / "wide.csv", "\n".join(lines))
+    code, math = sorted(read_sources([source], {"compute": "Step", "pass_rate": "eval/*"}), key=lambda one: one.task)
+    assert (math.task, code.task) == ("math", "code")
+    np.testing.assert_array_equal(math.compute_N, [0, 20, 30, 40])
+    np.testing.assert_array_equal(code.pass_rate_N, [0.1, 0.2, 0.4, 0.45])
+    with pytest.raises(LabError, match="no column for pass_rate"):
+        read_sources([source], {"compute": "Step", "pass_rate": "test/*"})

@@ -135,7 +135,8 @@ def read_table(path: Path, columns: Mapping[str, str]) -> tuple[Table, Mapping[s
         )
     if path.suffix in (".csv", ".tsv"):
         table = _read_csv(path)
-        return (logs.from_wandb(table, columns), {}) if logs.is_wandb(table.columns) else (table, columns)
+        wide = logs.is_wandb(table.columns) or "*" in columns.get("pass_rate", "")  # one column for each task
+        return (logs.from_wandb(table, columns), {}) if wide else (table, columns)
     if path.suffix in (".jsonl", ".ndjson"):
         rows, notes = read_json_lines(path)
         return Table(path, _all_columns(rows), rows, path.stem, notes=notes), columns
