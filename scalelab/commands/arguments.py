@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from scalelab.errors import LabError
 
@@ -25,6 +26,24 @@ def add_sets(
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Declare `--json`."""
     parser.add_argument("--json", action="store_true", help="print one machine-readable object")
+
+
+class Once(argparse.Action):
+    """Store an option's value, and refuse the option a second time instead of dropping the first value."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Store the value."""
+        given = f"_{self.dest}_given"
+        if hasattr(namespace, given):
+            raise argparse.ArgumentError(self, "it is given twice; give it once")
+        setattr(namespace, given, True)
+        setattr(namespace, self.dest, values)
 
 
 def check_out(out: Path) -> None:

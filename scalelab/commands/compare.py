@@ -15,6 +15,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalelab.commands.arguments import Once
 from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_source_arguments,
@@ -34,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
     parser.add_argument("--tie", default="margin", choices=("margin", "overlap"), help="what makes two A the same")
     parser.add_argument("--margin", type=float, default=0.02, metavar="D", help="margin of --tie margin (default 0.02)")
-    parser.add_argument("--at", type=float, metavar="C", help="compute at which win probabilities are taken")
+    parser.add_argument(
+        "--at", type=float, action=Once, metavar="C", help="compute at which win probabilities are taken"
+    )
     parser.add_argument(
         "--seed-spread",
         type=float,

@@ -16,6 +16,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalelab.commands.arguments import Once
 from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_source_arguments,
@@ -37,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--axis", action="append", required=True, metavar="NAME", help="what runs differ in; repeat")
     parser.add_argument("--linear", action="append", default=[], metavar="NAME", help="an axis without logarithm")
     parser.add_argument("--places", type=Path, metavar="FILE", help="table of runs: column run, and one for each axis")
-    parser.add_argument("--at", type=float, metavar="C", help="compute of forecasts (default: the largest spent)")
+    parser.add_argument(
+        "--at", type=float, action=Once, metavar="C", help="compute of forecasts (default: the largest spent)"
+    )
     parser.add_argument(
         "--predict", action="append", default=[], metavar="NAME=X,…", help="a place to forecast; repeat for more"
     )

@@ -162,3 +162,10 @@ def test_an_evaluation_that_falls_out_of_the_curve_is_named(tmp_path: Path, caps
     (outlier,) = fit["outliers"]
     assert (outlier["compute"], outlier["pass_rate"]) == (float(cells[0]), 0.40)
     assert any("falls out of the curve: 0.400 where" in warning for warning in fit["warnings"])
+
+
+def test_a_compute_given_twice_is_refused_instead_of_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["compare", "a.csv", "b.csv"], ["law", "a.csv", "--axis", "batch"]):
+        with pytest.raises(SystemExit):
+            main([*command, "--at", "500", "--at", "800"])
+        assert "--at: it is given twice" in capsys.readouterr().err
