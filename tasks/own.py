@@ -98,7 +98,7 @@ class RewardTask(Asking, Procedural):
         return self.asked(self.name, text, gold)
 
     def verifier(self) -> RewardVerifier:
-        """Runs `reward` in worker processes, with a time limit."""
+        """A verifier that runs `reward` in worker processes, with a time limit."""
         return RewardVerifier(self)
 
 
@@ -142,7 +142,7 @@ class FunctionTask(Asking, Finite):
         return self.function(prompt, answer)
 
     def verifier(self) -> RewardVerifier:
-        """Runs the function in worker processes, with a time limit."""
+        """A verifier that runs the function in worker processes, with a time limit."""
         return RewardVerifier(self)
 
     def describe(self) -> dict[str, Any]:

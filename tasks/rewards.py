@@ -1,4 +1,4 @@
-"""Grades with a reward function of one's own, in a process that ends if the function takes too long."""
+"""Grade with a reward function of one's own, in a process that ends if the function takes too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws training prompts from a mix of tasks and never again those that the policy has learnt (ScaleRL §3.2).
+"""Draw training prompts from a mix of tasks and never again those that the policy has learnt (ScaleRL §3.2).
 
 No-positive-resampling: a prompt whose pass rate reached `retire_at` is retired for the rest of the run.
 """

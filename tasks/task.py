@@ -11,7 +11,7 @@ from tasks.types import Prompt, Verdict
 
 
 class Verifier(Protocol):
-    """Grades completions; safe to call from several threads at once.
+    """Grader of completions; safe to call from several threads at once.
 
     Cheap to create: processes start with the first item that needs them. Not picklable while it runs; a worker on
     another machine makes its own with `task.verifier()`, since tasks are plain picklable configuration.

@@ -1,4 +1,4 @@
-"""Writes checkpoints that lie ready in host memory, in a thread if wanted, so that training goes on meanwhile.
+"""Write checkpoints that lie ready in host memory, in a thread if wanted, so that training goes on meanwhile.
 
 Every rank writes its own files; they talk over a process group of their own, so that their messages never mix with
 those of training. A checkpoint appears under its name only when every byte of it is on the disk.
@@ -89,7 +89,7 @@ class _Planner(MCoreSavePlanner):
 
 
 class Saver:
-    """Writes one checkpoint at a time; all methods but `running` are collective.
+    """Writer of one checkpoint at a time; all methods but `running` are collective.
 
     Args:
         deadline: seconds that writing one may take.

@@ -50,7 +50,7 @@ def _is_cuda(device: object) -> bool:
 
 
 class _CudaMeansCpu(TorchFunctionMode):
-    """Reads ``device="cuda"`` as the CPU, and reports CPU tensors' types as the CUDA types Megatron expects."""
+    """Read ``device="cuda"`` as the CPU, and report CPU tensors' types as the CUDA types Megatron expects."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

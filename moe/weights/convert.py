@@ -227,7 +227,7 @@ def _rows(whole: Tensor, part: Tensor) -> tuple[slice, ...]:
 
 
 class _Reader:
-    """Gives the tensors of a checkpoint from a Hugging Face folder.
+    """The tensors of a checkpoint, from a Hugging Face folder.
 
     A piece of all experts is read expert by expert; of other parameters it remembers the one it had last.
     """
@@ -314,7 +314,7 @@ class _Stored:
 
 
 class _Into(DefaultLoadPlanner):
-    """Reads into one tensor."""
+    """Reader into one tensor."""
 
     def __init__(self, tensor: Tensor) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from scalelab.run.trackers import scalars  # noqa: E402
 
 
 class Board:
-    """Writes records, flattened to `part/name`, into one event file."""
+    """Write records, flattened to `part/name`, into one event file."""
 
     def __init__(self, folder: Path) -> None:
         self._writer = EventFileWriter(str(folder))

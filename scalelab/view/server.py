@@ -54,7 +54,7 @@ COOKIE = "scalelab_token"
 
 
 class Refresher:
-    """Keeps the overview of a lab up to date in a thread of its own, while somebody watches.
+    """A thread that keeps the overview of a lab up to date while somebody watches.
 
     Attributes:
         lab: the runs.
@@ -136,7 +136,7 @@ class Refresher:
 
 
 class _Guard:
-    """Lets a request pass that names a known host and, where one is asked for, the token."""
+    """Let a request pass that names a known host and, where one is asked for, the token."""
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app, self._token = app, token

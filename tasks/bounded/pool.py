@@ -82,7 +82,7 @@ class Service:
 
 
 class BoundedPool:
-    """Answers requests on several processes of `tasks.bounded.worker`; safe to use from several threads.
+    """Several processes of `tasks.bounded.worker` that answer requests; safe to use from several threads.
 
     Each worker is started, fed and restarted by a thread of its own: Linux kills a process whose death is tied to its
     parent's when the *thread* that started it ends, so that thread must live as long as the worker should.

@@ -114,7 +114,7 @@ class CodeMiniature(Miniature):
         return [(name, rng.randint(2, 9) if OPERATIONS[name].takes_number else 0) for name in names]
 
     def verifier(self) -> Verifier:
-        """Runs the function on the hidden inputs in the sandbox."""
+        """Run the function on the hidden inputs in the sandbox."""
         from tasks.code.verifier import CodeVerifier
 
         return CodeVerifier()

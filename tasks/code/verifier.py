@@ -1,4 +1,4 @@
-"""Grades programs by running them in the sandbox and comparing what they say outside it."""
+"""Grade programs by running them in the sandbox and comparing outside it what they print and return."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PROMPTS_KEPT = 1024
 
 
 class CodeVerifier:
-    """Grades completions whose prompts hold tests (`tasks.code.tests.parse_tests`).
+    """Verifier of completions whose prompts hold tests (`tasks.code.tests.parse_tests`).
 
     Safe to call from several threads. The self-test and the fork servers start with the first item.
 
@@ -158,7 +158,7 @@ class CodeVerifier:
 
 
 class _Budget:
-    """Counts what the runs of one completion take, and gives each what is left."""
+    """Account of what the runs of one completion take and of what is left for the next."""
 
     def __init__(self, seconds: float, of_group: float) -> None:
         self.spent = 0.0

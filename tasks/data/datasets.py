@@ -191,7 +191,7 @@ class CodeDataset(DatasetTask):
     kind: ClassVar[Literal["math", "code"]] = "code"
 
     def verifier(self) -> Verifier:
-        """Programs run in the sandbox, what they say is compared outside."""
+        """A verifier that runs programs in the sandbox and compares their output outside."""
         from tasks.code.verifier import CodeVerifier
         from tasks.sandbox.job import Limits
 

@@ -1,4 +1,4 @@
-"""Finds problems of a training set that are problems of an evaluation set, by the word sequences that they share."""
+"""Find problems of a training set that are problems of an evaluation set, by the word sequences that they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the rows of public data sets: a known format becomes an `Item`; what has no usable answer is left out."""
+"""Read the rows of public data sets: a known format becomes an `Item`; rows without a usable answer are left out."""
 
 from __future__ import annotations
 

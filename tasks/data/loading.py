@@ -1,4 +1,4 @@
-"""Reads the problems of a data set, from the hub at a fixed revision or from a local file.
+"""Read the problems of a data set, from the hub at a fixed revision or from a local file.
 
 A set that the table does not pin is pinned where it is first used: the commit that it was read at is written to
 `revisions.json` in the cache folder, and later runs on the machine read the same one.

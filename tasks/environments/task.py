@@ -75,7 +75,7 @@ class VerifiersTask(Asking, Finite):
             object.__setattr__(self, "name", self.taskset.rpartition("/")[2].partition("@")[0])
 
     def verifier(self) -> VerifiersVerifier:
-        """Scores in worker processes of the other environment."""
+        """A verifier that scores in worker processes of the other environment."""
         return VerifiersVerifier(self)
 
     def describe(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Decides whether two answers mean the same, with Math-Verify's parser and comparison and SymPy's arithmetic.
+"""Decide whether two answers mean the same, with Math-Verify's parser and comparison and SymPy's arithmetic.
 
 Runs in a worker that may be killed: what stands in an answer decides how long this takes. Nothing here evaluates
 Python that an answer contains. Math-Verify alone would accept `6=5` for 5 and 10⁻²¹ for 10⁻²⁰.

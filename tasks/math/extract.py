@@ -1,4 +1,4 @@
-r"""Finds the one answer in what a model wrote: the last `\boxed{}`, else the "final answer", else the last line.
+r"""Find the one answer in what a model wrote: the last `\boxed{}`, else the "final answer", else the last line.
 
 Linear in the length of the text, so that it may run in the caller's process.
 """

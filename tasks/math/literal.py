@@ -1,4 +1,4 @@
-r"""Compares answers that are plain numbers or words, exactly and without a computer algebra system.
+r"""Compare answers that are plain numbers or words, exactly and without a computer algebra system.
 
 Numbers are integers, decimals, fractions, mixed numbers, scientific notation and digits with a base, with or without
 a unit; words are names, choices, dates and times. What these comparisons decide is final; they evaluate nothing that

@@ -1,4 +1,4 @@
-"""Grades mathematics: takes the one answer a completion commits to and compares it with the gold answer."""
+"""Grade mathematics: take the one answer a completion commits to and compare it with the gold answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OUTCOMES: dict[str, tuple[Outcome, str]] = {
 
 
 class MathVerifier:
-    """Compares strings and numbers at once, and the rest in killable processes; see `tasks.task.Verifier`.
+    """Verifier of mathematics: strings and numbers at once, the rest in killable processes; see `tasks.task.Verifier`.
 
     A prompt's `gold` is its answer as a string: a number, words, or LaTeX.
     """

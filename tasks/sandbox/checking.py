@@ -153,7 +153,7 @@ def _restore(before: Any, after: Any) -> None:
 
 
 class _Tolerant(ast.NodeTransformer):
-    """Makes statements go on after an exception, so that one unknown answer does not hide the calls that follow."""
+    """Make statements go on after an exception, so that one unknown answer does not hide the calls that follow."""
 
     def visit(self, node: ast.AST) -> Any:
         self.generic_visit(node)

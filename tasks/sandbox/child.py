@@ -61,7 +61,7 @@ def run_child(jobs: int, limits: Limits, confinement: Confinement, results: int)
 
 
 class _Meter:
-    """Counts the time of a child: what it uses of processors, and whole windows in which it uses next to none.
+    """Timer of a child: the processor time it uses, and whole windows in which it uses next to none.
 
     A program that sleeps is charged for it; one that waits for a processor gets a little of it in every window.
     """

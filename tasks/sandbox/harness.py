@@ -73,7 +73,7 @@ class _CompileError(Exception):
 
 
 class _Reporter:
-    """Writes lines; holds its own references, so that a patched `json` or `os` does not matter by accident."""
+    """Writer of lines; holds its own references, so that a patched `json` or `os` does not matter by accident."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._write, self._dumps = descriptor, os.write, json.dumps

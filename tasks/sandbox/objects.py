@@ -52,7 +52,7 @@ class Stranger:
 
 
 class Builder:
-    """Makes objects of what `describe_other` wrote.
+    """Make objects of what `describe_other` wrote.
 
     Args:
         namespace: where classes are looked up by name; its functions and builtins are not.

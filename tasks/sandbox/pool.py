@@ -20,7 +20,7 @@ Run = Callable[[Job, Limits], Result]
 
 
 class Pool:
-    """Runs jobs in `workers` fork servers, each owned by one thread; safe to use from several threads.
+    """Pool that runs jobs in `workers` fork servers, each owned by one thread; safe to use from several threads.
 
     A job that loops holds up its own worker and no other. A server starts with the first job that needs it and is
     replaced when it dies; the job it held is tried once more.

@@ -37,7 +37,7 @@ STARTS = 3
 
 
 class GraderActor(Beating):
-    """Grades completions of all tasks of a run; its tasks' own processes do the dangerous part."""
+    """Grader of completions of all tasks of a run; its tasks' own processes do the dangerous part."""
 
     def __init__(self, tasks: Sequence[Any]) -> None:
         super().__init__()
