@@ -132,9 +132,13 @@ def measure(browser: Any, address: str, views: Sequence[str]) -> None:
         shown = page.get_attribute("body", "data-shown")
         before = time.perf_counter()
         page.evaluate("view => { location.hash = view; }", view)
-        page.wait_for_selector(f"body:not([data-shown='{shown}'])")
+        kind = view.split("/")[1] or "overview"  # a refresh of the live page may show the old view once more
+        page.wait_for_selector(f"body[data-view='{kind}']:not([data-shown='{shown}'])")
         shown_in = 1000 * (time.perf_counter() - before)
         times = clicks(page)
+        if not times:
+            print(f"| {view} | {shown_in:.0f} | 0 | – | – | – |", flush=True)
+            continue
         middle = f"{statistics.median(spent for spent, _, _ in times):.0f}"
         slowest, _, slow = max(times)
         _, most, busy = max(times, key=lambda one: one[1])
