@@ -8,6 +8,7 @@ from pathlib import Path
 from scalelab.curves import Options, analyse_all, pool_seeds, read_sources
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.stopping import ERROR, losers
+from scalelab.curves.words import percent
 
 
 def cannot_win(
@@ -68,4 +69,4 @@ def _lost(item: Analysis, others: Sequence[Analysis], at: float | None, recipes:
     leader = max(rivals, key=lambda rival: float(rival.fit.value(at)[0]))
     best, rate = leader.fit.curve.run, float(leader.fit.value(at)[0])
     chance = found[item.fit.curve.run]
-    return f"{task or 'the pass rate'} is best in it with {chance:.1%} ({best} {rate:.3f} at {at:.3g} {unit})"
+    return f"{task or 'the pass rate'} is best in it with {percent(chance)} ({best} {rate:.3f} at {at:.3g} {unit})"
