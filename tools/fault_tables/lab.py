@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -35,6 +36,9 @@ FAULTS = {
     "Cluster.trainer_restarts": 100,
 }
 """Settings of a run that takes faults."""
+
+_RAW = re.compile(r"^(?:\[20\d\d-\d\d-\d\d |\((?:raylet|pid=|\w+ pid=))", re.MULTILINE)
+"""Beginnings of lines that Ray's C++ code writes, or that it prints for others."""
 
 # Command line of a role's processes, as Ray names them.
 ROLES = {
@@ -195,5 +199,6 @@ def _newest_state(root: Path) -> dict[str, Any]:
 
 
 def tracebacks(messages: str) -> int:
-    """Stack traces in what a run said: Python's, and those of aborts."""
-    return sum(messages.count(mark) for mark in ("Traceback (most recent call last)", "*** SIG", "Stack trace:"))
+    """Stack traces and raw lines of Ray's own code in what a run said."""
+    traces = sum(messages.count(mark) for mark in ("Traceback (most recent call last)", "*** SIG", "Stack trace:"))
+    return traces + len(_RAW.findall(messages))
