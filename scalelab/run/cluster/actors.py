@@ -89,7 +89,8 @@ def start_ray(cluster: Cluster, devices: int = 2) -> None:
             log_to_driver=False,
             logging_level="ERROR",
             object_store_memory=512 * 2**20,
-            _system_config={"metrics_report_interval_ms": 600_000},
+            # Ray's head remembers every call of an actor, up to 100,000, for lists that nobody looks at here.
+            _system_config={"metrics_report_interval_ms": 600_000, "task_events_report_interval_ms": 0},
         )
     except Exception as error:  # Ray raises bare Exceptions of many kinds here
         if isinstance(error, OSError):  # a folder, or a port
