@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -78,7 +79,13 @@ class FaultLab:
         command = [sys.executable, "-m", "scalelab", "run", *arguments, *(["--supervise"] if self.supervised else [])]
         self.started = time.time()
         with open(self.messages, "ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+                preexec_fn=_heed_hang_ups,
+            )
 
     def __enter__(self) -> FaultLab:
         """Return the lab; nothing is started yet."""
@@ -170,6 +177,11 @@ class FaultLab:
         assert self.process is not None
         self.process.wait(self.deadline)
         return (self.log.strip().splitlines() or [""])[-1]
+
+
+def _heed_hang_ups() -> None:
+    """Let SIGHUP end the run also where this tool itself was started by `nohup`."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def lost_and_doubled(path: Path) -> tuple[int, int]:
