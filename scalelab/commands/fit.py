@@ -129,7 +129,7 @@ def _print_table(analyses: list[Analysis]) -> None:
     print_table(rows, ["run", "task", *names, "points", "window", "half-budget back-test"])
     if analyses[0].draws:
         print(f"\n[…] {analyses[0].level:.0%} intervals, {analyses[0].intervals_by}.", end=" ")
-        print("Back-test: mean of the second half, as the first half foretold it and as it came.")
+        print("Back-test: mean of the second half, as the first half forecast it and as it came.")
     else:
         print("\nThe paper's method gives neither intervals nor forecasts; the joint one does.")
     for rule in dict.fromkeys(item.fit.window_rule for item in analyses):

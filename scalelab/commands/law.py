@@ -3,7 +3,7 @@
 An axis is a column of the source that is the same in all rows of a run, a number of a run's configuration (`batch`,
 `length`, `generations`, `active` and `parameters`, counted from the model's shape, `share_TASK` of the mixture, or any
 bound number, such as `OptimizerConfig.lr`), or a column of the table that --places names. Axes enter by their
-logarithm, those of --linear (shares) as they are. Every run is left out once, and foretold from the others.
+logarithm, those of --linear (shares) as they are. Every run is left out once, and forecast from the others.
 
 Examples:
   scalelab law runs/axes --axis batch --at 50000 --predict batch=4096
@@ -138,7 +138,7 @@ def _print(
     print_table(rows, ["axis", "A, added", "B, factor", "C_mid, factor"])
     header = ["A", "B", "C_mid", f"at {at:,g} {unit}"]
     if left:
-        print("\nEach run left out and foretold from the others; its own fit in brackets behind:\n")
+        print("\nEach run left out and forecast from the others; its own fit in brackets behind:\n")
         print_table([_left_row(one) for one in left], ["run", *header])
         for one in left:
             if one.alone_on:

@@ -303,11 +303,11 @@ def _reason(mean_K: Array, best_K: Array, pick: int, interval: Interval, compute
     """Reason to make a run next: its forecast beside that of the most promising candidate."""
     low, high = interval
     leader = int(mean_K.argmax())
-    foretold = f"its pass rate at {compute:,g} is foretold as {mean_K[pick]:.3f} [{low:.3f}, {high:.3f}]"
+    forecast = f"its pass rate at {compute:,g} is forecast as {mean_K[pick]:.3f} [{low:.3f}, {high:.3f}]"
     if pick == leader:
-        return f"{foretold}, the highest of all, and it is the best with only {percent(best_K[pick])}"
+        return f"{forecast}, the highest of all, and it is the best with only {percent(best_K[pick])}"
     best = percent(best_K[pick])
-    return f"{foretold}, which may be above the {mean_K[leader]:.3f} of the leader: it is the best with {best}"
+    return f"{forecast}, which may be above the {mean_K[leader]:.3f} of the leader: it is the best with {best}"
 
 
 def _theta_of(law: Law, at: Mapping[str, float], index: int) -> Array:

@@ -57,7 +57,7 @@ class Beliefs:
 
 @dataclass(frozen=True)
 class PlaceForecast:
-    """The curve of a place that the law foretells.
+    """The curve of a place that the law forecasts.
 
     Attributes:
         at: value on every axis.
@@ -76,7 +76,7 @@ class PlaceForecast:
 
 @dataclass(frozen=True)
 class Left:
-    """One place left out, and how the law of the others foretold it.
+    """One place left out, and how the law of the others forecast it.
 
     Attributes:
         name: of its run.
@@ -207,7 +207,7 @@ def law_of(
 
 
 def leave_one_out(law: Law, compute: float, seed: int = 0) -> list[Left]:
-    """Leave out one place at a time, and compare what the law of the others foretells with its own fit.
+    """Leave out one place at a time, and compare what the law of the others forecasts with its own fit.
 
     Args:
         law: of at least three places.
@@ -311,4 +311,4 @@ def _draw_law(theta_MSJ: Array, x_SA: Array, beliefs: Beliefs, rng: np.random.Ge
 def check_compute(compute: float) -> None:
     """Refuse a compute that is not a positive number."""
     if not (np.isfinite(compute) and compute > 0):
-        raise LabError(f"cannot foretell at a compute of {compute:g}: give a positive number")
+        raise LabError(f"cannot forecast at a compute of {compute:g}: give a positive number")

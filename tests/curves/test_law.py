@@ -84,9 +84,9 @@ def test_a_run_that_says_no_more_than_its_prior_has_the_curve_that_the_law_foret
     at = {"batch": 1024.0, "length": 20_000.0, "active": 8e9}
     blank = Place("blank", at, theta_DJ, log_prior_D)
     own = readable(fit_law([*places, blank], ["batch", "length", "active"]).theta_MSJ[:, -1])
-    foretold = readable(fit_law(places, ["batch", "length", "active"]).theta(at))
+    forecast = readable(fit_law(places, ["batch", "length", "active"]).theta(at))
     for column, tolerance in ((1, 0.01), (2, 0.12)):
-        assert np.median(own[:, column]) == pytest.approx(np.median(foretold[:, column]), abs=tolerance)
+        assert np.median(own[:, column]) == pytest.approx(np.median(forecast[:, column]), abs=tolerance)
 
 
 def test_table_1_left_out_one_at_a_time_is_foretold_as_far_as_the_others_tell() -> None:
@@ -137,7 +137,7 @@ def test_a_budget_goes_where_it_may_change_the_choice() -> None:
     found = allocate(law, grid_of(law.places, law.axes), 1e5, 50_000, 16_000)
     assert 1 <= len(found) <= 3
     assert all(one.at["active"] == 17e9 and one.gain > 0 for one in found)
-    assert "foretold as" in found[0].reason
+    assert "forecast as" in found[0].reason
 
 
 @pytest.mark.parametrize(
