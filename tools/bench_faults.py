@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from fault_tables.lab import FaultLab, lost_and_doubled
 from sections import replace_section
 
 from moe.checkpoint.folder import newest, read_state
+from moe.errors import MoeError
 
 BEGIN, END = "<!-- fault table: tools/bench_faults.py -->", "<!-- end of the fault table -->"
 
@@ -132,10 +133,25 @@ def kill_when(lab: FaultLab, pattern: str) -> Callable[[], None]:
     return do
 
 
+def named_rollouts(lab: FaultLab) -> Path | None:
+    """File of rollouts that the newest checkpoint names; None if nothing waits in it."""
+    root = lab.path / "checkpoints"
+    with suppress(MoeError):  # the run has deleted it meanwhile
+        name = read_state(newest(root, contents=False).path)["rollouts"]
+        return root / name if name else None
+    return None
+
+
+def kill_with_rollouts(lab: FaultLab) -> None:
+    """Kill the driver while its newest checkpoint names rollouts."""
+    lab.until(lambda: named_rollouts(lab) is not None, "a checkpoint that names rollouts")
+    send(lab, "driver", signal.SIGKILL)()
+
+
 def damage(lab: FaultLab) -> None:
     """Flip a bit of the rollouts that the newest checkpoint names."""
-    root = lab.path / "checkpoints"
-    file = root / read_state(newest(root).path)["rollouts"]
+    file = named_rollouts(lab)
+    assert file is not None
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
@@ -172,8 +188,8 @@ def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[
         "Ray node (raylet), `kill -STOP`, then `--resume`": lambda: ending(lab, send(lab, "raylet", halt)),
         "Ctrl-C, then `--resume`": lambda: ending(lab, send(lab, "driver", ask)),
         "closed terminal (SIGHUP), then `--resume`": lambda: ending(lab, send(lab, "driver", hang_up)),
-        "Ctrl-C, a damaged `rollouts_*.npz`, then `--resume`": lambda: ending(
-            lab, send(lab, "driver", ask), lambda: damage(lab)
+        "driver, `kill -9`, a damaged `rollouts_*.npz`, then `--resume`": lambda: ending(
+            lab, lambda: kill_with_rollouts(lab), lambda: damage(lab)
         ),
         "Ctrl-C, `checkpoints/` deleted, then `--resume` from the second copy": lambda: ending(
             lab, send(lab, "driver", ask), lambda: shutil.rmtree(lab.path / "checkpoints")

@@ -32,7 +32,7 @@ def address() -> Iterator[str]:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A run that is ended with its test."""
     monkeypatch.setenv("SCALELAB_CACHE", str(tmp_path / "cache"))
-    lab = faults.Lab(tmp_path / "run", tmp_path / "run.log", deadline=400.0)
+    lab = faults.FaultLab(tmp_path / "run", tmp_path / "run.log", deadline=400.0)
     yield lab
     if lab.process is not None:
         lab.process.kill()
