@@ -72,6 +72,7 @@ def test_a_message_is_one_line_whatever_it_quotes(tmp_path: Path, capsys: pytest
 quickly = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.slow
 @quickly
 @given(st.sampled_from(("math", "code")), text_of("id", "gold", "tests", "completion"))
 @example("math", DEEP.encode())

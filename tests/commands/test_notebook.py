@@ -105,6 +105,7 @@ def test_html_shows_names_and_never_obeys_them(tmp_path: Path) -> None:
     assert "<script>" not in runs.fit()._repr_html_()
 
 
+@pytest.mark.slow
 def test_pictures_show_in_a_notebook_and_can_be_saved(fits: Fits, tmp_path: Path) -> None:
     assert "<svg" in fits.plot()._repr_svg_()
     file = fits.runs.select(task="math").plot().save(tmp_path / "points.png")

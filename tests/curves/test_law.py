@@ -161,6 +161,7 @@ def test_fits_without_a_posterior_have_no_law() -> None:
         place_of(replace(item, draws=None), {"batch": 1.0})
 
 
+@pytest.mark.slow
 def test_the_command_reads_axes_of_a_table_and_of_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows, rng = ["run,compute,pass_rate,n,batch"], np.random.default_rng(0)
     for batch in (256, 1024, 4096):

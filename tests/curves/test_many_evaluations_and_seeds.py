@@ -89,6 +89,7 @@ def test_the_curve_of_a_recipe_is_that_of_its_mean_seed_however_many_points_each
     assert fit_curve(item).parameters["A"] == pytest.approx(0.7, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "spread"), [(2, 0.03), (4, 0.0125), (4, 0.03)])
 def test_intervals_of_several_seeds_hold_whatever_their_spread(count: int, spread: float) -> None:
     rng = np.random.default_rng(5)
@@ -100,6 +101,7 @@ def test_intervals_of_several_seeds_hold_whatever_their_spread(count: int, sprea
     assert 0.64 <= np.mean(held) <= 0.96
 
 
+@pytest.mark.slow
 def test_the_spread_of_seeds_is_learnt_however_large() -> None:
     rng = np.random.default_rng(8)
     for spread in (0.01, 0.03, 0.06):

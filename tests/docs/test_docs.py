@@ -21,6 +21,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_dead_link_and_fetches_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
@@ -43,6 +44,7 @@ def test_a_page_beside_the_site_links_to_files_that_are_there(name: str) -> None
     assert not gone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_a_tutorial_shows_is_what_its_commands_print(page: Path) -> None:
     command = [sys.executable, str(ROOT / "tools" / "tutorials.py"), str(page)]

@@ -124,6 +124,7 @@ EDGES = [
 ]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=400)
 @given(st.sampled_from(FIELDS), st.sampled_from(EDGES) | st.text(max_size=20))
 @example("Llama4Text.no_rope_layer_interval", "0")

@@ -57,6 +57,7 @@ def test_in_and_out_is_bit_exact_and_transformers_loads_it(name, tmp_path):
     assert_holds(tmp_path / "theirs", weights)
 
 
+@pytest.mark.slow
 def test_a_trainer_starts_from_what_was_imported_and_its_checkpoint_is_exported(tmp_path):
     weights = write(tmp_path / "in", MIXTRAL, torch.float32)
     import_folder(tmp_path / "in", tmp_path / "step_000000")

@@ -73,6 +73,7 @@ def open_and_send(name: str, folder: Path) -> list[str]:
     return said
 
 
+@pytest.mark.slow
 def test_wandb_offline_holds_numbers_fits_alarms_and_completions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert open_and_send("wandb", folder) == []
@@ -130,6 +131,7 @@ def leveldb_records(content: bytes) -> Iterator[bytes]:
             parts = b""
 
 
+@pytest.mark.slow
 def test_mlflow_holds_numbers_settings_alarms_and_completions_and_a_resumed_run_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +162,7 @@ def test_mlflow_holds_numbers_settings_alarms_and_completions_and_a_resumed_run_
     assert len(rows) == 2 * SAMPLED
 
 
+@pytest.mark.slow
 def test_trackio_holds_numbers_fits_alarms_and_completions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(folder.parent / "trackio"))  # read when the package is imported
     assert open_and_send("trackio", folder) == []

@@ -124,6 +124,7 @@ class World:
         assert max(self.settled.values(), default=1) == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(config=CONFIGS, groups_per_step=st.integers(1, 5), generators=st.integers(1, 3), choices=st.data())
 def test_whatever_happens_nothing_is_stale_lost_or_stuck(

@@ -152,6 +152,7 @@ def test_a_decoding_line_takes_two_loads() -> None:
         decoding_line([(8, 1.0), (8, 2.0)])
 
 
+@pytest.mark.slow
 def test_the_command_prints_both_splits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "scalerl_8b", "--hours", "0.3", "--json", "--gpus", "40"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -82,6 +82,7 @@ HOST = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "gold", [INCREMENT, NESTED, {"kind": "asserts", "code": "for x in range(3): assert f(x) == x + 1"}]

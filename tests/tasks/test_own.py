@@ -175,6 +175,7 @@ def test_a_task_whose_module_is_not_importable_says_so(home, tmp_path, monkeypat
     verifier.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "family", ["countdown", "spell_backward", "letter_counting", "basic_arithmetic", "number_sorting"]
