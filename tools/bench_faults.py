@@ -148,13 +148,25 @@ def kill_with_rollouts(lab: FaultLab) -> None:
     send(lab, "driver", signal.SIGKILL)()
 
 
-def damage(lab: FaultLab) -> None:
-    """Flip a bit of the rollouts that the newest checkpoint names."""
-    file = named_rollouts(lab)
-    assert file is not None
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
+def with_damaged_rollouts(lab: FaultLab) -> float:
+    """Kill the driver, flip a bit of the rollouts that its newest checkpoint names, and resume.
+
+    Returns:
+        Seconds to the next step. By then newer checkpoints have replaced the damaged one, so that the books balance.
+    """
+    damaged: list[Path] = []
+
+    def damage() -> None:
+        file = named_rollouts(lab)
+        assert file is not None
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+        damaged.append(file)
+
+    seconds = ending(lab, lambda: kill_with_rollouts(lab), damage)
+    lab.until(lambda: not damaged[0].exists(), "newer checkpoints in place of the damaged one")
+    return seconds
 
 
 def stop(lab: FaultLab) -> tuple[int, int]:
@@ -188,9 +200,7 @@ def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[
         "Ray node (raylet), `kill -STOP`, then `--resume`": lambda: ending(lab, send(lab, "raylet", halt)),
         "Ctrl-C, then `--resume`": lambda: ending(lab, send(lab, "driver", ask)),
         "closed terminal (SIGHUP), then `--resume`": lambda: ending(lab, send(lab, "driver", hang_up)),
-        "driver, `kill -9`, a damaged `rollouts_*.npz`, then `--resume`": lambda: ending(
-            lab, lambda: kill_with_rollouts(lab), lambda: damage(lab)
-        ),
+        "driver, `kill -9`, a damaged `rollouts_*.npz`, then `--resume`": lambda: with_damaged_rollouts(lab),
         "Ctrl-C, `checkpoints/` deleted, then `--resume` from the second copy": lambda: ending(
             lab, send(lab, "driver", ask), lambda: shutil.rmtree(lab.path / "checkpoints")
         ),
