@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from sections import replace_section
 
 from scalelab.curves import Curve, analyse_all, compare, read_sources
 from scalelab.curves.compare import Comparison
+from scalelab.experiment import read_settings
 from scalelab.report.plots import plot_efficiency, plot_fits
 from scalelab.report.tables import with_interval
 
@@ -66,11 +66,8 @@ def take(sources: Sequence[Path], runs: Path) -> None:
 
 def completions_per_step(run: Path) -> int:
     """Prompts per step times generations per prompt, from the run's configuration."""
-    text = (run / "config.gin").read_text()
-    counts = [
-        re.search(rf"^Recipe\.{name} = (\d+)$", text, re.M) for name in ("prompts_per_step", "generations_per_prompt")
-    ]
-    return int(np.prod([int(found[1]) for found in counts if found]))
+    settings = read_settings(run / "config.gin")
+    return settings["Recipe.prompts_per_step"] * settings["Recipe.generations_per_prompt"]
 
 
 def member_curves(member: Path) -> list[Curve]:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-BINDING = re.compile(r"^([\w./]+) = (.+)$", re.M)
-
-REFERENCE = re.compile(r"@([\w./]+)")
-
-LARGEST = 1_000_000
-"""Characters of a configuration beyond which it is not read; a run's own has a few thousand."""
-
+from scalelab.errors import LabError
 
 MOST_LAYERS = 10_000
 """Layers beyond which a model is not counted: no model has as many."""
@@ -30,10 +22,14 @@ def config_axes(config: Path, tasks: Sequence[str] = ()) -> dict[str, float]:
         config: the run's `config.gin`.
         tasks: names of the run's tasks, in their order.
     """
+    from scalelab.experiment import read_settings  # gin, which fits of tables do without
+
     if not config.is_file():
         return {}
-    bound = dict(BINDING.findall(config.read_text(encoding="utf-8", errors="replace")[:LARGEST]))
-    values = {name: _literal(text) for name, text in bound.items()}
+    try:
+        values = read_settings(config)
+    except LabError:
+        return {}
     found = {
         name: float(value)
         for name, value in values.items()
@@ -44,30 +40,22 @@ def config_axes(config: Path, tasks: Sequence[str] = ()) -> dict[str, float]:
         found |= {"batch": prompts * generations, "generations": generations}
     if "Recipe.max_tokens" in found:
         found["length"] = found["Recipe.max_tokens"]
-    return found | _model_axes(bound, values) | _shares(bound, values, tasks)
+    return found | _model_axes(values) | _shares(values, tasks)
 
 
-def _literal(text: str) -> Any:
-    """The value of a binding; its text where it is a reference or no literal."""
-    try:
-        return ast.literal_eval(text) if len(text) < 1000 else text
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
-
-
-def _model_axes(bound: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, float]:
+def _model_axes(values: Mapping[str, Any]) -> dict[str, float]:
     """Parameters of the model in all, and those that a token uses; nothing where its shape makes no sense."""
     from moe.errors import MoeError
     from moe.model import config as models  # pydantic, which fits of tables do without
     from moe.model.size import parameters
 
-    reference = REFERENCE.match(bound.get("Run.model", ""))
-    family = getattr(models, reference[1].rpartition(".")[2], None) if reference else None
+    name = str(values.get("Run.model", "")).removeprefix("@").removesuffix("()").rpartition(".")[2]
+    family = getattr(models, name, None)
     if not (isinstance(family, type) and issubclass(family, models.DecoderConfig)):
         return {}
     prefix = f"{family.__name__}."
     fields = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
-    fields = {name: value for name, value in fields.items() if not bound[prefix + name].startswith("@")}
+    fields = {name: value for name, value in fields.items() if not (isinstance(value, str) and value.startswith("@"))}
     try:
         model = family(**fields)
         if model.num_hidden_layers > MOST_LAYERS:
@@ -78,11 +66,12 @@ def _model_axes(bound: Mapping[str, str], values: Mapping[str, Any]) -> dict[str
         return {}
 
 
-def _shares(bound: Mapping[str, str], values: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, float]:
+def _shares(values: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, float]:
     """Share of each task among the prompts drawn; without weights all are drawn alike."""
-    count = len(REFERENCE.findall(bound.get("Run.tasks", "")))
-    if not count or len(tasks) != count:
+    bound = values.get("Run.tasks")
+    if not isinstance(bound, tuple) or not bound or len(bound) != len(tasks):
         return {}
+    count = len(tasks)
     weights = values.get("Run.task_weights")
     if weights is None:
         weights = (1.0,) * count
