@@ -108,7 +108,7 @@ class Effects:
 
 
 @dataclass(frozen=True)
-class Runs:
+class RunEstimates:
     """One number of every run of one task.
 
     Attributes:
@@ -125,7 +125,7 @@ class Runs:
     seed_X: np.ndarray
     recipes: tuple[str, ...]
 
-    def scaled(self, unit: float) -> Runs:
+    def scaled(self, unit: float) -> RunEstimates:
         """The numbers in units of `unit`."""
         return replace(self, value_X=self.value_X / unit, error_X=self.error_X / unit)
 
@@ -164,7 +164,7 @@ def quantities(draws: Draws, item: Analysis | None, at: float) -> tuple[Array, A
     return rate_M, draws.theta_MP[:, 1], draws.theta_MP[:, 2]
 
 
-def runs_of(recipes: Sequence[str], seeds: Sequence[SeedDraws], quantity: int) -> Runs:
+def runs_of(recipes: Sequence[str], seeds: Sequence[SeedDraws], quantity: int) -> RunEstimates:
     """One number of every run: median, and the standard deviation that the middle of its draws agrees with."""
     names = [name for found in seeds for name, *_ in found]
     paired = {name: index for index, name in enumerate(dict.fromkeys(names)) if name and names.count(name) > 1}
@@ -174,7 +174,7 @@ def runs_of(recipes: Sequence[str], seeds: Sequence[SeedDraws], quantity: int) -
         for name, *drawn in found
     ]
     ends = np.array([ends for _, _, ends in rows])
-    return Runs(
+    return RunEstimates(
         value_X=ends[:, 1],
         error_X=np.maximum((ends[:, 2] - ends[:, 0]) / 2.563, 1e-6),  # 80 % of a normal are 2.563 deviations wide
         recipe_X=np.array([at for at, _, _ in rows]),
@@ -194,11 +194,11 @@ class _Grid:
 
 
 def recipe_effects(
-    runs: Runs,
+    runs: RunEstimates,
     scales: Scales = RATE,
     *,
     spread: float | None = None,
-    borrowed: Sequence[Runs] = (),
+    borrowed: Sequence[RunEstimates] = (),
     pooled: bool = True,
     size: int = 4000,
     seed: int = 0,
@@ -239,7 +239,7 @@ def recipe_effects(
     )
 
 
-def _grid(runs: Runs, scales: Scales, spread: float | None, pooled: bool) -> _Grid:
+def _grid(runs: RunEstimates, scales: Scales, spread: float | None, pooled: bool) -> _Grid:
     own = np.geomspace(0.001, 0.2, 12) if spread is None else np.array([max(spread, 1e-9)])
     labels, counts = np.unique(runs.seed_X[runs.seed_X >= 0], return_counts=True)
     paired = len(labels) > 0 and counts.max() > 1
@@ -266,7 +266,7 @@ def _grid(runs: Runs, scales: Scales, spread: float | None, pooled: bool) -> _Gr
     return _Grid(own_T, shared_T, recipes_T, log_T)
 
 
-def _given_sizes(runs: Runs, grid: _Grid) -> tuple[Array, Array, Array]:
+def _given_sizes(runs: RunEstimates, grid: _Grid) -> tuple[Array, Array, Array]:
     """Mean `[T, R]`, covariance `[T, R, R]` of the recipes given the sizes; log probability `[T]` of the runs."""
     same_XX = (runs.seed_X[:, None] == runs.seed_X) & (runs.seed_X[:, None] >= 0)
     noise_TXX = (
@@ -314,7 +314,9 @@ class ManyStudies:
 
     def __init__(self, mean_MR: Array, squares_M: Array, seeds: int, error: float, spread: float | None = None) -> None:
         recipes = mean_MR.shape[1]
-        alone = Runs(np.zeros(1), np.ones(1), np.zeros(1, int), -np.ones(1, int), tuple(map(str, range(recipes))))
+        alone = RunEstimates(
+            np.zeros(1), np.ones(1), np.zeros(1, int), -np.ones(1, int), tuple(map(str, range(recipes)))
+        )
         grid = _grid(alone, RATE, spread, pooled=True)
         variance_T = grid.own_T**2 + error**2
         noise_TRR = np.eye(recipes) * variance_T[:, None, None] / seeds
@@ -342,7 +344,7 @@ class ManyStudies:
         return (weight_TM * above_TM).sum(0) / weight_TM.sum(0)
 
 
-def _spread_evidence(runs: Runs, grid: _Grid) -> Array:
+def _spread_evidence(runs: RunEstimates, grid: _Grid) -> Array:
     """Log probability `[T]` of other runs by the spread between theirs; nothing else of them counts."""
     alone = _grid(runs, RATE, None, pooled=False)
     _, _, log_T = _given_sizes(runs, alone)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalelab.curves.analysis import Analysis
-from scalelab.curves.hierarchy import RATE, Runs, quantities, recipe_effects
+from scalelab.curves.hierarchy import RATE, RunEstimates, quantities, recipe_effects
 from scalelab.errors import LabError
 
 ERROR = 0.05
@@ -47,7 +47,7 @@ def chances_to_be_best(analyses: Sequence[Analysis], at: float) -> dict[str, flo
     ends = np.array([np.quantile(quantities(item.curve_draws(), item, at)[0], [0.1, 0.5, 0.9]) for item in analyses])
     side = np.maximum(ends[:, 2] - ends[:, 1], ends[:, 1] - ends[:, 0]) / 1.2816
     alone = np.full(len(names), -1)
-    runs = Runs(ends[:, 1], np.maximum(side, 1e-6), np.arange(len(names)), alone, names)
+    runs = RunEstimates(ends[:, 1], np.maximum(side, 1e-6), np.arange(len(names)), alone, names)
     return recipe_effects(runs, RATE, spread=0.0, size=DRAWS).best()
 
 

@@ -10,7 +10,7 @@ import pytest
 from scalelab.curves import analyse, compare, curve, fit_curve, sharing_test
 from scalelab.curves.compare import efficiency, tie_groups
 from scalelab.curves.forecast import crossing
-from scalelab.curves.hierarchy import Runs, recipe_effects
+from scalelab.curves.hierarchy import RunEstimates, recipe_effects
 from scalelab.curves.sharing import fit_together
 from scalelab.curves.words import percent
 from scalelab.errors import LabError
@@ -161,7 +161,7 @@ def simulated_runs(rng, recipes_, seeds, own, shared, apart, error=0.006):
         truth[:, None] + shared * rng.standard_normal(seeds) + rng.normal(0, np.hypot(own, error), (recipes_, seeds))
     )
     count = recipes_ * seeds
-    runs = Runs(
+    runs = RunEstimates(
         values.ravel(),
         np.full(count, error),
         np.repeat(np.arange(recipes_), seeds),
@@ -204,8 +204,8 @@ def test_pairing_by_seed_sees_what_the_seeds_hide() -> None:
     for _ in range(25):
         runs, _ = simulated_runs(rng, 2, 4, 0.003, 0.04, 0.0, error=0.003)
         better = np.where(runs.recipe_X == 1, 0.02, 0.0)
-        runs = Runs(runs.value_X + better, runs.error_X, runs.recipe_X, runs.seed_X, runs.recipes)
-        alone = Runs(runs.value_X, runs.error_X, runs.recipe_X, np.full(8, -1), runs.recipes)
+        runs = RunEstimates(runs.value_X + better, runs.error_X, runs.recipe_X, runs.seed_X, runs.recipes)
+        alone = RunEstimates(runs.value_X, runs.error_X, runs.recipe_X, np.full(8, -1), runs.recipes)
         paired.append(recipe_effects(runs, size=800).above("1", "0"))
         unpaired.append(recipe_effects(alone, size=800).above("1", "0"))
     assert np.median(paired) > 0.85
@@ -217,7 +217,7 @@ def test_effects_agree_with_dense_bayes_by_sampling() -> None:
     fast = recipe_effects(runs, spread=0.01, pooled=False)
     slow_mean = [runs.value_X[runs.recipe_X == at].mean() for at in range(2)]
     np.testing.assert_allclose(np.median(fast.draws_MR, axis=0), slow_mean, atol=0.012)
-    unshared = Runs(runs.value_X, runs.error_X, runs.recipe_X, np.full(6, -1), runs.recipes)
+    unshared = RunEstimates(runs.value_X, runs.error_X, runs.recipe_X, np.full(6, -1), runs.recipes)
     exact = recipe_effects(unshared, spread=0.01, pooled=False, size=20_000)
     np.testing.assert_allclose(exact.draws_MR.mean(0), slow_mean, atol=5e-4)
     np.testing.assert_allclose(exact.draws_MR.std(0), np.hypot(0.01, 0.006) / np.sqrt(3), rtol=0.03)
@@ -245,7 +245,7 @@ def test_a_seed_without_a_curve_is_named_in_the_notes() -> None:
 
 
 def test_probabilities_from_draws_are_never_said_to_be_certain() -> None:
-    runs = Runs(np.array([0.2, 0.9]), np.full(2, 1e-4), np.arange(2), -np.ones(2, int), ("low", "high"))
+    runs = RunEstimates(np.array([0.2, 0.9]), np.full(2, 1e-4), np.arange(2), -np.ones(2, int), ("low", "high"))
     effects = recipe_effects(runs, spread=1e-4)
     assert 0 < effects.above("low", "high") < 0.001
     assert [percent(chance) for chance in (0.0, 0.004, 0.5, 0.996, 1.0)] == ["<1%", "<1%", "50%", ">99%", ">99%"]

@@ -12,7 +12,7 @@ from scalelab.cli import main
 from scalelab.curves import Curve, Options, analyse, compare, curve, fit_curve
 from scalelab.curves.data import binomial_stderr
 from scalelab.curves.design import Plan, power, run_error, seeds_for, smallest_difference
-from scalelab.curves.hierarchy import Runs, recipe_effects
+from scalelab.curves.hierarchy import RunEstimates, recipe_effects
 from tests.helpers.curve_points import rate
 
 
@@ -51,7 +51,7 @@ def test_the_power_is_that_of_the_hierarchical_model_on_simulated_runs() -> None
         ahead = []
         for _ in range(150):
             value_X = 0.6 + difference * recipe_X + rng.normal(0, np.hypot(0.0125, error.actual), 6)
-            runs = Runs(value_X, np.full(6, error.stated), recipe_X, alone_X, ("base", "better"))
+            runs = RunEstimates(value_X, np.full(6, error.stated), recipe_X, alone_X, ("base", "better"))
             ahead.append(recipe_effects(runs, size=1500).above("better", "base") >= 0.9)
         assert power(plan, difference) == pytest.approx(np.mean(ahead), abs=0.12)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalelab.curves import Analysis, Options, analyse, curve
-from scalelab.curves.hierarchy import RATE, Runs, recipe_effects
+from scalelab.curves.hierarchy import RATE, RunEstimates, recipe_effects
 from scalelab.curves.stopping import chances_to_be_best, losers
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate
@@ -57,7 +57,7 @@ def test_over_many_looks_the_best_is_ended_no_more_often_than_stated(recipes: in
         total, looks = np.zeros(recipes), 0
         for looks in range(1, 9):
             total += true + rng.normal(0, 0.03, recipes)
-            seen = Runs(
+            seen = RunEstimates(
                 total / looks,
                 np.full(recipes, 0.03 / np.sqrt(looks)),
                 np.arange(recipes),

@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 SHARED = {
     "Trainer": "the port of the loop, and the trainer in moe that two worlds put behind it",
     "Journal": "the port of the loop, and what writes the lines",
-    "Runs": "of a notebook, a public name; of a hierarchical fit, the numbers of its runs",
 }
 """Names that stand for two classes, and why."""
 
