@@ -291,7 +291,8 @@ def full_disk(folder: Path, times: int, deadline: float, only: str) -> Iterator[
         for _ in range(times):
             lab.warm()
             with open(filler, "wb") as file:
-                while free := shutil.disk_usage(disk).free:
+                ends = time.monotonic() + deadline
+                while (free := shutil.disk_usage(disk).free) and time.monotonic() < ends:
                     with suppress(OSError):  # the run has written since
                         os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, free)
             print(f"  last line: {lab.ended()}", flush=True)

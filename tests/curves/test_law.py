@@ -235,6 +235,14 @@ def test_a_configuration_that_makes_no_sense_gives_no_axis_and_no_error(line: st
     assert missing not in found
 
 
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.gin").write_text("Recipe.max_tokens = (((((\n")
+    notes: list[str] = []
+    assert config_axes(tmp_path / "config.gin", ["math"], notes) == {}
+    assert len(notes) == 1
+    assert "gives no axes" in notes[0]
+
+
 def test_the_command_takes_the_mixture_from_run_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     for share in (1.0, 3.0, 9.0):

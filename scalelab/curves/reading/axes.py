@@ -12,7 +12,7 @@ MOST_LAYERS = 10_000
 """Layers beyond which a model is not counted: no model has as many."""
 
 
-def config_axes(config: Path, tasks: Sequence[str] = ()) -> dict[str, float]:
+def config_axes(config: Path, tasks: Sequence[str] = (), notes: list[str] | None = None) -> dict[str, float]:
     """Numbers that a run's configuration binds, and the paper's axes by the names they have there (ScaleRL §5).
 
     Besides `batch`, `length` and `generations` these are `active` and `parameters`, counted from the model's shape, and
@@ -21,6 +21,7 @@ def config_axes(config: Path, tasks: Sequence[str] = ()) -> dict[str, float]:
     Args:
         config: the run's `config.gin`.
         tasks: names of the run's tasks, in their order.
+        notes: takes the reason why a configuration gives no numbers.
     """
     from scalelab.experiment import read_settings  # gin, which fits of tables do without
 
@@ -28,7 +29,9 @@ def config_axes(config: Path, tasks: Sequence[str] = ()) -> dict[str, float]:
         return {}
     try:
         values = read_settings(config)
-    except LabError:
+    except LabError as error:
+        if notes is not None:
+            notes.append(f"its configuration gives no axes: {error}")
         return {}
     found = {
         name: float(value)

@@ -293,8 +293,10 @@ def _read_run_folder(path: Path) -> Table:
     rows = list(_latest(rows))
     facts["recipe"] = _recipe(path / "config.gin")
     held_out = facts.get("held_out")
-    facts["places"] = config_axes(path / "config.gin", list(held_out) if isinstance(held_out, dict) else [])
-    return Table(path, _all_columns(rows), rows, path.resolve().name, facts, notes)
+    tasks = list(held_out) if isinstance(held_out, dict) else []
+    unread: list[str] = []
+    facts["places"] = config_axes(path / "config.gin", tasks, unread)
+    return Table(path, _all_columns(rows), rows, path.resolve().name, facts, (*notes, *unread))
 
 
 def _recipe(config: Path) -> str:
