@@ -4,7 +4,8 @@ A ties within 0.02 (--tie margin, the paper's rule) or where intervals overlap (
 baseline. The verdict on each run against it is about the pass rate at the largest compute that all runs have spent, or
 at --at: "ahead" and "behind" from a probability of 90 % on, else "cannot tell". The spread between runs of one recipe
 is learnt from all that have several seeds; recipes that share seeds are compared within them; and all differences are
-drawn towards none, as many looks ask for. Run folders that differ in their seed alone are pooled.
+drawn towards none, as many looks ask for. "Compute to R" is what a run needs for a pass rate (--reach), as a multiple
+of what the baseline needs. Run folders that differ in their seed alone are pooled.
 
 Example:  scalelab compare runs/scalerl runs/no_fp32_head --at 16000 --plot efficiency.png
 """
@@ -12,6 +13,7 @@ Example:  scalelab compare runs/scalerl runs/no_fp32_head --at 16000 --plot effi
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--margin", type=float, default=0.02, metavar="D", help="margin of --tie margin (default 0.02)")
     parser.add_argument(
         "--at", type=float, action=Once, metavar="C", help="compute at which win probabilities are taken"
+    )
+    parser.add_argument(
+        "--reach",
+        type=float,
+        action=Once,
+        metavar="R",
+        help="pass rate to which compute is counted (default: the middle of the highest start and the lowest end)",
     )
     parser.add_argument(
         "--seed-spread",
@@ -79,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
         tie=args.tie,
         margin=args.margin,
         at=args.at,
+        reach=args.reach,
         run_spread=args.seed_spread,
         spread_from=pilots,
     )
@@ -91,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
             {
                 "tasks": {one.task: [entry_summary(entry) for entry in one.entries] for one in comparisons},
                 "at": {one.task: one.at for one in comparisons},
+                "reach": {one.task: one.reach for one in comparisons},
                 "crossings": {one.task: [vars(item) for item in one.crossings] for one in comparisons},
                 "notes": {one.task: list(one.notes) for one in comparisons},
                 "spread": {
@@ -124,6 +135,15 @@ def print_comparisons(comparisons: list[Comparison], baseline: str, pooled: list
 def _gap(entry: Entry, other: str) -> tuple[float, tuple[float, float]]:
     found = entry.differences[other]
     return found.median, found.interval
+
+
+def _times(entry: Entry, other: str) -> str:
+    """Compute to reach the pass rate in question, as a multiple of another run's."""
+    from scalelab.report.tables import with_interval
+
+    found = entry.differences[other]
+    low, high = found.log_reach_interval
+    return "×" + with_interval(math.exp(found.log_reach), (math.exp(low), math.exp(high)))
 
 
 def _verdict(entry: Entry, other: str) -> str:
@@ -160,6 +180,7 @@ def _print_comparison(one: Comparison, baseline: str) -> None:
                 with_interval(fit.parameters["C_mid"], found["C_mid"]),
                 with_interval(*entry.rate),
                 "" if entry is reference else with_interval(*_gap(entry, reference.run)),
+                "" if entry is reference else _times(entry, reference.run),
                 "" if entry is reference else _verdict(entry, reference.run),
             ]
         )
@@ -178,6 +199,7 @@ def _print_comparison(one: Comparison, baseline: str) -> None:
             "C_mid",
             at,
             gap,
+            f"compute to {one.reach:.2f}",
             "verdict",
         ],
     )

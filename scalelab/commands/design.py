@@ -3,16 +3,19 @@
 SOURCE: pilot runs, or the runs of a sweep that is over. The spread between seeds, the curve and the number of
 evaluations and seeds are then taken from them; without any, give --seed-spread. More evaluations shrink the error of
 one run only; more seeds shrink what seeds differ by as well. The power is that of `scalelab compare` on such runs: they
-are simulated, fitted and judged as it does.
+are simulated, fitted and judged as it does. With --of B or C_mid a difference is a share (0.2 for 20 %), and
+--seed-spread the standard deviation of the logarithm.
 
 Examples:
   scalelab design --seed-spread 0.0125 --difference 0.02
   scalelab design runs/recipes --task math --difference 0.02 --recipes 9
+  scalelab design runs/recipes --of C_mid --difference 0.2
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +25,9 @@ from scalelab.errors import LabError
 
 if TYPE_CHECKING:
     from scalelab.curves.design import Plan
+    from scalelab.curves.estimates import Quantity
+
+OF: dict[str, Quantity] = {"value": "value", "A": "A", "B": "log_B", "C_mid": "log_C_mid"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help="pilot runs, several seeds of each")
     add_reading_arguments(parser)
     parser.add_argument("--difference", type=float, default=0.02, metavar="D", help="to be told (default 0.02)")
-    parser.add_argument("--of", default="value", choices=("value", "A"), help="of the pass rate at the end, or of A")
+    parser.add_argument("--of", default="value", choices=tuple(OF), help="of the pass rate at the end, A, B or C_mid")
     parser.add_argument("--power", type=float, default=0.8, metavar="P", help="chance to find it (default 0.8)")
     parser.add_argument("--certainty", type=float, default=0.9, metavar="P", help="to call one ahead (default 0.9)")
     parser.add_argument("--seed-spread", type=float, metavar="S", help="standard deviation between runs of one recipe")
@@ -46,39 +52,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the power of each design."""
-    from scalelab.curves.design import designs, seeds_for
+    from scalelab.curves.design import designs, run_error, seeds_for
     from scalelab.curves.words import percent
 
     for name in ("power", "certainty"):
         if not 0.5 < getattr(args, name) < 1:
             raise LabError(f"a {name} of {getattr(args, name):g} makes no sense: give one between 0.5 and 1")
     if not 0 < args.difference < 1:
-        raise LabError(f"a difference of {args.difference:g} makes no sense: give one of pass rates, such as 0.02")
+        raise LabError(
+            f"a difference of {args.difference:g} makes no sense: give one of pass rates, such as 0.02, or a share of "
+            "B or C_mid, such as 0.2"
+        )
+    share = args.of in ("B", "C_mid")
+    difference = math.log1p(args.difference) if share else args.difference
     answers = []
     for task, plan in _plans(args).items():
-        found = designs(plan, args.difference, args.seeds, args.evaluations, args.certainty)
-        needed = seeds_for(replace(plan, evaluations=args.evaluations[0]), args.difference, args.power, args.certainty)
+        found = designs(plan, difference, args.seeds, args.evaluations, args.certainty)
+        needed = seeds_for(replace(plan, evaluations=args.evaluations[0]), difference, args.power, args.certainty)
+        smallest = [least if least is None or not share else math.expm1(least) for _, _, least in found]
         if args.json:
-            rows = [vars(one) | {"power": chance, "smallest_difference": least} for one, chance, least in found]
+            rows = [
+                vars(one) | {"power": chance, "smallest_difference": least, "unfitted": run_error(one).unfitted}
+                for (one, chance, _), least in zip(found, smallest)
+            ]
             answers.append({"task": task, "difference": args.difference, "seeds_needed": needed, "designs": rows})
             continue
         what = f"{args.difference:g} in {args.of}, seeds spread by {plan.spread:.3g}, {plan.recipes} recipes"
         print(f"{task or 'all'}: {what}")
+        none = "none below a factor of 10" if share else "none below 0.5"
         print_table(
             [
-                [
-                    str(one.seeds),
-                    str(one.evaluations),
-                    percent(chance),
-                    "none below 0.5" if least is None else f"{least:.3f}",
-                ]
-                for one, chance, least in found
+                [str(one.seeds), str(one.evaluations), percent(chance), none if least is None else f"{least:.3f}"]
+                for (one, chance, _), least in zip(found, smallest)
             ],
             ["seeds of each", "evaluations", f"finds {args.difference:g}", "smallest found with 80 %"],
         )
         count = f"{needed} seeds of each recipe" if needed else "more than 100 seeds of each recipe"
         told = "which is told the spread" if plan.known else "which learns the spread from these seeds"
-        print(f"It takes {count} to find it with {args.power:.0%} by scalelab compare, {told}.\n")
+        print(f"It takes {count} to find it with {args.power:.0%} by scalelab compare, {told}.")
+        for points, lost in sorted({one.evaluations: run_error(one).unfitted for one, _, _ in found}.items()):
+            if lost:
+                print(f"Of the runs simulated with {points} evaluations {lost:.0%} carried no fit, and do not count.")
+        print()
     if args.json:
         print_json({"tasks": answers})
     return 0
@@ -91,7 +106,8 @@ def _plans(args: argparse.Namespace) -> dict[str, Plan]:
     from scalelab.curves import analyse_all, compare, pool_seeds, read_sources
     from scalelab.curves.design import Plan
 
-    given = {name: getattr(args, name) for name in ("prompts", "samples", "recipes", "of", "known")}
+    given = {name: getattr(args, name) for name in ("prompts", "samples", "recipes", "known")}
+    given["of"] = OF[args.of]
     if args.drift is not None:
         given["drift"] = args.drift
     if args.budget is not None:
@@ -109,7 +125,8 @@ def _plans(args: argparse.Namespace) -> dict[str, Plan]:
     if not analyses:
         raise LabError("none of the pilot runs carries a fit: give --seed-spread instead of them")
     plans = {}
-    for one in compare(analyses, run_spread=args.seed_spread):
+    known = args.seed_spread if args.of in ("value", "A") else None
+    for one in compare(analyses, run_spread=known):
         if not one.measured:
             raise LabError("the pilot runs have one seed each, which says nothing of their spread: give --seed-spread")
         fit = one.entries[0].analysis.fit
@@ -117,5 +134,6 @@ def _plans(args: argparse.Namespace) -> dict[str, Plan]:
         given["budget"] = args.budget or fit.window[1] / C_mid
         if args.drift is None:
             given["drift"] = float(np.median([entry.analysis.curve_draws().drift_M.mean() for entry in one.entries]))
-        plans[one.task] = Plan(spread=one.spread[0], R0=R0, A=min(max(A, R0 + 0.01), 1.0), B=B, **given)
+        spread = one.spreads[OF[args.of]] if args.seed_spread is None else args.seed_spread
+        plans[one.task] = Plan(spread=spread, R0=R0, A=min(max(A, R0 + 0.01), 1.0), B=B, **given)
     return plans

@@ -4,27 +4,25 @@ A recipe is judged by its runs, and runs of one recipe differ: the paper's three
 from all recipes that have several seeds, over all tasks; recipes that share their seeds are compared within them
 (`hierarchy`). Where no recipe has several seeds, a belief about the spread takes the place of a measurement, and the
 verdict says up to which spread it would stand.
-
-Axes: `_M` draws, `_C` points of compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from scalelab.curves.analysis import MARGIN, Analysis
 from scalelab.curves.data import same_unit
-from scalelab.curves.fitting.intervals import Interval, around, equal_tailed
-from scalelab.curves.fitting.joint import Fit
-from scalelab.curves.fitting.models import SIGMOID, Array, value
-from scalelab.curves.fitting.problem import make_problem, minimise
+from scalelab.curves.efficiency import at_common_A
+from scalelab.curves.estimates import Quantity, Question, RunDraws, runs_of, seed_draws
+from scalelab.curves.fitting.intervals import Interval, equal_tailed
+from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.forecast import Crossing, crossings
-from scalelab.curves.hierarchy import LOG_B, RATE, Effects, SeedDraws, recipe_effects, runs_of, seed_draws
+from scalelab.curves.hierarchy import Effects, recipe_effects, scales_of
 from scalelab.curves.words import percent
 from scalelab.errors import LabError
 
@@ -52,6 +50,10 @@ class Difference:
         A_probability: that the first has the higher asymptote.
         log_B: median of the difference of ln B.
         log_B_interval: of that difference.
+        log_C_mid: median of the difference of ln C_mid.
+        log_C_mid_interval: of that difference.
+        log_reach: median of the difference of the logarithms of the compute to reach `Comparison.reach`.
+        log_reach_interval: of that difference.
     """
 
     median: float
@@ -64,6 +66,10 @@ class Difference:
     A_probability: float
     log_B: float
     log_B_interval: Interval
+    log_C_mid: float
+    log_C_mid_interval: Interval
+    log_reach: float
+    log_reach_interval: Interval
 
 
 @dataclass(frozen=True)
@@ -107,21 +113,25 @@ class Comparison:
     Attributes:
         task: the task.
         at: compute at which `rate` and `beats` are taken.
+        reach: pass rate to which compute is counted.
         entries: the runs, by rank.
         crossings: of every pair.
         notes: what the reader should know.
         spread: standard deviation between runs of one recipe, what runs of one seed share left out: median, interval.
         shared: standard deviation of what runs of one seed share: median and interval; None where no seeds are shared.
+        spreads: standard deviation between runs of one recipe, for every number that is compared: its median.
         measured: whether any recipe has several seeds, so that the spread was measured.
     """
 
     task: str
     at: float
+    reach: float
     entries: tuple[Entry, ...]
     crossings: tuple[Crossing, ...]
     notes: tuple[str, ...]
     spread: tuple[float, Interval] = (float("nan"), (float("nan"), float("nan")))
     shared: tuple[float, Interval] | None = None
+    spreads: dict[Quantity, float] = field(default_factory=dict)
     measured: bool = False
 
 
@@ -131,6 +141,7 @@ def compare(
     tie: TieRule = "margin",
     margin: float = MARGIN,
     at: float | None = None,
+    reach: float | None = None,
     run_spread: float | None = None,
     spread_from: Sequence[Analysis] = (),
 ) -> list[Comparison]:
@@ -141,6 +152,7 @@ def compare(
         tie: what makes two A the same: they are within `margin`, or their intervals overlap.
         margin: see `tie`.
         at: compute at which win probabilities are taken; None takes the largest that every run has spent.
+        reach: pass rate to which compute is counted; None takes the middle of the highest start and the lowest end.
         run_spread: standard deviation of A between runs of one recipe, where it is known; None learns it.
         spread_from: other runs of the same kind, with several seeds, to learn the spread from.
 
@@ -153,6 +165,8 @@ def compare(
         raise LabError(f"a margin of {margin:g} makes no sense: give a difference of pass rates from 0 on")
     if at is not None and not (np.isfinite(at) and at > 0):
         raise LabError(f"cannot compare at a compute of {at:g}: give a positive number")
+    if reach is not None and not 0 < reach < 1:
+        raise LabError(f"a pass rate of {reach:g} cannot be reached: give one between 0 and 1")
     if run_spread is not None and not (np.isfinite(run_spread) and 0 <= run_spread < 1):
         raise LabError(f"a seed spread of {run_spread:g} makes no sense: give a standard deviation of pass rates")
     if any(item.draws is None or item.fit.model is not SIGMOID for item in analyses):
@@ -160,33 +174,44 @@ def compare(
     same_unit([item.fit.curve for item in analyses])
     tasks = list(dict.fromkeys(item.fit.curve.task for item in analyses))
     by_task = {task: [item for item in analyses if item.fit.curve.task == task] for task in tasks}
-    common = {task: min(item.fit.window[1] for item in found) if at is None else at for task, found in by_task.items()}
-    drawn = {task: [seed_draws(item, common[task]) for item in found] for task, found in by_task.items()}
+    asked = {task: question(found, at, reach) for task, found in by_task.items()}
+    drawn = {task: [seed_draws(item, asked[task]) for item in found] for task, found in by_task.items()}
     seeds = {task: [draws for draws, _ in found] for task, found in drawn.items()}
-    from_pilots = [seed_draws(item, item.fit.window[1]) for item in spread_from]
+    from_pilots = [seed_draws(item, question([item], None, reach)) for item in spread_from]
     pilots, of_pilots = [draws for draws, _ in from_pilots], [line for _, lines in from_pilots for line in lines]
     found = []
     for task in tasks:
-        one = _compare_task(task, by_task[task], seeds, pilots, tie, margin, common[task], run_spread)
+        one = _compare_task(task, by_task[task], seeds, pilots, tie, margin, asked[task], run_spread)
         left_out = [line for _, lines in drawn[task] for line in lines] + of_pilots
         found.append(replace(one, notes=(*one.notes, *left_out)))
     return found
 
 
+def question(analyses: Sequence[Analysis], at: float | None, reach: float | None) -> Question:
+    """Where the runs of one task are compared; see `compare` for what None takes."""
+    at = min(item.fit.window[1] for item in analyses) if at is None else at
+    if reach is None:
+        start = max(item.fit.parameters["R0"] for item in analyses)
+        end = min(float(item.fit.value(item.fit.window[1])[0]) for item in analyses)
+        reach = 0.5 * (start + end)
+    return Question(at, reach)
+
+
 def _compare_task(
     task: str,
     analyses: Sequence[Analysis],
-    seeds: dict[str, list[SeedDraws]],
-    pilots: list[SeedDraws],
+    seeds: dict[str, list[list[RunDraws]]],
+    pilots: list[list[RunDraws]],
     tie: TieRule,
     margin: float,
-    at: float,
+    asked: Question,
     spread: float | None,
 ) -> Comparison:
+    at = asked.at
     ranked: list[Entry] = []
     for group in tie_groups(analyses, tie, margin):
         common = float(np.mean([item.fit.parameters["A"] for item in group]))
-        refits = [_at_common_A(item, common) for item in group]
+        refits = [at_common_A(item, common) for item in group]
         for position in sorted(range(len(group)), key=lambda index: -refits[index][0]):
             others = tuple(item.fit.curve.run for item in group if item is not group[position])
             B, interval = refits[position]
@@ -196,7 +221,7 @@ def _compare_task(
         key: [found for found in members if len(found) > 1] for key, members in {**seeds, "": pilots}.items() if members
     }
 
-    def effects(quantity: int, pooled: bool = True) -> Effects:
+    def effects(quantity: Quantity, pooled: bool = True) -> Effects:
         elsewhere = [
             runs_of([str(index) for index in range(len(members))], members, quantity)
             for key, members in several.items()
@@ -204,22 +229,21 @@ def _compare_task(
         ]
         return recipe_effects(
             runs_of(names, seeds[task], quantity),
-            LOG_B if quantity == 2 else RATE,
-            spread=spread if quantity < 2 else None,
+            scales_of(quantity),
+            spread=spread if quantity in ("value", "A") else None,
             borrowed=elsewhere,
             pooled=pooled,
         )
 
-    rates, asymptotes, exponents, alone = effects(0), effects(1), effects(2), effects(0, pooled=False)
-    level, best = analyses[0].level, rates.best()
+    found = {quantity: effects(quantity) for quantity in get_args(Quantity)}
+    rates, alone, level = found["value"], effects("value", pooled=False), analyses[0].level
+    best = rates.best()
     entries = tuple(
         replace(
             entry,
             rate=_rate(entry, alone, at, level),
             differences={
-                other.run: _difference(entry.run, other.run, rates, asymptotes, exponents, level)
-                for other in ranked
-                if other is not entry
+                other.run: _difference(entry.run, other.run, found, level) for other in ranked if other is not entry
             },
             best=best[entry.run],
         )
@@ -233,11 +257,13 @@ def _compare_task(
     return Comparison(
         task=task,
         at=float(at),
+        reach=float(asked.reach),
         entries=entries,
         crossings=crossings([entry.analysis for entry in ranked]),
         notes=_notes(entries, rates, at, spread, measured),
         spread=(float(np.median(rates.spread_M)), equal_tailed(rates.spread_M, level)),
         shared=(float(np.median(shared_M)), equal_tailed(shared_M, level)) if shared_M.any() else None,
+        spreads={quantity: float(np.median(one.spread_M)) for quantity, one in found.items()},
         measured=measured,
     )
 
@@ -250,24 +276,29 @@ def _rate(entry: Entry, alone: Effects, at: float, level: float) -> tuple[float,
     return middle, (min(low, middle), max(high, middle))
 
 
-def _difference(
-    first: str, second: str, rates: Effects, asymptotes: Effects, exponents: Effects, level: float
-) -> Difference:
-    gap_M, A_M, B_M = (effects.difference(first, second) for effects in (rates, asymptotes, exponents))
+def _difference(first: str, second: str, effects: Mapping[Quantity, Effects], level: float) -> Difference:
+    rates, asymptotes = effects["value"], effects["A"]
+    gaps = {quantity: one.difference(first, second) for quantity, one in effects.items()}
+    middle = {quantity: float(np.median(gap_M)) for quantity, gap_M in gaps.items()}
+    interval = {quantity: equal_tailed(gap_M, level) for quantity, gap_M in gaps.items()}
     # the mean of both orders, so that the two add up to one
     above = 0.5 * (rates.above(first, second) + 1 - rates.above(second, first))
     verdict: Verdict = "ahead" if above >= SURE else "behind" if above <= 1 - SURE else "cannot tell"
     return Difference(
-        median=float(np.median(gap_M)),
-        interval=equal_tailed(gap_M, level),
+        median=middle["value"],
+        interval=interval["value"],
         probability=above,
         verdict=verdict,
         holds_to_spread=rates.certain_up_to(first, second, SURE),
-        A=float(np.median(A_M)),
-        A_interval=equal_tailed(A_M, level),
+        A=middle["A"],
+        A_interval=interval["A"],
         A_probability=0.5 * (asymptotes.above(first, second) + 1 - asymptotes.above(second, first)),
-        log_B=float(np.median(B_M)),
-        log_B_interval=equal_tailed(B_M, level),
+        log_B=middle["log_B"],
+        log_B_interval=interval["log_B"],
+        log_C_mid=middle["log_C_mid"],
+        log_C_mid_interval=interval["log_C_mid"],
+        log_reach=middle["log_reach"],
+        log_reach_interval=interval["log_reach"],
     )
 
 
@@ -314,54 +345,6 @@ def _ties(best: Analysis, other: Analysis, tie: TieRule, margin: float) -> bool:
     if tie == "margin":
         return best.fit.parameters["A"] - other.fit.parameters["A"] <= margin
     return other.intervals["A"][1] >= best.intervals["A"][0]
-
-
-def refit_at(fit: Fit, A: float, rate_MN: Array | None = None) -> Array:
-    """Parameter vectors `[M, P]` of the curve refitted with A held, to its own points or to other pass rates."""
-    problem, _ = make_problem(fit.curve, SIGMOID, fit.fixed_r0, fit.prior)
-    lower_P, upper_P = problem.lower_P.copy(), problem.upper_P.copy()
-    lower_P[1] = upper_P[1] = A
-    rate_MN = fit.curve.pass_rate_N[None] if rate_MN is None else rate_MN
-    sigma_N = fit.sigma_N / np.sqrt(fit.weight_N)
-    solution = minimise(
-        lambda theta_BP, at_B: problem.residuals(theta_BP, rate_MN[at_B], sigma_N),
-        np.repeat(fit.theta_P[None], len(rate_MN), axis=0),
-        lower_P,
-        upper_P,
-        tolerance=1e-6,
-    )
-    return solution.theta_BP
-
-
-def _at_common_A(item: Analysis, A: float) -> tuple[float, Interval]:
-    """B with A held, and its interval: draws of the curve, seen at the points, are refitted with that A."""
-    fit = item.fit
-    B = float(np.exp(refit_at(fit, A)[0, 2]))
-    draws = item.curve_draws()
-    chosen_M = np.linspace(0, len(draws) - 1, min(len(draws), 500)).astype(int)
-    u_N = make_problem(fit.curve, SIGMOID, fit.fixed_r0, fit.prior)[0].u_N
-    rate_MN = value(SIGMOID, draws.theta_MP[chosen_M], u_N)
-    return B, around(np.exp(refit_at(fit, A, rate_MN)[:, 2]), B, item.level)
-
-
-def efficiency(fit: Fit, A: float | None = None) -> tuple[Array, Array, Array]:
-    """The linearised curve F(R) = C_mid^B / ((A − R0)/(R − R0) − 1) = C^B (ScaleRL A.5).
-
-    Against compute, both logarithmic, it is a straight line of slope B.
-
-    Args:
-        fit: a sigmoid fit.
-        A: common asymptote to refit at; None keeps the fit's own.
-
-    Returns:
-        Compute and F of the points that lie between R0 and A, and the fitted line C^B at those points.
-    """
-    theta_P = fit.theta_P if A is None else refit_at(fit, A)[0]
-    R0, asymptote, B, C_mid = SIGMOID.readable(theta_P, fit.log_reference)
-    rate_N, compute_N = fit.curve.pass_rate_N, fit.curve.compute_N
-    inside_N = (rate_N > R0) & (rate_N < asymptote) & (compute_N > 0)
-    F_N = C_mid**B / ((asymptote - R0) / (rate_N[inside_N] - R0) - 1)
-    return compute_N[inside_N], F_N, compute_N[inside_N] ** B
 
 
 def entry_summary(entry: Entry) -> dict[str, Any]:

@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
 from scalelab.curves.data import binomial_stderr, curve
+from scalelab.curves.estimates import Quantity, Question, run_draws, runs_of
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.joint import FitError, fit_curve
 from scalelab.curves.fitting.models import SIGMOID, Array, log_compute, value
 from scalelab.curves.fitting.noise import drift_kernel
 from scalelab.curves.fitting.posterior import posterior
-from scalelab.curves.hierarchy import ManyStudies, quantities, runs_of
+from scalelab.curves.hierarchy import ManyStudies, scales_of
 from scalelab.curves.law import Law, check_compute
 from scalelab.curves.places import Place, rates, readable
 from scalelab.curves.words import percent
@@ -48,7 +48,7 @@ class Plan:
     """Plan of runs, evaluations and prompts.
 
     Attributes:
-        spread: standard deviation between runs of one recipe, what paired seeds share left out.
+        spread: standard deviation between runs of one recipe, what paired seeds share left out; of `of`.
         seeds: runs of each recipe.
         evaluations: of each run, evenly over its budget.
         prompts: held-out prompts of each evaluation.
@@ -59,7 +59,7 @@ class Plan:
         B: exponent.
         budget: of each run, in units of C_mid.
         recipes: how many are compared with a baseline, the baseline among them.
-        of: what is compared: the pass rate at the end of the budget, or A.
+        of: what is compared: the pass rate at the end of the budget, A, or the logarithm of B or of C_mid.
         known: `compare` is told the spread (`--seed-spread`) instead of learning it.
     """
 
@@ -74,7 +74,7 @@ class Plan:
     B: float = 1.8
     budget: float = 4.0
     recipes: int = 2
-    of: Literal["value", "A"] = "value"
+    of: Quantity = "value"
     known: bool = False
 
     def __post_init__(self) -> None:
@@ -82,7 +82,10 @@ class Plan:
             if getattr(self, name) < least:
                 raise LabError(f"{getattr(self, name)} {name} make no design: give at least {least}")
         if not 0 <= self.spread < 1:
-            raise LabError(f"a seed spread of {self.spread:g} makes no sense: give a standard deviation of pass rates")
+            raise LabError(
+                f"a seed spread of {self.spread:g} makes no sense: give a standard deviation of pass rates, or of "
+                "logarithms where B or C_mid is compared"
+            )
         if not 0 <= self.drift < 1:
             raise LabError(f"a drift of {self.drift:g} makes no sense: give a standard deviation of pass rates")
         if not 0 <= self.R0 < self.A <= 1:
@@ -98,10 +101,12 @@ class RunError:
     Attributes:
         actual: standard deviation of the estimates about their mean over simulated runs.
         stated: standard error that the fits state: the median.
+        unfitted: share of the simulated runs that carry no fit.
     """
 
     actual: float
     stated: float
+    unfitted: float
 
 
 def run_error(plan: Plan) -> RunError:
@@ -122,6 +127,7 @@ def _run_error(plan: Plan) -> RunError:
     kernel_NN = drift_kernel(compute_N, DRIFT_LENGTH, plan.budget)
     root_NN = plan.drift * np.linalg.cholesky(kernel_NN + 1e-10 * np.eye(len(clean_N)))
     total, found = plan.prompts * plan.samples, []
+    asked = Question(plan.budget, 0.5 * (plan.R0 + float(clean_N[-1])))
     for _ in range(RUNS):
         rate_N = np.clip(clean_N + root_NN @ rng.standard_normal(len(clean_N)), 0, 1)
         measured_N = rng.binomial(total, rate_N) / total
@@ -131,11 +137,11 @@ def _run_error(plan: Plan) -> RunError:
         except FitError:
             continue
         draws = posterior(fit, fit.prior, size=1500, quick=True)
-        found.append(("", *quantities(draws, None, plan.budget)))
+        found.append(run_draws("", draws, None, asked))
     if len(found) < RUNS / 2:
         raise LabError("most runs of such a plan carry no fit: plan more evaluations, more prompts or a larger budget")
-    runs = runs_of(["simulated"], [found], 1 if plan.of == "A" else 0)
-    return RunError(float(runs.value_X.std()), float(np.median(runs.error_X)))
+    runs = runs_of(["simulated"], [found], plan.of)
+    return RunError(float(runs.value_X.std()), float(np.median(runs.error_X)), 1 - len(found) / RUNS)
 
 
 def studies(plan: Plan) -> ManyStudies:
@@ -145,20 +151,25 @@ def studies(plan: Plan) -> ManyStudies:
     mean_MR = between / np.sqrt(plan.seeds) * rng.standard_normal((STUDIES, plan.recipes))
     spare = plan.recipes * (plan.seeds - 1)
     squares_M = between**2 * rng.chisquare(spare, STUDIES) if spare else np.zeros(STUDIES)
-    return ManyStudies(mean_MR, squares_M, plan.seeds, error.stated, plan.spread if plan.known else None)
+    known = plan.spread if plan.known else None
+    return ManyStudies(mean_MR, squares_M, plan.seeds, error.stated, known, scales_of(plan.of))
 
 
 def power(plan: Plan, difference: float, certainty: float = 0.9) -> float:
     """Probability that `compare` calls the better of two recipes ahead with this certainty.
 
-    The difference is that of one recipe to the baseline; all further recipes of the plan are like the baseline.
+    The difference is that of one recipe to the baseline, in the units of `Plan.of`; all further recipes of the plan are
+    like the baseline.
     """
     return float((studies(plan).above(difference) >= certainty).mean())
 
 
 def smallest_difference(plan: Plan, wanted: float = 0.8, certainty: float = 0.9) -> float | None:
-    """The difference that is found with the wanted power, by bisection; None where none below one half is."""
-    drawn, low, high = studies(plan), 0.0, 0.5
+    """The difference that is found with the wanted power, by bisection; None where none is.
+
+    It is looked for up to a half, and up to a factor of 10 in B and C_mid.
+    """
+    drawn, low, high = studies(plan), 0.0, 0.5 if plan.of in ("value", "A") else float(np.log(10))
     if (drawn.above(high) >= certainty).mean() < wanted:
         return None
     for _ in range(20):

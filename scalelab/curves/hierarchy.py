@@ -1,6 +1,6 @@
 """Differences between recipes, from runs that differ by their seeds as well.
 
-What run s of recipe r comes to (its pass rate at some compute, its A, its ln B) is taken to be
+What run s of recipe r comes to (its pass rate at some compute, its A, its ln B, …) is taken to be
 
     y[r, s] = m[r] + p[s] + q[r, s] + e[r, s]
 
@@ -16,15 +16,13 @@ Axes: `_X` runs, `_R` recipes, `_S` seeds, `_T` grid cells, `_M` draws.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from scalelab.curves.analysis import Analysis
-from scalelab.curves.fitting.joint import FitError, fit_curve
+from scalelab.curves.estimates import Quantity, RunEstimates
 from scalelab.curves.fitting.models import Array
-from scalelab.curves.fitting.posterior import Draws, posterior
 
 BORROWED = 0.5
 """Weight of what other tasks say about the spread between seeds (a power prior, Ibrahim & Chen 2000)."""
@@ -59,8 +57,14 @@ For two recipes it is zero: probabilities are then right as often as they say, a
 RATE = Scales()
 """Scales of the spread between runs, for pass rates and A."""
 
-LOG_B = Scales(unit=8.0)
-"""Scales of the spread of ln B: 0.02 in A goes with about 0.16 in ln B, as in the simulations of docs/curves.md."""
+LOGARITHM = Scales(unit=8.0)
+"""Scales of the spread of ln B and of logarithms of compute: 0.02 in A goes with about 0.16 in ln B, as in the
+simulations of docs/curves.md."""
+
+
+def scales_of(quantity: Quantity) -> Scales:
+    """Beliefs about the sizes of effects on one quantity."""
+    return RATE if quantity in ("value", "A") else LOGARITHM
 
 
 @dataclass(frozen=True)
@@ -105,82 +109,6 @@ class Effects:
         row = self.given_spread[:, self.recipes.index(first), self.recipes.index(second)]
         sure = np.flatnonzero(np.maximum(row, 1 - row) >= probability)
         return float(self.spread_grid[sure[-1]]) if sure.size else None
-
-
-@dataclass(frozen=True)
-class RunEstimates:
-    """One number of every run of one task.
-
-    Attributes:
-        value_X: the estimate.
-        error_X: its standard error.
-        recipe_X: index of the recipe.
-        seed_X: index of the seed; runs of one index share what seeds share, −1 for a run that shares it with none.
-        recipes: names of the recipes.
-    """
-
-    value_X: Array
-    error_X: Array
-    recipe_X: np.ndarray
-    seed_X: np.ndarray
-    recipes: tuple[str, ...]
-
-    def scaled(self, unit: float) -> RunEstimates:
-        """The numbers in units of `unit`."""
-        return replace(self, value_X=self.value_X / unit, error_X=self.error_X / unit)
-
-
-SeedDraws = list[tuple[str, Array, Array, Array]]
-"""Of every seed of a recipe: its name, and draws of its pass rate at the common compute, of A and of ln B."""
-
-
-def seed_draws(item: Analysis, at: float) -> tuple[SeedDraws, list[str]]:
-    """Draws of every seed's own curve, and a line for each seed that was left out because its points carry no curve.
-
-    Where none does, the curve of all seeds together counts as one run.
-    """
-    curve = item.fit.curve
-    if len(curve.seeds) == 1:
-        return [(curve.seeds[0], *quantities(item.curve_draws(), item, at))], []
-    found, left_out = [], []
-    for index, name in enumerate(curve.seeds):
-        try:
-            fit = fit_curve(curve.select(curve.seed_N == index), since=0, prior=item.fit.prior, r0=item.fit.fixed_r0)
-        except FitError as reason:
-            left_out.append(f"seed {name} of {curve.run} is left out of the comparison: {reason}")
-            continue
-        found.append((name, *quantities(posterior(fit, fit.prior, size=1500, quick=True), None, at)))
-    if not found:
-        left_out.append(f"{curve.run} counts as one run: none of its seeds carries a curve by itself")
-        found.append(("", *quantities(item.curve_draws(), item, at)))
-    return found, left_out
-
-
-def quantities(draws: Draws, item: Analysis | None, at: float) -> tuple[Array, Array, Array]:
-    """Pass rate at some compute, A and ln B; beyond the points other shapes count as well."""
-    rate_M = draws.value([at])[:, 0]
-    if item is not None and item.shapes is not None and at > 1.05 * item.fit.window[1]:
-        rate_M = item.shapes.value([at])[:, 0]
-    return rate_M, draws.theta_MP[:, 1], draws.theta_MP[:, 2]
-
-
-def runs_of(recipes: Sequence[str], seeds: Sequence[SeedDraws], quantity: int) -> RunEstimates:
-    """One number of every run: median, and the standard deviation that the middle of its draws agrees with."""
-    names = [name for found in seeds for name, *_ in found]
-    paired = {name: index for index, name in enumerate(dict.fromkeys(names)) if name and names.count(name) > 1}
-    rows = [
-        (at, paired.get(name, -1), np.quantile(drawn[quantity], [0.1, 0.5, 0.9]))
-        for at, found in enumerate(seeds)
-        for name, *drawn in found
-    ]
-    ends = np.array([ends for _, _, ends in rows])
-    return RunEstimates(
-        value_X=ends[:, 1],
-        error_X=np.maximum((ends[:, 2] - ends[:, 0]) / 2.563, 1e-6),  # 80 % of a normal are 2.563 deviations wide
-        recipe_X=np.array([at for at, _, _ in rows]),
-        seed_X=np.array([seed for _, seed, _ in rows]),
-        recipes=tuple(recipes),
-    )
 
 
 @dataclass(frozen=True)
@@ -310,14 +238,25 @@ class ManyStudies:
         seeds: runs of each recipe.
         error: standard error of each run's number.
         spread: standard deviation between runs of one recipe, where it is known; None learns it.
+        scales: beliefs about the sizes of effects.
     """
 
-    def __init__(self, mean_MR: Array, squares_M: Array, seeds: int, error: float, spread: float | None = None) -> None:
-        recipes = mean_MR.shape[1]
+    def __init__(
+        self,
+        mean_MR: Array,
+        squares_M: Array,
+        seeds: int,
+        error: float,
+        spread: float | None = None,
+        scales: Scales = RATE,
+    ) -> None:
+        recipes, self._unit = mean_MR.shape[1], scales.unit
+        mean_MR, squares_M, error = mean_MR / scales.unit, squares_M / scales.unit**2, error / scales.unit
+        spread = None if spread is None else spread / scales.unit
         alone = RunEstimates(
             np.zeros(1), np.ones(1), np.zeros(1, int), -np.ones(1, int), tuple(map(str, range(recipes)))
         )
-        grid = _grid(alone, RATE, spread, pooled=True)
+        grid = _grid(alone, scales, spread, pooled=True)
         variance_T = grid.own_T**2 + error**2
         noise_TRR = np.eye(recipes) * variance_T[:, None, None] / seeds
         gain_TRR, cov_TRR, inverse_TRR, log_volume_T = _regression(noise_TRR, grid, np.arange(recipes), recipes)
@@ -338,6 +277,7 @@ class ManyStudies:
         """Probability `[M]` that recipe 1 is above recipe 0, had its runs all come out higher by `difference`."""
         from scipy.special import ndtr
 
+        difference /= self._unit
         log_TM = self._fixed_TM - difference * self._linear_TM - 0.5 * difference**2 * self._square_T1
         weight_TM = np.exp(log_TM - log_TM.max(0))
         above_TM = ndtr((self._gap_TM + difference * self._shift_T1) / self._width_T1)

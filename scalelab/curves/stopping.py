@@ -20,7 +20,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalelab.curves.analysis import Analysis
-from scalelab.curves.hierarchy import RATE, RunEstimates, quantities, recipe_effects
+from scalelab.curves.estimates import RunEstimates, value_draws
+from scalelab.curves.hierarchy import RATE, recipe_effects
 from scalelab.errors import LabError
 
 ERROR = 0.05
@@ -44,7 +45,7 @@ def chances_to_be_best(analyses: Sequence[Analysis], at: float) -> dict[str, flo
         at: the compute; forecasts beyond the points allow for other shapes than the sigmoid.
     """
     names = tuple(item.fit.curve.run for item in analyses)
-    ends = np.array([np.quantile(quantities(item.curve_draws(), item, at)[0], [0.1, 0.5, 0.9]) for item in analyses])
+    ends = np.array([np.quantile(value_draws(item.curve_draws(), item, at), [0.1, 0.5, 0.9]) for item in analyses])
     side = np.maximum(ends[:, 2] - ends[:, 1], ends[:, 1] - ends[:, 0]) / 1.2816
     alone = np.full(len(names), -1)
     runs = RunEstimates(ends[:, 1], np.maximum(side, 1e-6), np.arange(len(names)), alone, names)

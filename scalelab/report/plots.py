@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from scalelab.curves import Analysis, Curve, Fit
-from scalelab.curves.compare import Comparison, efficiency
+from scalelab.curves.compare import Comparison
 from scalelab.curves.data import same_unit
+from scalelab.curves.efficiency import efficiency
 from scalelab.curves.forecast import band
 from scalelab.errors import LabError
 from scalelab.view.palette import MARKERS, codes

@@ -24,7 +24,8 @@ from scalelab.curves import (
     read_sources,
     sharing_test,
 )
-from scalelab.curves.compare import Comparison, Entry, efficiency, entry_summary
+from scalelab.curves.compare import Comparison, Entry, entry_summary
+from scalelab.curves.efficiency import efficiency
 from scalelab.errors import LabError
 from scalelab.view.cache import Kept, key_of
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from scalelab.curves import analyse, compare, curve, fit_curve, sharing_test
-from scalelab.curves.compare import efficiency, tie_groups
+from scalelab.curves.compare import question, tie_groups
+from scalelab.curves.efficiency import efficiency
+from scalelab.curves.estimates import LONGEST, RunEstimates, run_draws
 from scalelab.curves.forecast import crossing
-from scalelab.curves.hierarchy import RunEstimates, recipe_effects
+from scalelab.curves.hierarchy import recipe_effects
 from scalelab.curves.sharing import fit_together
 from scalelab.curves.words import percent
 from scalelab.errors import LabError
@@ -33,6 +35,51 @@ def recipes():
         analyse(make("lower", seed=3, A=0.5, B=2.0, C_mid=0.12)),
         analyse(make("late", seed=4, A=0.8, B=1.6, C_mid=0.5)),
     ]
+
+
+@cache
+def slower_by_half():
+    """Two recipes that differ in C_mid alone, by a factor of 1.5; three seeds of each, and the seeds shared."""
+    return compare(
+        [
+            analyse(
+                curve(
+                    np.tile(COMPUTE, 3),
+                    np.concatenate([make(seed=10 * at + s, A=0.65, B=1.8, C_mid=C_mid).pass_rate_N for s in range(3)]),
+                    np.full(93, 0.004),
+                    seed=np.repeat(np.arange(3), 31).tolist(),
+                    run=run,
+                )
+            )
+            for at, (run, C_mid) in enumerate((("base", 0.12), ("slow", 0.18)))
+        ]
+    )[0]
+
+
+def test_differences_of_the_midpoint_and_of_the_compute_to_a_pass_rate_are_those_of_the_curves() -> None:
+    slow = next(entry for entry in slower_by_half().entries if entry.run == "slow")
+    found = slow.differences["base"]
+    for median, (low, high) in (
+        (found.log_C_mid, found.log_C_mid_interval),
+        (found.log_reach, found.log_reach_interval),
+    ):
+        assert low < np.log(1.5) < high
+        assert median == pytest.approx(np.log(1.5), abs=0.15)
+        assert low > 0
+
+
+def test_the_compute_to_a_pass_rate_is_where_the_curve_has_it() -> None:
+    item = recipes()[0]
+    asked = question([item], None, None)
+    R0, A, B, C_mid = item.fit.parameters.values()
+    assert asked.reach == pytest.approx(0.5 * (R0 + float(item.fit.value(1.0)[0])))
+    fine = np.geomspace(1e-3, 1, 200_000)
+    slow = float(fine[np.argmax(rate(fine, R0, A, B, C_mid) >= asked.reach)])
+    drawn = run_draws("", item.curve_draws(), item, asked)
+    assert float(np.exp(np.median(drawn.log_reach))) == pytest.approx(slow, rel=0.05)
+    for beyond, factor in ((0.999, LONGEST), (0.001, 1 / LONGEST)):
+        never = run_draws("", item.curve_draws(), item, question([item], None, beyond))
+        assert np.exp(never.log_reach) == pytest.approx(np.full(len(never.log_reach), factor))
 
 
 def test_shared_and_separate_b_are_told_apart() -> None:

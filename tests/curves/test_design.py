@@ -12,7 +12,9 @@ from scalelab.cli import main
 from scalelab.curves import Curve, Options, analyse, compare, curve, fit_curve
 from scalelab.curves.data import binomial_stderr
 from scalelab.curves.design import Plan, power, run_error, seeds_for, smallest_difference
-from scalelab.curves.hierarchy import RunEstimates, recipe_effects
+from scalelab.curves.estimates import Quantity, RunEstimates
+from scalelab.curves.fitting.joint import FitError
+from scalelab.curves.hierarchy import LOGARITHM, recipe_effects
 from tests.helpers.curve_points import rate
 
 
@@ -56,6 +58,44 @@ def test_the_power_is_that_of_the_hierarchical_model_on_simulated_runs() -> None
         assert power(plan, difference) == pytest.approx(np.mean(ahead), abs=0.12)
 
 
+@pytest.mark.parametrize("of", ["log_B", "log_C_mid"])
+def test_the_error_of_a_run_in_exponent_and_midpoint_is_that_of_refits(of: Quantity) -> None:
+    plan = Plan(spread=0.1, evaluations=25, prompts=1000, samples=4, of=of)
+    rng, found = np.random.default_rng(0), []
+    for _ in range(60):
+        parameters = fit_curve(simulated(replace(plan, spread=0.0), rng, 1)).parameters
+        found.append(np.log(parameters["B" if of == "log_B" else "C_mid"]))
+    assert run_error(plan).actual == pytest.approx(np.std(found), rel=0.35)
+    assert run_error(plan).stated == pytest.approx(np.std(found), rel=0.5)
+
+
+@pytest.mark.parametrize("of", ["log_B", "log_C_mid"])
+def test_the_power_to_find_a_factor_is_that_of_the_hierarchical_model(of: Quantity) -> None:
+    plan, rng = Plan(spread=0.1, seeds=4, of=of), np.random.default_rng(1)
+    error = run_error(plan)
+    recipe_X, alone_X = np.repeat([0, 1], 4), -np.ones(8, int)
+    for difference in (0.0, 0.2):
+        ahead = []
+        for _ in range(150):
+            value_X = difference * recipe_X + rng.normal(0, np.hypot(0.1, error.actual), 8)
+            runs = RunEstimates(value_X, np.full(8, error.stated), recipe_X, alone_X, ("base", "better"))
+            ahead.append(recipe_effects(runs, LOGARITHM, size=1500).above("better", "base") >= 0.9)
+        assert power(plan, difference) == pytest.approx(np.mean(ahead), abs=0.12)
+
+
+def test_runs_that_carry_no_fit_are_counted() -> None:
+    assert run_error(Plan(spread=0.0)).unfitted == 0
+    poor = Plan(spread=0.0, evaluations=8, prompts=250, samples=1, budget=1.5)
+    rng, none = np.random.default_rng(5), 0
+    for _ in range(60):
+        try:
+            fit_curve(simulated(poor, rng, 1))
+        except FitError:
+            none += 1
+    assert none > 0
+    assert run_error(poor).unfitted == pytest.approx(none / 60, abs=0.25)
+
+
 @pytest.mark.timeout(300)
 def test_the_power_is_what_compare_then_finds() -> None:
     rng, options = np.random.default_rng(2), Options(checks=False, shapes=False)
@@ -96,6 +136,13 @@ def test_the_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str])
     assert main(["design", "--seed-spread", "0.0125", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["tasks"][0]["seeds_needed"] == seeds_for(Plan(spread=0.0125), 0.02)
+    assert main(["design", "--seed-spread", "0.1", "--of", "C_mid", "--difference", "0.2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    plan = Plan(spread=0.1, of="log_C_mid")
+    assert found["tasks"][0]["seeds_needed"] == seeds_for(plan, float(np.log(1.2)))
+    assert found["tasks"][0]["designs"][-1]["smallest_difference"] == pytest.approx(
+        np.expm1(smallest_difference(replace(plan, seeds=8, evaluations=75)) or 0)
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalelab.curves import Analysis, Options, analyse, curve
-from scalelab.curves.hierarchy import RATE, RunEstimates, recipe_effects
+from scalelab.curves.estimates import RunEstimates
+from scalelab.curves.hierarchy import RATE, recipe_effects
 from scalelab.curves.stopping import chances_to_be_best, losers
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate
