@@ -188,7 +188,7 @@ def compare(
 
 
 def question(analyses: Sequence[Analysis], at: float | None, reach: float | None) -> Question:
-    """Where the runs of one task are compared; see `compare` for what None takes."""
+    """Compute and pass rate at which the runs of one task are compared; `compare` says what None takes."""
     at = min(item.fit.window[1] for item in analyses) if at is None else at
     if reach is None:
         start = max(item.fit.parameters["R0"] for item in analyses)

@@ -46,7 +46,7 @@ class RunDraws:
 
 @dataclass(frozen=True)
 class Question:
-    """Where curves are compared.
+    """Compute and pass rate at which curves are compared.
 
     Attributes:
         at: compute at which pass rates are taken.
