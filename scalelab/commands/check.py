@@ -1,6 +1,7 @@
-"""Every step once, every group in one step, compute that never falls, evaluations whole and in agreement with their
-completions, checkpoints as they were written. The exit code is 1 if anything is wrong. A run that still goes on can be
-checked, too.
+"""Check a run by its files: every step is there once, every group belongs to one step, compute never falls,
+evaluations are whole and agree with their completions, and checkpoints are as they were written.
+
+The exit code is 1 if anything is wrong. You can check a run while it goes on.
 
 Example:  scalelab check runs/quickstart
 """

@@ -1,11 +1,12 @@
-"""Ranks runs per task: by A, and where A ties by B at the common A (ScaleRL §3.2).
+"""Rank runs per task: by A, and where A ties by B at the common A (ScaleRL §3.2).
 
 A ties within 0.02 (--tie margin, the paper's rule) or where intervals overlap (--tie overlap). The first SOURCE is the
 baseline. The verdict on each run against it is about the pass rate at the largest compute that all runs have spent, or
 at --at: "ahead" and "behind" from a probability of 90 % on, else "cannot tell". The spread between runs of one recipe
-is learnt from all that have several seeds; recipes that share seeds are compared within them; and all differences are
-drawn towards none, as many looks ask for. "Compute to R" is what a run needs for a pass rate (--reach), as a multiple
-of what the baseline needs. Run folders that differ in their seed alone are pooled.
+is estimated from all recipes that have several seeds. Recipes that share seeds are compared seed by seed. All
+differences are shrunk towards zero, because the largest of many is too large by chance. "Compute to R" is what a run
+needs for a pass rate (--reach), as a multiple of what the baseline needs. Run folders that differ in their seed alone
+are pooled.
 
 Example:  scalelab compare runs/scalerl runs/no_fp32_head --at 16000 --plot efficiency.png
 """
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_source_arguments(parser)
-    parser.add_argument("--tie", default="margin", choices=("margin", "overlap"), help="what makes two A the same")
+    parser.add_argument("--tie", default="margin", choices=("margin", "overlap"), help="rule by which two A are equal")
     parser.add_argument("--margin", type=float, default=0.02, metavar="D", help="margin of --tie margin (default 0.02)")
     parser.add_argument(
         "--at", type=float, action=Once, metavar="C", help="compute at which win probabilities are taken"
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed-spread",
         type=float,
         metavar="S",
-        help="standard deviation between runs of one recipe, where it is known (default: learnt from all seeds)",
+        help="standard deviation between runs of one recipe, if it is known (default: estimated from all seeds)",
     )
     parser.add_argument(
         "--spread-from",
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="SOURCE",
-        help="runs of the same kind with several seeds, to learn the spread from",
+        help="runs of the same kind with several seeds, to estimate the spread from",
     )
     add_fit_arguments(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="efficiency plot F(R) = C^B: .png, .svg or .pdf")

@@ -1,4 +1,4 @@
-"""Prints a script that completes subcommands, options, experiments and files at the Tab key.
+"""Print a script that completes subcommands, options, experiments and files at the Tab key.
 
 Examples:
   scalelab completion bash > ~/.local/share/bash-completion/completions/scalelab

@@ -15,7 +15,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that name the sources."""
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="run folders, folders of runs, or files")
     add_reading_arguments(parser)
-    parser.add_argument("--pool", metavar="NAME", help="take the sources for seeds of one run with this name")
+    parser.add_argument("--pool", metavar="NAME", help="treat the sources as seeds of one run with this name")
 
 
 def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +61,8 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("posterior", "profile", "block", "parametric"),
         help="posterior (default), profile likelihood, block or parametric bootstrap",
     )
-    parser.add_argument("--sigmoid-only", action="store_true", help="let no other shape widen forecasts and A")
-    parser.add_argument("--no-prior", action="store_true", help="let the points speak alone, however few")
+    parser.add_argument("--sigmoid-only", action="store_true", help="do not widen intervals by other shapes of curve")
+    parser.add_argument("--no-prior", action="store_true", help="fit the points without a prior")
 
 
 def read_curves(args: argparse.Namespace) -> list[Curve]:

@@ -1,10 +1,10 @@
-"""Number of seeds and evaluations needed to tell two recipes apart, and the smallest difference a plan can detect.
+"""Find how many seeds and evaluations tell two recipes apart, and the smallest difference that a plan can detect.
 
 SOURCE: pilot runs, or the runs of a sweep that is over. The spread between seeds, the curve and the number of
-evaluations and seeds are then taken from them; without any, give --seed-spread. More evaluations shrink the error of
-one run only; more seeds shrink what seeds differ by as well. The power is that of `scalelab compare` on such runs: they
-are simulated, fitted and judged as it does. With --of B or C_mid a difference is a share (0.2 for 20 %), and
---seed-spread the standard deviation of the logarithm.
+evaluations and seeds are then taken from them. Without SOURCE, give --seed-spread. More evaluations shrink the error of
+one run only; more seeds also shrink the error that comes from the spread between seeds. The power is that of
+`scalelab compare`: such runs are simulated, fitted and judged as it does. With --of B or C_mid a difference is a share
+(0.2 for 20 %), and --seed-spread the standard deviation of the logarithm.
 
 Examples:
   scalelab design --seed-spread 0.0125 --difference 0.02
@@ -34,19 +34,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help="pilot runs, several seeds of each")
     add_reading_arguments(parser)
-    parser.add_argument("--difference", type=float, default=0.02, metavar="D", help="to be told (default 0.02)")
-    parser.add_argument("--of", default="value", choices=tuple(OF), help="of the pass rate at the end, A, B or C_mid")
-    parser.add_argument("--power", type=float, default=0.8, metavar="P", help="chance to find it (default 0.8)")
-    parser.add_argument("--certainty", type=float, default=0.9, metavar="P", help="to call one ahead (default 0.9)")
+    parser.add_argument(
+        "--difference", type=float, default=0.02, metavar="D", help="difference to detect (default 0.02)"
+    )
+    parser.add_argument(
+        "--of", default="value", choices=tuple(OF), help="what differs: the pass rate at the end (value), A, B or C_mid"
+    )
+    parser.add_argument("--power", type=float, default=0.8, metavar="P", help="probability to detect it (default 0.8)")
+    parser.add_argument(
+        "--certainty", type=float, default=0.9, metavar="P", help="least to call a run ahead (default 0.9)"
+    )
     parser.add_argument("--seed-spread", type=float, metavar="S", help="standard deviation between runs of one recipe")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8], metavar="N", help="to consider")
-    parser.add_argument("--evaluations", type=int, nargs="+", default=[25, 75], metavar="N", help="of each run")
-    parser.add_argument("--prompts", type=int, default=1000, metavar="N", help="of each evaluation (default 1000)")
-    parser.add_argument("--samples", type=int, default=16, metavar="K", help="of each prompt (default 16)")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8], metavar="N", help="seeds per recipe"
+    )
+    parser.add_argument("--evaluations", type=int, nargs="+", default=[25, 75], metavar="N", help="evaluations per run")
+    parser.add_argument("--prompts", type=int, default=1000, metavar="N", help="prompts per evaluation (default 1000)")
+    parser.add_argument("--samples", type=int, default=16, metavar="K", help="completions per prompt (default 16)")
     parser.add_argument("--drift", type=float, metavar="S", help="standard deviation of a run's drift (default 0.004)")
-    parser.add_argument("--known", action="store_true", help="compare will be given --seed-spread, so it learns none")
-    parser.add_argument("--recipes", type=int, default=2, metavar="N", help="compared, the baseline among them")
-    parser.add_argument("--budget", type=float, metavar="X", help="of each run, in units of C_mid (default 4)")
+    parser.add_argument("--known", action="store_true", help="the spread is known: compare will be given --seed-spread")
+    parser.add_argument("--recipes", type=int, default=2, metavar="N", help="recipes to compare, with the baseline")
+    parser.add_argument("--budget", type=float, metavar="X", help="compute per run, in units of C_mid (default 4)")
     parser.add_argument("--json", action="store_true", help="print one machine-readable object")
 
 

@@ -1,7 +1,7 @@
-"""Exit code 0 only if the whole loop can run here.
+"""Check whether the whole loop can run on this machine; the exit code is 0 only if it can.
 
-Packages are judged by their versions, which takes seconds; --imports also imports every engine, and asks torch for GPUs
-and kernels, which takes a minute or more.
+Without options, packages are judged by their versions, which takes seconds. --imports also imports every engine and
+asks torch for GPUs and kernels, which takes a minute or more.
 
 Examples:
   scalelab doctor

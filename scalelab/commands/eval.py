@@ -1,13 +1,15 @@
-"""Measures a model on held-out prompts: mean@k and pass@k with standard errors over prompts.
+"""Evaluate a model on held-out prompts: mean@k and pass@k with standard errors over prompts.
 
-CHECKPOINT is a Hugging Face folder, or a checkpoint of a run (runs/NAME/checkpoints/step_000100). Tasks are those of
-the run, by their names, data sets of the table in docs/tasks.md (gsm8k, math_500, livecodebench, …), from the hub or
-from the folder that --data names, or classes: my_task.Reverse of my_task.py in this folder, ReasoningGym, with --set
-for their fields. A run's checkpoint is asked as it was trained; a Hugging Face folder by its chat template (--ask plain
-for models without one), and graded by its whole answer unless --think opens a <think> for it.
+CHECKPOINT is a Hugging Face folder, or a checkpoint of a run (runs/NAME/checkpoints/step_000100). A task is one of:
+  a task of the run, by its name;
+  a data set of the table in docs/tasks.md (gsm8k, math_500, livecodebench, …), from the hub or from the folder of
+  --data;
+  a class, with --set for its fields: my_task.Reverse of my_task.py in this folder, or ReasoningGym.
+Prompts of a run's checkpoint look as in training. Those of a Hugging Face folder use its chat template (--ask plain for
+models without one), and its whole answer is graded, unless --think opens a <think> for it.
 
-A run with classes of your own names their files in its config.gin. Measuring it imports them, which runs their code:
-say --trust if they are yours.
+A run with classes of your own names their files in its config.gin. An evaluation imports them, which runs their code:
+give --trust if they are yours.
 
 Examples:
   scalelab eval runs/quickstart/checkpoints/step_000150
@@ -27,25 +29,23 @@ from scalelab.errors import LabError, UntrustedError
 
 if TYPE_CHECKING:
     from scalelab.run.config import Run
-    from scalelab.run.measure import TaskScores
+    from scalelab.run.evaluate_model import TaskScores
     from tasks.task import Task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a Hugging Face folder, or a run's step_N")
-    parser.add_argument(
-        "--task", dest="tasks", nargs="+", metavar="NAME", help="what to measure; default: the run's tasks"
-    )
+    parser.add_argument("--task", dest="tasks", nargs="+", metavar="NAME", help="tasks to evaluate; default: the run's")
     add_sets(parser)
     parser.add_argument("--trust", action="store_true", help="import the classes of your own that the run names")
     parser.add_argument("--data", metavar="DIR", help="folder of local data sets; default: the hub")
     parser.add_argument("--k", type=int, help="completions of each prompt; default: the run's, else 1")
     parser.add_argument("--prompts", type=int, help="held-out prompts per task; default: the run's, else all")
-    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling")
     parser.add_argument("--max-tokens", type=int, help="most tokens of a completion; default: the run's, else 1024")
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the sampling; 0 is greedy")
-    parser.add_argument("--ask", choices=("chat", "plain"), help="how to ask a data set's problems")
+    parser.add_argument("--temperature", type=float, default=1.0, help="sampling temperature; 0 is greedy")
+    parser.add_argument("--ask", choices=("chat", "plain"), help="form of a data set's prompts")
     think = "open <think> and grade what follows </think>"
     parser.add_argument("--think", action=argparse.BooleanOptionalAction, help=think)
     parser.add_argument("--out", type=Path, metavar="FILE", help="all completions with their verdicts, JSON lines")
@@ -63,13 +63,13 @@ def run(args: argparse.Namespace) -> int | None:
     if args.out is not None:
         check_out(args.out)
     from scalelab.run.checkpoint_model import config_of, find_model
-    from scalelab.run.measure import Asked, measure
+    from scalelab.run.evaluate_model import Asked, evaluate_model
 
     config = config_of(args.checkpoint)
     model = find_model(args.checkpoint, _run_of(config, args.trust) if config else None)
     tasks = args.tasks or [task.name for task in model.run.tasks] if model.run else args.tasks
     if not tasks:
-        raise LabError(f"{args.checkpoint} belongs to no run: say what to measure, such as --task gsm8k")
+        raise LabError(f"{args.checkpoint} belongs to no run: name its tasks, such as --task gsm8k")
     asked = Asked(
         tasks=_tasks(tuple(dict.fromkeys(tasks)), args.sets, model.run),
         data=args.data,
@@ -81,8 +81,7 @@ def run(args: argparse.Namespace) -> int | None:
         chat=None if args.ask is None else args.ask == "chat",
         think=args.think,
     )
-    measured = measure(model, asked, args.out)
-    _report(args, measured)
+    _report(args, evaluate_model(model, asked, args.out))
     return None
 
 
@@ -109,15 +108,15 @@ def _tasks(names: tuple[str, ...], sets: list[str], run: Run | None) -> tuple[st
     return tuple(made.get(name, name) for name in names)
 
 
-def _report(args: argparse.Namespace, measured: list[TaskScores]) -> None:
+def _report(args: argparse.Namespace, scores: list[TaskScores]) -> None:
     from scalelab.commands.output import print_json, print_table
 
     if args.json:
-        tasks = {one.task: one.record() for one in measured}
+        tasks = {one.task: one.record() for one in scores}
         print_json({"checkpoint": str(args.checkpoint), "seed": args.seed, "tasks": tasks})
         return
     rows = []
-    for one in measured:
+    for one in scores:
         best = max(one.pass_at_k)
         rows.append(
             [

@@ -1,6 +1,7 @@
-"""transformers and vLLM load the folder. CHECKPOINT is one that `scalelab import` made, or RUN/checkpoints/step_… of a
-run, written at whatever layout; its tokenizer comes along. Holds one parameter at a time, such as the experts of a
-layer.
+"""Write the weights of a checkpoint as a Hugging Face folder, which transformers and vLLM load.
+
+CHECKPOINT is one that `scalelab import` made, or RUN/checkpoints/step_… of a run, written at any layout. Its tokenizer
+is copied too. In memory is one parameter at a time, such as the experts of a layer.
 
 Example:  scalelab export runs/quickstart/checkpoints/step_000150 models/my_model
 """
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a checkpoint's own folder")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where to write it; must not be there yet")
-    parser.add_argument("--shard-gb", type=float, default=5.0, metavar="GB", help="about how large a file may grow")
+    parser.add_argument("--shard-gb", type=float, default=5.0, metavar="GB", help="largest size of a file, about")
     parser.add_argument(
         "--expert-bias",
         action="store_true",

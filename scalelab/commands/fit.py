@@ -1,4 +1,4 @@
-"""Prints R0, A, B and C_mid per task with intervals, a half-budget back-test, and whether the tasks rise in parallel.
+"""Fit R0, A, B and C_mid per task with intervals, back-test half of the budget, and test whether tasks share B.
 
 SOURCE is a run folder; a CSV, JSONL or Parquet file with columns compute (or gpu_hours, core_hours) and pass_rate, and
 optionally task, run, seed, n (samples behind the mean) or stderr; TensorBoard events; or a W&B export (CSV).

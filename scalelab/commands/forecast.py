@@ -1,4 +1,4 @@
-"""Forecasts with intervals: the pass rate at given compute, the compute that a pass rate takes, and whether to extend.
+"""Forecast, with intervals, the pass rate at given compute, the compute that a pass rate takes, and whether to extend.
 
 An evaluation at that compute falls inside its interval with the probability --level; "curve" is the interval of the
 curve itself, without the noise of one evaluation. SOURCE as for `scalelab fit`; works while a run goes on.

@@ -1,11 +1,12 @@
-"""Grades answers with the lab's verifiers, without a model: one verdict per line of a JSON-lines file, in its order.
+"""Grade answers with the lab's verifiers, without a model: one verdict per line of a JSON-lines file, in its order.
 
-Lines for math: {"id", "gold", "completion"}; for code: {"id", "tests", "completion"} with tests as docs/tasks.md has
-them. What stands after </think> is graded, or the whole completion where there is none. The output repeats the id and
-adds outcome (passed, failed, timeout, memory, error), reward, seconds, detail and, where a reward has them, its parts.
+Lines for math are {"id", "gold", "completion"}. Lines for code are {"id", "tests", "completion"}; docs/tasks.md
+describes tests. The text after </think> is graded, or the whole completion where it has no </think>. The output repeats
+the id and adds outcome (passed, failed, timeout, memory, error), reward, seconds, detail and, where a reward has them,
+its parts.
 
-A task may be a class, too: my_task.Reverse of my_task.py in this folder, or ReasoningGym, with --set for its fields.
-Its lines are {"id", "completion"} and what its reward looks at: "gold", "prompt" (text) and "meta" (an object).
+A task can also be a class, with --set for its fields: my_task.Reverse of my_task.py in this folder, or ReasoningGym.
+Its lines are {"id", "completion"} and what its reward reads: "gold", "prompt" (text) and "meta" (an object).
 
 Examples:
   scalelab grade --task math --in answers.jsonl --out verdicts.jsonl

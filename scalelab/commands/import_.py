@@ -1,6 +1,7 @@
-"""The checkpoint holds the weights alone, in the type they have, and loads at any layout; a trainer that starts from it
-starts a fresh optimiser. Llama, Llama-4 text, Mixtral, Qwen3 and Qwen3-MoE. Holds one parameter at a time, such as the
-experts of a layer.
+"""Write the weights of a Hugging Face folder as a Megatron checkpoint, which loads at any layout.
+
+Models are Llama, Llama-4 text, Mixtral, Qwen3 and Qwen3-MoE. The weights keep their type. The checkpoint holds no
+optimiser: a trainer starts with a fresh one. In memory is one parameter at a time, such as the experts of a layer.
 
 Example:  scalelab import models/SmolLM2-135M-Instruct checkpoints/smollm2
 """
@@ -16,7 +17,7 @@ from scalelab.commands.conversion import stay_on_host, tell
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="with config.json, safetensors, and a tokenizer")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="its config.json, safetensors and tokenizer")
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="where to write it; must not be there yet")
     add_json(parser)
 

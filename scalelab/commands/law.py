@@ -1,9 +1,12 @@
-"""A, B and C_mid as functions of batch, length and the like: forecasts of places not run, and the run to make next.
+"""Fit A, B and C_mid as functions of batch, length and other axes, forecast places not run, and propose the next run.
 
-An axis is a column of the source that is the same in all rows of a run, a number of a run's configuration (`batch`,
-`length`, `generations`, `active` and `parameters`, counted from the model's shape, `share_TASK` of the mixture, or any
-bound number, such as `OptimizerConfig.lr`), or a column of the table that --places names. Axes enter by their
-logarithm, those of --linear (shares) as they are. Every run is left out once, and forecast from the others.
+An axis is one of:
+  a column of the source that has one value in all rows of a run;
+  a number of a run's configuration: `batch`, `length`, `generations`, `active` and `parameters` (counted from the
+  model's shape), `share_TASK` of the mixture, or any bound number, such as `OptimizerConfig.lr`;
+  a column of the table of --places.
+Axes enter by their logarithm, those of --linear (shares) as they are. Every run is left out once, and forecast from the
+others.
 
 Examples:
   scalelab law runs/axes --axis batch --at 50000 --predict batch=4096

@@ -1,7 +1,7 @@
-"""Parameters, memory per rank, placement, step time and GPU-hours, without a GPU; 1 if it does not fit.
+"""Compute parameters, memory per rank, placement, step time and GPU-hours, without a GPU.
 
-Where it does not fit, what fits is proposed. The step time says what the hardware allows at the stated efficiencies;
-see docs/plan.md for every formula and assumption.
+The exit code is 1 if the experiment does not fit; then a placement that fits is proposed. The step time is what the
+hardware allows at the stated efficiencies. docs/plan.md has every formula and assumption.
 
 Examples:
   scalelab plan scalerl_8b

@@ -1,8 +1,9 @@
-"""Every role of the real layout at full size on fake tensors, without a GPU; 1 if one would break.
+"""Rehearse every role of the real layout at full size on fake tensors, without a GPU.
 
-A rank of every distinct kind is built, loaded, trained for a step and exported, and a device of an engine configured,
-built and loaded, on tensors that have shapes but no numbers. Printed are memory and FLOPs beside the plan's, every
-exchange between ranks, what broke, and what could not be rehearsed; see docs/rehearse.md.
+Fake tensors have shapes but no numbers. A rank of every distinct kind is built, loaded, trained for a step and
+exported. A device of an engine is configured, built and loaded. Printed are memory and FLOPs beside the plan's, every
+exchange between ranks, what broke, and what could not be rehearsed (docs/rehearse.md). The exit code is 1 if a role
+would break.
 
 Examples:
   scalelab rehearse scalerl_8b
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pretend a CUDA device for the trainer, which finds tensors on the wrong one (default: where it is set up)"
     )
     parser.add_argument("--devices", choices=("auto", "yes", "no"), default="auto", help=devices)
-    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="roles at a time")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="roles side by side")
     parser.add_argument("--deadline", type=float, default=900.0, metavar="S", help="seconds for a role (default 900)")
     add_json(parser)
 

@@ -1,6 +1,7 @@
-"""Write runs down as one self-contained HTML page: the answer first, curves to zoom and toggle, forecasts, completions,
-settings and metrics. It needs no network and shows the same as `scalelab view`; completions are sampled.
-With --figure or --markdown it writes those, and a page only where -o names one. SOURCE as for `scalelab fit`.
+"""Write runs as one HTML page: the answer first, then curves, forecasts, completions, settings and metrics.
+
+The page needs no network and shows the same as `scalelab view`; completions are a sample. With --figure or --markdown a
+page is written only if -o names one. SOURCE is as for `scalelab fit`.
 
 Example:  scalelab report runs/quickstart -o report.html
 """

@@ -1,9 +1,9 @@
-"""Runs an experiment, or every member of a family, and ends with fits and a report.
+"""Run an experiment, or every member of a family, then fit its curves and write a report.
 
-Members of a family are runs of their own, in runs/FAMILY/MEMBER/seed_S: one after the other on a machine (--jobs says
-how many virtual ones side by side), side by side on a cluster as far as its devices go. Finished ones are skipped,
-broken-off ones go on; one that fails does not stop the others, but makes the exit code 1. Ctrl-C stops everything in
-order; what was recorded stays readable.
+Each member of a family is a run of its own, in runs/FAMILY/MEMBER/seed_S. On a machine they run one after the other
+(--jobs N: N virtual ones side by side), on a cluster side by side as far as its devices go. Given again, the command
+skips finished members and resumes broken-off ones. A member that fails does not stop the others, but makes the exit
+code 1. Ctrl-C stops everything in order, and all records stay readable.
 
 Examples:
   scalelab run quickstart --set Run.seed=1
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop-losers",
         action="store_true",
-        help="end members early that by their forecast cannot win (docs/experiments.md)",
+        help="end members early whose forecast says that they cannot win (docs/experiments.md)",
     )
     parser.add_argument(
         "--stop-error",
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--supervise",
         action="store_true",
-        help="start a run again by itself, as --resume does, when its process is killed or its machine fails it",
+        help="resume a run by itself when its process is killed or its machine fails",
     )
     parser.add_argument(
         "--virtual",
@@ -227,14 +227,14 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
     options = SweepOptions(args.hours, args.stop_losers, args.stop_error, devices, args.jobs or 1)
     outcomes = Sweep(members, options, lambda line: print(line, file=sys.stderr, flush=True)).run()
     root = args.out or Path(*members[0].path.parts[:2])  # runs/FAMILY
-    measured = [outcome for outcome in outcomes if outcome.member.evaluations()]
-    report = write_report([root], root / "report.html") if measured else None
+    evaluated = [outcome for outcome in outcomes if outcome.member.evaluations()]
+    report = write_report([root], root / "report.html") if evaluated else None
     endings = {outcome.ending for outcome in outcomes}
     if args.json:
         print_json({"runs": [_summary(outcome) for outcome in outcomes], "report": report and str(report)})
     else:
         _print_summary(outcomes)
-        if len({outcome.member.path.parent for outcome in measured}) > 1:
+        if len({outcome.member.path.parent for outcome in evaluated}) > 1:
             _rank(root)
         if report is not None:
             print(f"\nreport: {report}")

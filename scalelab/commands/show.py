@@ -1,6 +1,6 @@
-"""Every value is printed with where it comes from: a fragment or an experiment and the line in it, --set, or default.
+"""Print every setting of an experiment, and where its value comes from: a file and a line in it, --set, or default.
 
-All members of a family are shown. --set goes over EXPERIMENT, not over what it is compared with.
+All members of a family are shown. --set changes EXPERIMENT, not the one that --diff compares it with.
 
 Examples:
   scalelab show quickstart --set OptimizerConfig.lr=1e-4

@@ -1,4 +1,4 @@
-"""Drives the experiment's own schedule with a simulated clock, and searches the best split of the devices.
+"""Run the experiment's own schedule on a simulated clock, and search the best split of the devices.
 
 Rates come from the performance model of `scalelab plan`, or from --rate.
 Lengths are log-normal, or those that a run recorded. Evaluation, checkpoints and faults are left out.
@@ -35,14 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_experiment(parser)
     parser.add_argument("--gpus", type=int, metavar="N", help="devices in all (default: the experiment's)")
-    parser.add_argument("--trainers", type=int, metavar="N", help="of these, for the trainer (default: its share)")
+    parser.add_argument("--trainers", type=int, metavar="N", help="devices of the trainer (default: its share)")
     parser.add_argument("--hours", type=float, default=24.0, help="length of the simulated run (default: 24)")
     where = "default: Cluster.hardware, or cpu where Cluster.device is"
     parser.add_argument("--hardware", choices=DEVICES, help=where)
     parser.add_argument("--lengths", type=Path, metavar="RUN", help="draw from the lengths that this run recorded")
-    parser.add_argument("--median", type=float, help="of log-normal lengths (default: half of Recipe.max_tokens)")
-    parser.add_argument("--sigma", type=float, default=0.6, help="of log-normal lengths (default: 0.6)")
-    parser.add_argument("--prompt-tokens", type=float, help="mean (default: a quarter of the room for prompts)")
+    parser.add_argument("--median", type=float, help="median of log-normal lengths (default: half of max_tokens)")
+    parser.add_argument("--sigma", type=float, default=0.6, help="sigma of log-normal lengths (default: 0.6)")
+    parser.add_argument("--prompt-tokens", type=float, help="mean prompt (default: a quarter of the room)")
     parser.add_argument("--kept", type=float, default=1.0, help="share of groups left in the loss (default: 1)")
     over = "a field of Rates, in seconds, over its estimate; may be repeated"
     parser.add_argument("--rate", action="append", default=[], metavar="NAME=SECONDS", help=over)

@@ -1,6 +1,7 @@
-"""Serve runs as a web page on this machine: the answer, curves that move with every evaluation, completions, time line.
-It is live while runs go on, read-only, and opens no file outside the runs it was given. Without SOURCE it shows
-`runs/`. SOURCE as for `scalelab fit`.
+"""Serve runs as a web page on this machine: the answer, curves, completions and a time line, new with every evaluation.
+
+The page is read-only, and opens no file outside the runs it was given. Without SOURCE it shows `runs/`. SOURCE is as
+for `scalelab fit`.
 
 Example:  scalelab view runs/quickstart
 """

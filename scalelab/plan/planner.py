@@ -106,9 +106,9 @@ def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -
     completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     ahead = run.schedule.k + 1 if isinstance(run.schedule, PipelineRL) else 1
     engine = decoding(hf, place.generator, completions * ahead / place.engines, length, device, assumed)
-    measured = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples / run.evaluation.every
+    evaluated = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples / run.evaluation.every
     train = training_seconds(hf, place.trainer, place.trainers, completions, length, device, assumed)
-    generate = (completions + measured) * length.mean / (place.engines * engine.tokens_per_second)
+    generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
     engines = place.engines, place.generator.tensor_parallel
     weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed)
     seconds = {"train": train, "generate": generate, "publish": weights.standstill + weights.transfer + weights.pause}

@@ -1,4 +1,4 @@
-"""Evaluation on an engine of this process that has nothing else to do: of the virtual world, and of `scalelab eval`."""
+"""Evaluate on an engine of this process while it does nothing else: in the virtual world, and in `scalelab eval`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tasks.task import Task
 from tasks.types import Prompt, Verdict
 
 Batch = Callable[[Sequence[Request]], Iterator[list[Completion]]]
-"""Generates completions of all requests, and yields them as they finish."""
+"""Function that generates completions of all requests and yields them as they finish."""
 
 
 class LocalGraders:
-    """Graders that run tasks' verifiers, whose dangerous part is done in child processes, in threads of this process.
+    """Graders in threads of this process; their verifiers run untrusted code in child processes.
 
     Args:
         tasks: make the verifiers.
@@ -74,7 +74,7 @@ async def evaluate_alone(
 
 
 class _OneBatch:
-    """Requests of several prompts that are generated as one batch, once the last prompt has asked.
+    """Batch of the requests of several prompts, generated when those of the last prompt have come in.
 
     Nothing in here waits for real time but the batch and, at its end, the verdicts, so that it serves on a simulated
     clock, too.

@@ -28,7 +28,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 }
 _LARGE = 1e300
 NAMED = 5
-"""Cases of one problem that are told one by one."""
+"""Most cases of one problem that are listed one by one."""
 
 
 @dataclass
@@ -191,7 +191,7 @@ def _evaluations(evals: list[Line], steps: list[Line], tasks: list[str]) -> Iter
 
 
 def _tasks(manifest: Line) -> list[str]:
-    """Names of the tasks that every evaluation measures."""
+    """Names of the tasks of every evaluation."""
     held_out = manifest.get("held_out")
     return list(held_out) if isinstance(held_out, dict) else []
 

@@ -156,16 +156,16 @@ class Tuner(Protocol):
 StartTuner = Callable[[Run], Tuner]
 
 SeeThrough = Callable[[Callable[[], None], Callable[[], None]], None]
-"""Called with an attempt, and with what replaces a lost trainer before the next attempt."""
+"""Function of (attempt, replace): makes the attempt; while it loses the trainer, replaces that and tries again."""
 
 
 def once(attempt: Callable[[], None], replace: Callable[[], None]) -> None:
-    """Try once: a trainer in this process is not lost without it."""
+    """Make one attempt, with a trainer in this process: if that is lost, so is the process."""
     attempt()
 
 
 class LocalTuner:
-    """Fine-tunes in this process."""
+    """Tuner whose trainer is in this process."""
 
     def __init__(self, run: Run) -> None:
         import tempfile
@@ -194,7 +194,7 @@ class LocalTuner:
         self._trainer.save_hf(folder)
 
     def restart(self) -> None:
-        """There is no other trainer to put in its place."""
+        """Fail: if this trainer is lost, so is the process."""
         raise AssertionError("unreachable: this process is the trainer")
 
     def close(self) -> None:
@@ -292,7 +292,7 @@ class Saved:
     key: str
 
     def newest(self) -> tuple[Path | None, int]:
-        """The newest that is whole, and the steps that it holds; (None, 0) if there is none."""
+        """Find the newest whole checkpoint and its number of steps; (None, 0) if there is none."""
         for path in reversed(finished_checkpoints(self.root) if self.root is not None else []):
             with suppress(MoeError, OSError):
                 check(path, self.run.model.to_hf())
@@ -302,7 +302,7 @@ class Saved:
         return None, 0
 
     def take(self, model: Tuner, steps: int) -> None:
-        """Take one after so many steps, if it is time to."""
+        """Take a checkpoint after this many steps, if one is due."""
         if self.root is not None and steps % self.run.sft.checkpoint_every == 0:
             self.root.mkdir(exist_ok=True)
             model.save(step_folder(self.root, steps), {"model": self.key, "steps": steps})

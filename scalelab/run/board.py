@@ -31,7 +31,7 @@ class Board:
         self._writer.flush()
 
     def go_back(self, step: int) -> None:
-        """Have TensorBoard forget all that was written for later steps."""
+        """Make TensorBoard drop everything that was written for later steps."""
         self._writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
         self._writer.flush()
 

@@ -105,7 +105,7 @@ class Books:
             "ledger": self.ledger.state_dict(),
             "drawn": self.drawn,
             "dropped": dict(self.dropped),
-            "measured": self.evaluated,
+            "measured": self.evaluated,  # these two keys stay as they are: older checkpoints have them
             "measure_from": self.evaluate_from,
             "counts": [self.completions, self.tokens, self.generated],
             "groups": {

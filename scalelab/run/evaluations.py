@@ -1,6 +1,6 @@
 """Evaluate a policy on held-out prompts: on the engines in flight, or at rest from weights that were kept.
 
-Every evaluation generates and grades by `generate_and_grade`, that of `scalelab eval` (`scalelab.run.measure`) too.
+Every evaluation calls `generate_and_grade`, that of `scalelab eval` (`scalelab.run.evaluate_model`), too.
 """
 
 from __future__ import annotations
@@ -163,13 +163,13 @@ class InFlightEvaluation:
 
 @dataclass(eq=False)
 class EvaluationAtRest:
-    """Evaluation between two stretches from weights kept when it fell due; it takes no simulated time."""
+    """Evaluation between two stretches, from weights copied when it fell due; it takes no simulated time."""
 
     books: Books
     keep: Callable[[int], Any]
-    """Copies the trainer's weights, which are of this version."""
-    measure: Callable[[Spent, Any], Awaitable[list[Rollout]]]
-    """Generates and grades completions of the held-out prompts with such weights."""
+    """Function that copies the trainer's weights, given their version."""
+    generate: Callable[[Spent, Any], Awaitable[list[Rollout]]]
+    """Function that generates and grades completions of the held-out prompts with these weights."""
     record: Record
     clock: Callable[[], float]
     kept: list[tuple[Spent, Any]] = field(default_factory=list)
@@ -195,6 +195,6 @@ class EvaluationAtRest:
     async def rest(self) -> None:
         """Evaluate all weights that are kept."""
         for spent, weights in self.kept:
-            self.record(spent, await self.measure(spent, weights))
+            self.record(spent, await self.generate(spent, weights))
             self.books.evaluated = spent.version
         self.kept.clear()

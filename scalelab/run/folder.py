@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 MANIFEST, CONFIG = "manifest.json", "config.gin"
 CONFIG_SHA256 = "config_sha256"
-"""Entry of the manifest, and of a checkpoint's state, that vouches for `config.gin`."""
+"""Key of the SHA-256 of `config.gin`, in the manifest and in a checkpoint's state."""
 
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     **{"status": str, "reason": (str, type(None)), "resumed": list, "wall_seconds": (int, float), "cpu_seconds": dict},
 }
-"""What a run goes on with, of what kind it is in a manifest."""
+"""Types of the manifest's entries that a resumed run reads."""
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ def finite(value: Any) -> Any:
 
 
 class RunFolder:
-    """The folder of one run: `config.gin`, `manifest.json`, `evals.jsonl`, `metrics.jsonl` and their company.
+    """The folder of one run: `config.gin`, `manifest.json`, `evals.jsonl`, `metrics.jsonl` and the other files.
 
     Opening that of an earlier run goes on with its files.
     """
@@ -190,7 +190,7 @@ class RunFolder:
         return self.path / "sft"
 
     def begin(self, config_gin: str, **facts: Any) -> None:
-        """Write the configuration of a new run, then the manifest that vouches for it."""
+        """Write the configuration of a new run, then the manifest with its SHA-256."""
         write_whole(self.path / CONFIG, config_gin)
         self.describe(**facts, **{CONFIG_SHA256: config_sha256(self.path)})
 

@@ -82,7 +82,7 @@ class Journal:
         worked = {kind: busy[kind] - self._busy[kind] for kind in busy}
         total = sum(worked.values())
         share = worked["eval"] / total if total > 0 else 0.0
-        if self._books.evaluated < 0 and not self._simulated:  # nothing is trained on before the base model is measured
+        if self._books.evaluated < 0 and not self._simulated:  # nothing is trained on before its evaluation
             share = 1.0
         self._books.ledger.advance(now - self._charged, evaluation_share=share, trainer_idle=not stepping)
         self._charged, self._busy = now, busy

@@ -6,7 +6,7 @@
     └────▲────┘         └───────────────┘          └─────┬──────┘         └─────┬─────┘
          │                                               │ version              │ version
          │          ┌─────────────── Books ──────────────▼──────────────────────▼─────┐
-         └──────────┤ schedule · sampler · groups · ledger · what is measured         │◀── evaluation
+         └──────────┤ schedule · sampler · groups · ledger · evaluations              │◀── evaluation
                     └───────────────────────────────────────────────────────────────────┘
 
 Each box is a coroutine. They share the books and wait for conditions on them (`Changes.until`); whoever changes the

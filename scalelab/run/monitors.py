@@ -117,7 +117,7 @@ class Alarm:
         name: what is watched.
         level: `warning`, `alarm`, or `over` once the limit is kept again.
         subject: the task it is about, or "".
-        value: what was measured.
+        value: the number that was compared with the limit.
         limit: what it was held against.
     """
 

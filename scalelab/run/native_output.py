@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 RAY_LOG = "ray.log"
-"""File in a run's folder that takes what C++ code says in the command's process."""
+"""File in a run's folder for what C++ code writes to standard error in the command's process."""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from moe.durable import put_in_place
 from scalelab.errors import LabError
 
 PREFIX = "package:"
-"""Before a package's name where a folder could be given."""
+"""Prefix of a package's name in a setting that takes a folder, too."""
 _VERSION = 1
 """Version of the conversion; raise it when that changes."""
 

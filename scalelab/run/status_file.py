@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 STATUS = "status.json"
 WRITE_SECONDS = 5.0
-"""Between two writings; what is older than a few of them is of a run that stands still or is gone."""
+"""Seconds between two writes; if the file is several times older, the run hangs or has died."""
 
 
 class StatusFile:

@@ -38,7 +38,7 @@ SAMPLED, LONGEST_TEXT = 4, 20_000
 """Completions sent of each task's passed and of its failed ones, and most characters of a text."""
 
 UNSENT = ("step", "version", "time")
-"""Keys of a line that are no measurement."""
+"""Keys of a line that are not sent as numbers."""
 
 Values = Mapping[str, float]
 Rows = Sequence[Mapping[str, Any]]

@@ -26,7 +26,7 @@ class World(Home, Protocol):
     books: Books
     folder: RunFolder
     progress: Any
-    """Takes lines and numbers for people, as `Progress` does."""
+    """Receiver of lines and numbers for people, such as `Progress`."""
     changes: Changes
     work: RolloutWork
     engines: Any

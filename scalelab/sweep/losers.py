@@ -14,7 +14,7 @@ from scalelab.curves.words import percent
 def cannot_win(
     run: Path, others: Sequence[Path], *, at: float | None = None, recipes: int | None = None, error: float = ERROR
 ) -> str | None:
-    """Say what this run has lost to, if it has lost every task.
+    """Give the reason why a run cannot be the best of its sweep, if it cannot in any task.
 
     The curve of every task is fitted to each recipe's evaluations so far, runs that differ in their seed alone
     together. A recipe has lost a task once it has spent a quarter of the compute `at` and the probability that its
@@ -33,10 +33,10 @@ def cannot_win(
     Returns:
         The reason, in one line; None if it may win.
     """
-    measured = [folder for folder in (run, *others) if _measured(folder)]
-    if run not in measured or len(measured) < 2:
+    evaluated = [folder for folder in (run, *others) if _is_evaluated(folder)]
+    if run not in evaluated or len(evaluated) < 2:
         return None
-    curves, _ = pool_seeds(read_sources(measured))
+    curves, _ = pool_seeds(read_sources(evaluated))
     analyses, refused = analyse_all(curves, Options(checks=False))
     if any(_holds(one["source"], run) for one in refused):
         return None
@@ -46,7 +46,7 @@ def cannot_win(
     return "; ".join(lost) if all(lost) else None
 
 
-def _measured(folder: Path) -> bool:
+def _is_evaluated(folder: Path) -> bool:
     evals = folder / "evals.jsonl"
     return evals.is_file() and evals.stat().st_size > 0
 

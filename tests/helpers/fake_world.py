@@ -107,7 +107,7 @@ class World:
         self.calls = 0
         self.trained: list[tuple[int, list[str]]] = []
         self.stale: list[int] = []
-        self.measured: list[int] = []
+        self.evaluated: list[int] = []
         self.kept: dict[str, Any] = self.books.capture(folder)
         self.saved: list[int] = []
         self.asked_to_save = False
@@ -235,7 +235,7 @@ class World:
 
     def _record(self, spent: Spent, rollouts: list[Rollout]) -> None:
         assert len(rollouts) == 4
-        self.measured.append(spent.version)
+        self.evaluated.append(spent.version)
 
     def save(self) -> Awaitable[None]:
         return self._save(self.books.capture(self.folder))
@@ -261,8 +261,8 @@ class World:
         version = self.books.version
         self.went_back.append(version)
         self.trained = [(step, names) for step, names in self.trained if step <= version]
-        self.measured = [step for step in self.measured if step <= version]
-        self.books.evaluated = max([self.books.evaluated, *self.measured])
+        self.evaluated = [step for step in self.evaluated if step <= version]
+        self.books.evaluated = max([self.books.evaluated, *self.evaluated])
 
     # What must hold at the end.
 
@@ -271,11 +271,11 @@ class World:
         assert steps == list(range(1, len(steps) + 1)), "each step once, in order"
         names = [name for _, of_step in self.trained for name in of_step]
         assert len(set(names)) == len(names) == 3 * len(steps), "each group once"
-        assert sorted(set(self.measured)) == self.measured, "each evaluation once, in order"
+        assert sorted(set(self.evaluated)) == self.evaluated, "each evaluation once, in order"
         settled = len(names) + sum(self.books.dropped.values())
         assert self.books.drawn == settled + len(self.books.groups), "no group is lost"
         assert self.outstanding == 0
         if not stopped:
             assert steps[-1] == self.books.schedule.steps
-            assert self.measured[0] == 0
-            assert self.measured[-1] == steps[-1]
+            assert self.evaluated[0] == 0
+            assert self.evaluated[-1] == steps[-1]

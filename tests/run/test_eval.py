@@ -1,4 +1,4 @@
-"""`scalelab eval` measures a run's checkpoint and its exported form alike, and says at once what it cannot measure."""
+"""`scalelab eval` evaluates a run's checkpoint and its exported form alike, and refuses at once what it cannot."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def own_run(models: tuple[Path, Path]) -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_s_own_task_is_measured_where_the_user_trusts_its_code(
+def test_a_run_s_own_task_is_evaluated_where_the_user_trusts_its_code(
     own_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["eval", str(own_run)]) == 1
@@ -219,7 +219,7 @@ def evaluate(arguments: Sequence[object], out: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_checkpoint_is_measured_on_its_tasks_and_what_is_printed_follows_from_the_completions(
+def test_a_checkpoint_is_evaluated_on_its_tasks_and_what_is_printed_follows_from_the_completions(
     models: tuple[Path, Path], tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tasks = ["--task", "math", "code", "gsm8k_test", "--data", data, "--k", 3, "--max-tokens", 8]
@@ -273,7 +273,7 @@ def test_an_exported_model_is_asked_plainly_and_greedy_answers_repeat(
         ("checkpoint", ["--task", "aime_25"], "put the data there"),
         ("checkpoint", ["--task", "math", "--out", "/nowhere/out.jsonl"], "make it first"),
         ("checkpoint", ["--max-tokens", "9999"], "lower --max-tokens"),
-        ("exported", [], "belongs to no run: say what to measure"),
+        ("exported", [], "belongs to no run: name its tasks"),
         ("exported", ["--task", "gsm8k_test"], "no chat template"),
         ("exported", ["--task", "code"], "unknown task 'code'"),
         ("exported", ["--task", "nowhere_at_all.Reverse"], "no module nowhere_at_all beside"),
@@ -288,7 +288,7 @@ def test_an_exported_model_is_asked_plainly_and_greedy_answers_repeat(
         ("empty", ["--task", "math"], "holds no model"),
     ],
 )
-def test_what_cannot_be_measured_is_said_in_one_line_before_anything_starts(
+def test_what_cannot_be_evaluated_is_said_in_one_line_before_anything_starts(
     model: str,
     arguments: list[str],
     says: str,

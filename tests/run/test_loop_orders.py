@@ -29,7 +29,7 @@ def test_a_run_without_faults_takes_every_step_within_the_bound(tmp_path: Path, 
     world.audit()
     assert max(world.stale) <= BOUNDS[schedule]
     assert world.went_back == []
-    assert world.measured == [0, 4, 8, 12] or not isinstance(schedule, Synchronous)
+    assert world.evaluated == [0, 4, 8, 12] or not isinstance(schedule, Synchronous)
 
 
 @pytest.mark.parametrize("call", range(1, 31))
@@ -76,8 +76,8 @@ def test_a_run_stopped_at_any_moment_goes_on_as_if_it_had_not_been(
             return
         second = World(folder, schedule, seed + 1)
         second.books.restore(first.kept, folder, print)
-        second.trained, second.measured = first.trained, first.measured
-        second.books.evaluated = max([-1, *first.measured])
+        second.trained, second.evaluated = first.trained, first.evaluated
+        second.books.evaluated = max([-1, *first.evaluated])
         second.run()
         second.audit()
 
@@ -115,6 +115,6 @@ def test_lost_rollouts_of_a_checkpoint_are_generated_again(tmp_path: Path) -> No
     second, said = World(tmp_path, PPOOffPolicy(3)), []
     second.books.restore(first.kept, tmp_path, said.append)
     assert "have to be generated again" in said[0]
-    second.trained, second.measured = first.trained, first.measured
+    second.trained, second.evaluated = first.trained, first.evaluated
     second.run()
     second.audit()

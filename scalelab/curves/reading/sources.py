@@ -44,7 +44,7 @@ def runs_in(path: Path) -> list[RunPaths]:
 
     Folders of runs may hold others; runs without an evaluation yet are left out.
     """
-    below = [] if (path / "evals.jsonl").is_file() or not path.is_dir() else _measured(path)
+    below = [] if (path / "evals.jsonl").is_file() or not path.is_dir() else _evaluated_runs(path)
     if not below:
         return [RunPaths(path, (path,))]
     runs: dict[Path, list[Path]] = {}
@@ -60,7 +60,7 @@ def run_names(runs: Sequence[RunPaths]) -> list[str | None]:
     return [f"{run.path.resolve().parent.name}/{stem}" if count[stem] > 1 else None for run, stem in zip(runs, stems)]
 
 
-def _measured(path: Path) -> list[Path]:
+def _evaluated_runs(path: Path) -> list[Path]:
     """Run folders below a folder, at most three deep (family, member, seed), that have an evaluation."""
     found = {file.parent for depth in ("*", "*/*", "*/*/*") for file in path.glob(f"{depth}/evals.jsonl")}
     return sorted(folder for folder in found if (folder / "evals.jsonl").stat().st_size)

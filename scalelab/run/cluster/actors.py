@@ -105,7 +105,7 @@ def _cause(error: Exception) -> str:
 
 
 LOOK_SECONDS = 1.0
-"""Between two looks at Ray's own processes, which show nowhere else."""
+"""Seconds between two checks of Ray's own processes; nothing else reports their death."""
 
 STOPPED_SECONDS = 20.0
 """Time that one of Ray's processes may stand still before the run ends."""

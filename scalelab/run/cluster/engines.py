@@ -35,7 +35,7 @@ from scalelab.run.virtual.engines import WAITING
 from tasks.stream import stable_number
 
 RETRY_SECONDS = 1.0
-"""Between two attempts to have weights that could not be had."""
+"""Seconds between two attempts to fetch weights that were unavailable."""
 
 
 class DrainedError(LabError):
@@ -64,9 +64,9 @@ class EnginePlace:
     """The Ray node that its actor is on; None before it is up."""
     stats: dict[str, float] = field(default_factory=dict)
     dealt: list[Request] = field(default_factory=list)
-    """Requests that its actor has yet to be told of."""
+    """Requests that are dealt to it and not yet sent to its actor."""
     vain: list[str] = field(default_factory=list)
-    """Requests that its actor works on in vain."""
+    """Forgotten requests that its actor has not aborted yet."""
 
     @property
     def name(self) -> str:
@@ -257,7 +257,7 @@ class ClusterEngines:
             place.actor, place.node = self._start(place.index, place.life), None
 
     async def _live(self, place: EnginePlace) -> None:
-        """One life of an engine: weights, then requests in, completions out and newer weights, all at once.
+        """Serve one engine actor until it is lost: first weights, then requests, completions and newer weights.
 
         Raises:
             BaseExceptionGroup: of the `LabError` that ended it.
@@ -284,7 +284,7 @@ class ClusterEngines:
             await answer(told, self._cluster.stall_seconds, f"{place.name} to take requests")
 
     async def _abort(self, place: EnginePlace) -> None:
-        """Tell an engine of requests that it works on in vain."""
+        """Make an engine abort forgotten requests."""
         while True:
             await self._changes.until(lambda: place.vain, f"requests that {place.name} can forget")
             ids, place.vain = place.vain, []

@@ -33,11 +33,11 @@ DEPTH = 4
 """Calls outstanding at one actor: enough to keep its processes busy while the loop answers."""
 
 STARTS = 3
-"""Times in a row that an actor may die before it is up."""
+"""Most deaths in a row of an actor before it is up."""
 
 
 class GraderActor(Beating):
-    """Grader of completions of all tasks of a run; its tasks' own processes do the dangerous part."""
+    """Grader of completions of all tasks of a run; the tasks' verifiers run untrusted code in child processes."""
 
     def __init__(self, tasks: Sequence[Any]) -> None:
         super().__init__()

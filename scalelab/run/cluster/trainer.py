@@ -238,7 +238,7 @@ async def _death(waits: Sequence[asyncio.Future[Any]]) -> LabError | None:
 
 
 class ClusterTuner:
-    """Fine-tunes on trainer ranks of a cluster."""
+    """Tuner whose trainer is on ranks of a cluster."""
 
     def __init__(self, run: Run) -> None:
         self._ranks, self._steps = ClusterTrainer(run, None, run.sft.trainers), 0

@@ -16,7 +16,7 @@ class LostError(LabError):
 
 
 class LateError(LabError):
-    """Something outlived its deadline: an actor hangs, or the deadline is too short."""
+    """A deadline passed: an actor hangs, or the deadline is too short."""
 
 
 def wait_for(refs: Any, seconds: float, what: str) -> Any:

@@ -33,10 +33,10 @@ from scalelab.run.world import build_loop, evaluate_in_flight
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0
-"""Between two looks at which nodes are about to go."""
+"""Seconds between two checks for nodes that are about to be drained."""
 
 COPY_SECONDS = 30.0
-"""Between two looks whether a checkpoint is newer than its second copy."""
+"""Seconds between two checks for a checkpoint that is newer than its second copy."""
 
 
 class ClusterRun:
@@ -143,7 +143,7 @@ class ClusterRun:
             await asyncio.to_thread(self._copier.update)
 
     async def _leave_nodes(self) -> None:
-        """Take engines from nodes that are about to go, and a checkpoint before the trainer loses one of its nodes."""
+        """Stop engines on nodes that are about to go, and take a checkpoint if the trainer is on one of them."""
         seen: frozenset[str] = frozenset()
         while True:
             try:

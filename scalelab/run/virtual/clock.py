@@ -20,7 +20,7 @@ from scalelab.errors import LabError
 TICKS_PER_SECOND = 2**26
 
 LOOK_EVERY = 64
-"""Turns of the loop between two looks at signals: a look costs as much as a turn."""
+"""Turns of the event loop between two checks for signals: a check costs as much as a turn."""
 
 T = TypeVar("T")
 

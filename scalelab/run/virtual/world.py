@@ -235,7 +235,7 @@ class VirtualRun:
         loop.moved = self._passed
 
         def evaluation(journal: Journal) -> EvaluationAtRest:
-            self._evaluation = EvaluationAtRest(self.books, self._weights, self._measure, journal.evaluated, loop.time)
+            self._evaluation = EvaluationAtRest(self.books, self._weights, self._sample, journal.evaluated, loop.time)
             return self._evaluation
 
         self.loop, self._journal = build_loop(self, loop.time, simulated=True, evaluation=evaluation)
@@ -274,7 +274,7 @@ class VirtualRun:
     def _weights(self, version: int) -> Snapshot:
         return Snapshot([self._trainer.publish(version)])
 
-    async def _measure(self, spent: Spent, weights: Snapshot) -> list[Rollout]:
+    async def _sample(self, spent: Spent, weights: Snapshot) -> list[Rollout]:
         """Generate and grade completions of the held-out prompts in real time, while the engines do nothing else."""
         self._decoder.load(spent.version, weights)
         samples = self.run.evaluation.samples

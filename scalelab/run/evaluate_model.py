@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from scalelab.rollout.generator import Generator
 
 MAX_TOKENS = 1024
-"""Most tokens of a completion of a model that no run speaks for."""
+"""Most tokens of a completion of a model that belongs to no run."""
 
 PROMPTS = 100
-"""Prompts of a task that is no data set, where no run speaks for it."""
+"""Prompts of a task that is no data set, for a model that belongs to no run."""
 
 SEQUENCES, KV_GIB = 64, 4.0
 """Most sequences side by side and most GiB of KV cache for such a model."""
@@ -88,12 +88,12 @@ class TaskScores:
         return {**self.evaluation.record(), "mean_at_k": self.mean_at_k, "pass_at_k": by_k}
 
 
-def measure(model: CheckpointModel, asked: Asked, out: Path | None = None) -> list[TaskScores]:
+def evaluate_model(model: CheckpointModel, asked: Asked, out: Path | None = None) -> list[TaskScores]:
     """Generate and grade completions of held-out prompts, after all checks that need no engine.
 
     Args:
         model: the model.
-        asked: what to measure.
+        asked: the tasks, and settings of the evaluation.
         out: file for all completions with their verdicts.
 
     Raises:
@@ -233,12 +233,12 @@ def _scores(graded: Sequence[Rollout], names: Sequence[str]) -> list[TaskScores]
     from tasks.metrics.pass_at_k import PassAtK
 
     by_task = evaluate(graded)
-    measured = []
+    scores = []
     for name in names:
         predictions = list(rewards_by_prompt([one for one in graded if one.task == name]).values())
         k = by_task[name].k
         ks = sorted({*(2**power for power in range(k.bit_length())), k})
-        measured.append(
+        scores.append(
             TaskScores(
                 name,
                 by_task[name],
@@ -246,7 +246,7 @@ def _scores(graded: Sequence[Rollout], names: Sequence[str]) -> list[TaskScores]
                 {at: PassAtK().compute(predictions=predictions, k=at) for at in ks},
             )
         )
-    return measured
+    return scores
 
 
 def _write(out: Path, graded: Sequence[Rollout]) -> None:
