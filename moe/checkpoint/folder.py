@@ -47,7 +47,7 @@ class CheckpointPolicy:
     """
 
     keep_last: PositiveInt = 2
-    """The newest so many; the one before the newest is what a damaged newest falls back to."""
+    """Number of the newest checkpoints that stay; if the newest is damaged, the one before it is used."""
     keep_every: PositiveInt | None = None
     """Also those whose step is a multiple of this, for good; None keeps no others."""
     background: bool = True

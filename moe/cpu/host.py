@@ -1,4 +1,4 @@
-"""Megatron on a host without CUDA: everything that has to be pretended, in this one place.
+"""Run Megatron on a host without CUDA: all replacements of what it expects of a GPU, in this one place.
 
 megatron-core 0.16.1 names CUDA in places that have nothing to do with kernels: ``torch.cuda.current_device()``
 for the device of buffers, ``device="cuda"`` for scalar tensors in the optimiser and the schedules,

@@ -51,7 +51,7 @@ Weights = str | os.PathLike[str] | Mapping[str, Tensor] | Iterable[tuple[str, Te
 
 
 class Trainer:
-    """A model on this rank, with optimiser and everything that crosses its border.
+    """This rank's part of a model, with its optimiser: training steps, weights in and out, checkpoints.
 
     Args:
         hf_config: the content of a Hugging Face ``config.json``.
@@ -358,7 +358,7 @@ class Trainer:
         )
 
     def _together(self, plan: list[list[int]], mine: list[list[np.ndarray]]) -> list[np.ndarray]:
-        """Put the log-probabilities of all ranks' sequences together, in the sequences' order; collective.
+        """Gather the log-probabilities of all ranks' sequences, in the order of the sequences; collective.
 
         Args:
             plan: indices of this rank's sequences, for each micro-batch.

@@ -19,7 +19,7 @@ from moe.weights.segments import Piece, Segment, SupersededError
 MEMORY = Path("/dev/shm")
 PREFIX = "scalelab-weights-"
 HEAD = 64
-"""Bytes at the beginning of a file that say whose it is."""
+"""Bytes at the beginning of a file that identify its segment."""
 _OLD = 5.0  # seconds after which a file that nobody has locked is a leftover
 
 

@@ -1,5 +1,7 @@
-"""Every name works wherever an EXPERIMENT is asked for. A family runs as a whole, or one member as FAMILY/MEMBER.
-Below stand the runs in `runs/`, seeds of one recipe together: status, steps, and the last pass rate of each task.
+"""List the experiments, and the runs in `runs/`.
+
+Each name can stand for EXPERIMENT. A family runs as a whole, or one member as FAMILY/MEMBER. Runs are shown with their
+status, their steps and the last pass rate of each task; seeds of one recipe stand together.
 
 Examples:
   scalelab list
@@ -24,7 +26,7 @@ RUNS = Path("runs")
 """Folder of `scalelab run`'s runs."""
 
 FIRST = "quickstart"
-"""The experiment that a newcomer is to see first."""
+"""The experiment at the top of the list."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,7 @@
 """Read the completions of a run in the terminal: prompt, thinking, answer and verdict, a page at a time.
-With --vs it says which prompts changed: between two evaluations of the run, or between two runs on the same prompts.
+
+With --vs, list the prompts whose pass rate changed between two evaluations of the run, or between two runs on the same
+prompts.
 
 Example:  scalelab rollouts runs/quickstart --step 100 --failed
           scalelab rollouts runs/quickstart --step 100 --vs 90 --task code
@@ -19,6 +21,7 @@ from scalelab.commands.output import print_json
 from scalelab.errors import LabError
 from scalelab.view.rollouts import Filter, Rollouts
 from scalelab.view.words import plain_text
+from tasks.thinking import THINK_CLOSE
 
 WIDTH = 100
 OUTCOMES = ("passed", "failed", "timeout", "memory", "error", "truncated", "interrupted")
@@ -112,7 +115,7 @@ def _print(record: Mapping[str, Any]) -> None:
         f"{kind} step {record['step']} · {tokens}{flags} · prompt {plain_text(record.get('prompt_id', ''))}"
     )
     completion = str(record.get("completion") or "")
-    thinking, closed, answer = completion.partition("</think>")
+    thinking, closed, answer = completion.partition(THINK_CLOSE)
     _part("prompt", record.get("prompt"))
     if closed:
         _part("thinking", thinking)

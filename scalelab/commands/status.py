@@ -1,5 +1,6 @@
-"""Show what a run is doing now: its step, what it waits for, what every actor does and for how long, and who holds it
-up. Of a run that has ended, show how it ended. Files alone are read, so any machine that sees the folder will do.
+"""Show what a run does now: its step, what it waits for, what every actor does and for how long, and who is slow.
+
+For a run that has ended, show how it ended. Only files are read, so any machine that sees the folder can be used.
 
 Example:  scalelab status runs/quickstart
 """
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from scalelab.run.standing import Standing
 
 FAULTS = 5
-"""Of the last faults, how many are shown."""
+"""Number of faults that are shown, the last ones."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from moe.checked import CHECKED
 from scalelab.recipe.advantages import AdvantageNorm
 from scalelab.recipe.length_control import ForcedInterruption, LengthControl, LengthPenalty
 from scalelab.recipe.losses import CISPO, Loss
+from tasks.thinking import THINK_CLOSE
 
 Aggregation = Literal["prompt", "sample", "token", "constant"]
 ZeroVariance = Literal["drop", "keep", "refill"]
@@ -57,7 +58,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         control = self.length_control
-        if control is not None and control.phrase and not control.phrase.rstrip().endswith("</think>"):
+        if control is not None and control.phrase and not control.phrase.rstrip().endswith(THINK_CLOSE):
             raise ValueError(
                 f"the phrase {control.phrase!r} of length_control does not close the thinking: end it with </think>"
             )

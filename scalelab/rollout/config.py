@@ -27,7 +27,7 @@ class GeneratorConfig:
     """Compute the logits in float32 whatever `dtype` is (ScaleRL §3.2); do the same in the trainer."""
     kv_cache_gib: PositiveFloat = 0.5
     """Memory for the KV cache in GiB, on a CPU and on a GPU alike. Where it cannot hold `max_sequences` of full
-    length, vLLM drops sequences now and then and computes their cache again, with the weights of the day."""
+    length, vLLM drops sequences now and then and computes their cache again, with the weights that it then has."""
     block_size: PositiveInt = 64
     """Tokens in a block of KV cache; a multiple of 32 on a CPU. Only whole blocks of a prompt are shared."""
     prefix_caching: bool = True

@@ -29,7 +29,7 @@ from scalelab.rollout.types import Completion, Kind, Request
 
 _EMBEDDING = "model.embed_tokens.weight"
 _LOOK_SECONDS = 0.02
-"""Between two looks at whether new weights are loaded."""
+"""Seconds between two checks whether new weights are loaded."""
 _CLOSED = "the generator is closed: start another"
 _KINDS: tuple[Kind, ...] = ("train", "eval")
 _STATS = [

@@ -18,19 +18,6 @@ Transitions = tuple[tuple[int, int, int], ...]
 """(state, token, next state) for all pairs that do not lead back to state 0; the largest state is the last."""
 
 
-def by_ids(token_ids: Sequence[int]) -> Transitions:
-    """Recognise one sequence of token ids."""
-    wanted = tuple(token_ids)
-    found = []
-    for state in range(len(wanted)):
-        for token in sorted(set(wanted)):
-            seen = (*wanted[:state], token)
-            size = next(n for n in range(len(seen), -1, -1) if seen[len(seen) - n :] == wanted[:n])
-            if size:
-                found.append((state, token, size))
-    return tuple(found)
-
-
 def by_text(tokenizer: Any, text: str) -> Transitions:
     """Recognise a text in whatever tokens spell it, parts of other words included.
 

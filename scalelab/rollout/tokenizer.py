@@ -15,12 +15,13 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from scalelab.errors import LabError
 from scalelab.rollout.types import Completion
 from tasks.text import clean
+from tasks.thinking import THINK_CLOSE, THINK_OPEN
 from tasks.types import Prompt
 
 GENERATION = "generation_config.json"
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 """Special tokens, with the ids 0, 1 and 2."""
-THINK, END_THINK = "<think>", "</think>"
+MARKS = [THINK_OPEN, THINK_CLOSE]
 """Single tokens that are not special: special ones vanish from decoded text, and grading needs to see them."""
 
 
@@ -38,7 +39,7 @@ def build_tokenizer(corpus: Iterable[str], vocab_size: int) -> PreTrainedTokeniz
     Raises:
         LabError: `vocab_size` is too small.
     """
-    specials, marks = [PAD, BOS, EOS], [THINK, END_THINK]
+    specials, marks = [PAD, BOS, EOS], MARKS
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     least = len(specials) + len(alphabet) + len(marks)
     if vocab_size < least:

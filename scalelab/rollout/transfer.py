@@ -133,7 +133,7 @@ def install(worker: WorkerBase, init_info: dict[str, Any]) -> None:
 
 
 def _inner(worker: Any) -> Any:
-    """The worker itself: vLLM hands a wrapper over, which passes on only what is read of it."""
+    """Unwrap a worker: vLLM's wrapper passes on reads of attributes, but no assignments."""
     return getattr(worker, "worker", worker)
 
 

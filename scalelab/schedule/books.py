@@ -45,9 +45,9 @@ class Schedule(ABC):
     """Optimiser steps taken."""
     _entries: dict[str, OutstandingGroup] = field(default_factory=dict)
     _outstanding: Counter[int] = field(default_factory=Counter)
-    """Entries by version."""
+    """Number of outstanding groups by version."""
     _finished: dict[int, set[str]] = field(default_factory=dict)
-    """Names of the finished entries by version."""
+    """Names of the finished groups by version."""
     _waiting: int = 0
     _drawn: int = 0
 

@@ -92,7 +92,7 @@ class DrawnStep:
 
 
 class DrawnWork:
-    """Groups that are nothing but lengths.
+    """Work on groups that consist of lengths alone.
 
     Args:
         draws: the groups, in the order of drawing.

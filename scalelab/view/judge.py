@@ -1,4 +1,4 @@
-"""The one door to `scalelab.curves`: fits, comparisons and tests of parallelism as plain records for the page.
+"""Fits, comparisons and tests of shared B as plain records: the only module of the page that calls `scalelab.curves`.
 
 Everything that takes time goes through `Kept`, so that runs whose points did not change cost nothing.
 """

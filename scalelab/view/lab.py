@@ -124,7 +124,7 @@ class Lab:
         return self.runs[id]
 
     def warm(self) -> None:
-        """Make the comparisons and tests that the next overview needs, without holding anybody up."""
+        """Make the comparisons and tests that the next overview needs."""
         for task in dict.fromkeys(item.task for item in self.curves):
             with suppress(LabError):  # said by the overview
                 self.judge.compare([item for item in self.curves if item.task == task])

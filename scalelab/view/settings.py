@@ -22,7 +22,7 @@ MOVES_ALONG = (
     "LengthPenalty.cache_tokens",
     "Run.seed",
 )
-"""Bindings that belong to a scaling axis, or say nothing about scale."""
+"""Bindings that may differ between runs on one scaling axis: they follow the axis, or do not matter for scale."""
 
 
 def bindings(config: str, name: str = "config.gin") -> dict[str, str]:

@@ -113,7 +113,7 @@ def unusual(
 
 
 def _alarms(alarms: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Alarms by what they watch: the last word on each, and how often it was said."""
+    """List alarms by name: the newest line of each, and the number of its lines."""
     said: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for alarm in alarms:
         said.setdefault((str(alarm.get("name", "")), str(alarm.get("subject", ""))), []).append(alarm)

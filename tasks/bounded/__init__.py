@@ -1,1 +1,1 @@
-"""Functions that must not take for ever, in processes that can be killed."""
+"""Functions with time limits, in processes that can be killed."""

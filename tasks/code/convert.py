@@ -1,4 +1,4 @@
-"""From asserts about a function to calls of it, so that the right answers can stay outside the sandbox.
+"""Turn asserts about a function into calls of it, so that the right answers can stay outside the sandbox.
 
 `assert f(2) == 3` says the same as the call `f(2)` and the value 3; asserts are converted all or not at all.
 """
@@ -34,11 +34,11 @@ _CLOSE = ("isclose", "math.isclose")
 
 
 class _NotConvertibleError(Exception):
-    """This assert says something else than that a call has a value."""
+    """An assert that is not of the form: a call has a value."""
 
 
 def convert_asserts(source: str, entry_point: str = "", prelude: str = "", setup: str = "") -> dict[str, Any] | None:
-    """Tests of kind `call` that say the same as asserts, or None if some assert cannot be said that way.
+    """Turn asserts into equal tests of kind `call`; None if an assert has no such form.
 
     Args:
         source: asserts at the top level (MBPP), or in `def check(candidate)` (HumanEval, LeetCode).

@@ -1,4 +1,4 @@
-"""From what a confined program said to an outcome."""
+"""Turn the report of a confined program into an outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROUNDS = 200
 _TESTS_OWN = Limits(seconds=2.0)
 
 RunJob = Callable[[Job, Limits | None], Result]
-"""Runs a job in the sandbox, within the program's limits or the given ones."""
+"""Function that runs a job in the sandbox, within the program's limits or the given ones."""
 
 
 class Judgement(NamedTuple):

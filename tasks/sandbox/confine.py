@@ -1,4 +1,4 @@
-"""Confine a forked child: take its rights away in the order in which that is possible."""
+"""Confine a forked child: drop its rights, in the order in which that is possible."""
 
 from __future__ import annotations
 

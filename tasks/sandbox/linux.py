@@ -1,4 +1,4 @@
-"""The few Linux calls that Python does not offer, by number, for the two machines that are supported."""
+"""Linux system calls that Python does not offer, by number, for the two processor architectures that are supported."""
 
 from __future__ import annotations
 

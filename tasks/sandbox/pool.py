@@ -1,4 +1,4 @@
-"""Several fork servers behind one door."""
+"""Pool of several fork servers."""
 
 from __future__ import annotations
 

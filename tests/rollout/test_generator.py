@@ -18,8 +18,8 @@ from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.engine import Engine
 from scalelab.rollout.generator import Generator
 from scalelab.rollout.interruption import Phrases, forced_mask
-from scalelab.rollout.thinking import by_ids
 from scalelab.rollout.types import Request
+from tests.helpers.automata import by_ids
 from tests.helpers.rollout_models import (
     DENSE,
     MOE,

@@ -13,7 +13,7 @@ from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.rollout.engine import Engine, engine_config
 from scalelab.rollout.interruption import ForcePhraseV1, ForcePhraseV2, Phrases
-from scalelab.rollout.thinking import by_ids
+from tests.helpers.automata import by_ids
 
 PHRASES = Phrases((1, 2, 3), by_ids((4, 5)))
 

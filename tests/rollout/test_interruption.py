@@ -19,7 +19,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProc
 from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_processors_params_validator as build_v2
 
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, forced_mask, processor_config
-from scalelab.rollout.thinking import by_ids
+from tests.helpers.automata import by_ids
 
 VOCAB = 8
 tokens = st.lists(st.integers(0, VOCAB - 1), max_size=12)
