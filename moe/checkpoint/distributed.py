@@ -205,7 +205,7 @@ def load(path: Path, model: LogProbModel, optimizer: Optimizer, layout: Layout) 
     if whole:
         optimizer.load_state_dict(state["optimizer"])
     else:
-        optimizer.megatron.reload_model_params()
+        optimizer.reload_weights()
     if whole and same_ranks:
         _set_random_state(state["random"])
     return state["counters"]

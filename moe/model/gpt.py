@@ -55,6 +55,7 @@ def megatron_config(arch: Architecture, config: TrainerConfig, kernels: Kernels)
     return TransformerConfig(
         **arch.fields,
         **moe,
+        **_dispatcher(kernels.dispatcher),
         qk_layernorm=any(layer.qk_norm == "rms" for layer in arch.layers),  # its gradients are summed over tensor ranks
         normalization="RMSNorm",
         gated_linear_unit=True,
@@ -72,7 +73,6 @@ def megatron_config(arch: Architecture, config: TrainerConfig, kernels: Kernels)
         expert_model_parallel_size=layout.expert,
         expert_tensor_parallel_size=layout.expert_tensor,
         variable_seq_lengths=True,
-        moe_token_dispatcher_type="alltoall",
         calculate_per_token_loss=True,  # DDP then sums gradients over the ranks instead of averaging them
         perform_initialization=False,  # weights are always loaded, see moe.model.init
         use_cpu_initialization=not torch.cuda.is_available(),
@@ -84,6 +84,13 @@ def megatron_config(arch: Architecture, config: TrainerConfig, kernels: Kernels)
 
 
 _QK_NORMS = {"none": IdentityOp, "l2": L2Norm, "rms": RmsNorm}
+
+
+def _dispatcher(chosen: str) -> dict[str, Any]:
+    """Megatron's fields for the way of tokens to experts on other ranks."""
+    if chosen in ("deepep", "hybridep"):
+        return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": chosen}
+    return {"moe_token_dispatcher_type": "alltoall"}
 
 
 def _recompute(how: str) -> dict[str, Any]:
@@ -177,7 +184,7 @@ def build(hf_config: dict[str, Any], config: TrainerConfig) -> LogProbModel:
     arch = architecture(hf_config)
     if config.expert_bias:
         check_expert_bias(hf_config)
-    kernels = choose(config.kernels, config.dtype, this_host())
+    kernels = choose(config.kernels, config.dtype, this_host(), config.dispatch)
     try:
         megatron = megatron_config(arch, config, kernels)
     except (ValueError, AssertionError) as error:

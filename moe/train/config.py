@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
 from moe.errors import require
-from moe.model.kernels import KernelChoice
+from moe.model.kernels import Dispatch, KernelChoice
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
@@ -61,6 +61,18 @@ class OptimizerConfig:
     """Largest global gradient norm; 0 switches clipping off."""
     max_skipped: NonNegativeInt = 5
     """Steps in a row that may be skipped for a gradient that is not finite before training stops; 0 sets no limit."""
+    moments: Literal["float32", "bfloat16"] = "float32"
+    """Type of AdamW's two moments. "bfloat16" takes 6 bytes a parameter instead of 12 (the weights' missing 16 bits are
+    kept beside them); it needs bfloat16 weights, a GPU and Transformer Engine's AdamW."""
+    offload: bool = False
+    """Keep fp32 weights and moments in host memory and take the step there (Megatron's hybrid optimiser): 16 bytes a
+    parameter of the rank's share on the host, none on the GPU. It needs bfloat16 weights."""
+
+    def __post_init__(self) -> None:
+        require(
+            not (self.offload and self.moments != "float32"),
+            "OptimizerConfig.offload keeps its state in float32: bind OptimizerConfig.moments = 'float32'",
+        )
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -74,7 +86,8 @@ class TrainerConfig:
     layout: Layout = field(default_factory=Layout)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of weights and activations; the optimiser's state and the gradient sums are fp32 either way."""
+    """Type of weights and activations; gradient sums are fp32 either way, and so is the optimiser's state unless
+    `OptimizerConfig.moments` says otherwise."""
     fp32_head: bool = True
     """Compute the output product in fp32 (ScaleRL §3.2) rather than in ``dtype``."""
     tokens_per_micro_batch: PositiveInt = 16384
@@ -93,6 +106,11 @@ class TrainerConfig:
     recompute: Recompute = "none"
     """Activations computed again in the backward pass instead of being kept: "none", "selective" (within attention
     and feed-forwards) or "full" (whole layers: each keeps its input alone)."""
+    overlap_gradients: bool = False
+    """Exchange gradients between data-parallel ranks while the last backward pass goes on, bucket by bucket."""
+    dispatch: Dispatch = "alltoall"
+    """Way of tokens to experts on other ranks: "alltoall" (NCCL), or Megatron's "flex" dispatcher with the kernels of
+    "deepep" or "hybridep", which the package `deep_ep` has."""
     kernels: KernelChoice = "auto"
     """Library of norms and linear layers: "auto", "local" or "transformer_engine"; see `moe.model.kernels`."""
     head_chunk: PositiveInt = 1024
@@ -111,3 +129,20 @@ class TrainerConfig:
             not (self.balance and self.expert_bias),
             "balance and expert_bias are two ways to spread tokens over experts: bind one of them",
         )
+        saved = [name for name in self.gpu_only if name.startswith("OptimizerConfig")]
+        require(
+            not saved or self.dtype == "bfloat16",
+            f"{' and '.join(saved)} saves memory of bfloat16 models: bind TrainerConfig.dtype = 'bfloat16'",
+        )
+
+    @property
+    def gpu_only(self) -> tuple[str, ...]:
+        """Settings of this configuration that have a meaning on GPUs only, as `CLASS.FIELD = VALUE`."""
+        found = []
+        if self.optimizer.moments != "float32":
+            found.append(f"OptimizerConfig.moments = {self.optimizer.moments!r}")
+        if self.optimizer.offload:
+            found.append("OptimizerConfig.offload = True")
+        if self.dispatch != "alltoall":
+            found.append(f"TrainerConfig.dispatch = {self.dispatch!r}")
+        return tuple(found)

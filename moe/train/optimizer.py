@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,24 +14,44 @@ from megatron.core.distributed import (
 )
 from megatron.core.optimizer import USING_PYTORCH_OPTIMIZER, ChainedOptimizer, get_megatron_optimizer
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
+from megatron.core.optimizer.cpu_offloading import HybridDeviceOptimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.transformer.moe.moe_layer import MoELayer
 from torch import Tensor
 
+from moe.errors import MoeError
 from moe.model.gpt import LogProbModel
 from moe.train.config import OptimizerConfig
 
+_HYBRID = (
+    *("offload_fraction", "cpu_optimizer_cls", "gpu_optimizer_cls", "param_update_in_fp32"),
+    *("pin_cpu_grads", "pin_cpu_params", "overlap_cpu_optimizer_d2h_h2d"),
+)
+"""Arguments of Megatron's hybrid optimiser that it keeps among the settings of its parameters."""
+
 
 class TorchAdamOptimizer(DistributedOptimizer):
-    """Megatron's DistributedOptimizer, made to save and load torch's AdamW.
+    """Megatron's DistributedOptimizer, made to save and load torch's AdamW, on the device or on the host.
 
     megatron-core 0.16.1 expects Apex's or Transformer Engine's Adam, which counts steps per group. torch's
     counts per parameter, in a tensor; after loading, Megatron would leave one such tensor shared by all
-    parameters, and every step would advance it once per parameter.
+    parameters, and every step would advance it once per parameter. Of an optimiser on the host it would save the
+    constructor's arguments, classes among them, which no checkpoint may hold.
     """
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state that is alike on all ranks, in plain values."""
+        state = super().state_dict()
+        for group in state["optimizer"]["param_groups"]:
+            for name in _HYBRID:
+                group.pop(name, None)
+        return state
 
     @torch.no_grad()
     def _set_main_param_and_optimizer_states(self, model_param: Tensor, tensors: dict[str, Tensor]) -> None:
+        if isinstance(self.optimizer, HybridDeviceOptimizer):
+            super()._set_main_param_and_optimizer_states(model_param, tensors)
+            return
         group, order = self.model_param_group_index_map[model_param]
         main = self.optimizer.param_groups[group]["params"][order]
         for name, tensor in {"param": main, **self.optimizer.state[main]}.items():
@@ -48,40 +69,48 @@ class TorchAdamOptimizer(DistributedOptimizer):
 class Optimizer:
     """A model with its gradients and its optimiser.
 
+    Args:
+        model: the model, on its device.
+        config: settings of AdamW.
+        overlap: whether gradients are exchanged while the backward pass goes on.
+
     Attributes:
         ddp: the model in Megatron's DDP; gradients are *summed* over the data-parallel ranks.
         megatron: Megatron's optimiser, one part for the experts and one for the rest.
+
+    Raises:
+        MoeError: the settings ask for what is not here.
     """
 
-    def __init__(self, model: LogProbModel, config: OptimizerConfig) -> None:
+    def __init__(self, model: LogProbModel, config: OptimizerConfig, overlap: bool = False) -> None:
         low = model.config.params_dtype is not torch.float32
         self.config = config
+        if config.moments != "float32" and USING_PYTORCH_OPTIMIZER:
+            raise MoeError(
+                f"OptimizerConfig.moments = {config.moments!r} needs Transformer Engine's AdamW, which is not "
+                "installed here: install it (make install-gpu), or bind 'float32'"
+            )
+        if config.offload and not any(parameter.is_cuda for parameter in model.parameters()):
+            raise MoeError(
+                "OptimizerConfig.offload takes memory off a GPU, and this rank trains on a CPU: leave it out"
+            )
         self.ddp = DistributedDataParallel(
             model.config,
-            DistributedDataParallelConfig(grad_reduce_in_fp32=low, use_distributed_optimizer=True),
+            DistributedDataParallelConfig(
+                grad_reduce_in_fp32=low, use_distributed_optimizer=True, overlap_grad_reduce=overlap
+            ),
             model,
         )
         self.megatron: ChainedOptimizer = get_megatron_optimizer(
-            MegatronOptimizerConfig(
-                optimizer="adam",
-                lr=config.lr,
-                weight_decay=config.weight_decay,
-                adam_beta1=config.betas[0],
-                adam_beta2=config.betas[1],
-                adam_eps=config.eps,
-                clip_grad=0.0,  # done below, so that one norm serves clipping, skipping and reporting
-                bf16=low,
-                params_dtype=model.config.params_dtype,
-                use_distributed_optimizer=True,
-            ),
-            [self.ddp],
+            _megatron_config(config, model.config.params_dtype), [self.ddp]
         )
-        if USING_PYTORCH_OPTIMIZER:
+        if USING_PYTORCH_OPTIMIZER or config.offload:
             for part in self.megatron.chained_optimizers:
                 part.__class__ = TorchAdamOptimizer
         self._set_groups()
         self._fill_state()
         model.config.finalize_model_grads_func = _finalize
+        model.config.no_sync_func = self.ddp.no_sync if overlap else None
         model.config.grad_scale_func = self.megatron.scale_loss
 
     def _set_groups(self) -> None:
@@ -95,10 +124,21 @@ class Optimizer:
     def _fill_state(self) -> None:
         """Start AdamW's state at once instead of in the first step, so that it can always be saved."""
         for part in self.megatron.chained_optimizers:
-            part.init_state_fn(part.optimizer)
+            if isinstance(part.optimizer, HybridDeviceOptimizer):
+                _fill_host_state(part.optimizer)
+                continue
+            part.init_state_fn(part.optimizer, part.config)
             if USING_PYTORCH_OPTIMIZER:  # Apex and Transformer Engine count steps per group, from the first on
                 for main, state in part.optimizer.state.items():
                     state["step"] = torch.zeros((), dtype=torch.float32, device=main.device)
+
+    def reload_weights(self) -> None:
+        """Go on from weights that were set in the model; moments stay."""
+        self.megatron.reload_model_params()
+        if self.config.moments != "float32":  # what the kernel keeps is the difference to weights that are gone
+            for part in self.megatron.chained_optimizers:
+                for state in part.optimizer.state.values():
+                    state["master_param"].zero_()
 
     def load_state_dict(self, state: Any) -> None:
         """Load optimiser state read by `moe.checkpoint`; the learning rate and other settings stay this config's."""
@@ -111,7 +151,8 @@ class Optimizer:
         Their hooks hold the DDP. The nodes are held by a list, by the config's functions, and by the routed
         tensors that a token dispatcher keeps of its last micro-batch.
         """
-        self.ddp.config.finalize_model_grads_func = self.ddp.config.grad_scale_func = None
+        config = self.ddp.config
+        config.finalize_model_grads_func = config.grad_scale_func = config.no_sync_func = None
         self.ddp.grad_accs.clear()
         for module in self.ddp.modules():
             if isinstance(module, MoELayer):
@@ -135,7 +176,7 @@ class Optimizer:
         scale = min(1.0, self.config.clip_grad / (norm + 1e-6)) if self.config.clip_grad else 1.0
         for group in self.megatron.param_groups:
             group["lr"] = lr
-            mine = [p.grad for p in group["params"] if p.grad is not None]
+            mine = list(_gradients(group["params"]))
             if scale < 1 and mine:  # a share of the optimiser that lies within one matrix has no vectors at all
                 torch._foreach_mul_(mine, scale)
         self.megatron.step_with_ready_grads()
@@ -148,6 +189,55 @@ class Optimizer:
             if bad:
                 return f"{bad} of {parameter.numel()} entries of the gradient of {name}"
         return None
+
+
+def _megatron_config(config: OptimizerConfig, dtype: torch.dtype) -> MegatronOptimizerConfig:
+    """Megatron's config of AdamW."""
+    moments = getattr(torch, config.moments)
+    made = MegatronOptimizerConfig(
+        optimizer="adam",
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        adam_beta1=config.betas[0],
+        adam_beta2=config.betas[1],
+        adam_eps=config.eps,
+        clip_grad=0.0,  # done in `Optimizer.step`, so that one norm serves clipping, skipping and reporting
+        bf16=dtype is not torch.float32,
+        params_dtype=dtype,
+        use_distributed_optimizer=True,
+        use_precision_aware_optimizer=config.moments != "float32",
+        exp_avg_dtype=moments,
+        exp_avg_sq_dtype=moments,
+        optimizer_cpu_offload=config.offload,
+        optimizer_offload_fraction=1.0,
+        overlap_cpu_optimizer_d2h_h2d=config.offload,
+    )
+    if config.offload:  # it shares this path; said here, since the constructor asks for Transformer Engine's version
+        made.use_precision_aware_optimizer = made.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = True
+        made.store_param_remainders = False
+    return made
+
+
+def _gradients(params: list[Tensor]) -> Iterator[Tensor]:
+    """The gradients that the optimiser will read; a precision-aware one reads its own attribute."""
+    for param in params:
+        gradient = getattr(param, "decoupled_grad", None)
+        gradient = param.grad if gradient is None else gradient
+        if gradient is not None:
+            yield gradient
+
+
+def _fill_host_state(optimizer: HybridDeviceOptimizer) -> None:
+    """Start the state of an optimiser in host memory."""
+    for part in optimizer.sub_optimizers:
+        for group in part.param_groups:
+            for main in group["params"]:
+                part.state[main] = {
+                    "step": torch.zeros((), dtype=torch.float32),
+                    "exp_avg": torch.zeros_like(main),
+                    "exp_avg_sq": torch.zeros_like(main),
+                }
+    optimizer._sync_sub_optimizers_state_to_hdo()
 
 
 def _finalize(model: list[Any], num_tokens: Tensor | None = None, **kwargs: Any) -> None:

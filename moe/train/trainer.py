@@ -97,7 +97,7 @@ class Trainer:
     def _build(self, weights: Weights | None) -> None:
         with cpu_host.megatron():
             self.model = models.build(self.hf_config, self.config)
-            self.optimizer = Optimizer(self.model, self.config.optimizer)
+            self.optimizer = Optimizer(self.model, self.config.optimizer, self.config.overlap_gradients)
         if weights is None:  # drawing takes minutes for a large model
             layers = self.hf_config["num_hidden_layers"]
             weights = InitialWeights(shapes(self.hf_config).items(), layers, self.config.seed)
@@ -212,7 +212,8 @@ class Trainer:
             weights = weights if isinstance(weights, Mapping) else dict(weights)
             biases = {name: weights[name] for name in weights if name.endswith(EXPERT_BIAS)}
         hf_weights.load(self.model, self.hf_config, weights, biases)
-        self.optimizer.megatron.reload_model_params()
+        with cpu_host.megatron():
+            self.optimizer.reload_weights()
 
     def save_hf(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder that transformers and vLLM load; collective, rank 0 writes.

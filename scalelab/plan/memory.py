@@ -72,7 +72,7 @@ def trainer_memory(
     """
     layout = config.layout
     stages = {0, layout.pipeline - 1}
-    parts = {stage: held(hf_config, layout, world, config.dtype, stage) for stage in stages}
+    parts = {stage: held(hf_config, layout, world, config.dtype, stage, settings=config.optimizer) for stage in stages}
     kept = {stage: activation_bytes(hf_config, config, longest, stage) for stage in stages}
     head = {stage: head_bytes(hf_config, config) * (stage == layout.pipeline - 1) for stage in stages}
     stage = max(stages, key=lambda s: parts[s].total + kept[s] + head[s])

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from moe.model.architectures import Architecture, LayerPlan
-from moe.train.config import Layout
+from moe.train.config import Layout, OptimizerConfig
 from scalelab.plan.shape import shape
 
 _PARAM, _BUCKET = 64, 128
@@ -48,7 +48,7 @@ class RankBytes:
     Attributes:
         weights: in the model's type.
         gradients: in fp32.
-        optimizer: moments, and for bf16 models the fp32 weights, of this rank's share.
+        optimizer: moments, and for bf16 models the fp32 weights, of this rank's share; 0 where they are on the host.
     """
 
     weights: int
@@ -76,6 +76,7 @@ def held(
     dtype: str,
     stage: int = 0,
     places: tuple[int, int] = (0, 0),
+    settings: OptimizerConfig | None = None,
 ) -> RankBytes:
     """Bytes that a rank allocates for weights, gradients and optimiser.
 
@@ -86,15 +87,30 @@ def held(
         dtype: type of the weights.
         stage: its pipeline stage.
         places: its place among the ranks that share the optimiser's state, outside the experts and of the experts.
+        settings: where and in which type the optimiser keeps its state; None for fp32 on the device.
     """
+    settings = settings or OptimizerConfig()
     mine = _parameters(json.dumps(hf_config, sort_keys=True), layout, stage)
     weights = gradients = optimizer = 0
     for expert, ranks, place in zip((False, True), data_ranks(layout, world), places):
         elements, own, tensors = _buffer([p for p in mine if p.expert == expert], ranks, place)
         weights += elements * BYTES[dtype]
         gradients += elements * 4
-        optimizer += own * (_MOMENTS + (4 if dtype == "bfloat16" else 0)) + tensors * _STEP
+        optimizer += _optimizer_bytes(own, tensors, dtype, settings)
     return RankBytes(weights, gradients, optimizer)
+
+
+def _optimizer_bytes(elements: int, tensors: int, dtype: str, settings: OptimizerConfig) -> int:
+    """Bytes that AdamW keeps on the device for its share of a buffer.
+
+    In bf16, both moments take two bytes, and so does what the fp32 weight has beyond the bf16 one; Transformer Engine
+    counts steps for all parameters together.
+    """
+    if settings.offload:
+        return 0
+    if settings.moments == "bfloat16":
+        return elements * (2 + 2 + 2)
+    return elements * (_MOMENTS + (4 if dtype == "bfloat16" else 0)) + tensors * _STEP
 
 
 @lru_cache(maxsize=8192)

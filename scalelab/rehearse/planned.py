@@ -23,7 +23,7 @@ def trainer_gib(
     hf_config: dict[str, Any], config: TrainerConfig, world: int, longest: int, stage: int
 ) -> dict[str, float]:
     """GiB of a trainer rank of one pipeline stage by kind; activations include the logits of a chunk."""
-    parts = held(hf_config, config.layout, world, config.dtype, stage)
+    parts = held(hf_config, config.layout, world, config.dtype, stage, settings=config.optimizer)
     head = head_bytes(hf_config, config) if stage == config.layout.pipeline - 1 else 0.0
     kinds = {
         "weights": parts.weights,

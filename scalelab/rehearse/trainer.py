@@ -17,6 +17,7 @@ from torch import Tensor
 
 from moe.model.architectures import architecture
 from moe.train.batch import TrainingSequence
+from moe.train.config import TrainerConfig
 from moe.train.micro_batch import LOSS
 from moe.train.trainer import Trainer
 from moe.weights.hf_folder import FolderWeights
@@ -47,12 +48,12 @@ class _TrainerRehearsal:
         self.setting, self.role, self.result = setting, role, result
         self.run_config = setting.run
         self.hf = setting.run.model.to_hf()
-        self.config = replace(setting.run.trainer_config, device="auto")  # what is there is pretended
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.config = self._rehearsable(setting.run.trainer_config)
         self.ranks = setting.run.cluster.trainers
         layout = self.config.layout
         self.data = self.ranks // (layout.tensor * layout.pipeline * layout.context)
         self.row = micro_batch(setting.run.generator.max_model_len, self.config.tokens_per_micro_batch)
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.memory, self.collectives = Memory(self.device), Collectives()
         self.trainer: Trainer | None = None
 
@@ -87,6 +88,19 @@ class _TrainerRehearsal:
             if self.trainer is not None:
                 self.trainer.close()
                 self.trainer = None
+
+    def _rehearsable(self, config: TrainerConfig) -> TrainerConfig:
+        """The run's configuration, without what needs packages for GPUs or a device of its own label."""
+        left, optimizer = self.result.not_rehearsed, config.optimizer
+        if config.dispatch != "alltoall":
+            left.append(f"dispatch by {config.dispatch}, whose kernels run on a GPU only: rehearsed is all-to-all")
+        if optimizer.moments != "float32":
+            left.append("moments in bfloat16, which are Transformer Engine's: rehearsed with fp32")
+        if optimizer.offload and self.device == "cpu":
+            left.append("the optimiser on the host, where all tensors bear one label: see docs/rehearse.md")
+        optimizer = replace(optimizer, moments="float32", offload=optimizer.offload and self.device == "cuda")
+        # what device is there is pretended
+        return replace(config, device="auto", dispatch="alltoall", optimizer=optimizer)
 
     def _say_what_is_left_out(self, fields: dict[str, Any]) -> None:
         left = self.result.not_rehearsed

@@ -22,6 +22,7 @@ from moe.durable import put_in_place
 from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.train.batch import TrainingSequence
+from moe.train.config import TrainerConfig
 from moe.weights.hf_folder import is_multimodal, write_text_model
 from scalelab import __version__
 from scalelab.errors import LabError
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
 # Traces the tokenizer learns its merges from, and which stand for the data in the cache's key.
 TOKENIZER_TRACES = 4096
 KEY_TRACES = 256
-RL_ONLY = ("lr", "warmup_steps")
+# Settings of the optimiser that say nothing of SFT: its own take the place of two, `precision` has one, and one changes
+# where numbers are kept.
+NOT_SFT = ("lr", "warmup_steps", "moments", "offload")
 # How long one run may wait while another makes the model that both start from.
 MAKER_SECONDS = 24 * 3600.0
 ROUTER_CHOICES = ("balance", "z_loss", "expert_bias", "freeze_router")
@@ -120,15 +123,20 @@ def cache_key(run: Run, tokenizer: Any) -> str:
     content = {
         "version": __version__,
         "model": run.model.to_hf(),
-        "precision": run.trainer.dtype,
+        "precision": _precision(run.trainer),
         "routers": [getattr(run.trainer, name) for name in ROUTER_CHOICES],
-        "optimizer": {name: value for name, value in asdict(run.trainer.optimizer).items() if name not in RL_ONLY},
+        "optimizer": {name: value for name, value in asdict(run.trainer.optimizer).items() if name not in NOT_SFT},
         "tasks": [asdict(cast(Any, task)) for task in run.tasks],
         "sft": [run.sft.steps, run.sft.traces_per_step, run.sft.learning_rate],
         "seed": base_seed(run),
         "examples": examples,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _precision(trainer: TrainerConfig) -> str:
+    moments = trainer.optimizer.moments
+    return trainer.dtype if moments == "float32" else f"{trainer.dtype}, moments in {moments}"
 
 
 class Tuner(Protocol):

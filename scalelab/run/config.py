@@ -68,6 +68,10 @@ class Evaluation:
     samples: PositiveInt = 4
     """Completions per held-out prompt, the k of mean@k (ScaleRL §2: 16)."""
 
+    engines: NonNegativeInt = 0
+    """Engines that keep their weights for an evaluation while the others go on taking new ones; 0: all keep theirs,
+    and the trainer gets ahead of them by as many steps as the schedule allows."""
+
     fit_since: NonNegativeFloat | None = None
     """First compute used for fitting unless told otherwise, in device-hours
     (ScaleRL A.4: 1,500, about an epoch). None: from the first evaluation."""
@@ -249,6 +253,12 @@ class Run:
                     "Recipe.length_control = None or @LengthPenalty()"
                 )
 
+        if self.evaluation.engines and self.evaluation.engines >= self.cluster.generators:
+            raise ValueError(
+                f"Evaluation.engines ({self.evaluation.engines}) leaves none of Cluster.generators "
+                f"({self.cluster.generators}) to go on: set fewer aside, or 0"
+            )
+
     def _check_lengths(self) -> None:
         longest, limit = self.generator.max_model_len, self.model.max_position_embeddings
         if self.recipe.max_tokens >= longest:
@@ -288,6 +298,11 @@ class Run:
             )
         if (self.trainer.device, self.generator.device) != ("auto", "auto"):
             raise ValueError("what a run's actors occupy is one choice for both sides: bind Cluster.device")
+        if self.cluster.device == "cpu" and self.trainer.gpu_only:
+            raise ValueError(
+                f"{' and '.join(self.trainer.gpu_only)} is for GPUs, and the run's devices are cores: leave it out, or "
+                "bind Cluster.device = 'gpu'"
+            )
         if self.trainer.seed != 0:
             raise ValueError(
                 "the seed of the initial weights is the run's: bind Run.seed instead of TrainerConfig.seed"

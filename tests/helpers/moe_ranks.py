@@ -49,6 +49,8 @@ class Case:
     """Prescribe the experts of most tokens."""
     biased: bool = False
     """Choose experts by biases, too."""
+    overlap: bool = False
+    """Exchange gradients during the backward pass."""
 
     @property
     def name(self) -> str:
@@ -56,12 +58,13 @@ class Case:
         balanced = ["balanced"] if self.balance else []
         replayed = ["replayed"] if self.replay else []
         biased = ["biased"] if self.biased else []
-        return f"{self.model}: " + " · ".join([*sizes, *balanced, *replayed, *biased] or ["data"])
+        overlapped = ["overlapped"] if self.overlap else []
+        return f"{self.model}: " + " · ".join([*sizes, *balanced, *replayed, *biased, *overlapped] or ["data"])
 
     @property
     def alone(self) -> Case:
         """The case in one process."""
-        return replace(self, layout=Layout())
+        return replace(self, layout=Layout(), overlap=False)
 
 
 FOUR = (
@@ -69,6 +72,7 @@ FOUR = (
     Case("Llama", Layout(tensor=2, context=2)),
     Case("Llama, tied", Layout(tensor=2, pipeline=2)),
     Case("Llama-4", Layout(expert=4)),
+    Case("Llama-4", Layout(expert=2), overlap=True),
     Case("Llama-4", Layout(tensor=2, context=2, expert=4), balance=1.0),
     Case("Llama-4", Layout(pipeline=2, context=2, expert=2), replay=True),
     Case("Llama-4", Layout(tensor=2, pipeline=2, expert=2), balance=1.0),
@@ -88,6 +92,7 @@ def probe(case: Case, rank: int = 0, world: int = 1, at: str | None = None) -> d
     """Everything about one training step, whole gradients included, and whether weights go out and in unchanged."""
     losses = {"balance": case.balance, "z_loss": case.balance / 10, "expert_bias": 0.25 * case.biased}
     settings = {"layout": case.layout, **losses, "optimizer": PROBE, "tokens_per_micro_batch": 60}
+    settings["overlap_gradients"] = case.overlap
     one = trainer(MODELS[case.model], rank, world, at, **settings)
     start = weights(one)
     if case.biased:

@@ -9,11 +9,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from megatron.core.optimizer.cpu_offloading import HybridDeviceOptimizer
+from torch.overrides import TorchFunctionMode
 
 from moe.cpu import host as cpu_host
 from moe.errors import MoeError
-from moe.train.config import OptimizerConfig
-from tests.helpers.moe_models import DENSE, batch, weighted, weights
+from moe.train.config import OptimizerConfig, TrainerConfig
+from tests.helpers.moe_models import DENSE, MOE, batch, weighted, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -64,6 +66,73 @@ def test_steps_equal_adamw_written_out(make, dtype, clip):
         expected = torch.from_numpy(slow.w[name])
         rounding = 2e-6 if dtype == "float32" else 2**-8  # half a unit in the last place of a bf16 number
         torch.testing.assert_close(p.detach().double(), expected, rtol=1.01 * rounding, atol=1e-6)
+
+
+class OnDevice(TorchFunctionMode):
+    """Says of bf16 tensors that a GPU holds them: Megatron's hybrid optimiser takes those to the host."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func == torch.Tensor.is_cuda.__get__:
+            return args[0].dtype is torch.bfloat16
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_in_host_memory_is_the_same_step(make, tmp_path):
+    """Weights, and a checkpoint that either kind of optimiser goes on from, to the last bit."""
+    settings = {"lr": 1e-3, "warmup_steps": 0, "clip_grad": 0.5}
+    found, start = {}, None
+    for offload in (False, True):
+        with OnDevice():
+            one = make(DENSE, dtype="bfloat16", optimizer=OptimizerConfig(**settings, offload=offload))
+            assert (
+                any(isinstance(p.optimizer, HybridDeviceOptimizer) for p in one.optimizer.megatron.chained_optimizers)
+                is offload
+            )
+            start = weights(one) if start is None else start
+            one.load_weights(start)
+            one.train_step(batch(0), weighted)
+            one.train_step(batch(1), weighted)
+            one.save(tmp_path / str(offload))
+            one.train_step(batch(2), weighted)
+            found[offload] = weights(one)
+    for offload in (False, True):
+        with OnDevice():
+            one = make(DENSE, dtype="bfloat16", seed=9, optimizer=OptimizerConfig(**settings, offload=not offload))
+            one.load(tmp_path / str(offload))
+            one.train_step(batch(2), weighted)
+            found[f"from {offload}"] = weights(one)
+    for other in found.values():
+        assert all(torch.equal(tensor, found[False][name]) for name, tensor in other.items())
+    assert not all(torch.equal(tensor, start[name]) for name, tensor in found[False].items())
+
+
+def test_gradients_may_be_exchanged_during_the_backward_pass(make):
+    """One rank: the hooks that begin an exchange leave the sums of several micro-batches as they are."""
+    steps = {}
+    for overlap in (False, True):
+        one = make(MOE, overlap_gradients=overlap)
+        one.train_step(batch(0), weighted)
+        steps[overlap] = weights(one)
+    assert all(torch.equal(tensor, steps[False][name]) for name, tensor in steps[True].items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"offload": True}, "trains on a CPU: leave it out"),
+        ({"moments": "bfloat16"}, "needs Transformer Engine's AdamW, which is not installed"),
+    ],
+)
+def test_what_the_optimizer_cannot_do_here_is_said(make, settings, said):
+    with pytest.raises(MoeError, match=said):
+        make(DENSE, dtype="bfloat16", optimizer=OptimizerConfig(**settings))
+
+
+def test_settings_that_exclude_each_other_are_refused():
+    with pytest.raises(ValueError, match=r"bind OptimizerConfig.moments = 'float32'"):
+        OptimizerConfig(offload=True, moments="bfloat16")
+    with pytest.raises(ValueError, match=r"OptimizerConfig.offload = True saves memory of bfloat16 models"):
+        TrainerConfig(optimizer=OptimizerConfig(offload=True))
 
 
 def test_endless_nans_stop_training_with_their_cause(make):

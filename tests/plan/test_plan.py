@@ -10,7 +10,7 @@ import pytest
 
 from moe.model.architectures import architecture
 from moe.model.size import parameters
-from moe.train.config import Layout, TrainerConfig
+from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from moe.train.layout import check_layout
 from scalelab import cli
 from scalelab.errors import LabError
@@ -74,6 +74,19 @@ def test_bytes_of_an_8b_on_one_rank_are_those_of_the_textbook():
     shared = held(hf, Layout(), 16, "bfloat16")
     assert (shared.weights, shared.gradients) == pytest.approx((2 * total, 4 * total), rel=1e-5)
     assert shared.optimizer == pytest.approx(12 * total / 16, rel=1e-4)
+
+
+def test_an_optimizer_in_bf16_takes_half_and_one_on_the_host_nothing(scout):
+    """Moments of two bytes each and the missing half of an fp32 weight, in place of three fp32 numbers."""
+    hf, layout = scout.model.to_hf(), scout.trainer.layout
+    full = held(hf, layout, 16, "bfloat16")
+    half, none = (
+        held(hf, layout, 16, "bfloat16", settings=OptimizerConfig(**settings))
+        for settings in ({"moments": "bfloat16"}, {"offload": True})
+    )
+    assert half.optimizer == pytest.approx(full.optimizer / 2, rel=1e-6)
+    assert none.optimizer == 0
+    assert half.weights + half.gradients == none.total == full.weights + full.gradients
 
 
 def test_training_flops_are_those_of_every_product(dense, scout):
