@@ -14,7 +14,7 @@ from scalelab.recipe.types import Rollout
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import Books
 from scalelab.run.changes import Changes
-from scalelab.run.ports import Engines, Graders
+from scalelab.run.ports import Engines, EvaluationLostError, Graders
 from scalelab.run.work import Sampling
 from tasks.types import Prompt, Verdict
 
@@ -76,8 +76,9 @@ async def generate_and_grade(
 
 @dataclass(eq=False)
 class InFlightEvaluation:
-    """Evaluation among the completions for training; the engines keep their weights meanwhile.
+    """Evaluation among the completions for training.
 
+    Either all engines keep their weights meanwhile, or those that are set aside for it, and the others go on as usual.
     What falls due while an evaluation runs is taken with the next weights after it.
     """
 
@@ -93,6 +94,12 @@ class InFlightEvaluation:
     samples: int
     updating: Callable[[], bool]
     """True while weights are on their way to the engines."""
+    aside: int = 0
+    """Engines to set aside; 0 for none."""
+    alone: Callable[[], bool] = lambda: False
+    """True if the engines have nothing else to do."""
+    kept: int = 0
+    """Engines that are set aside now."""
     graded: int = 0
     """Completions of the running evaluation that are graded."""
     running: bool = False
@@ -110,7 +117,7 @@ class InFlightEvaluation:
     @property
     def holds_weights(self) -> bool:
         """True while an evaluation runs, or could begin."""
-        return self.running or self._ready()
+        return (self.running and not self.kept) or self._ready()
 
     def due(self, version: int) -> None:
         """Ask for an evaluation of these weights, or of the first later ones."""
@@ -119,7 +126,7 @@ class InFlightEvaluation:
 
     def awaits(self, updating: bool) -> bool:
         """True while weights that an evaluation waits for are on their way: no later ones overtake them."""
-        return self.books.evaluate_from is not None and updating
+        return self.books.evaluate_from is not None and updating and not self.running
 
     def done(self, version: int) -> bool:
         """True if these weights are evaluated."""
@@ -138,7 +145,28 @@ class InFlightEvaluation:
             self.charge()
             self.running, self.graded = True, 0
             spent = Spent.of(self.books, self.engines.version, self.clock())
-            rollouts = await generate_and_grade(
+            rollouts: list[Rollout] | None = None
+            try:
+                rollouts = await self._evaluate(spent)
+            except* EvaluationLostError:
+                pass  # it is still due: newer weights are evaluated in its place
+            self.charge()
+            self.running = False
+            if rollouts is None:
+                continue
+            self.record(spent, rollouts)
+            self.books.evaluated = spent.version
+            if self.books.evaluate_from is not None and self.books.evaluate_from <= spent.version:
+                self.books.evaluate_from = None
+            self.changes.notify()
+
+    async def _evaluate(self, spent: Spent) -> list[Rollout]:
+        """Generate and grade the held-out completions, on engines of their own unless there is nothing else to do."""
+        beside = self.aside > 0 and self.books.evaluated >= 0 and not self.alone()
+        self.kept = self.engines.set_aside(self.aside) if beside else 0
+        self.changes.notify()
+        try:
+            return await generate_and_grade(
                 {f"{spent.version}/{prompt.id}": prompt for prompt in self.held_out},
                 self.samples,
                 self.work,
@@ -146,12 +174,10 @@ class InFlightEvaluation:
                 self.graders.grade,
                 self._count,
             )
-            self.charge()
-            self.record(spent, rollouts)
-            self.running, self.books.evaluated = False, spent.version
-            if self.books.evaluate_from is not None and self.books.evaluate_from <= spent.version:
-                self.books.evaluate_from = None
-            self.changes.notify()
+        finally:
+            if self.kept:
+                self.engines.set_aside(0)
+            self.kept = 0
 
     def _count(self, graded: int) -> None:
         self.graded += graded

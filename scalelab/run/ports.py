@@ -12,8 +12,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
+from scalelab.errors import LabError
 from scalelab.rollout.types import Completion, Request
 from tasks.types import Prompt, Verdict
+
+
+class EvaluationLostError(LabError):
+    """The engines that were set aside for an evaluation are lost, and with them its weights."""
 
 
 class Engines(Protocol):
@@ -32,7 +37,14 @@ class Engines(Protocol):
         """Completions that could be asked for now: places in the engines, and some to wait for the next."""
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Generate all completions of a group, in the order of the requests."""
+        """Generate all completions of a group, in the order of the requests.
+
+        Raises:
+            EvaluationLostError: they are of an evaluation that lost the engines set aside for it.
+        """
+
+    def set_aside(self, count: int) -> int:
+        """Let engines keep their weights for an evaluation; returns how many do. 0 ends it."""
 
     async def update(self, version: int, weights: Any) -> None:
         """Swap the weights in flight; returns when every engine that is up holds them.

@@ -87,6 +87,7 @@ class World:
         lose: numbers of the trainer's calls (steps, exports, checkpoints in the order made) at which a rank dies.
         stop_at: simulated seconds at which the run is asked to stop.
         save_at: simulated seconds at which a checkpoint is asked for.
+        aside: engines that keep their weights for an evaluation.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class World:
         steps: int = 12,
         restarts: int = 3,
         save_at: float | None = None,
+        aside: int = 0,
     ) -> None:
         self.rng, self.folder = random.Random(seed), folder
         self.lose, self.stop_at, self.restarts, self.save_at = set(lose), stop_at, restarts, save_at
@@ -115,6 +117,8 @@ class World:
         self.outstanding = 0
         self.room = 10
         self.version = 0
+        self.set_aside_at: int | None = None
+        self.updates_beside = 0
         self.life = 0
         self.counts: dict[str, int] = {}
         self.rests = False
@@ -131,6 +135,8 @@ class World:
             held_out=[Prompt(f"e/{n}", "t", "?", "!") for n in range(2)],
             samples=2,
             updating=lambda: self.loop.updating or self.loop.behind,
+            aside=aside,
+            alone=lambda: self.loop.budget_spent,
         )
         self.loop = Loop(
             books=self.books,
@@ -169,7 +175,8 @@ class World:
     # Engines and graders.
 
     async def generate(self, requests: Sequence[str]) -> list[int]:
-        life, version = self.life, self.version
+        evaluating = requests[0].startswith("eval")
+        life, version = self.life, self.version if self.set_aside_at is None or not evaluating else self.set_aside_at
         self.outstanding += len(requests)
         try:
             await self._pause(8.0)
@@ -179,7 +186,12 @@ class World:
         assert life == self.life, "an answer from before a return to a checkpoint reached somebody"
         return [version] * len(requests)
 
+    def set_aside(self, count: int) -> int:
+        self.set_aside_at = self.version if count else None
+        return count
+
     async def update(self, version: int, weights: int) -> None:
+        self.updates_beside += self.evaluation.running
         assert weights == version, "weights of another version than they are said to be"
         await self._pause()
         self.version = version
@@ -235,6 +247,7 @@ class World:
 
     def _record(self, spent: Spent, rollouts: list[Rollout]) -> None:
         assert len(rollouts) == 4
+        assert {rollout.spans[0][0] for rollout in rollouts} == {spent.version}, "an evaluation is of one policy"
         self.evaluated.append(spent.version)
 
     def save(self) -> Awaitable[None]:

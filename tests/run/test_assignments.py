@@ -95,6 +95,36 @@ def test_every_request_is_answered_once_however_engines_die_and_come_back(data: 
     assert pool.books.outstanding == 0
 
 
+@given(
+    st.lists(st.sampled_from(["train", "eval"]), max_size=20),
+    st.sets(st.integers(0, 3)),
+    st.sets(st.integers(0, 3)),
+)
+def test_those_set_aside_get_the_evaluation_alone_and_those_released_nothing(
+    kinds: list[Any], first: set[int], then: set[int]
+) -> None:
+    books = Assignments()
+    for engine in range(4):
+        books.join(engine)
+    books.set_aside(first)
+    books.set_aside(then)
+    books.add(Request(f"{number}", (1,), 10, kind=kind) for number, kind in enumerate(kinds))
+    dealt = books.deal()
+    usual = set(range(4)) - first - then
+    for engine, requests in dealt.items():
+        for one in requests:
+            assert engine in (usual if one.kind == "train" or not then else then)
+    left = len(kinds) - sum(map(len, dealt.values()))
+    assert left == sum(not (usual if kind == "train" or not then else then) for kind in kinds)
+    assert books.outstanding_of("eval") + books.outstanding_of("train") == books.outstanding == len(kinds)
+    for engine in first - then:
+        books.follow(engine)
+    books.set_aside(())
+    for engine in then:
+        books.follow(engine)
+    assert left == sum(map(len, books.deal().values())), "everybody takes what waited"
+
+
 def test_the_answer_of_a_lost_engine_counts_for_nothing() -> None:
     books = Assignments()
     books.join(0)

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from scalelab.errors import LabError
-from scalelab.rollout.types import Completion, Request
+from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.changes import Changes
 from scalelab.run.cluster import engines as module
 from scalelab.run.cluster.engines import ClusterEngines
 from scalelab.run.cluster.faults import Faults
 from scalelab.run.cluster.waiting import LateError, LostError
 from scalelab.run.config import Cluster
+from scalelab.run.ports import EvaluationLostError
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -52,6 +53,8 @@ class Actor:
 
     async def _collect(self, max_items: int, timeout: float) -> tuple[list[Completion], dict[str, float]]:
         await asyncio.sleep(0.002)
+        if self.number in self.lab.broken:
+            raise LostError(f"actor {self.number} died at work")
         done, self.held = (self.held, []) if self.lab.answers else ([], self.held)
         return [completion(request, self.version) for request in done], {"stalled_seconds": 0.0}
 
@@ -82,6 +85,7 @@ class Lab:
         self.dying: set[int] = set()
         self.unavailable: set[int] = set()
         self.without_room: set[int] = set()
+        self.broken: set[int] = set()
         self.answers = True
         self.events: list[dict[str, Any]] = []
         places = SimpleNamespace(strategy=lambda device: None, release=lambda: None)
@@ -116,9 +120,9 @@ class Lab:
 
         asyncio.run(main())
 
-    async def versions(self, count: int = 8) -> set[int]:
+    async def versions(self, count: int = 8, kind: Kind = "train") -> set[int]:
         """Versions that a group is made with."""
-        requests = [Request(f"r{number}", (1,), 1) for number in range(count)]
+        requests = [Request(f"{kind}{number}", (1,), 1, kind=kind) for number in range(count)]
         made = await self.engines.generate(requests)
         assert [one.request.id.partition("/")[2] for one in made] == [request.id for request in requests]
         return {one.spans[0][0] for one in made}
@@ -188,6 +192,56 @@ def test_the_others_go_on_without_an_engine_that_finds_no_device_and_take_it_bac
 
     lab.run(scenario())
     assert [event["event"] for event in lab.events] == ["lost", "missing", "recovered"]
+
+
+def test_an_engine_set_aside_keeps_its_weights_for_an_evaluation_and_follows_afterwards(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.engines.update(1, [1])
+        assert lab.engines.set_aside(5) == 1, "one goes on with the trainer"
+        for version in (2, 3):
+            await lab.engines.update(version, [version])
+            assert (await lab.versions(), await lab.versions(kind="eval")) == ({version}, {1})
+            assert lab.engines.version == version
+        room = lab.engines.room
+        lab.answers = False
+        asked = asyncio.ensure_future(lab.versions(kind="eval"))
+        await asyncio.sleep(0.01)
+        assert lab.engines.room == room, "completions of the evaluation take no place from others"
+        lab.answers = True
+        assert await asked == {1}
+        lab.engines.set_aside(0)
+        assert lab.engines.version == 3, "it gets no work before it has followed"
+        while len(lab.engines._usual()) < 2:
+            assert await lab.versions() == {3}
+            await asyncio.sleep(0.001)
+        assert [actor.version for actor in lab.actors] == [3, 3]
+        assert await lab.versions(kind="eval") == {3}
+
+    lab.run(scenario())
+    assert lab.events == []
+
+
+def test_an_evaluation_that_loses_its_last_engine_says_so_and_nobody_else_does(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.engines.update(1, [1])
+        lab.engines.set_aside(1)
+        lab.answers = False
+        evaluated, trained = (asyncio.ensure_future(lab.versions(kind=kind)) for kind in ("eval", "train"))
+        while not lab.actors[1].held:
+            await asyncio.sleep(0.001)
+        lab.broken = {1}
+        with pytest.raises(EvaluationLostError, match="lost the last of its engines"):
+            await evaluated
+        lab.answers = True
+        assert await trained == {1}
+        assert lab.engines.outstanding == 0
+        while len(lab.engines._up()) < 2:
+            await asyncio.sleep(0.01)
+        lab.engines.set_aside(0)
+        assert await lab.versions(kind="eval") == {1}
+
+    lab.run(scenario())
+    assert [event["event"] for event in lab.events] == ["lost", "recovered"]
 
 
 def test_an_engine_that_dies_while_the_run_starts_is_replaced(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

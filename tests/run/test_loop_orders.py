@@ -32,6 +32,25 @@ def test_a_run_without_faults_takes_every_step_within_the_bound(tmp_path: Path, 
     assert world.evaluated == [0, 4, 8, 12] or not isinstance(schedule, Synchronous)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_weights_go_on_being_published_while_engines_set_aside_evaluate(tmp_path: Path, seed: int) -> None:
+    beside = {}
+    for aside in (0, 1):
+        world = World(tmp_path, PipelineRL(8), seed, aside=aside)
+        world.run()
+        world.audit()
+        assert max(world.stale) <= 8
+        beside[aside] = world.updates_beside
+    assert beside[0] == 0 < beside[1]
+
+
+@pytest.mark.parametrize("call", range(1, 31, 3))
+def test_a_trainer_lost_beside_an_evaluation_of_its_own_engines_costs_no_group(tmp_path: Path, call: int) -> None:
+    world = World(tmp_path, PipelineRL(2), lose=[call], aside=1)
+    world.run()
+    world.audit()
+
+
 @pytest.mark.parametrize("call", range(1, 31))
 def test_a_trainer_lost_at_any_call_costs_no_group(tmp_path: Path, call: int) -> None:
     """The calls are steps, exports and checkpoints: so also in publication, beside an evaluation, and at the end."""

@@ -6,12 +6,12 @@ its first completion is taken, or when everything is forgotten.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from scalelab.rollout.types import Completion, Request
+from scalelab.rollout.types import Completion, Kind, Request
 
 # Completions of a task that its expected length is the mean of.
 RECENT = 256
@@ -42,6 +42,10 @@ class Assignments:
         self._held: dict[int, Held] = {}
         self._waiting: deque[Request] = deque()
         self._lengths: dict[str, deque[int]] = {}
+        self._kinds: Counter[Kind] = Counter()
+        self._following: set[int] = set()
+        self.evaluating: set[int] = set()
+        """Generators that are set aside for an evaluation: they get its requests alone, and all of them."""
 
     @property
     def up(self) -> int:
@@ -51,11 +55,31 @@ class Assignments:
     @property
     def outstanding(self) -> int:
         """Requests not answered yet."""
-        return len(self._waiting) + sum(len(held.requests) for held in self._held.values())
+        return self._kinds.total()
+
+    def outstanding_of(self, kind: Kind) -> int:
+        """Requests of a kind that are not answered yet."""
+        return self._kinds[kind]
 
     def is_up(self, generator: int) -> bool:
         """True if a generator takes requests."""
         return generator in self._held
+
+    def set_aside(self, generators: Iterable[int]) -> None:
+        """Give an evaluation's requests to these alone; others that were set aside get none before they `follow`."""
+        chosen = set(generators)
+        self._following = (self._following | self.evaluating) - chosen
+        self.evaluating = chosen
+
+    def follow(self, generator: int) -> bool:
+        """Let a generator that holds the newest weights have requests; returns False if it could have them before."""
+        was = generator in self._following
+        self._following.discard(generator)
+        return was
+
+    def is_aside(self, generator: int) -> bool:
+        """True if a generator gets no requests for training."""
+        return generator in self.evaluating or generator in self._following
 
     def holds(self, generator: int) -> int:
         """Requests that a generator holds."""
@@ -68,23 +92,30 @@ class Assignments:
     def leave(self, generator: int) -> int:
         """Remove a lost generator; its requests go first in the queue, and their number is returned."""
         lost = list(self._held.pop(generator, Held()).requests.values())
+        self.evaluating.discard(generator)
+        self._following.discard(generator)
         self._waiting.extendleft(reversed(lost))
         return len(lost)
 
     def add(self, requests: Iterable[Request]) -> None:
         """Queue requests."""
+        requests = list(requests)
         self._waiting.extend(requests)
+        self._kinds.update(request.kind for request in requests)
 
     def deal(self) -> dict[int, list[Request]]:
-        """Deal all queued requests, each to the generator with the fewest outstanding tokens."""
+        """Deal queued requests, each to the generator with the fewest outstanding tokens of those that may have it."""
         dealt: dict[int, list[Request]] = {}
-        if not self._held:
-            return dealt
+        usual = [generator for generator in self._held if not self.is_aside(generator)]
+        places: dict[Kind, list[int]] = {"train": usual, "eval": sorted(self.evaluating) or usual}
         expected: dict[str, float] = {task: fmean(lengths) for task, lengths in self._lengths.items()}
         owed = {generator: held.owed for generator, held in self._held.items()}
-        while self._waiting:
-            request = self._waiting.popleft()
-            generator = min(owed, key=lambda one: (owed[one], one))
+        queued, self._waiting = self._waiting, deque()
+        for request in queued:
+            if not places[request.kind]:
+                self._waiting.append(request)
+                continue
+            generator = min(places[request.kind], key=lambda one: (owed[one], one))
             tokens = min(expected.get(request.task, request.max_tokens), request.max_tokens)
             held = self._held[generator]
             held.requests[request.id], held.tokens[request.id] = request, tokens
@@ -98,13 +129,31 @@ class Assignments:
         mine = [completion for completion in completions if held.requests.pop(completion.request.id, None) is not None]
         for completion in mine:
             del held.tokens[completion.request.id]
+            self._kinds[completion.request.kind] -= 1
             task = completion.request.task
             self._lengths.setdefault(task, deque(maxlen=RECENT)).append(len(completion.token_ids))
         return mine
+
+    def drop(self, ids: Set[str]) -> dict[int, list[str]]:
+        """Forget some requests; returns the ids that each generator should abort."""
+        vain: dict[int, list[str]] = {}
+        for generator, held in self._held.items():
+            for id in ids & held.requests.keys():
+                self._kinds[held.requests.pop(id).kind] -= 1
+                del held.tokens[id]
+                vain.setdefault(generator, []).append(id)
+        queued, self._waiting = self._waiting, deque()
+        for request in queued:
+            if request.id in ids:
+                self._kinds[request.kind] -= 1
+            else:
+                self._waiting.append(request)
+        return vain
 
     def forget(self) -> dict[int, list[str]]:
         """Forget every request; returns the ids that each generator should abort."""
         vain = {generator: list(held.requests) for generator, held in self._held.items() if held.requests}
         self._held = {generator: Held() for generator in self._held}
         self._waiting.clear()
+        self._kinds.clear()
         return vain

@@ -21,7 +21,7 @@ import ray
 
 from moe.weights.shards import Segment
 from scalelab.errors import LabError
-from scalelab.rollout.types import Completion, Request
+from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.changes import Changes
 from scalelab.run.cluster.actors import actor_class
 from scalelab.run.cluster.assignments import Assignments
@@ -31,6 +31,7 @@ from scalelab.run.cluster.placement import Reservation
 from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
 from scalelab.run.config import Run
 from scalelab.run.loop import first_error
+from scalelab.run.ports import EvaluationLostError
 from scalelab.run.virtual.engines import WAITING
 from tasks.stream import stable_number
 
@@ -81,6 +82,7 @@ class _Group:
     answers: dict[str, Completion | None]
     left: int
     done: asyncio.Future[None]
+    kind: Kind
 
 
 class ClusterEngines:
@@ -155,7 +157,7 @@ class ClusterEngines:
     @property
     def version(self) -> int:
         """The oldest weights that a request made now could be generated with."""
-        return min((place.weights.version for place in self._up() if place.weights), default=self._weights.version)
+        return min((place.weights.version for place in self._usual() if place.weights), default=self._weights.version)
 
     @property
     def outstanding(self) -> int:
@@ -165,7 +167,8 @@ class ClusterEngines:
     @property
     def room(self) -> int:
         """Completions that can be asked for now: to empty places in the engines, and to wait for the next."""
-        return round(self._run.generator.max_sequences * self._assigned.up * (1 + WAITING)) - self.outstanding
+        outstanding = self._assigned.outstanding_of("train") if self._assigned.evaluating else self.outstanding
+        return round(self._run.generator.max_sequences * len(self._usual()) * (1 + WAITING)) - outstanding
 
     def totals(self) -> dict[str, float]:
         """The engines' counters (`Generator.stats`) as of their last answers, summed over all, dead ones too."""
@@ -179,7 +182,7 @@ class ClusterEngines:
         # Names of requests come again after a return to a checkpoint; these do not.
         own = [replace(request, id=f"{self._epoch}/{request.id}") for request in requests]
         answers: dict[str, Completion | None] = {request.id: None for request in own}
-        group = _Group(answers, len(own), asyncio.get_running_loop().create_future())
+        group = _Group(answers, len(own), asyncio.get_running_loop().create_future(), own[0].kind)
         self._groups.update((request.id, group) for request in own)
         self._assigned.add(own)
         self._deal()
@@ -189,14 +192,25 @@ class ClusterEngines:
     async def update(self, version: int, weights: list[Segment]) -> None:
         """Swap the weights of all engines in flight; returns when all that are up, one at least, hold them."""
         self._weights = mine = Weights(version, weights)
-        self._weights_changed.set()
-        self._weights_changed = asyncio.Event()
+        self._tell_of_weights()
 
         def arrived() -> bool:
-            up = self._up()
+            up = self._usual()
             return bool(up) and all(place.weights is mine for place in up)
 
         await self._changes.until(arrived, f"weights {version} in all engines")
+
+    def set_aside(self, count: int) -> int:
+        """Let engines keep their weights for an evaluation; returns how many do, since one at least goes on as usual.
+
+        They get evaluation requests alone, and all of them. 0 ends it: each takes the newest weights, then any request.
+        """
+        up = [place.index for place in self._usual() if place.weights is self._weights]
+        chosen = up[1:][-count:] if count else []
+        self._assigned.set_aside(chosen)
+        self._tell_of_weights()
+        self._deal()
+        return len(chosen)
 
     def forget(self) -> None:
         """Drop all requests; completions of them that still come are thrown away."""
@@ -204,9 +218,7 @@ class ClusterEngines:
         self._groups.clear()
         for place in self._places:
             place.dealt = []
-        for index, ids in self._assigned.forget().items():
-            self._places[index].vain += ids
-        self._changes.notify()
+        self._give_up(self._assigned.forget())
 
     def drain(self, nodes: frozenset[str]) -> None:
         """Take engines out of Ray nodes that are about to go, as long as others can have their requests.
@@ -244,7 +256,10 @@ class ClusterEngines:
             self._past.update(place.stats)
             place.life, place.weights, place.stats = place.life + 1, None, {}
             place.dealt, place.vain = [], []
+            last = self._assigned.evaluating == {place.index}
             requeued = self._assigned.leave(place.index)
+            if last:
+                self._lose_evaluation(error)
             ray.kill(place.actor)  # Ray kills a process that does not obey, such as a stopped one, within seconds
             drained = isinstance(error, DrainedError)
             if self._assigned.up and (drained or (isinstance(error, LateError) and not was_up)):
@@ -318,7 +333,9 @@ class ClusterEngines:
         """Send an engine the newest weights; repeat if newer ones appear meanwhile."""
         while True:
             changed = self._weights_changed
-            if place.weights is self._weights:
+            if place.weights is self._weights and self._assigned.follow(place.index):
+                self._deal()
+            if place.weights is self._weights or place.index in self._assigned.evaluating:
                 await changed.wait()
             else:
                 await self._take_weights(place)
@@ -353,6 +370,26 @@ class ClusterEngines:
         if not group.left and not group.done.done():
             group.done.set_result(None)
 
+    def _tell_of_weights(self) -> None:
+        """Wake what waits for newer weights, or for leave to take them."""
+        self._weights_changed.set()
+        self._weights_changed = asyncio.Event()
+
+    def _lose_evaluation(self, error: LabError) -> None:
+        """Give up the evaluation whose last engine is lost: nobody else has its weights."""
+        lost = EvaluationLostError(f"an evaluation lost the last of its engines: {error}")
+        for group in self._groups.values():
+            if group.kind == "eval" and not group.done.done():
+                group.done.set_exception(lost)
+        gone = {id for id, group in self._groups.items() if group.kind == "eval"}
+        self._groups = {id: group for id, group in self._groups.items() if id not in gone}
+        self._give_up(self._assigned.drop(gone))
+
+    def _give_up(self, vain: dict[int, list[str]]) -> None:
+        for index, ids in vain.items():
+            self._places[index].vain += ids
+        self._changes.notify()
+
     def _deal(self) -> None:
         for index, requests in self._assigned.deal().items():
             self._places[index].dealt += requests
@@ -360,3 +397,7 @@ class ClusterEngines:
 
     def _up(self) -> list[EnginePlace]:
         return [place for place in self._places if self._assigned.is_up(place.index)]
+
+    def _usual(self) -> list[EnginePlace]:
+        """Engines that are up and were not set aside."""
+        return [place for place in self._up() if not self._assigned.is_aside(place.index)]
