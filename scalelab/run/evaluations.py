@@ -138,6 +138,7 @@ class InFlightEvaluation:
         Waits for: weights of the version that is due, in the engines. Produces: evaluations.
         """
         self.running = False
+        self._settle()  # a checkpoint may be older than the evaluations that are written down
         if self.books.evaluated < 0:
             self.due(self.books.version)
         while True:
@@ -156,9 +157,14 @@ class InFlightEvaluation:
                 continue
             self.record(spent, rollouts)
             self.books.evaluated = spent.version
-            if self.books.evaluate_from is not None and self.books.evaluate_from <= spent.version:
-                self.books.evaluate_from = None
+            self._settle()
             self.changes.notify()
+
+    def _settle(self) -> None:
+        """Let nothing be due that is written down."""
+        due = self.books.evaluate_from
+        if due is not None and due <= self.books.evaluated:
+            self.books.evaluate_from = None
 
     async def _evaluate(self, spent: Spent) -> list[Rollout]:
         """Generate and grade the held-out completions, on engines of their own unless there is nothing else to do."""

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError
@@ -82,6 +82,7 @@ def test_losses_beyond_the_limit_end_the_run_with_the_reason(tmp_path: Path) -> 
     lose=st.lists(st.integers(1, 40), max_size=3, unique=True),
     stop_at=st.floats(0.01, 90.0),
 )
+@example(schedule=PPOOffPolicy(3), seed=0, lose=[10], stop_at=65.0)  # an evaluation later than the checkpoint's
 def test_a_run_stopped_at_any_moment_goes_on_as_if_it_had_not_been(
     schedule: Any, seed: int, lose: list[int], stop_at: float
 ) -> None:
