@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from moe.errors import MoeError
 from scalelab import __version__
-from scalelab.errors import BROKEN_OFF, BrokenOffError, LabError
+from scalelab.errors import BROKEN_OFF, FAILED, INTERRUPTED, USAGE_ERROR, BrokenOffError, LabError
 from tasks.errors import TaskError
 
 COMMANDS: dict[str, str] = {
@@ -94,8 +94,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "frame": ("pandas",),
 }
 """Extra of the package → what it installs, by the names that are imported."""
-
-USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130
 
 
 class Parser(argparse.ArgumentParser):

@@ -23,15 +23,18 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 class UntrustedError(LabError):
-    """A configuration names code of its own, which is imported only where the user says so."""
+    """A configuration names code of its own, which is imported only if the user allows it."""
 
 
 class BrokenOffError(LabError):
     """A run ended by its machine, not by the user's mistake; `--resume` goes on with it.
 
-    The command line exits with `BROKEN_OFF`, so that whoever starts runs knows that starting again helps.
+    The command line exits with `BROKEN_OFF`, so that a supervisor knows that starting again helps.
     """
 
 
+FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130
+"""Exit codes of a command that failed, was called wrongly, or was stopped by Ctrl-C."""
+
 BROKEN_OFF = 75
-"""Exit code of a run that the machine broke off; `sysexits.h` has it for what may be tried again."""
+"""Exit code of a run that the machine broke off; in `sysexits.h` this code means that trying again may help."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.doctor import demand_engines
-from scalelab.errors import LabError
+from scalelab.errors import FAILED, INTERRUPTED, LabError
 from scalelab.run.signals import heed_signals
 
 if TYPE_CHECKING:
@@ -209,7 +209,6 @@ def _present(args: argparse.Namespace, experiment: Resolved, path: Path) -> None
 
 
 def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
-    from scalelab.cli import FAILED, INTERRUPTED
     from scalelab.commands.output import print_json
     from scalelab.report import write_report
     from scalelab.sweep.sweep import Sweep, SweepOptions, cluster_devices

@@ -119,7 +119,7 @@ class World:
         self.version = 0
         self.set_aside_at: int | None = None
         self.updates_beside = 0
-        self.life = 0
+        self.forgets = 0
         self.counts: dict[str, int] = {}
         self.rests = False
         self.stop_after: int | None = None
@@ -176,14 +176,14 @@ class World:
 
     async def generate(self, requests: Sequence[str]) -> list[int]:
         evaluating = requests[0].startswith("eval")
-        life, version = self.life, self.version if self.set_aside_at is None or not evaluating else self.set_aside_at
+        forgets, version = self.forgets, self.version if self.set_aside_at is None or not evaluating else self.set_aside_at
         self.outstanding += len(requests)
         try:
             await self._pause(8.0)
         finally:
-            if life == self.life:
+            if forgets == self.forgets:
                 self.outstanding -= len(requests)
-        assert life == self.life, "an answer from before a return to a checkpoint reached somebody"
+        assert forgets == self.forgets, "an answer from before a return to a checkpoint reached somebody"
         return [version] * len(requests)
 
     def set_aside(self, count: int) -> int:
@@ -197,7 +197,7 @@ class World:
         self.version = version
 
     def forget(self) -> None:
-        self.life += 1
+        self.forgets += 1
         self.outstanding = 0
 
     def totals(self) -> dict[str, float]:

@@ -1,9 +1,9 @@
-"""The engines of a run as Ray actors: requests go to the one that owes the fewest tokens, weights to all.
+"""The engines of a run as Ray actors: requests go to the one with the fewest outstanding tokens, weights to all.
 
-An engine that dies, fails, or hangs is replaced. What it held goes to the others at once; the new one gets the current
-weights before it gets work. Where there is no device for it, as after the loss of a node, the others go on without it
-until there is. An engine leaves a node that is about to go before it is gone. Every life of an engine is a task group:
-whatever fails in it ends that life alone, and a late answer of it reaches nobody.
+An engine that dies, fails, or hangs is replaced. Its requests go to the others at once; the new one gets the current
+weights before it gets work. If there is no device for it, as after the loss of a node, the others go on without it
+until there is. An engine leaves a node that is about to go before the node is gone. Every engine actor is served by a
+task group of its own: a failure in it ends that actor alone, and a late answer of the actor is dropped.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ class Weights:
 
 @dataclass(eq=False)
 class EnginePlace:
-    """An engine's place, which a series of actors may hold."""
+    """An engine's place, which is held by one actor after the other."""
 
     index: int
     actor: Any
     weights: Weights | None
     """Weights that it holds; None while it starts again."""
-    life: int = 0
+    restarts: int = 0
+    """Actors that were lost here."""
     node: str | None = None
     """The Ray node that its actor is on; None before it is up."""
     stats: dict[str, float] = field(default_factory=dict)
@@ -114,12 +115,12 @@ class ClusterEngines:
         self._draining_changed = asyncio.Event()
         self._epoch = 0
 
-    def _start(self, index: int, life: int) -> Any:
+    def _start(self, index: int, restarts: int) -> Any:
         devices = self._run.generator.tensor_parallel
         strategy = self._reservation.strategy(index * devices)
         actor = actor_class(EngineActor, self._cluster, devices=devices, concurrency=4, strategy=strategy)
         # Engines with one seed draw alike, and so would a new engine and the one that it replaces.
-        return actor.remote(*self._arguments, stable_number(self._run.seed, "generator", index, life) % 2**31)
+        return actor.remote(*self._arguments, stable_number(self._run.seed, "generator", index, restarts) % 2**31)
 
     def ready(self) -> None:
         """Wait until every engine is up; one that is lost on the way is replaced.
@@ -138,8 +139,8 @@ class ClusterEngines:
         except (LostError, LateError) as error:
             ray.kill(place.actor)
             self._faults.lost("generator", place.name, error)
-            place.life += 1
-            place.actor = self._start(place.index, place.life)
+            place.restarts += 1
+            place.actor = self._start(place.index, place.restarts)
             return False
         self._faults.recovered("generator", place.name)
         return True
@@ -249,12 +250,12 @@ class ClusterEngines:
         """Let an engine work; when it is lost, give what it held to the others and start a new one in its place."""
         while True:
             try:
-                await self._live(place)
+                await self._serve_actor(place)
             except* LabError as errors:
                 error = first_error(errors)
             was_up = self._assigned.is_up(place.index)
             self._past.update(place.stats)
-            place.life, place.weights, place.stats = place.life + 1, None, {}
+            place.restarts, place.weights, place.stats = place.restarts + 1, None, {}
             place.dealt, place.vain = [], []
             last = self._assigned.evaluating == {place.index}
             requeued = self._assigned.leave(place.index)
@@ -269,9 +270,9 @@ class ClusterEngines:
             self._deal()
             if drained:  # its devices are of this node until Ray has noticed that it is gone
                 await self._changes.until(lambda: place.node not in self._draining, f"the node of {place.name} to go")
-            place.actor, place.node = self._start(place.index, place.life), None
+            place.actor, place.node = self._start(place.index, place.restarts), None
 
-    async def _live(self, place: EnginePlace) -> None:
+    async def _serve_actor(self, place: EnginePlace) -> None:
         """Serve one engine actor until it is lost: first weights, then requests, completions and newer weights.
 
         Raises:
