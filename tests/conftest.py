@@ -7,12 +7,20 @@ import pytest
 from hypothesis import settings
 
 from tests.helpers.skips import too_many_skips
+from tests.helpers.slow import all_slow
 
 # No time limit per example: on a busy machine it fails tests that are right. The same examples every time, so that a
 # change is judged by itself; `HYPOTHESIS_PROFILE=explore` looks for new ones.
 settings.register_profile("lab", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "lab"))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave files whose tests are all slow unread where no slow test is asked for."""
+    if config.getoption("markexpr") == "not slow" and collection_path.suffix == ".py":
+        return all_slow(collection_path.read_text(encoding="utf-8")) or None
+    return None
 
 
 _skipped: Counter[str] = Counter()

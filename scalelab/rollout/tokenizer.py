@@ -8,15 +8,18 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from scalelab.errors import LabError
 from scalelab.rollout.types import Completion
 from tasks.text import clean
 from tasks.thinking import THINK_CLOSE, THINK_OPEN
 from tasks.types import Prompt
+
+if TYPE_CHECKING:  # transformers takes seconds to import, and most of this module needs only its objects
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 GENERATION = "generation_config.json"
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
@@ -39,6 +42,8 @@ def build_tokenizer(corpus: Iterable[str], vocab_size: int) -> PreTrainedTokeniz
     Raises:
         LabError: `vocab_size` is too small.
     """
+    from transformers import PreTrainedTokenizerFast
+
     specials, marks = [PAD, BOS, EOS], MARKS
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     least = len(specials) + len(alphabet) + len(marks)
@@ -75,6 +80,8 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
     One that `build_tokenizer` made before it wrote down that texts begin with `<bos>` is given that rule, since
     its model was trained so.
     """
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
     inner = tokenizer.backend_tokenizer
     if not tokenizer.encode("") and [inner.id_to_token(n) for n in range(3)] == [PAD, BOS, EOS]:

@@ -13,6 +13,8 @@ from moe.errors import MoeError
 from moe.train.batch import TrainingSequence, deal
 from moe.train.packing import Share, pack, segments
 
+pytestmark = pytest.mark.slow
+
 lengths = st.lists(st.integers(1, 50), min_size=1, max_size=30)
 
 

@@ -19,7 +19,7 @@ from moe.weights.links import shapes
 from scalelab import cli
 from tests.helpers.moe_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, batch, trainer
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 MODELS = {"llama": DENSE, "llama4": MOE, "mixtral": MIXTRAL, "qwen3": QWEN3, "qwen3_moe": QWEN3_MOE}
 
 
@@ -57,7 +57,6 @@ def test_in_and_out_is_bit_exact_and_transformers_loads_it(name, tmp_path):
     assert_holds(tmp_path / "theirs", weights)
 
 
-@pytest.mark.slow
 def test_a_trainer_starts_from_what_was_imported_and_its_checkpoint_is_exported(tmp_path):
     weights = write(tmp_path / "in", MIXTRAL, torch.float32)
     import_folder(tmp_path / "in", tmp_path / "step_000000")
@@ -220,7 +219,6 @@ for name in ("small", "big"):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["mixtral", "llama4"])
 def test_conversions_hold_one_layer_not_the_model(kind, tmp_path):

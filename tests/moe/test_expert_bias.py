@@ -18,6 +18,8 @@ from moe.weights.hf_folder import read_biases
 from moe.weights.links import EXPERT_BIAS
 from tests.helpers.moe_models import DENSE, MIXTRAL, MOE, QWEN3_MOE, batch, trainer, weighted, weights
 
+pytestmark = pytest.mark.slow
+
 RATE = 0.02
 
 
@@ -84,7 +86,6 @@ def test_a_step_moves_each_bias_by_the_rate_toward_the_mean_load(make):
         assert router.bias_E[expert].item() == pytest.approx(wanted)
 
 
-@pytest.mark.slow
 def test_biases_alone_spread_tokens_over_the_experts(make):
     one = make(MOE, expert_bias=RATE)
     told = [one.train_step(batch(0, 60), weighted, lr=0.0).metrics["moe_imbalance"] for _ in range(20)]

@@ -20,6 +20,8 @@ from moe.train.config import TrainerConfig
 from moe.train.packing import segments
 from tests.helpers.moe_models import MOE
 
+pytestmark = pytest.mark.slow
+
 H200 = Host("H200", (9, 0), (("transformer_engine", "2.9.0"), ("flash_attn", "2.8.3")))
 BARE = Host("H200", (9, 0))
 

@@ -11,6 +11,8 @@ from moe.model.attention import rotate
 from moe.model.layers import L2Norm, RmsNorm
 from moe.train.packing import turn_of
 
+pytestmark = pytest.mark.slow
+
 
 def slow_swiglu(gate_up):
     gate, up = gate_up.chunk(2, dim=-1)

@@ -18,6 +18,8 @@ from moe.train.batch import TrainingSequence
 from moe.train.config import Layout, TrainerConfig
 from tests.helpers.moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, weights
 
+pytestmark = pytest.mark.slow
+
 QWEN3_UNNORMED = replace(QWEN3_MOE, norm_topk_prob=False)
 
 

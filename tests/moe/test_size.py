@@ -15,6 +15,8 @@ from moe.train.config import Layout, TrainerConfig
 from moe.weights.links import links
 from tests.helpers.real_models import LLAMA_8B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, SCOUT
 
+pytestmark = pytest.mark.slow
+
 REAL = {"llama": LLAMA_8B, "scout": SCOUT, "qwen3": QWEN3_8B, "qwen3_moe": QWEN3_30B, "mixtral": MIXTRAL_8X7B}
 BILLIONS = {"llama": (8.03, 8.03), "scout": (107.8, 17.2), "qwen3": (8.19, 8.19), "qwen3_moe": (30.5, 3.35),
             "mixtral": (46.7, 12.9)}  # fmt: skip

@@ -16,6 +16,8 @@ from scalelab.rehearse.memory import Memory
 from scalelab.rehearse.pretend import Answers, PretendedWorld, pretended
 from scalelab.rehearse.ranks import other_ranks, replaced
 
+pytestmark = pytest.mark.slow
+
 BLOCK = 512
 
 

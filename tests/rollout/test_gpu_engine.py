@@ -15,6 +15,8 @@ from scalelab.rollout.engine import Engine, engine_config
 from scalelab.rollout.interruption import ForcePhraseV1, ForcePhraseV2, Phrases
 from tests.helpers.automata import by_ids
 
+pytestmark = pytest.mark.slow
+
 PHRASES = Phrases((1, 2, 3), by_ids((4, 5)))
 
 

@@ -21,6 +21,8 @@ from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_proce
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, forced_mask, processor_config
 from tests.helpers.automata import by_ids
 
+pytestmark = pytest.mark.slow
+
 VOCAB = 8
 tokens = st.lists(st.integers(0, VOCAB - 1), max_size=12)
 end_ids = st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple)

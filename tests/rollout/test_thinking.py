@@ -12,6 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from scalelab.rollout.thinking import DeviceReader, Reader, by_text
 from tests.helpers.automata import by_ids
 
+pytestmark = pytest.mark.slow
+
 END = "</think>"
 MERGED = [
     "</",

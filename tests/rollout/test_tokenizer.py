@@ -22,6 +22,8 @@ from scalelab.rollout.types import Completion, Request
 from tasks.types import Prompt
 from tests.helpers.rollout_models import DENSE, generate, write_model
 
+pytestmark = pytest.mark.slow
+
 CORPUS = [f"<think> {n} + {3 * n} = {4 * n}; so return x * {n} </think> {4 * n}<eos>" for n in range(60)]
 TOKENIZER = build_tokenizer(CORPUS, 320)
 MARKS = st.sampled_from(["<think>", "</think>", "<eos>", "<bos>", " ", "\n", "12", "</th"])
@@ -137,7 +139,6 @@ def test_a_models_own_way_to_generate_travels(tmp_path: Path) -> None:
     assert GenerationConfig.from_pretrained(tmp_path / "run").eos_token_id == [2, 7]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_exported_folder_answers_in_plain_transformers_as_in_the_lab(tmp_path: Path) -> None:
     tokenizer = build_tokenizer(CORPUS, 320)

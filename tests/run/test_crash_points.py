@@ -15,6 +15,8 @@ from scalelab.run.folder import read_lines
 from tests.helpers.crash_points import ENDINGS, crash, every_crash, in_process
 from tests.helpers.crash_world import live, settings
 
+pytestmark = pytest.mark.slow
+
 SHARES = 2
 """Processes that share the crashes of one run."""
 
@@ -56,7 +58,6 @@ def crash_twice(share: int) -> int:
     return every_crash(work, again, endings=(ENDINGS[share],), share=(share, SHARES))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("times", ["crash_once", "crash_twice"])

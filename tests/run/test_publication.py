@@ -10,6 +10,8 @@ import pytest
 from moe.model.config import Llama
 from scalelab.run.cluster.actors import this_node
 
+pytestmark = pytest.mark.slow
+
 HF = Llama(vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1).to_hf()
 
 
@@ -56,7 +58,6 @@ def nodes() -> Iterator[Any]:
         cluster.shutdown()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_node_fetches_the_bytes_of_the_model_from_another_and_none_from_itself(nodes: list[str]) -> None:
     import ray
