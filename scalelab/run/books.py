@@ -7,7 +7,7 @@ coroutines wait for read here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,6 +144,12 @@ class Books:
         self.evaluated, self.evaluate_from = state["measured"], state["measure_from"]
         self.completions, self.tokens, self.generated = state["counts"]
         self.ledger.at_least(state["ledger"])
+
+    def add_evaluated(self, steps: Iterable[int]) -> None:
+        """Take evaluations for done that were written down after the checkpoint was taken."""
+        self.evaluated = max([self.evaluated, *steps])
+        if self.evaluate_from is not None and self.evaluate_from <= self.evaluated:
+            self.evaluate_from = None
 
 
 def new_books(run: Run) -> Books:

@@ -86,9 +86,7 @@ class Keeper:
         try:
             books.restore(chosen.state or self._first, self._root, self._say)
             undone = self._folder.go_back(books.version, [task.name for task in self._run.tasks])
-            books.evaluated = max([books.evaluated, *self._folder.evaluated_steps()])
-            if books.evaluate_from is not None and books.evaluate_from <= books.evaluated:
-                books.evaluate_from = None
+            books.add_evaluated(self._folder.evaluated_steps())
         except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
             raise LabError(
                 f"the lines of {self._folder.path} or the state of its checkpoint are not what this version writes "

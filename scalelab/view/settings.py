@@ -51,7 +51,7 @@ def _written(value: Any) -> str:
 
 def is_seed(key: str) -> bool:
     """True for a setting in which two seeds of one recipe differ."""
-    return key.endswith(".seed")
+    return key == "Run.seed"
 
 
 def differences(settings: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:

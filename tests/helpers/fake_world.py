@@ -275,7 +275,7 @@ class World:
         self.went_back.append(version)
         self.trained = [(step, names) for step, names in self.trained if step <= version]
         self.evaluated = [step for step in self.evaluated if step <= version]
-        self.books.evaluated = max([self.books.evaluated, *self.evaluated])
+        self.books.add_evaluated(self.evaluated)
 
     # What must hold at the end.
 

@@ -97,7 +97,7 @@ def test_a_run_stopped_at_any_moment_goes_on_as_if_it_had_not_been(
         second = World(folder, schedule, seed + 1)
         second.books.restore(first.kept, folder, print)
         second.trained, second.evaluated = first.trained, first.evaluated
-        second.books.evaluated = max([-1, *first.evaluated])
+        second.books.add_evaluated(first.evaluated)
         second.run()
         second.audit()
 
