@@ -146,7 +146,7 @@ class Books:
         self.ledger.at_least(state["ledger"])
 
     def add_evaluated(self, steps: Iterable[int]) -> None:
-        """Take evaluations for done that were written down after the checkpoint was taken."""
+        """Note evaluations that are written down; none of these steps is due any more."""
         self.evaluated = max([self.evaluated, *steps])
         if self.evaluate_from is not None and self.evaluate_from <= self.evaluated:
             self.evaluate_from = None

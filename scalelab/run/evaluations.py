@@ -138,7 +138,7 @@ class InFlightEvaluation:
         Waits for: weights of the version that is due, in the engines. Produces: evaluations.
         """
         self.running = False
-        self._settle()  # a checkpoint may be older than the evaluations that are written down
+        self.books.add_evaluated([])  # a checkpoint may be older than the evaluations that are written down
         if self.books.evaluated < 0:
             self.due(self.books.version)
         while True:
@@ -156,15 +156,8 @@ class InFlightEvaluation:
             if rollouts is None:
                 continue
             self.record(spent, rollouts)
-            self.books.evaluated = spent.version
-            self._settle()
+            self.books.add_evaluated([spent.version])
             self.changes.notify()
-
-    def _settle(self) -> None:
-        """Let nothing be due that is written down."""
-        due = self.books.evaluate_from
-        if due is not None and due <= self.books.evaluated:
-            self.books.evaluate_from = None
 
     async def _evaluate(self, spent: Spent) -> list[Rollout]:
         """Generate and grade the held-out completions, on engines of their own unless there is nothing else to do."""

@@ -176,7 +176,8 @@ class World:
 
     async def generate(self, requests: Sequence[str]) -> list[int]:
         evaluating = requests[0].startswith("eval")
-        forgets, version = self.forgets, self.version if self.set_aside_at is None or not evaluating else self.set_aside_at
+        version = self.version if self.set_aside_at is None or not evaluating else self.set_aside_at
+        forgets = self.forgets
         self.outstanding += len(requests)
         try:
             await self._pause(8.0)
