@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalelab.gpu_driver import problem_here
 from tasks.errors import TaskError
 
 GIB = 2**30
@@ -205,6 +206,8 @@ def _gpus(driver: Path = Path("/proc/driver/nvidia/gpus")) -> Check:
         return Check("gpus", True, "none: runs use the CPU")
     if "+cpu" in (_version("torch") or ""):
         return Check("gpus", True, f"{', '.join(models)}, but this torch is a CPU build: runs use the CPU", INSTALL)
+    if (problem := problem_here(driver.parent / "version")) is not None:
+        return Check("gpus", False, f"{', '.join(models)}, but {problem}", "see docs/cluster.md")
     return Check("gpus", True, ", ".join(models))
 
 

@@ -82,7 +82,7 @@ def pretrained(run: Run, folder: str) -> Path:
     if folder.startswith(PREFIX):
         found = find_model(packaged_model(folder.removeprefix(PREFIX), _cache()))
     else:
-        found = find_model(Path(folder).expanduser())
+        found = find_model(Path(folder).expanduser().absolute())
     here, there = architecture(run.model.to_hf()), architecture(found.hf_config)
     different = sorted(name for name in here.fields if here.fields[name] != there.fields.get(name))
     if here.layers != there.layers:
@@ -282,7 +282,8 @@ def _only_maker(folder: Path, progress: Progress) -> Iterator[None]:
 
 
 def _cache() -> Path:
-    return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab")) / "base"
+    """Folder of the models that runs start from; absolute, for actors are elsewhere."""
+    return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab")).absolute() / "base"
 
 
 @dataclass(frozen=True)

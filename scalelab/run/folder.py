@@ -181,13 +181,13 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / "checkpoints"
+        """Folder of the checkpoints; absolute, for actors are elsewhere."""
+        return self.path.absolute() / "checkpoints"
 
     @property
     def sft(self) -> Path:
-        """Folder of the fine-tuning's checkpoints, until the base model is made."""
-        return self.path / "sft"
+        """Folder of the fine-tuning's checkpoints, until the base model is made; absolute."""
+        return self.path.absolute() / "sft"
 
     def begin(self, config_gin: str, **facts: Any) -> None:
         """Write the configuration of a new run, then the manifest with its SHA-256."""

@@ -170,6 +170,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
     from scalelab.run.base_model import base_model
     from scalelab.run.cluster.actors import end_ray, start_ray
     from scalelab.run.cluster.faults import Faults
+    from scalelab.run.cluster.gpu_nodes import check_gpu_nodes
     from scalelab.run.cluster.trainer import ClusterTuner
     from scalelab.run.cluster.world import ClusterRun
 
@@ -179,6 +180,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
     try:
         if run.cluster.device == "gpu":
             check(run, of_ray(ray.nodes())).demand()
+            check_gpu_nodes(run.cluster.startup_seconds)
         faults = Faults(run.cluster, folder.add_fault, progress.say)
         base = base_model(run, progress, ClusterTuner, saved=folder.sft, see_through=faults.see_through)
         progress.say("RL: starting generators, trainer and verifiers")

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError
+from scalelab.experiment import resolve
+from scalelab.run.base_model import pretrained
 from scalelab.run.folder import (
     Lines,
     RunFolder,
@@ -32,6 +34,15 @@ def test_a_torn_last_line_is_left_out_and_cut_off_before_the_next(tmp_path: Path
     lines.write({"step": 2})
     lines.close()
     assert [record["step"] for record in read_lines(path)] == [0, 1, 2]
+
+
+def test_paths_for_actors_hold_in_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder(Path("runs/one"))
+    assert folder.checkpoints == tmp_path / "runs/one/checkpoints"
+    assert folder.sft == tmp_path / "runs/one/sft"
+    with pytest.raises(LabError, match=f"there is no folder {tmp_path}/models/none"):
+        pretrained(resolve("scalerl_8b").run, "models/none")
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:

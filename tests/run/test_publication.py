@@ -1,4 +1,4 @@
-"""Weights between two Ray nodes: fetched over a socket from the other one, mapped on one's own."""
+"""Two Ray nodes: weights are fetched over a socket from the other one and mapped on one's own; GPUs are checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from moe.model.config import Llama
+from scalelab.errors import LabError
 from scalelab.run.cluster.actors import this_node
+from scalelab.run.cluster.gpu_nodes import check_gpu_nodes
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +44,7 @@ class Reader:
         return snapshot.fetched, found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
     """Two nodes of one core each on loopback, this process beside the first."""
     import ray
@@ -50,7 +52,7 @@ def nodes() -> Iterator[Any]:
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     try:
-        other = cluster.add_node(num_cpus=1)
+        other = cluster.add_node(num_cpus=1, num_gpus=1)
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         yield [ray.get_runtime_context().get_node_id(), other.node_id]
     finally:
@@ -73,3 +75,10 @@ def test_a_node_fetches_the_bytes_of_the_model_from_another_and_none_from_itself
     read = {node: ray.get(on(node, Reader).read.remote(segment), timeout=200) for node in nodes}
     assert read[here] == (0, {7.0})
     assert read[there] == (segment.size, {7.0})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_node_whose_torch_has_no_cuda_is_named_before_an_actor_starts(nodes: list[str]) -> None:
+    with pytest.raises(LabError, match=r"^node [\d.]+: torch .*\+cpu is built without CUDA: .*make install-gpu"):
+        check_gpu_nodes(200)

@@ -27,7 +27,7 @@ _ENVIRONMENT = {
 }
 
 
-def _import_path() -> dict[str, str]:
+def import_path() -> dict[str, str]:
     """Folders of the user's own modules in this process; actors on other nodes search them, too."""
     return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
 
@@ -174,7 +174,7 @@ def actor_class(
     resources = {"num_cpus": devices, "num_gpus": devices if cluster.device == "gpu" else 0}
     return ray.remote(concurrency_groups={GROUP: 1})(cls).options(
         max_concurrency=concurrency,
-        runtime_env={"env_vars": _ENVIRONMENT | _import_path()},
+        runtime_env={"env_vars": _ENVIRONMENT | import_path()},
         max_restarts=0,
         scheduling_strategy=strategy,
         **resources,

@@ -1,0 +1,36 @@
+"""Compare torch's CUDA with the NVIDIA driver of this machine; nothing heavy is imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+from pathlib import Path
+
+OLDEST = {12: 525, 13: 580}
+"""Oldest driver for each major version of CUDA (NVIDIA, CUDA release notes, table of minimum required drivers)."""
+DRIVER = Path("/proc/driver/nvidia/version")
+INSTALL = "install the GPU packages (make install-gpu)"
+
+
+def problem_here(driver: Path = DRIVER, torch: Path | None = None) -> str | None:
+    """Say why torch cannot use this machine's GPUs, and what would do; None if nothing is known to be wrong.
+
+    Args:
+        driver: file of the driver's kernel module; missing where the system does not show it.
+        torch: folder of torch's package; None finds it.
+    """
+    if torch is None:
+        found = importlib.util.find_spec("torch")
+        if found is None or found.origin is None:
+            return f"torch is not installed: {INSTALL}"
+        torch = Path(found.origin).parent
+    cuda = re.search(r"^cuda\b[^=]*= '(\d+)\.(\d+)'", (torch / "version.py").read_text(), re.MULTILINE)
+    if cuda is None:
+        return f"torch {importlib.metadata.version('torch')} is built without CUDA: {INSTALL}"
+    version = re.search(r"Kernel Module.*?\s(\d+)(\.\d+)+\s", driver.read_text()) if driver.is_file() else None
+    oldest = OLDEST.get(int(cuda[1]))
+    if version is None or oldest is None or int(version[1]) >= oldest:
+        return None
+    have = version[0].split()[-1]
+    return f"the NVIDIA driver is {have}, and CUDA {cuda[1]}.{cuda[2]} wants {oldest} or newer: update the driver"

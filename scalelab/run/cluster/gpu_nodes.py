@@ -1,0 +1,39 @@
+"""Check of all nodes with GPUs before an actor starts on one."""
+
+from __future__ import annotations
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from scalelab.errors import LabError
+from scalelab.gpu_driver import problem_here
+from scalelab.run.cluster.actors import import_path
+from scalelab.run.cluster.waiting import wait_for
+
+
+def check_gpu_nodes(seconds: float) -> None:
+    """Refuse nodes whose torch or NVIDIA driver cannot use their GPUs.
+
+    Args:
+        seconds: deadline of all answers.
+
+    Raises:
+        LabError: naming the first such node, why, and how many there are.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0) >= 1]
+    asked = [
+        ray.remote(problem_here)
+        .options(
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+            runtime_env={"env_vars": import_path()},
+        )
+        .remote()
+        for node in nodes
+    ]
+    answers = wait_for(asked, seconds, f"{len(nodes)} nodes to look at their NVIDIA drivers")
+    wrong = [(node["NodeManagerAddress"], problem) for node, problem in zip(nodes, answers, strict=True) if problem]
+    if wrong:
+        address, problem = wrong[0]
+        more = f" (and {len(wrong) - 1} more of {len(nodes)} nodes)" if len(wrong) > 1 else ""
+        raise LabError(f"node {address}{more}: {problem}")

@@ -1,0 +1,37 @@
+"""A torch that cannot use the machine's GPUs is known from files alone, with what would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scalelab.gpu_driver import problem_here
+
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 24 2025\nGCC version:  gcc 12\n"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs)\n"
+
+
+@pytest.mark.parametrize("text", [CLOSED, OPEN])
+@pytest.mark.parametrize(
+    ("cuda", "driver", "said"),
+    [
+        ("13.0", "535.104.05", "the NVIDIA driver is 535.104.05, and CUDA 13.0 wants 580 or newer: update the driver"),
+        ("13.0", "580.65.06", None),
+        ("12.8", "535.104", None),
+        ("12.8", "470.57.02", "the NVIDIA driver is 470.57.02, and CUDA 12.8 wants 525 or newer: update the driver"),
+        ("19.0", "1.2", None),
+    ],
+)
+def test_an_old_driver_is_said(text: str, cuda: str, driver: str, said: str | None, tmp_path: Path) -> None:
+    (tmp_path / "version.py").write_text(f"__version__ = '2.13.0'\ncuda: Optional[str] = '{cuda}'\nhip = None\n")
+    (tmp_path / "driver").write_text(text.format(driver))
+    assert problem_here(tmp_path / "driver", tmp_path) == said
+    assert problem_here(tmp_path / "nowhere", tmp_path) is None
+
+
+def test_this_torch_is_judged_by_its_own_file() -> None:
+    import torch
+
+    said = problem_here(Path("/nowhere"))
+    assert (said is None) == (torch.version.cuda is not None)
