@@ -83,6 +83,7 @@ def test_answers_to_grade(tmp_path: Path, task: str, content: bytes) -> None:
     answered(lambda: grade._read(file, task))
 
 
+@pytest.mark.slow
 @quickly
 @given(st.sampled_from(("csv", "jsonl", "json")), text_of("compute", "pass_rate", "task", "run", "seed", "n"))
 @example("json", DEEP.encode())

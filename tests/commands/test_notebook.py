@@ -24,6 +24,7 @@ def fits() -> Fits:
     return load_runs(*RUNS).fit()
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = (
         "import sys, scalelab; print(sorted({'numpy', 'scipy', 'matplotlib', 'torch', 'pandas'} & set(sys.modules)));"
@@ -34,6 +35,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert child.stdout.split() == ["[]", "[]"]
 
 
+@pytest.mark.slow
 def test_an_experiment_that_is_refused_says_the_command_s_line(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"there is no experiment 'quikstart'.* did you mean 'quickstart'"):
         run_experiment("quikstart")
@@ -57,6 +59,7 @@ def test_an_experiment_runs_from_python_and_prints_as_it_goes(
     assert "step    2" in said
 
 
+@pytest.mark.slow
 def test_fits_are_those_of_the_command_line(fits: Fits, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", *map(str, RUNS), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)["fits"]

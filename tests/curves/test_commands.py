@@ -134,6 +134,7 @@ def test_mistakes_are_answered_in_one_line(
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_plots_are_written_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = table(tmp_path / "a.csv", tasks=("math",))
     other = table(tmp_path / "b.csv", tasks=("math",), seed=7)

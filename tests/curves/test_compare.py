@@ -109,6 +109,7 @@ def test_a_shared_parameter_is_one_number_and_costs_likelihood() -> None:
         assert values == pytest.approx(alone, rel=2e-2)
 
 
+@pytest.mark.slow
 def test_the_sharing_test_keeps_its_size() -> None:
     rejected = []
     for seed in range(60):
@@ -218,6 +219,7 @@ def simulated_runs(rng, recipes_, seeds, own, shared, apart, error=0.006):
     return runs, truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipes_", "seeds"), [(2, 2), (2, 4), (9, 1), (9, 2)])
 @pytest.mark.parametrize("own", [0.0125, 0.03])
 def test_variants_that_do_nothing_are_seldom_called_winners(recipes_: int, seeds: int, own: float) -> None:

@@ -36,6 +36,7 @@ def simulated(plan: Plan, rng: np.random.Generator, seeds: int, shift: float = 0
     return curve(np.tile(compute, seeds), rates, errors, seed=names, run=f"from {first}")
 
 
+@pytest.mark.slow
 def test_the_error_of_a_run_is_that_of_refits() -> None:
     plan = Plan(spread=0.0, evaluations=25, prompts=1000, samples=4)
     rng, found = np.random.default_rng(0), []
@@ -45,6 +46,7 @@ def test_the_error_of_a_run_is_that_of_refits() -> None:
     assert run_error(plan).stated == pytest.approx(np.std(found), rel=0.5)
 
 
+@pytest.mark.slow
 def test_the_power_is_that_of_the_hierarchical_model_on_simulated_runs() -> None:
     plan, rng = Plan(spread=0.0125, seeds=3), np.random.default_rng(1)
     error = run_error(plan)
@@ -96,6 +98,7 @@ def test_runs_that_carry_no_fit_are_counted() -> None:
     assert run_error(poor).unfitted == pytest.approx(none / 60, abs=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_power_is_what_compare_then_finds() -> None:
     rng, options = np.random.default_rng(2), Options(checks=False, shapes=False)
@@ -109,6 +112,7 @@ def test_the_power_is_what_compare_then_finds() -> None:
         assert power(plan, difference) == pytest.approx(np.mean(found), abs=0.3)
 
 
+@pytest.mark.slow
 def test_seeds_help_and_evaluations_hardly_do() -> None:
     plan = Plan(spread=0.0125, seeds=2)
     assert power(replace(plan, evaluations=75), 0.02) - power(plan, 0.02) < 0.08
@@ -130,6 +134,7 @@ def test_recipes_without_a_difference_are_seldom_called_ahead(seeds: int, recipe
         assert power(Plan(spread=spread, seeds=seeds, recipes=recipes), 0.0) <= 0.1
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["design", "--seed-spread", "0.0125"]) == 0
     assert "seeds of each recipe to find it with 80%" in capsys.readouterr().out

@@ -22,6 +22,7 @@ parameters = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(parameters)
 def test_exact_points_give_their_parameters_back(truth) -> None:

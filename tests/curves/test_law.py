@@ -76,6 +76,7 @@ def test_slopes_are_those_of_the_exact_posterior_of_normal_estimates() -> None:
         assert law.weight_MAJ[:, 1, column].std() == pytest.approx(deviation, rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_run_that_says_no_more_than_its_prior_has_the_curve_that_the_law_foretells() -> None:
     rng, places = np.random.default_rng(0), published()
     wide_J = np.array([0.4, 1.0, 0.8, 1.5])
@@ -89,6 +90,7 @@ def test_a_run_that_says_no_more_than_its_prior_has_the_curve_that_the_law_foret
         assert np.median(own[:, column]) == pytest.approx(np.median(forecast[:, column]), abs=tolerance)
 
 
+@pytest.mark.slow
 def test_table_1_left_out_one_at_a_time_is_foretold_as_far_as_the_others_tell() -> None:
     law = fit_law(published(), ["batch", "length", "active"])
     found = {one.name: one for one in leave_one_out(law, 1e5)}
@@ -105,6 +107,7 @@ def test_table_1_left_out_one_at_a_time_is_foretold_as_far_as_the_others_tell() 
     assert slopes["length"]["C_mid"][1][0] > 1
 
 
+@pytest.mark.slow
 def test_a_short_run_borrows_from_the_law() -> None:
     rng, items = np.random.default_rng(1), []
     for index, batch in enumerate((256, 512, 1024, 2048, 4096)):
@@ -243,6 +246,7 @@ def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "gives no axes" in notes[0]
 
 
+@pytest.mark.slow
 def test_the_command_takes_the_mixture_from_run_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     for share in (1.0, 3.0, 9.0):

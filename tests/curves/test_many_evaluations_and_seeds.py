@@ -111,6 +111,7 @@ def test_the_spread_of_seeds_is_learnt_however_large() -> None:
         assert 0.5 < np.median(learnt) / spread < 1.7, spread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("points", [300, 1000, 6000])
 def test_an_interval_of_an_evaluation_is_of_one_and_not_of_merged_ones(points: int) -> None:
     held = []

@@ -49,6 +49,7 @@ def test_a_curve_that_is_no_sigmoid_is_noticed_and_its_forecast_holds() -> None:
     assert one.curve_interval[0] <= 0.7 <= one.curve_interval[1]
 
 
+@pytest.mark.slow
 def test_intervals_of_other_shapes_hold_more_often_than_the_sigmoids_alone() -> None:
     compute, wide, alone = np.arange(21) / 20, [], []
     for seed in range(14):

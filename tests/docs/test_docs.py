@@ -52,6 +52,7 @@ def test_what_a_tutorial_shows_is_what_its_commands_print(page: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
 def test_a_notebook_runs_from_its_first_cell_to_its_last(notebook: Path) -> None:
     cells = json.loads(notebook.read_text())["cells"]

@@ -53,6 +53,7 @@ def test_a_family_is_ranked_by_task_with_its_seeds_pooled(tmp_path: Path, capsys
             assert entry["beats"]["scalerl"] < 0.05
 
 
+@pytest.mark.slow
 def test_the_report_of_a_family_shows_its_axes(tmp_path: Path) -> None:
     truth = {"base": 0.7, "batch_88": 0.65, "batch_344": 0.8, "length_56": 0.6, "model_dense": 0.5}
     folder = fabricate(tmp_path, "axes_miniature", truth, seeds=[0])

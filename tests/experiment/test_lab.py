@@ -15,6 +15,7 @@ from scalelab.experiment.values import conform, describe
 NAMES = [entry.name for entry in listing()[0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_of_the_lab_resolves_and_its_saved_form_gives_the_same_run(name: str, tmp_path: Path) -> None:
     resolved = resolve(name)

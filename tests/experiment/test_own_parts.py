@@ -120,6 +120,7 @@ def test_a_norm_and_a_penalty_of_ones_own_decide_the_advantages(own: str) -> Non
     assert [one.extras["advantages"][-1] for one in sequences] == pytest.approx(0.5 * centred / abs(centred).max())
 
 
+@pytest.mark.slow
 def test_a_length_control_of_ones_own_interrupts(own: str) -> None:
     run = resolved().run
     work = RolloutWork(run.recipe, Letters(), 0, seeded=False)

@@ -190,6 +190,7 @@ def test_the_settings_in_a_saved_configuration_are_its_bindings(tmp_path: Path) 
     assert read_settings(file) == resolved.bindings
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_a_damaged_configuration_is_refused_or_says_what_it_says(data: st.DataObject) -> None:

@@ -172,6 +172,7 @@ def test_the_budget_ends_what_runs_and_starts_nothing_more(tmp_path: Path) -> No
     assert runs[2].command()[-3:] == ["leave_one_out_miniature/curriculum", "--out", str(runs[2].path)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_ctrl_c_ends_the_runs_in_order(tmp_path: Path) -> None:
     runs = family(tmp_path, "loss", "schedule")
@@ -215,6 +216,7 @@ def recorded(folder: Path, source: Path, share: float = 1.0, gain: float = 1.0) 
     return folder
 
 
+@pytest.mark.slow
 def test_only_what_cannot_win_is_stopped_on_recorded_curves(tmp_path: Path) -> None:
     leader = RECORDED / "seed0"
     equal = recorded(tmp_path / "equal", RECORDED / "seed1", share=0.5)
@@ -244,6 +246,7 @@ def test_mistakes_are_one_line(arguments: list[str], says: str, capsys: pytest.C
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(
     st.binary(max_size=60) | st.recursive(st.none() | st.booleans() | st.text() | st.floats(), st.lists).map(json.dumps)

@@ -92,6 +92,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_crash_at_any_point_leaves_old_or_new(case):
     done = in_process(__file__, case)

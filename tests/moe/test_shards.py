@@ -85,6 +85,7 @@ def test_a_rank_that_is_gone_is_said(publisher: Publisher) -> None:
         Snapshot([segment])
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_rank_that_was_killed(tmp_path: Path) -> None:
     """Its file goes with it, for all but those who have opened it."""
     script = (

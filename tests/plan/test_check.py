@@ -34,6 +34,7 @@ def test_every_experiment_on_gpus_fits_the_hardware_it_names(name):
     check_layout(run.model.to_hf(), run.trainer.layout, run.cluster.trainers)
 
 
+@pytest.mark.slow
 def test_a_misfit_is_refused_in_one_line_with_what_fits():
     run = resolve("scalerl_17bx16").run
     with pytest.raises(LabError) as refused:
@@ -44,6 +45,7 @@ def test_a_misfit_is_refused_in_one_line_with_what_fits():
     assert "what fits on 80 × h100: --set Cluster.trainers=" in line
 
 
+@pytest.mark.slow
 def test_too_few_devices_are_told_how_many_it_takes():
     run = resolve("scalerl_17bx16").run
     few = check(run, Hardware(device("h200"), 16))
@@ -52,6 +54,7 @@ def test_too_few_devices_are_told_how_many_it_takes():
     assert few.line.endswith("it takes at least 24 × h200")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("experiment", "name", "step"), [("scalerl_17bx16", "h200", 8), ("scalerl_8b", "h100", 1)])
 def test_the_smallest_cluster_fits_and_a_smaller_one_does_not(experiment, name, step):
     run, assumed, kind = resolve(experiment).run, Assumptions(), device(name)
@@ -60,6 +63,7 @@ def test_the_smallest_cluster_fits_and_a_smaller_one_does_not(experiment, name, 
     assert propose(run, least - step, kind, assumed) is None
 
 
+@pytest.mark.slow
 def test_what_no_cluster_of_a_device_holds_is_said():
     run = resolve("scalerl_8b").run
     tiny = replace(device("a100"), memory_gib=6.0)

@@ -42,6 +42,7 @@ def test_the_papers_runs_fit_on_its_80_gpus(dense, scout):
         assert plan.placement.trainers + plan.placement.generators == 80
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused_and_what_fits_is_proposed(scout):
     h100 = device("h100")
     plan = evaluate(scout, placement(scout), h100, ASSUMED)

@@ -66,6 +66,7 @@ def reference(batch, formula, eps):
     return loss, torch.tensor(gradient, dtype=torch.float64)
 
 
+@pytest.mark.slow
 @every_loss
 @given(batch=batches)
 def test_loss_and_gradient_are_the_formula(name, batch):
@@ -76,6 +77,7 @@ def test_loss_and_gradient_are_the_formula(name, batch):
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @every_loss
 @given(batch=batches, garbage=st.lists(st.sampled_from(GARBAGE), min_size=3, max_size=3))
 def test_masked_tokens_reach_neither_loss_nor_gradient_nor_metrics(name, batch, garbage):
@@ -116,6 +118,7 @@ def joined(parts):
     return {key: combine[key.rsplit("_", 1)[1]](part[key] for part in parts) for key in parts[0]}
 
 
+@pytest.mark.slow
 @every_loss
 @given(batch=batches, order_seed=st.integers(0, 999), cuts=st.sets(st.integers(1, 4)))
 def test_packing_order_and_micro_batches_change_nothing(name, batch, order_seed, cuts):
@@ -137,6 +140,7 @@ def test_packing_order_and_micro_batches_change_nothing(name, batch, order_seed,
     assert joined(parts) == pytest.approx(metrics, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cispo", "dapo", "dapo_dual", "grpo"])
 @given(batch=batches, seed=st.integers(0, 999), ranks=st.integers(2, 4))
 def test_token_losses_may_be_split_inside_a_completion(name, batch, seed, ranks):
@@ -153,6 +157,7 @@ def test_token_losses_may_be_split_inside_a_completion(name, batch, seed, ranks)
     torch.testing.assert_close(split_gradient, gradient, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @every_loss
 @given(batch=batches)
 def test_on_policy_gradient_is_that_of_reinforce(name, batch):
@@ -163,6 +168,7 @@ def test_on_policy_gradient_is_that_of_reinforce(name, batch):
     assert metrics["clipped_sum"] == 0.0
 
 
+@pytest.mark.slow
 @every_loss
 @given(batch=batches)
 def test_ratio_metrics_are_those_of_the_sampled_tokens(name, batch):

@@ -100,6 +100,7 @@ def slow_step(groups, recipe, formula, eps):
     return groups, terms, jacobians
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "aggregation", "norm"), CHOICES)
 @settings(max_examples=20)
 @given(groups=steps(), zero_variance=st.sampled_from(["drop", "keep", "refill"]))
@@ -132,6 +133,7 @@ def test_a_step_is_the_recipes_objective(loss, aggregation, norm, groups, zero_v
         np.testing.assert_allclose(gradients[sequence_id].numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 @given(groups=steps(), seed=st.integers(0, 999), parts=st.integers(1, 4))
 def test_the_split_of_a_step_into_micro_batches_does_not_matter(loss, groups, seed, parts):

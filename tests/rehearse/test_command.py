@@ -33,6 +33,7 @@ def test_a_miniature_is_rehearsed_for_the_cpu(capsys):
     assert trainer["plan_flops"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

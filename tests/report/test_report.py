@@ -87,6 +87,7 @@ def test_the_policy_of_the_page_names_its_scripts_and_no_others(tmp_path: Path) 
     assert policy.startswith("default-src 'none'")
 
 
+@pytest.mark.slow
 def test_nothing_that_a_run_says_becomes_a_tag(tmp_path: Path) -> None:
     plain = Page(write_report(made_run(tmp_path / "plain"), tmp_path / "plain.html"))
     hostile = Page(write_report(made_run(tmp_path / "<b>&'\"", text=HOSTILE, name=HOSTILE), tmp_path / "r.html"))
@@ -140,6 +141,7 @@ def test_tables_of_others_have_a_page(tmp_path: Path) -> None:
     assert overview["answers"][0]["text"].startswith("<base> leads 2 recipes")
 
 
+@pytest.mark.slow
 def test_a_pool_is_one_recipe(tmp_path: Path) -> None:
     for name in ("a", "b"):
         made_run(tmp_path / name, loss=name, seed=ord(name), rollouts=False)
@@ -150,6 +152,7 @@ def test_a_pool_is_one_recipe(tmp_path: Path) -> None:
     assert [group["name"] for group in overview["groups"]] == ["both"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ending", "begins"), [(".pdf", b"%PDF"), (".svg", b"<?xml"), (".png", b"\x89PNG")])
 def test_figures_for_papers(tmp_path: Path, ending: str, begins: bytes, capsys) -> None:
     source = table(tmp_path / "base.csv")

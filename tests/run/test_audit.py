@@ -177,6 +177,7 @@ def test_what_is_no_run_is_said_in_one_line(tmp_path: Path, capsys: pytest.Captu
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_whatever_the_files_hold_the_audit_answers(whole: Path, data: st.DataObject) -> None:

@@ -73,6 +73,7 @@ def test_a_signal_interrupts_what_comes_before_the_loop(number: signal.Signals) 
     assert told(BEFORE_THE_LOOP, number) == ["interrupted"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_signal_ends_the_loop_after_its_step(number: signal.Signals) -> None:
     assert told(IN_THE_LOOP, number) == ["step finished and saved", "interrupted"]

@@ -75,6 +75,7 @@ def test_losses_beyond_the_limit_end_the_run_with_the_reason(tmp_path: Path) -> 
     assert "no restart is left" in str(first_error(caught.value))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     schedule=st.sampled_from(SCHEDULES),

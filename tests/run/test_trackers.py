@@ -266,6 +266,7 @@ def test_a_tracker_that_fails_is_named_once_and_the_others_go_on() -> None:
     assert line.endswith("no route to host")
 
 
+@pytest.mark.slow
 def test_trackers_that_cannot_start_are_named_before_the_run_starts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +311,7 @@ def test_a_sample_holds_passed_and_failed_completions_of_each_task_with_bounded_
     assert len(chosen[-1]["completion"]) < 21_000
 
 
+@pytest.mark.slow
 def test_what_a_run_writes_down_is_what_its_trackers_get(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = resolve("quickstart", ["Run.trackers=('wandb',)"]).run

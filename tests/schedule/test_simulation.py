@@ -109,6 +109,7 @@ def test_the_best_split_is_that_of_an_exhaustive_search() -> None:
     assert best.seconds_per_step == min(figures.seconds_per_step for figures in by_hand)
 
 
+@pytest.mark.slow
 def test_a_large_cluster_is_searched_in_small() -> None:
     setting = SimulationSettings(PipelineRL(2), RATES, LogNormal(20, 0.5, 100), replace(SHAPE, groups_per_step=480))
     plain = simulate(setting, 108, 20, steps=9)

@@ -136,6 +136,7 @@ def tiers_here():
     return found
 
 
+@pytest.mark.slow
 def test_neither_program_nor_compiler_gets_out_in_any_tier(binary, tmp_path):
     secret = tmp_path / "secret.h"
     secret.write_text('const char *secret = "found it";\n')

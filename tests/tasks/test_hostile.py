@@ -172,6 +172,7 @@ JUNK = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(JUNK)
 @example({"kind": "stdin", "cases": [{"stdin": "", "stdout": ""}], "language": ["cpp"]})

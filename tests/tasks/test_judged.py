@@ -118,6 +118,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_no_answer_holds_up_the_host(verifier, name):
     start = time.thread_time()

@@ -27,6 +27,7 @@ def test_no_held_out_problem_is_ever_trained_on(task):
     assert held_out.isdisjoint(problem(task.trace(index)[0]) for index in range(2000))
 
 
+@pytest.mark.slow
 @by_name
 def test_the_held_out_split_is_fixed_and_the_shorter_is_a_part_of_the_longer(task):
     again = pickle.loads(pickle.dumps(task))
@@ -119,6 +120,7 @@ def test_repeated_draws_of_a_problem_share_their_history():
     assert sampler.state_dict()["history"][again.id] == [0.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

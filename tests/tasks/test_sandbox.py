@@ -81,6 +81,7 @@ def value(worker, source, *args):
     return decode(content[0])
 
 
+@pytest.mark.slow
 def test_an_honest_program_computes_and_imports_the_standard_library(worker):
     source = "import colorsys, xml.dom\ndef f(x):\n    return {'x': (x + 1, 'é'.encode('utf-16-le'))}"
     assert value(worker, source, 41) == {"x": (42, b"\xe9\x00")}

@@ -87,6 +87,7 @@ def test_cleaned_text_can_be_encoded_and_other_text_stays(text):
         assert cleaned == text
 
 
+@pytest.mark.slow
 @given(
     st.recursive(HOSTILE | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(HOSTILE, inner))
 )

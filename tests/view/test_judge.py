@@ -37,6 +37,7 @@ def overview(lab: Lab) -> dict:
     return json.loads(json.dumps(lab.overview(), allow_nan=False))
 
 
+@pytest.mark.slow
 def test_a_fit_is_that_of_the_curves(lab: Lab, overview: dict) -> None:
     for item, record in zip(lab.curves, overview["fits"]):
         own = analyse(item, Options())
@@ -67,6 +68,7 @@ def test_the_ranking_is_that_of_compare(lab: Lab, overview: dict) -> None:
     assert overview["answers"][0]["text"].startswith("best leads 3 recipes with A = ")
 
 
+@pytest.mark.slow
 def test_fits_are_computed_once_and_kept_by_content(runs: Path, tmp_path: Path, monkeypatch) -> None:
     first = Lab([runs], kept=Kept(tmp_path))
     first.update()
@@ -101,6 +103,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(runs: Path, tmp_p
     assert lab.overview()["answers"]
 
 
+@pytest.mark.slow
 def test_seeds_are_pooled_and_not_ranked_against_each_other(tmp_path: Path) -> None:
     for seed in (0, 1):
         made_run(tmp_path / f"seed{seed}", seed=seed, rollouts=False)
@@ -122,6 +125,7 @@ def test_other_units_are_left_out_with_a_reason(runs: Path, tmp_path: Path) -> N
     assert "counts compute in core-hours" in lab.overview()["problems"][0]
 
 
+@pytest.mark.slow
 def test_an_axis_is_found_among_runs_that_differ_along_it(tmp_path: Path) -> None:
     for tokens in (64, 128, 256):
         made_run(tmp_path / f"tokens_{tokens}", tokens=tokens, A=0.6 + tokens / 1000, rollouts=False)
