@@ -133,9 +133,6 @@ SOURCES: dict[str, Source] = {
     ),
 }
 
-DOWNSTREAM = ("aime_24", "aime_25", "math_500", "livecodebench")
-"""Tests of trained models (ScaleRL A.3); training sets are decontaminated against these."""
-
 
 def source(name: str) -> Source:
     """The table's row for a data set.

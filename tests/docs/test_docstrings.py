@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from scalelab.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("experiments", "moe", "scalelab", "tasks", "tests", "tools")
@@ -41,3 +44,9 @@ def test_no_docstring_opens_with_a_clause(folder: str) -> None:
 def test_a_clause_is_found_and_a_noun_phrase_is_not() -> None:
     module = '"""Whose row it is."""\ndef rows():\n    """Rows of a group."""\n'
     assert [bool(CLAUSE.match(line)) for _, line in first_lines(module)] == [True, False]
+
+
+def test_help_of_a_subcommand_opens_with_an_imperative() -> None:
+    files = [ROOT / "scalelab" / "commands" / f"{name}{'_' * keyword.iskeyword(name)}.py" for name in COMMANDS]
+    openings = [re.findall(r"\w+", ast.get_docstring(ast.parse(file.read_text())) or "-")[0] for file in files]
+    assert [word for word in openings if word.endswith("s")] == [], "Run, not Runs"
