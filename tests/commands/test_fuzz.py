@@ -102,6 +102,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
 @quickly
 @given(st.sampled_from(sorted(SOURCES)), text_of(*NAMES), st.booleans())
 @example("gsm8k", DEEP.encode(), False)

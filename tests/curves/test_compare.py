@@ -56,6 +56,7 @@ def slower_by_half():
     )[0]
 
 
+@pytest.mark.slow
 def test_differences_of_the_midpoint_and_of_the_compute_to_a_pass_rate_are_those_of_the_curves() -> None:
     slow = next(entry for entry in slower_by_half().entries if entry.run == "slow")
     found = slow.differences["base"]

@@ -60,6 +60,7 @@ def test_the_power_is_that_of_the_hierarchical_model_on_simulated_runs() -> None
         assert power(plan, difference) == pytest.approx(np.mean(ahead), abs=0.12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", ["log_B", "log_C_mid"])
 def test_the_error_of_a_run_in_exponent_and_midpoint_is_that_of_refits(of: Quantity) -> None:
     plan = Plan(spread=0.1, evaluations=25, prompts=1000, samples=4, of=of)
@@ -71,6 +72,7 @@ def test_the_error_of_a_run_in_exponent_and_midpoint_is_that_of_refits(of: Quant
     assert run_error(plan).stated == pytest.approx(np.std(found), rel=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", ["log_B", "log_C_mid"])
 def test_the_power_to_find_a_factor_is_that_of_the_hierarchical_model(of: Quantity) -> None:
     plan, rng = Plan(spread=0.1, seeds=4, of=of), np.random.default_rng(1)
@@ -85,6 +87,7 @@ def test_the_power_to_find_a_factor_is_that_of_the_hierarchical_model(of: Quanti
         assert power(plan, difference) == pytest.approx(np.mean(ahead), abs=0.12)
 
 
+@pytest.mark.slow
 def test_runs_that_carry_no_fit_are_counted() -> None:
     assert run_error(Plan(spread=0.0)).unfitted == 0
     poor = Plan(spread=0.0, evaluations=8, prompts=250, samples=1, budget=1.5)

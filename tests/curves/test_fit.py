@@ -51,6 +51,7 @@ def test_fits_do_not_depend_on_the_order_of_points(order: list[int], seed: int) 
     assert there.parameters == here.parameters
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(parameters, st.integers(0, 1000), st.integers(2, 18), st.floats(-1, 1))
 @example({"R0": 0.5, "A": 0.625, "B": 1.0, "C_mid": 0.5}, 0, 14, -1.0)

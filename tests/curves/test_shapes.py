@@ -83,6 +83,7 @@ def test_intervals_are_stretched_about_the_sigmoids_median() -> None:
     assert middle - wide_low == pytest.approx(2 * (middle - low))
 
 
+@pytest.mark.slow
 def test_the_back_tests_statement_holds_as_often_as_it_says() -> None:
     inside = []
     for seed in range(40):

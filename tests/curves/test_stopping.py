@@ -46,6 +46,7 @@ def test_more_recipes_and_a_smaller_error_end_fewer() -> None:
         losers(runs, 1.0, 2, 0.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=2, deadline=None)
 @given(st.integers(3, 6))
 def test_over_many_looks_the_best_is_ended_no_more_often_than_stated(recipes: int) -> None:

@@ -107,6 +107,7 @@ def test_noise_is_judged_by_every_curve_and_not_by_the_one_that_followed_it() ->
     assert np.trace(mean_covariance(fit, fit.sigma_N)) / 26 == pytest.approx(drawn, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_kind_of_interval_holds_the_estimate_and_grows_with_its_level(method) -> None:
     compute, points = run_points(25, noise=0.01, seed=1)
@@ -121,6 +122,7 @@ def test_every_kind_of_interval_holds_the_estimate_and_grows_with_its_level(meth
         assert ends[0, 1] >= fit.parameters[name] * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(st.integers(0, 1000), st.floats(0.1, 1.0))
 def test_forecasts_rise_with_compute_and_stay_rates(seed: int, C_mid: float) -> None:
@@ -151,6 +153,7 @@ def test_intervals_shrink_with_more_evaluations_and_with_more_samples(C_mid: flo
     assert width(20, 0.004) < width(20, 0.016)
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(st.floats(1e-4, 1e6))
 def test_intervals_do_not_depend_on_the_unit_of_compute(scale: float) -> None:
@@ -181,6 +184,7 @@ def test_an_estimate_on_a_bound_lies_in_its_interval_of_the_same_probability() -
     assert (draws >= low).mean() == pytest.approx(0.8, abs=0.01)
 
 
+@pytest.mark.slow
 def test_seeds_that_differ_widen_the_interval_of_their_mean() -> None:
     compute = np.arange(21) / 20
     rng = np.random.default_rng(1)

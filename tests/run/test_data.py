@@ -23,6 +23,7 @@ from scalelab.run.progress import Progress
 from tasks.data.hub import SOURCES
 from tasks.errors import TaskError
 
+pytestmark = pytest.mark.slow
 TOKENIZER = build_tokenizer(["What is 1 + 1?"], 320)
 
 
@@ -138,7 +139,6 @@ class Counted:
         pass
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_runs_side_by_side_make_the_model_that_they_share_once(tmp_path: Path) -> None:
     run = resolve("quickstart", ["SFT.steps=3"]).run

@@ -26,7 +26,7 @@ from scalelab.run.config import Cluster, Run
 from scalelab.run.loop import TrainerLostError
 from scalelab.run.progress import Progress
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SETTINGS = {**SMALLEST, "SFT.steps": 7, "SFT.traces_per_step": 2, "SFT.checkpoint_every": 2}
 
 
@@ -157,7 +157,6 @@ def test_a_damaged_checkpoint_or_one_of_another_model_is_passed_over(
     assert weights(base_model(run, Progress(), lambda run: Tuner(run, set()), cache, sft)) == whole
 
 
-@pytest.mark.slow
 def test_the_real_trainer_makes_the_same_model_to_the_last_bit(run: Run, tmp_path: Path) -> None:
     class Killed(LocalTuner):
         """Ends, as a killed process does, with its fifth step."""

@@ -141,6 +141,7 @@ def test_whatever_happens_nothing_is_stale_lost_or_stuck(
         world.check()
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(config=CONFIGS, groups_per_step=st.integers(1, 4), steps=st.integers(1, 10), choices=st.data())
 def test_a_run_takes_its_steps_and_draws_no_more_than_they_train_on(

@@ -265,6 +265,7 @@ def test_two_liberties_depend_on_where_the_expected_values_come_from():
     assert not asserted.same(1, True)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(PLAIN, PLAIN)
 def test_a_value_is_itself_and_no_other(one, other):

@@ -153,6 +153,7 @@ GOLDS = (
 )
 
 
+@pytest.mark.slow
 @HOSTILE
 @given(st.lists(st.tuples(st.sampled_from(GOLDS), texts(CODE)), min_size=1, max_size=6))
 @example(

@@ -170,6 +170,7 @@ def attack_source(name):
     return f"{PRELUDE}def f(folder, port, unix, host):\n    {ATTACK[name]}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACK)
 def test_an_attack_is_held(worker, target, name):
     line = report(run(worker, attack_source(name), *target))[-1]

@@ -4,7 +4,6 @@ import math
 from itertools import combinations
 from pathlib import Path
 
-import evaluate
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 
 import tasks.metrics
 from tasks.errors import TaskError
-from tasks.metrics.mean_at_k import MeanAtK
-from tasks.metrics.pass_at_k import PassAtK
 from tasks.scores import mean_at_k, pass_at_k
 
 groups = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=3, max_size=7), min_size=1, max_size=5)
@@ -55,7 +52,13 @@ def offline(monkeypatch, tmp_path):
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]]
 
 
+@pytest.mark.slow
 def test_as_evaluate_modules_they_need_no_network(offline, tmp_path):
+    import evaluate
+
+    from tasks.metrics.mean_at_k import MeanAtK
+    from tasks.metrics.pass_at_k import PassAtK
+
     folder = Path(tasks.metrics.__file__).parent
     for name, cls in (("mean_at_k", MeanAtK), ("pass_at_k", PassAtK)):
         loaded = evaluate.load(str(folder / f"{name}.py"), cache_dir=str(tmp_path))

@@ -46,6 +46,7 @@ def test_a_fit_is_that_of_the_curves(lab: Lab, overview: dict) -> None:
         assert len(record["draws"]["A"]) == DRAWS
 
 
+@pytest.mark.slow
 def test_the_page_s_draws_forecast_as_all_draws_do(lab: Lab, overview: dict) -> None:
     """400 of 4,000 draws: quantiles of the curve move by less than a fifth of the interval's width."""
     item, record = lab.curves[0], overview["fits"][0]

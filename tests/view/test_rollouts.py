@@ -29,6 +29,7 @@ STEPS = (0, 80, 150)
 ROWS = [row | {"step": step} for step in STEPS for row in rollout_rows(step)]
 
 
+@pytest.mark.slow
 @given(
     step=st.none() | st.sampled_from(STEPS), task=st.none() | st.sampled_from(("math", "code")),
     outcome=st.none() | st.sampled_from(("passed", "failed", "not passed", "interrupted", "truncated")),

@@ -162,6 +162,7 @@ def test_an_address_needs_its_token(keeper: Refresher) -> None:
     assert open_client.get("/api/overview").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_new_run_and_new_evaluations_appear(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "runs" / "one", rollouts=False)
     keeper = Refresher(Lab([tmp_path / "runs"], kept=Kept(None)))
