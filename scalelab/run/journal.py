@@ -22,7 +22,7 @@ from scalelab.run.folder import RunFolder
 from scalelab.run.monitors import Watch
 from scalelab.run.ports import Engines, Graders
 from scalelab.run.progress import Progress
-from scalelab.run.retention import prune_completions
+from scalelab.run.retention import prune_completions, prune_training
 from tasks.text import writable
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ class Journal:
         if result is not None and result.logprobs is not None:
             rows = [trained_row(*pair) for pair in zip(step.rollouts, result.logprobs, strict=True)]
             self._folder.keep_rollouts(f"train_{books.version:06d}", [writable(row) for row in rows])
+            prune_training(self._folder.path, self._run.retention)
         record = self._with_clock(record, wall)
         self._folder.add_step(record)
         return self._heed(record)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as checked
 
 from moe.checked import CHECKED
@@ -45,6 +45,10 @@ class Retention:
     """Keep the completions that every n-th optimiser step trains on, with the trainer's log-probability of each
     token; None keeps none."""
 
+    train_gib: PositiveFloat | None = None
+    """Most GiB of completions that training steps leave on disk: beyond it the oldest are deleted, down to the newest
+    step's; None sets no limit."""
+
     copy_to: str | None = None
     """A folder, best on another disk, that gets a second copy of the newest checkpoint with all that a run needs to go
     on from it; None makes none."""
@@ -66,6 +70,19 @@ def prune_completions(folder: Path, kept: Retention) -> None:
         files[step].unlink()
     if gone:
         sync(folder / ROLLOUTS)
+
+
+def prune_training(folder: Path, kept: Retention) -> None:
+    """Delete the oldest completions of training steps in a run's folder, as far as they exceed their limit."""
+    if kept.train_gib is None:
+        return
+    files = sorted((folder / ROLLOUTS).glob("train_*.parquet"), key=lambda path: int(path.stem.removeprefix("train_")))
+    total = sum(path.stat().st_size for path in files)
+    for path in files[:-1]:
+        if total <= kept.train_gib * 2**30:
+            break
+        total -= path.stat().st_size
+        path.unlink()
 
 
 @dataclass(frozen=True)
@@ -104,12 +121,14 @@ def disk_needed(run: Run) -> Disk:
     evaluated = {*range(0, steps + 1, run.evaluation.every), steps}
     rows = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples
     group_rows = recipe.prompts_per_step * recipe.generations_per_prompt
-    train_every = run.retention.train_every
-    kept_rows = len(run.retention.kept(evaluated)) * rows + (steps // train_every * group_rows if train_every else 0)
+    per_row, kept = recipe.max_tokens * _PER_TOKEN_TEXT + _PER_ROW, run.retention
+    trained = steps // kept.train_every * group_rows * per_row if kept.train_every else 0
+    if kept.train_gib is not None:  # one step's come on top until the oldest are deleted
+        trained = min(trained, int(kept.train_gib * 2**30) + group_rows * per_row)
     return Disk(
         checkpoints=copies * parameters(run.model.to_hf()).total * (weights + _PER_PARAMETER_TRAINED),
         waiting=copies * group_rows * per_completion,
-        completions=kept_rows * (recipe.max_tokens * _PER_TOKEN_TEXT + _PER_ROW),
+        completions=len(kept.kept(evaluated)) * rows * per_row + trained,
         lines=steps * (_PER_LINE + 16 * recipe.prompts_per_step),
     )
 
@@ -137,6 +156,6 @@ def check_disk(path: Path, run: Run) -> None:
         f"{parent} has {free / 2**30:.1f} GiB free, and this run writes up to {needed.total / 2**30:.1f} GiB and needs "
         f"1 GiB in any case: {gib['checkpoints']} of checkpoints (CheckpointPolicy.keep_last, .keep_every), "
         f"{gib['waiting']} of rollouts beside them, {gib['completions']} of completions "
-        f"(Retention.keep_last, .keep_every, .train_every), {gib['lines']} of lines; free some, keep less, or give "
-        "another --out"
+        f"(Retention.keep_last, .keep_every, .train_every, .train_gib), {gib['lines']} of lines; free some, keep less, "
+        "or give another --out"
     )

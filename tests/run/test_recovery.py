@@ -15,7 +15,7 @@ from moe.checkpoint.folder import CheckpointPolicy, finished_checkpoints, prune,
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.recovery import choose
-from scalelab.run.retention import Retention, check_disk, disk_needed, prune_completions
+from scalelab.run.retention import Retention, check_disk, disk_needed, prune_completions, prune_training
 from tests.helpers.small_runs import write_run
 
 
@@ -102,6 +102,22 @@ def test_completions_that_are_not_to_be_kept_are_deleted(run: Path) -> None:
     assert sorted(path.name for path in (run / "rollouts").iterdir()) == ["step_000000.parquet", "step_000006.parquet"]
     with pytest.raises(ValueError, match="greater than 0"):
         Retention(keep_last=0)
+
+
+def test_completions_of_training_keep_their_limit_and_the_newest(run: Path) -> None:
+    for step in (5, 10, 100):
+        (run / "rollouts" / f"train_{step:06d}.parquet").write_bytes(bytes(1000))
+    for limit, left in ((None, 3), (3000 / 2**30, 3), (2999 / 2**30, 2), (1 / 2**30, 1)):
+        prune_training(run, Retention(train_gib=limit))
+        found = sorted(path.name for path in (run / "rollouts").glob("train_*"))
+        assert found == ["train_000005.parquet", "train_000010.parquet", "train_000100.parquet"][-left:]
+    assert len(list((run / "rollouts").glob("step_*"))) == 3
+    every = ["Budget.hours=None", "Budget.steps=7400", "Retention.train_every=1"]
+    free, limited = (
+        disk_needed(resolve("scalerl_8b", [*every, *more]).run) for more in ([], ["Retention.train_gib=50.0"])
+    )
+    none = disk_needed(resolve("scalerl_8b", every[:2]).run)
+    assert 50 < (limited.completions - none.completions) / 2**30 < 60 < free.completions / 2**30
 
 
 def test_a_start_counts_what_the_run_will_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
