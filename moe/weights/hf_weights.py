@@ -104,10 +104,20 @@ def _whole(param: Tensor, link: Link) -> Tensor:
     """Gather the whole parameter; a collective operation over the ranks that share it."""
     whole = param.detach()
     for cut in _cuts(param, link):
-        slices = [torch.empty_like(whole, memory_format=torch.contiguous_format) for _ in range(cut.group.size())]
-        dist.all_gather(slices, whole.contiguous(), group=cut.group)
-        whole = cut.join(slices)
+        whole = _gathered(whole.contiguous(), cut)
     return whole
+
+
+def _gathered(part: Tensor, cut: _Cut) -> Tensor:
+    """Gather a contiguous part from the ranks that hold the others."""
+    ranks = cut.group.size()
+    if (cut.axis, cut.stretches) == (0, 1):  # one behind the other: gathered in place, for a layer's experts take GiB
+        whole = part.new_empty((ranks * part.shape[0], *part.shape[1:]))
+        dist.all_gather_into_tensor(whole, part, group=cut.group)
+        return whole
+    slices = [torch.empty_like(part) for _ in range(ranks)]
+    dist.all_gather(slices, part, group=cut.group)
+    return cut.join(slices)
 
 
 def _mine(whole: Tensor, param: Tensor, link: Link) -> Tensor:
@@ -122,8 +132,13 @@ def _own(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, 
     """The part of `export` from this rank's pipeline stage."""
     for link, param in _linked(model, hf_config):
         if not _is_copy(param):
-            for name, tensor in zip(link.names, link.split(_whole(param, link))):
-                yield name, tensor.contiguous()
+            yield from _named(param, link)
+
+
+def _named(param: Tensor, link: Link) -> Iterator[tuple[str, Tensor]]:
+    """The Hugging Face tensors of one parameter, which is let go of with the last."""
+    for name, tensor in zip(link.names, link.split(_whole(param, link))):
+        yield name, tensor.contiguous()
 
 
 def own_parts(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[str, tuple[ShardCut, ...], Tensor]]:
@@ -185,6 +200,7 @@ def export(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str
             if group.size() > 1:
                 dist.broadcast(tensor, dist.get_global_rank(group, stage), group=group)
             yield name, tensor.cpu()
+            del tensor  # before the next is gathered
 
 
 def _tables(model: LogProbModel, hf_config: dict[str, Any]) -> list[list[tuple[str, torch.Size]]]:

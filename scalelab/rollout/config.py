@@ -19,8 +19,7 @@ class GeneratorConfig:
     max_sequences: PositiveInt = 128
     """Sequences generated side by side; more is faster in all and slower for each."""
     tensor_parallel: PositiveInt = 1
-    """Devices that share one engine, each with a part of every matrix; as few as hold the model. Weight updates then go
-    through `/dev/shm`, which needs room for the model."""
+    """Devices that share one engine, each with a part of every matrix; as few as hold the model, within one node."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of weights and KV cache."""
     fp32_head: bool = True

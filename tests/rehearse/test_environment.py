@@ -1,5 +1,7 @@
 """A pretended CUDA device is used where it is set up, and finds what a label of its own finds."""
 
+from dataclasses import replace
+
 import pytest
 
 from moe.train.config import Layout
@@ -40,11 +42,16 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(pretended_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
-def test_a_mixture_lives_on_a_pretended_gpu():
+@pytest.mark.parametrize("offload", [False, True])
+def test_a_mixture_lives_on_a_pretended_gpu(offload):
     layout = Layout(tensor=2, expert=4)
-    setting = RehearsalSettings(run_of(MODELS["mixtral"], layout, 8, "selective"), H100)
+    run = run_of(MODELS["mixtral"], layout, 8, "selective")
+    optimizer = replace(run.trainer.optimizer, offload=offload)
+    run = replace(run, trainer=replace(run.trainer, optimizer=optimizer, overlap_gradients=offload))
     interpreters = {"trainer": pretended_cuda(H100)}
-    [result] = rehearse_all(setting, trainer_roles(layout, 8)[:1], interpreters, 1, 280, lambda *said: None)
+    roles = trainer_roles(layout, 8)[:1]
+    [result] = rehearse_all(RehearsalSettings(run, H100), roles, interpreters, 1, 280, lambda *said: None)
     assert result.problems == []
+    assert result.memory_gib.get("optimizer", 0) == pytest.approx(result.plan_memory_gib["optimizer"], rel=1e-2)
     assert not any("which device" in line for line in result.not_rehearsed)
     assert all(phase.peak_gib > 0 for phase in result.phases)
