@@ -1,11 +1,14 @@
 """Weight publication: what it costs four trainer ranks that hold a model together, and an engine that takes it.
 
-A rank is ready for its next step when its call returns. The engine loads beside generation, and stands still only for
-the exchange. Run as a script, this file is one rank: ``python publication.py RANK NUMBER FOLDER``.
+Two ways in one run. By shards, as the lab does: a rank is ready for its next step when its call returns; the engine
+loads beside generation, and stands still for the exchange only. As a whole, as the lab did before: every rank gathers
+every tensor and keeps it, the first one writes all into one file in memory while the others wait, and the engine stands
+still while it loads. Run as a script, this file is one rank: ``python publication.py RANK NUMBER FOLDER``.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,12 +20,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_file
 
 from moe.model.config import Llama, Llama4Text, Model
 from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from moe.train.trainer import Trainer
+from moe.weights.memory_file import MEMORY
+from moe.weights.shards import Snapshot
 
-WORLD, ROUNDS, WAIT = 4, 3, 900.0
+WORLD, ROUNDS, WAIT = 4, 3, 3600.0
+SHARDS, WHOLE = WAYS = ("shards", "whole")
 CASES: dict[str, tuple[Model, Layout]] = {
     "Llama, 272M": (
         Llama(
@@ -56,29 +63,44 @@ CASES: dict[str, tuple[Model, Layout]] = {
 
 
 def lines() -> Iterator[str]:
-    """The table, one row for every model."""
+    """Two tables, each with a row for every model and way."""
     yield f"{WORLD} processes, one thread each, fp32; medians of {ROUNDS} on the wall clock; largest over the ranks."
-    yield ""
-    yield (
-        "| model | MB | a rank's share, two layers, MB | its peak over its model, MB | ranks stand still, s | engine "
-        "stands still, s | has the weights after, s | steps/s meanwhile, of those before | fetched by a machine, of "
-        "the model |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|"
+    measured = []
     for number, name in enumerate(CASES):
         with tempfile.TemporaryDirectory() as folder:
-            told, engine = _measured(number, Path(folder))
-        size, layer = told[0]["bytes"], told[0]["layer"]
-        peak, still, share = (max(rank[what] for rank in told) for what in ("peak", "seconds", "share"))
-        yield (
-            f"| {name} | {size / 1e6:.0f} | {share / 1e6:.0f} + {2 * layer / 1e6:.0f} | {peak:.0f} | {still:.2f} | "
-            f"{engine['pause']:.4f} | {engine['all']:.2f} | {engine['speed']:.2f} | {engine['fetched'] / size:.3f} |"
-        )
+            measured.append((name, *_measured(number, Path(folder))))
+    yield ""
+    yield (
+        "| model | MB | way | a rank's share + two layers, MB | its peak over its model, MB | ranks stand still, s | "
+        "engine stands still, s |"
+    )
+    yield "|---|---|---|---|---|---|---|"
+    for name, told, engine in measured:
+        size, layer = told[0]["bytes"] / 1e6, told[0]["layer"] / 1e6
+        share = max(rank["share"] for rank in told) / 1e6
+        for way in WAYS:
+            peak, still = (max(rank[way][what] for rank in told) for what in (0, 1))
+            own = f"{share:.0f} + {2 * layer:.0f}"
+            yield f"| {name} | {size:.0f} | {way} | {own} | {peak:.0f} | {still:.2f} | {engine[way]:.3f} |"
+    yield ""
+    yield "By shards, with the engine at work:"
+    yield ""
+    yield (
+        "| model | engine has the weights after, s | its steps/s meanwhile, of those before | fetched by another "
+        "machine, of the model |"
+    )
+    yield "|---|---|---|---|"
+    for name, told, engine in measured:
+        fetched = engine["fetched"] / told[0]["bytes"]
+        yield f"| {name} | {engine['all']:.2f} | {engine['speed']:.2f} | {fetched:.3f} |"
 
 
 def _measured(number: int, folder: Path) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)}  # what is freed goes back to the system
     ranks = [
-        subprocess.Popen([sys.executable, "-W", "ignore", __file__, str(rank), str(number), str(folder)])
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", __file__, str(rank), str(number), str(folder)], env=environment
+        )
         for rank in range(WORLD)
     ]
     try:
@@ -87,7 +109,7 @@ def _measured(number: int, folder: Path) -> tuple[list[dict[str, Any]], dict[str
     finally:
         (folder / "done").touch()
         for rank in ranks:
-            rank.wait(60)
+            rank.wait(WAIT)
     return told, engine
 
 
@@ -102,14 +124,13 @@ def _awaited(path: Path, ranks: list[subprocess.Popen]) -> Any:
 
 def _engine(folder: Path, segments: list[Any]) -> dict[str, float]:
     """Measure how an engine at work takes the weights."""
-    from moe.weights.shards import Snapshot
     from scalelab.rollout.config import GeneratorConfig
     from scalelab.rollout.generator import Generator
     from scalelab.rollout.types import Request
 
-    generator = Generator(folder / "model", GeneratorConfig(max_model_len=4096, max_sequences=4, kv_cache_gib=1.0))
-    generator.submit([Request(f"long {n}", (5, 6, 7), 4000, temperature=1.0) for n in range(400)])
-    pauses, alls, speeds = [], [], []
+    generator = Generator(folder / "model", GeneratorConfig(max_model_len=1024, max_sequences=4, kv_cache_gib=0.25))
+    generator.submit([Request(f"long {n}", (5, 6, 7), 1000, temperature=1.0) for n in range(400)])
+    pauses, alls, speeds, loads = [], [], [], []
     try:
         for _ in range(ROUNDS + 1):
             before = _steps_a_second(generator, lambda: time.sleep(5.0))[1]
@@ -117,13 +138,29 @@ def _engine(folder: Path, segments: list[Any]) -> dict[str, float]:
             pauses.append(pause)
             speeds.append(speed / before)
             alls.append(seconds)
+        for _ in range(ROUNDS + 1):
+            loads.append(_standing_still(generator, segments))
     finally:
         generator.close()
     with closing(Snapshot(segments, machine="another")) as elsewhere:
         fetched = float(elsewhere.fetched)
     # the first time the twin of the model is made
-    pause, seconds, speed = (sorted(values[1:])[ROUNDS // 2] for values in (pauses, alls, speeds))
-    return {"pause": pause, "all": seconds, "speed": speed, "fetched": fetched}
+    pause, seconds, speed, load = (sorted(values[1:])[ROUNDS // 2] for values in (pauses, alls, speeds, loads))
+    return {SHARDS: pause, WHOLE: load, "all": seconds, "speed": speed, "fetched": fetched}
+
+
+def _standing_still(generator: Any, segments: list[Any]) -> float:
+    """Seconds that an engine needs to load all weights between two steps."""
+    seconds = list[float]()
+
+    def load(engine: Any) -> None:
+        began = time.perf_counter()
+        engine.replace_weights(snapshot)
+        seconds.append(time.perf_counter() - began)
+
+    with closing(Snapshot(segments)) as snapshot:
+        generator._call(load, WAIT, "the engine to load all weights")
+    return seconds[0]
 
 
 def _steps_a_second(generator: Any, action: Callable[[], Any]) -> tuple[Any, float, float]:
@@ -146,6 +183,22 @@ def _peak(action: Callable[[], Any]) -> tuple[float, float]:
     return peak, seconds
 
 
+def _median(action: Callable[[], Any]) -> tuple[float, float]:
+    """The largest of several peaks, and the median of the seconds."""
+    runs = [_peak(action) for _ in range(ROUNDS)]
+    return max(peak for peak, _ in runs), sorted(seconds for _, seconds in runs)[ROUNDS // 2]
+
+
+def _publish_whole(one: Trainer, path: Path) -> dict[str, torch.Tensor]:
+    """Gather the whole model on every rank and write it on the first, as one object; no rank goes on before that."""
+    gathered = {name: tensor.clone() for name, tensor in one.export_weights()}
+    if one.rank == 0:
+        path.unlink(missing_ok=True)
+        save_file(gathered, path)
+    dist.barrier()
+    return gathered
+
+
 def _status(key: str) -> float:
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields[key].split()[0]) * 1024 / 1e6
@@ -160,13 +213,16 @@ def main(rank: int, number: int, folder: Path) -> None:
     one.save_hf(folder / "model")
     sizes = {name: tensor.nbytes for name, tensor in one.export_weights()}
     layer = sum(size for name, size in sizes.items() if ".layers.0." in name)
-    runs = [_peak(lambda: one.publish(1)) for _ in range(ROUNDS)]
+    file = MEMORY / f"{folder.name}-whole"
+    whole = _median(lambda: _publish_whole(one, file))
+    file.unlink(missing_ok=True)
+    shards = _median(lambda: one.publish(1))
     segment = one.publish(1)
     told: dict[str, Any] = {
         "bytes": sum(sizes.values()),
         "layer": layer,
-        "peak": max(peak for peak, _ in runs),
-        "seconds": sorted(seconds for _, seconds in runs)[ROUNDS // 2],
+        SHARDS: shards,
+        WHOLE: whole,
         "segment": segment,
         "share": segment.size,
     }
