@@ -206,7 +206,7 @@ def _gpus(driver: Path = Path("/proc/driver/nvidia/gpus")) -> Check:
         return Check("gpus", True, "none: runs use the CPU")
     if "+cpu" in (_version("torch") or ""):
         return Check("gpus", True, f"{', '.join(models)}, but this torch is a CPU build: runs use the CPU", INSTALL)
-    if (problem := problem_here(driver.parent / "version")) is not None:
+    if (problem := problem_here(driver=driver.parent / "version")) is not None:
         return Check("gpus", False, f"{', '.join(models)}, but {problem}", "see docs/cluster.md")
     return Check("gpus", True, ", ".join(models))
 

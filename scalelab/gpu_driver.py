@@ -1,10 +1,11 @@
-"""Compare torch's CUDA with the NVIDIA driver of this machine; nothing heavy is imported."""
+"""Compare torch's CUDA with the NVIDIA driver of this machine, and look for packages; nothing heavy is imported."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 OLDEST = {12: 525, 13: 580}
@@ -13,13 +14,19 @@ DRIVER = Path("/proc/driver/nvidia/version")
 INSTALL = "install the GPU packages (make install-gpu)"
 
 
-def problem_here(driver: Path = DRIVER, torch: Path | None = None) -> str | None:
-    """Say why torch cannot use this machine's GPUs, and what would do; None if nothing is known to be wrong.
+def problem_here(
+    packages: Mapping[str, str] | None = None, driver: Path = DRIVER, torch: Path | None = None
+) -> str | None:
+    """Say why a run cannot use this machine's GPUs, and what would do; None if nothing is known to be wrong.
 
     Args:
+        packages: modules that the run needs, with the setting that needs each.
         driver: file of the driver's kernel module; missing where the system does not show it.
         torch: folder of torch's package; None finds it.
     """
+    for module, setting in (packages or {}).items():
+        if importlib.util.find_spec(module) is None:
+            return f"{setting} needs the package {module}, which is not installed: install it, or leave the setting out"
     if torch is None:
         found = importlib.util.find_spec("torch")
         if found is None or found.origin is None:

@@ -136,6 +136,18 @@ class TrainerConfig:
         )
 
     @property
+    def packages(self) -> dict[str, str]:
+        """Modules that settings of this configuration need beside the pinned ones, with the setting that needs each."""
+        found = {}
+        if self.optimizer.moments != "float32":
+            found["transformer_engine"] = f"OptimizerConfig.moments = {self.optimizer.moments!r}"
+        if self.kernels == "transformer_engine":
+            found["transformer_engine"] = f"TrainerConfig.kernels = {self.kernels!r}"
+        if self.dispatch != "alltoall":
+            found["deep_ep"] = f"TrainerConfig.dispatch = {self.dispatch!r}"
+        return found
+
+    @property
     def gpu_only(self) -> tuple[str, ...]:
         """Settings of this configuration that have a meaning on GPUs only, as `CLASS.FIELD = VALUE`."""
         found = []

@@ -180,7 +180,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
     try:
         if run.cluster.device == "gpu":
             check(run, of_ray(ray.nodes())).demand()
-            check_gpu_nodes(run.cluster.startup_seconds)
+            check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds)
         faults = Faults(run.cluster, folder.add_fault, progress.say)
         base = base_model(run, progress, ClusterTuner, saved=folder.sft, see_through=faults.see_through)
         progress.say("RL: starting generators, trainer and verifiers")

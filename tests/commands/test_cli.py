@@ -252,9 +252,9 @@ def test_doctor_names_the_gpus_that_the_driver_knows_and_a_torch_that_cannot_use
         (tmp_path / f"0000:0{number}").mkdir()
         (tmp_path / f"0000:0{number}" / "information").write_text("Model: \t\t NVIDIA H100\nIRQ: 1\n")
     monkeypatch.setattr(doctor, "_version", lambda name: "2.13.0+cu130")
-    monkeypatch.setattr(doctor, "problem_here", lambda version: None)
+    monkeypatch.setattr(doctor, "problem_here", lambda driver: None)
     assert doctor._gpus(tmp_path).detail == "NVIDIA H100, NVIDIA H100"
-    monkeypatch.setattr(doctor, "problem_here", lambda version: "the driver is too old")
+    monkeypatch.setattr(doctor, "problem_here", lambda driver: "the driver is too old")
     assert not doctor._gpus(tmp_path).ok
     monkeypatch.setattr(doctor, "_version", lambda name: "2.13.0+cpu")
     assert "CPU build" in doctor._gpus(tmp_path).detail

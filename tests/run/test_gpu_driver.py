@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from moe.train.config import OptimizerConfig, TrainerConfig
 from scalelab.gpu_driver import problem_here
 
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 24 2025\nGCC version:  gcc 12\n"
@@ -26,12 +27,24 @@ OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Bui
 def test_an_old_driver_is_said(text: str, cuda: str, driver: str, said: str | None, tmp_path: Path) -> None:
     (tmp_path / "version.py").write_text(f"__version__ = '2.13.0'\ncuda: Optional[str] = '{cuda}'\nhip = None\n")
     (tmp_path / "driver").write_text(text.format(driver))
-    assert problem_here(tmp_path / "driver", tmp_path) == said
-    assert problem_here(tmp_path / "nowhere", tmp_path) is None
+    assert problem_here({}, tmp_path / "driver", tmp_path) == said
+    assert problem_here({}, tmp_path / "nowhere", tmp_path) is None
+
+
+def test_a_package_that_a_setting_needs_is_missed_by_name() -> None:
+    settings = TrainerConfig(
+        dtype="bfloat16",
+        kernels="transformer_engine",
+        dispatch="hybridep",
+        optimizer=OptimizerConfig(moments="bfloat16"),
+    ).packages
+    assert list(settings) == ["transformer_engine", "deep_ep"]
+    assert "kernels = 'transformer_engine' needs the package transformer_engine" in str(problem_here(settings))
+    assert TrainerConfig().packages == {}
 
 
 def test_this_torch_is_judged_by_its_own_file() -> None:
     import torch
 
-    said = problem_here(Path("/nowhere"))
+    said = problem_here(driver=Path("/nowhere"))
     assert (said is None) == (torch.version.cuda is not None)

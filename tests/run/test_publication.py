@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from moe.model.config import Llama
+from moe.train.config import TrainerConfig
 from scalelab.errors import LabError
 from scalelab.run.cluster.actors import this_node
 from scalelab.run.cluster.gpu_nodes import check_gpu_nodes
@@ -81,4 +82,7 @@ def test_a_node_fetches_the_bytes_of_the_model_from_another_and_none_from_itself
 @pytest.mark.timeout(300)
 def test_a_node_whose_torch_has_no_cuda_is_named_before_an_actor_starts(nodes: list[str]) -> None:
     with pytest.raises(LabError, match=r"^node [\d.]+: torch .*\+cpu is built without CUDA: .*make install-gpu"):
-        check_gpu_nodes(200)
+        check_gpu_nodes({}, 200)
+    needed = TrainerConfig(dispatch="deepep").packages
+    with pytest.raises(LabError, match=r"TrainerConfig.dispatch = 'deepep' needs the package deep_ep, which is not"):
+        check_gpu_nodes(needed, 200)

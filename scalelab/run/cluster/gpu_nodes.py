@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -11,10 +13,11 @@ from scalelab.run.cluster.actors import import_path
 from scalelab.run.cluster.waiting import wait_for
 
 
-def check_gpu_nodes(seconds: float) -> None:
-    """Refuse nodes whose torch or NVIDIA driver cannot use their GPUs.
+def check_gpu_nodes(packages: Mapping[str, str], seconds: float) -> None:
+    """Refuse nodes whose torch or NVIDIA driver cannot use their GPUs, or that lack a package.
 
     Args:
+        packages: modules that the run needs, with the setting that needs each.
         seconds: deadline of all answers.
 
     Raises:
@@ -28,7 +31,7 @@ def check_gpu_nodes(seconds: float) -> None:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
             runtime_env={"env_vars": import_path()},
         )
-        .remote()
+        .remote(dict(packages))
         for node in nodes
     ]
     answers = wait_for(asked, seconds, f"{len(nodes)} nodes to look at their NVIDIA drivers")
