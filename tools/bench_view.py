@@ -1,6 +1,6 @@
 """Speed of the page in a browser, and its pictures for the docs.
 
-    python tools/bench_view.py docs/study/runs                        # size, first paint, every view and control
+    python tools/bench_view.py docs/first_study/runs                        # size, first paint, every view and control
     python tools/bench_view.py --completions 20000                    # one run with many completions, live
     python tools/bench_view.py RUN... --pictures docs/pictures        # take the docs' pictures again
 

@@ -46,6 +46,35 @@ def test_each_leave_one_out_variant_changes_exactly_its_ingredient(name: str, ba
     assert changed == {member: [path] for member, path in INGREDIENTS.items()}
 
 
+def test_each_addition_to_the_baseline_is_one_choice_of_scalerl() -> None:
+    members, scalerl = family("additions"), resolve("scalerl_8b")
+    baseline = members.pop("baseline")
+    assert {difference.path for difference in baseline.differences(scalerl)} == set(INGREDIENTS.values()) - {
+        "recipe.length_control"
+    }
+    for member, variant in members.items():
+        assert [difference.path for difference in variant.differences(baseline)] == [INGREDIENTS[member]]
+        assert INGREDIENTS[member] not in {difference.path for difference in variant.differences(scalerl)}
+
+
+def test_the_members_of_the_study_share_one_base_model_and_one_clock() -> None:
+    members = family("study")
+    first = members["scalerl"].run
+    assert first.virtual is not None
+    for name, resolved in members.items():
+        run = resolved.run
+        shared = (run.tasks, run.sft, run.evaluation, run.seed, run.virtual, run.trainer.dtype, run.generator.dtype)
+        assert shared == (
+            *(first.tasks, first.sft, first.evaluation, first.seed),
+            *(first.virtual, first.trainer.dtype, first.generator.dtype),
+        )
+        assert (run.model == first.model) == (name != "model_moe")
+    assert first.sft.seed is not None
+    assert (first.trainer.dtype, first.generator.dtype) == ("bfloat16", "bfloat16")
+    assert first.budget.steps // first.evaluation.every >= 20
+    assert first.evaluation.prompts * first.evaluation.samples >= 1000
+
+
 def test_the_recipes_are_those_of_the_paper() -> None:
     members = {name: resolved.run for name, resolved in family("recipes").items()}
     chosen = {

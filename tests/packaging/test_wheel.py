@@ -62,7 +62,7 @@ def test_the_sdist_builds_the_same_wheel_and_carries_no_measurements(built: Path
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "scalelab/cli.py"} <= names
-    assert not any(name.startswith(("docs/study", "tests/")) for name in names)
+    assert not any(name.startswith(("docs/study", "docs/first_study", "tests/")) for name in names)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_the_core_fits_forecasts_compares_plans_and_shows_without_an_engine(core
     seeds = [ROOT / "docs" / "quickstart" / name for name in ("seed0", "seed1")]
     assert len(json.loads(call(core, "fit", *seeds, "--json"))["fits"]) == 4
     assert len(json.loads(call(core, "forecast", seeds[0], "--at", 1, "--json"))["forecasts"]) == 2
-    recipes = [ROOT / "docs" / "study" / "runs" / "recipes_miniature" / name for name in ("scalerl", "magistral")]
+    recipes = [ROOT / "docs" / "first_study" / "runs" / "recipes_miniature" / name for name in ("scalerl", "magistral")]
     assert set(json.loads(call(core, "compare", *recipes, "--json"))["tasks"]) == {"math", "code"}
     assert json.loads(call(core, "plan", "scalerl_8b", "--json"))["fits"]
     call(core, "report", seeds[0], "-o", tmp_path / "report.html")

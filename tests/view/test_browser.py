@@ -407,7 +407,7 @@ def test_axe_finds_nothing_serious(visit, written: str, scheme: str) -> None:
 
 
 def test_the_study_s_26_runs_are_one_page(visit, tmp_path: Path, monkeypatch) -> None:
-    path = write_report(REPOSITORY / "docs" / "study" / "runs", tmp_path / "study.html")
+    path = write_report(REPOSITORY / "docs" / "first_study" / "runs", tmp_path / "study.html")
     page = visit(path.as_uri(), offline=True)
     fitted(page)
     assert len(page.query_selector_all(".toggle")) == 16

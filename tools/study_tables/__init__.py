@@ -1,0 +1,1 @@
+"""Tables and pictures of the study, from the runs that lie in docs/study/runs."""

@@ -1,0 +1,224 @@
+"""Questions of the study: members compared with a baseline, the differences, and a verdict in one of four words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+
+from scalelab.curves import Analysis, compare
+from scalelab.curves.compare import Comparison, Difference
+from scalelab.curves.design import Plan, smallest_difference
+from scalelab.report.plots import plot_efficiency, plot_fits
+from scalelab.report.tables import with_interval
+from study_tables.runs import BASELINE, Runs, table
+
+SAME = 0.02
+"""Pass rates within this are the same (ScaleRL §3.2)."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question of the study, and the members that answer it.
+
+    Attributes:
+        title: of the section.
+        name: of the pictures.
+        members: patterns of their names.
+        baseline: what they are compared with.
+    """
+
+    title: str
+    name: str
+    members: tuple[str, ...]
+    baseline: str = BASELINE
+
+
+QUESTIONS = (
+    Question("Which recipe?", "recipes", ("deepseek_grpo", "qwen25_dapo", "magistral", "minimax_m1")),
+    Question("ScaleRL without one ingredient", "without", ("without_*",)),
+    Question("The baseline with one ingredient", "additions", ("baseline_and_*",), "baseline_and_baseline"),
+    Question("How large a batch?", "batch", ("batch_*",)),
+    Question("How long?", "length", ("length_*",)),
+    Question("How many generations per prompt?", "generations", ("generations_*",)),
+    Question("Dense or a mixture of experts?", "model", ("model_*",)),
+    Question("Which mixture of tasks?", "tasks", ("tasks_*",)),
+    Question("How many steps off policy?", "pipeline", ("pipeline_*",)),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the runs say of one member on one task.
+
+    Attributes:
+        member: its name.
+        task: the task.
+        seeds: runs that it has.
+        narrow: difference to the baseline with 80 % intervals.
+        wide: the same with 95 % intervals.
+        verdict: better, worse, equal within some pass rate, or cannot tell.
+        smallest: smallest difference that so many seeds find with 80 %; None if there is none.
+    """
+
+    member: str
+    task: str
+    seeds: int
+    narrow: Difference
+    wide: Difference
+    verdict: str
+    smallest: float | None
+
+
+def verdict(narrow: Difference, wide: Difference) -> str:
+    """Better or worse if the 95 % interval excludes zero, equal if the 80 % interval is narrow, else cannot tell."""
+    low, high = wide.interval
+    if low > 0:
+        return "better"
+    if high < 0:
+        return "worse"
+    reach = max(abs(end) for end in narrow.interval)
+    return f"equal within {reach:.3f}" if reach <= SAME else "cannot tell"
+
+
+def members_of(question: Question, runs: Runs) -> list[str]:
+    """The baseline of a question, and its members that have runs."""
+    found = [name for name in runs.members() if any(fnmatch(name, pattern) for pattern in question.members)]
+    return [question.baseline, *(name for name in found if name != question.baseline)]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The members of a question, compared.
+
+    Attributes:
+        question: the question.
+        names: its baseline, and its members that have runs.
+        narrow: a comparison for each task, with 80 % intervals.
+        wide: the same with 95 % intervals.
+    """
+
+    question: Question
+    names: tuple[str, ...]
+    narrow: tuple[Comparison, ...]
+    wide: tuple[Comparison, ...]
+
+
+def compared(question: Question, runs: Runs) -> Compared | None:
+    """Compare the members of a question; None if one side has no runs."""
+    names = members_of(question, runs)
+    items = runs.of(names)
+    if not {question.baseline} < {item.fit.curve.run for item in items}:
+        return None
+    narrow, wide = (compare([replace(item, level=level) for item in items]) for level in (0.8, 0.95))
+    return Compared(question, tuple(names), tuple(narrow), tuple(wide))
+
+
+def answers(found: Compared) -> list[Answer]:
+    """Every member against the baseline, task by task."""
+    baseline, given = found.question.baseline, []
+    for narrow, wide in zip(found.narrow, found.wide):
+        wides = {entry.run: entry for entry in wide.entries}
+        for entry in sorted(narrow.entries, key=lambda entry: entry.run):
+            if entry.run == baseline or baseline not in wides:
+                continue
+            one, other = entry.differences[baseline], wides[entry.run].differences[baseline]
+            given.append(
+                Answer(
+                    member=entry.run,
+                    task=narrow.task,
+                    seeds=len(entry.analysis.fit.curve.seeds),
+                    narrow=one,
+                    wide=other,
+                    verdict=verdict(one, other),
+                    smallest=smallest(entry.analysis, narrow, len(narrow.entries)),
+                )
+            )
+    return given
+
+
+def smallest(item: Analysis, one: Comparison, recipes: int) -> float | None:
+    """Smallest difference of pass rates that as many seeds would find with 80 %, by `scalelab design`."""
+    R0, A, B, C_mid = item.fit.parameters.values()
+    curve = item.fit.curve
+    plan = Plan(
+        spread=round(one.spread[0], 4),
+        seeds=len(curve.seeds),
+        evaluations=max(4, len(curve) // len(curve.seeds) - 1),
+        prompts=256,
+        samples=4,
+        drift=round(float(item.curve_draws().drift_M.mean()), 4),
+        R0=round(R0, 2),
+        A=min(1.0, max(round(A, 2), round(R0, 2) + 0.05)),
+        B=round(B, 1),
+        budget=round(one.at / C_mid, 1),
+        recipes=recipes,
+    )
+    return smallest_difference(plan)
+
+
+def section(found: Compared, runs: Runs, folder: Path) -> str:
+    """Title, answer, picture and tables of a question."""
+    question, given = found.question, answers(found)
+    items = runs.of(found.names)
+    plot_fits([item.fit.curve for item in items], items, folder / f"{question.name}.png")
+    plot_efficiency(found.narrow, folder / f"{question.name}_efficiency.png", found.names)
+    text = [f"### {question.title}", "", sentence(question, given), ""]
+    text += [f"![{question.title} Held-out pass rate.]({question.name}.png)", ""]
+    for task in runs.tasks():
+        rows = [_row(one) for one in given if one.task == task]
+        text += [f"**{task}**, less `{question.baseline}`:", "", table(HEADER, rows), ""]
+    text += [f"![{question.title} Efficiency at a common A.]({question.name}_efficiency.png)", ""]
+    return "\n".join(text)
+
+
+HEADER = (
+    "member",
+    "seeds",
+    "pass rate at the end, 80 %",
+    "95 %",
+    "smallest seen with 80 %",
+    "A",
+    "B, factor",
+    "C_mid, factor",
+    "compute to the same pass rate, factor",
+    "95 %",
+    "verdict",
+)
+
+
+def _row(one: Answer) -> list[str]:
+    narrow, wide = one.narrow, one.wide
+    return [
+        one.member,
+        str(one.seeds),
+        with_interval(narrow.median, narrow.interval),
+        "{:+.3f} … {:+.3f}".format(*wide.interval),
+        "–" if one.smallest is None else f"{one.smallest:.3f}",
+        with_interval(narrow.A, narrow.A_interval),
+        _factor(narrow.log_B, narrow.log_B_interval),
+        _factor(narrow.log_C_mid, narrow.log_C_mid_interval),
+        _factor(narrow.log_reach, narrow.log_reach_interval),
+        "{:.2f} … {:.2f}".format(*np.exp(wide.log_reach_interval)),
+        f"**{one.verdict}**",
+    ]
+
+
+def _factor(log: float, interval: tuple[float, float]) -> str:
+    return with_interval(float(np.exp(log)), tuple(np.exp(interval).tolist()))
+
+
+def sentence(question: Question, found: Sequence[Answer]) -> str:
+    """The answer in words, task by task."""
+    parts = []
+    for task in dict.fromkeys(one.task for one in found):
+        said = []
+        for word in ("better", "worse", "equal", "cannot tell"):
+            names = [f"`{one.member}`" for one in found if one.task == task and one.verdict.startswith(word)]
+            if names:
+                said.append(f"{word}{' within 0.02' if word == 'equal' else ''}: {', '.join(names)}")
+        parts.append(f"On {task}, against `{question.baseline}`: {'; '.join(said)}.")
+    return " ".join(parts)

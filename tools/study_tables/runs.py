@@ -1,0 +1,94 @@
+"""Runs of the study: where they lie, their curves, what they cost."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalelab.curves import Analysis, Curve, analyse_all, pool_seeds, read_sources
+from scalelab.experiment import read_settings
+
+KEPT = ("evals.jsonl", "config.gin", "manifest.json")
+BASELINE = "scalerl"
+AGAIN = "again"
+"""Folder, beside the runs, of those that were made a second time."""
+
+
+def take(source: Path, runs: Path) -> None:
+    """Copy what is kept of every finished run below the folder of a family."""
+    for manifest in sorted(source.glob("*/seed_*/manifest.json")):
+        if json.loads(manifest.read_text())["status"] != "finished":
+            print(f"left out, not finished: {manifest.parent}")
+            continue
+        target = runs / manifest.parent.relative_to(source)
+        target.mkdir(parents=True, exist_ok=True)
+        for name in KEPT:
+            shutil.copyfile(manifest.parent / name, target / name)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All runs of the study, fitted.
+
+    Attributes:
+        folder: holds MEMBER/seed_S.
+        curves: one for each member and task, its seeds pooled.
+        analyses: their fits.
+        refused: curves that carry no fit, with the reason.
+    """
+
+    folder: Path
+    curves: tuple[Curve, ...]
+    analyses: tuple[Analysis, ...]
+    refused: tuple[dict[str, str], ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> Runs:
+        """Read and fit the runs below a folder."""
+        members = [path for path in sorted(folder.iterdir()) if any(path.glob("seed_*/evals.jsonl"))]
+        curves = pool_seeds(read_sources(members))[0] if members else []
+        analyses, refused = analyse_all(curves)
+        return cls(folder, tuple(curves), tuple(analyses), tuple(refused))
+
+    def of(self, members: Sequence[str]) -> list[Analysis]:
+        """Fits of some members, in that order."""
+        return [item for name in members for item in self.analyses if item.fit.curve.run == name]
+
+    def members(self) -> list[str]:
+        """Names of the members that have runs."""
+        return list(dict.fromkeys(item.run for item in self.curves))
+
+    def tasks(self) -> list[str]:
+        """Names of the tasks."""
+        return sorted({item.task for item in self.curves})
+
+    def manifests(self) -> dict[str, dict[str, Any]]:
+        """Manifest of every run by MEMBER/seed_S."""
+        found = sorted(self.folder.glob("*/seed_*/manifest.json"))
+        return {path.parent.relative_to(self.folder).as_posix(): json.loads(path.read_text()) for path in found}
+
+    def settings(self, member: str) -> dict[str, Any]:
+        """Settings of a member's first seed."""
+        return read_settings(min((self.folder / member).glob("seed_*/config.gin")))
+
+
+def repeated(folder: Path) -> list[tuple[str, bool]]:
+    """Runs that were made twice, and whether both have the same evaluations to the last byte."""
+    found = sorted((folder.parent / AGAIN).glob("*/seed_*/evals.jsonl"))
+    pairs = [(path, folder / path.relative_to(folder.parent / AGAIN)) for path in found]
+    return [
+        (first.parent.relative_to(folder).as_posix(), filecmp.cmp(second, first, shallow=False))
+        for second, first in pairs
+        if first.is_file()
+    ]
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
