@@ -6,7 +6,7 @@ status, their steps and the last pass rate of each task; seeds of one recipe sta
 Examples:
   scalelab list
   scalelab list recipes                    # the members of a family
-  scalelab list --runs docs/study/runs     # the runs of another folder
+  scalelab list --runs docs/first_study/runs     # the runs of another folder
 """
 
 from __future__ import annotations
