@@ -18,7 +18,7 @@ import numpy as np
 from scalelab.curves.analysis import MARGIN, Analysis
 from scalelab.curves.data import same_unit
 from scalelab.curves.efficiency import at_common_A
-from scalelab.curves.estimates import Quantity, Question, RunDraws, runs_of, seed_draws
+from scalelab.curves.estimates import ComparePoint, Quantity, RunDraws, runs_of, seed_draws
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.forecast import Crossing, crossings
@@ -174,10 +174,10 @@ def compare(
     same_unit([item.fit.curve for item in analyses])
     tasks = list(dict.fromkeys(item.fit.curve.task for item in analyses))
     by_task = {task: [item for item in analyses if item.fit.curve.task == task] for task in tasks}
-    asked = {task: question(found, at, reach) for task, found in by_task.items()}
+    asked = {task: compare_point(found, at, reach) for task, found in by_task.items()}
     drawn = {task: [seed_draws(item, asked[task]) for item in found] for task, found in by_task.items()}
     seeds = {task: [draws for draws, _ in found] for task, found in drawn.items()}
-    from_pilots = [seed_draws(item, question([item], None, reach)) for item in spread_from]
+    from_pilots = [seed_draws(item, compare_point([item], None, reach)) for item in spread_from]
     pilots, of_pilots = [draws for draws, _ in from_pilots], [line for _, lines in from_pilots for line in lines]
     found = []
     for task in tasks:
@@ -187,14 +187,14 @@ def compare(
     return found
 
 
-def question(analyses: Sequence[Analysis], at: float | None, reach: float | None) -> Question:
+def compare_point(analyses: Sequence[Analysis], at: float | None, reach: float | None) -> ComparePoint:
     """Compute and pass rate at which the runs of one task are compared; `compare` says what None takes."""
     at = min(item.fit.window[1] for item in analyses) if at is None else at
     if reach is None:
         start = max(item.fit.parameters["R0"] for item in analyses)
         end = min(float(item.fit.value(item.fit.window[1])[0]) for item in analyses)
         reach = 0.5 * (start + end)
-    return Question(at, reach)
+    return ComparePoint(at, reach)
 
 
 def _compare_task(
@@ -204,7 +204,7 @@ def _compare_task(
     pilots: list[list[RunDraws]],
     tie: TieRule,
     margin: float,
-    asked: Question,
+    asked: ComparePoint,
     spread: float | None,
 ) -> Comparison:
     at = asked.at

@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 
 from scalelab.curves.data import binomial_stderr, curve
-from scalelab.curves.estimates import Quantity, Question, run_draws, runs_of
+from scalelab.curves.estimates import ComparePoint, Quantity, run_draws, runs_of
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.joint import FitError, fit_curve
 from scalelab.curves.fitting.models import SIGMOID, Array, log_compute, value
@@ -127,7 +127,7 @@ def _run_error(plan: Plan) -> RunError:
     kernel_NN = drift_kernel(compute_N, DRIFT_LENGTH, plan.budget)
     root_NN = plan.drift * np.linalg.cholesky(kernel_NN + 1e-10 * np.eye(len(clean_N)))
     total, found = plan.prompts * plan.samples, []
-    asked = Question(plan.budget, 0.5 * (plan.R0 + float(clean_N[-1])))
+    asked = ComparePoint(plan.budget, 0.5 * (plan.R0 + float(clean_N[-1])))
     for _ in range(RUNS):
         rate_N = np.clip(clean_N + root_NN @ rng.standard_normal(len(clean_N)), 0, 1)
         measured_N = rng.binomial(total, rate_N) / total

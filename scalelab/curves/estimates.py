@@ -45,7 +45,7 @@ class RunDraws:
 
 
 @dataclass(frozen=True)
-class Question:
+class ComparePoint:
     """Compute and pass rate at which curves are compared.
 
     Attributes:
@@ -64,17 +64,17 @@ def value_draws(draws: Draws, item: Analysis | None, at: float) -> Array:
     return draws.value([at])[:, 0]
 
 
-def run_draws(seed: str, draws: Draws, item: Analysis | None, question: Question) -> RunDraws:
+def run_draws(seed: str, draws: Draws, item: Analysis | None, point: ComparePoint) -> RunDraws:
     """Numbers of a run by draws of its sigmoid.
 
     The compute to reach a pass rate stays within a factor of `LONGEST` of that of the comparison; curves that never get
     there, or begin above, are put at these ends.
     """
-    ends = np.log(question.at) + np.log(LONGEST) * np.array([-1, 1])
-    reached_M = draws.model.inverse(draws.theta_MP, question.reach) + draws.log_reference
+    ends = np.log(point.at) + np.log(LONGEST) * np.array([-1, 1])
+    reached_M = draws.model.inverse(draws.theta_MP, point.reach) + draws.log_reference
     return RunDraws(
         seed=seed,
-        value=value_draws(draws, item, question.at),
+        value=value_draws(draws, item, point.at),
         A=draws.theta_MP[:, 1],
         log_B=draws.theta_MP[:, 2],
         log_C_mid=draws.theta_MP[:, 3] + draws.log_reference,
@@ -82,14 +82,14 @@ def run_draws(seed: str, draws: Draws, item: Analysis | None, question: Question
     )
 
 
-def seed_draws(item: Analysis, question: Question) -> tuple[list[RunDraws], list[str]]:
+def seed_draws(item: Analysis, point: ComparePoint) -> tuple[list[RunDraws], list[str]]:
     """Draws of every seed's own curve, and a line for each seed that was left out because its points carry no curve.
 
     Where none does, the curve of all seeds together counts as one run.
     """
     curve = item.fit.curve
     if len(curve.seeds) == 1:
-        return [run_draws(curve.seeds[0], item.curve_draws(), item, question)], []
+        return [run_draws(curve.seeds[0], item.curve_draws(), item, point)], []
     found, left_out = [], []
     for index, name in enumerate(curve.seeds):
         try:
@@ -97,10 +97,10 @@ def seed_draws(item: Analysis, question: Question) -> tuple[list[RunDraws], list
         except FitError as reason:
             left_out.append(f"seed {name} of {curve.run} is left out of the comparison: {reason}")
             continue
-        found.append(run_draws(name, posterior(fit, fit.prior, size=1500, quick=True), None, question))
+        found.append(run_draws(name, posterior(fit, fit.prior, size=1500, quick=True), None, point))
     if not found:
         left_out.append(f"{curve.run} counts as one run: none of its seeds carries a curve by itself")
-        found.append(run_draws("", item.curve_draws(), item, question))
+        found.append(run_draws("", item.curve_draws(), item, point))
     return found, left_out
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scalelab.curves import analyse, compare, curve, fit_curve, sharing_test
-from scalelab.curves.compare import question, tie_groups
+from scalelab.curves.compare import compare_point, tie_groups
 from scalelab.curves.efficiency import efficiency
 from scalelab.curves.estimates import LONGEST, RunEstimates, run_draws
 from scalelab.curves.forecast import crossing
@@ -71,7 +71,7 @@ def test_differences_of_the_midpoint_and_of_the_compute_to_a_pass_rate_are_those
 
 def test_the_compute_to_a_pass_rate_is_where_the_curve_has_it() -> None:
     item = recipes()[0]
-    asked = question([item], None, None)
+    asked = compare_point([item], None, None)
     R0, A, B, C_mid = item.fit.parameters.values()
     assert asked.reach == pytest.approx(0.5 * (R0 + float(item.fit.value(1.0)[0])))
     fine = np.geomspace(1e-3, 1, 200_000)
@@ -79,7 +79,7 @@ def test_the_compute_to_a_pass_rate_is_where_the_curve_has_it() -> None:
     drawn = run_draws("", item.curve_draws(), item, asked)
     assert float(np.exp(np.median(drawn.log_reach))) == pytest.approx(slow, rel=0.05)
     for beyond, factor in ((0.999, LONGEST), (0.001, 1 / LONGEST)):
-        never = run_draws("", item.curve_draws(), item, question([item], None, beyond))
+        never = run_draws("", item.curve_draws(), item, compare_point([item], None, beyond))
         assert np.exp(never.log_reach) == pytest.approx(np.full(len(never.log_reach), factor))
 
 

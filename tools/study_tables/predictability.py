@@ -20,7 +20,7 @@ LOOKS = np.linspace(0.25, 1.0, 7)
 
 
 @dataclass(frozen=True)
-class Forecast:
+class RunForecast:
     """One forecast of one run.
 
     Attributes:
@@ -41,18 +41,18 @@ def until(item: Curve, compute: float) -> Curve:
     return item.select(item.compute_N <= compute)
 
 
-def forecast_of(item: Curve, part: float) -> Forecast:
-    """Forecast of a run's last evaluation from the first part of its budget."""
+def forecast_of(item: Curve, part: float) -> RunForecast:
+    """RunForecast of a run's last evaluation from the first part of its budget."""
     last = int(item.compute_N.argmax())
     end = float(item.compute_N[last])
     try:
         found = analyse(until(item, part * end))
     except FitError:
-        return Forecast(part)
+        return RunForecast(part)
     low, high = (float(bound[0]) for bound in found.evaluation_interval([end], 0.8))
     middle = float(np.median(found.curve_draws().value([end])))
     came = float(item.pass_rate_N[last])
-    return Forecast(part, middle - came, low <= came <= high, high - low)
+    return RunForecast(part, middle - came, low <= came <= high, high - low)
 
 
 def forecasts_table(runs: Runs) -> str:
