@@ -3,7 +3,7 @@
     python tools/study.py                      # make docs/study/README.md's tables and its pictures again
     python tools/study.py --take runs/study    # first copy finished runs into docs/study/runs
 
-Runs that were made a second time lie in docs/study/again; their evaluations are compared byte by byte.
+StudyRuns that were made a second time lie in docs/study/again; their evaluations are compared byte by byte.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from study_tables.axes import law_section
 from study_tables.claims import claims_table
 from study_tables.predictability import forecasts_table, sweeps_table
 from study_tables.questions import QUESTIONS, compared, section
-from study_tables.runs import BASELINE, Runs, repeated, table, take
+from study_tables.runs import BASELINE, StudyRuns, repeated, table, take
 
 from scalelab.curves import Curve, analyse, compare
 from scalelab.report.tables import with_interval
@@ -26,7 +26,7 @@ from scalelab.report.tables import with_interval
 STUDY = Path(__file__).resolve().parents[1] / "docs" / "study"
 
 
-def control_section(runs: Runs) -> str:
+def control_section(runs: StudyRuns) -> str:
     """Two controls: the same configuration twice, and the same recipe with two halves of its seeds."""
     twice = repeated(runs.folder)
     same = sum(equal for _, equal in twice)
@@ -45,7 +45,7 @@ def control_section(runs: Runs) -> str:
     return "\n".join(lines)
 
 
-def cost_section(runs: Runs) -> str:
+def cost_section(runs: StudyRuns) -> str:
     """Pretended GPU-hours and real processor time of all runs, member by member."""
     rows, hours, spent = [], 0.0, 0.0
     last = {(item.run, seed): _end(item, at) for item in runs.curves for at, seed in enumerate(item.seeds)}
@@ -67,7 +67,7 @@ def _end(item: Curve, seed: int) -> float:
 
 def write(study: Path) -> None:
     """Write the tables into README.md, and draw the pictures."""
-    runs = Runs.read(study / "runs")
+    runs = StudyRuns.read(study / "runs")
     found = [one for one in (compared(question, runs) for question in QUESTIONS) if one is not None]
     parts = [section(one, runs, study) for one in found]
     parts += ["### The paper's claims", "", claims_table(found), ""]

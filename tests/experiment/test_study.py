@@ -68,7 +68,7 @@ def test_runs_that_were_made_twice_are_the_same(tables: Any) -> None:
 
 def test_every_member_answers_a_question_and_every_claim_asks_a_member(tables: Any) -> None:
     names = [name.partition("/")[2] for name in load("study")]
-    found = tables.runs.Runs(STUDY, tuple(curve([0, 1], [0, 1], run=name) for name in names), (), ())
+    found = tables.runs.StudyRuns(STUDY, tuple(curve([0, 1], [0, 1], run=name) for name in names), (), ())
     asked = {name for question in tables.questions.QUESTIONS for name in tables.questions.members_of(question, found)}
     assert set(names) - asked == {"corner"}
     for claim in tables.claims.CLAIMS:
@@ -146,7 +146,7 @@ def test_a_forecast_is_made_from_the_first_part_alone_and_judged_by_the_last_eva
 
 def test_the_answers_of_a_question_are_the_differences_of_compare(tables: Any) -> None:
     items = [analyse(made("scalerl", 5, 0.7)), analyse(made("batch_64", 6, 0.5))]
-    found = tables.runs.Runs(STUDY, tuple(item.fit.curve for item in items), tuple(items), ())
+    found = tables.runs.StudyRuns(STUDY, tuple(item.fit.curve for item in items), tuple(items), ())
     [question] = [one for one in tables.questions.QUESTIONS if one.name == "batch"]
     [answer] = tables.questions.answers(tables.questions.compared(question, found))
     [one] = compare(items)

@@ -7,7 +7,7 @@ import numpy as np
 from scalelab.curves import Analysis
 from scalelab.curves.law import law_of, leave_one_out
 from scalelab.report.tables import with_interval
-from study_tables.runs import BASELINE, Runs, table
+from study_tables.runs import BASELINE, StudyRuns, table
 
 AXES = ("batch", "length", "generations", "share_math")
 LINEAR = ("share_math",)
@@ -15,7 +15,7 @@ MEMBERS = ("batch_", "length_", "generations_", "tasks_")
 HELD_BACK = "corner"
 
 
-def law_section(runs: Runs) -> str:
+def law_section(runs: StudyRuns) -> str:
     """The effect of each axis, every place left out once, and the place that was held back."""
     text = []
     for task in runs.tasks():

@@ -10,7 +10,7 @@ import numpy as np
 from scalelab.curves import Analysis, Curve, FitError, Options, analyse
 from scalelab.curves.stopping import chances_to_be_best, losers
 from study_tables.questions import QUESTIONS, members_of
-from study_tables.runs import Runs, table
+from study_tables.runs import StudyRuns, table
 
 PARTS = (0.25, 0.5)
 """Shares of the budget from which the rest is forecast."""
@@ -55,7 +55,7 @@ def forecast_of(item: Curve, part: float) -> RunForecast:
     return RunForecast(part, middle - came, low <= came <= high, high - low)
 
 
-def forecasts_table(runs: Runs) -> str:
+def forecasts_table(runs: StudyRuns) -> str:
     """Forecasts of all single runs: bias, error, coverage and width, by task and part."""
     rows = []
     for task in runs.tasks():
@@ -86,7 +86,7 @@ def forecasts_table(runs: Runs) -> str:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepReplay:
     """A question's members as a sweep that is looked at while it runs.
 
     Attributes:
@@ -102,7 +102,7 @@ class Sweep:
     kept: bool
 
 
-def look(items: Sequence[Curve], error: float = 0.05) -> Sweep | None:
+def look(items: Sequence[Curve], error: float = 0.05) -> SweepReplay | None:
     """Replay a sweep of one task, all members side by side; None if fewer than two carry fits at the end."""
     end = min(float(item.compute_N.max()) for item in items)
     fits = [_fits([until(item, share * end) for item in items]) for share in LOOKS]
@@ -121,7 +121,7 @@ def look(items: Sequence[Curve], error: float = 0.05) -> Sweep | None:
         going = [one for one in found if one.fit.curve.run not in ended]
         ended |= dict.fromkeys(losers(going, end, len(items), error), float(share))
     spent = float(np.mean([ended.get(item.run, 1.0) for item in items]))
-    return Sweep(best, known, spent, best not in ended)
+    return SweepReplay(best, known, spent, best not in ended)
 
 
 def _fits(items: Sequence[Curve]) -> list[Analysis]:
@@ -135,7 +135,7 @@ def _fits(items: Sequence[Curve]) -> list[Analysis]:
     return found
 
 
-def sweeps_table(runs: Runs) -> str:
+def sweeps_table(runs: StudyRuns) -> str:
     """Every question as a sweep: when its best member was known, and what ending losers would have saved."""
     rows = []
     for question in QUESTIONS:

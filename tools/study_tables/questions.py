@@ -14,7 +14,7 @@ from scalelab.curves.compare import Comparison, Difference
 from scalelab.curves.design import Plan, smallest_difference
 from scalelab.report.plots import plot_efficiency, plot_fits
 from scalelab.report.tables import with_interval
-from study_tables.runs import BASELINE, Runs, table
+from study_tables.runs import BASELINE, StudyRuns, table
 
 SAME = 0.02
 """Pass rates within this are the same (ScaleRL §3.2)."""
@@ -51,7 +51,7 @@ QUESTIONS = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class MemberAnswer:
     """What the runs say of one member on one task.
 
     Attributes:
@@ -84,7 +84,7 @@ def verdict(narrow: Difference, wide: Difference) -> str:
     return f"equal within {reach:.3f}" if reach <= SAME else "cannot tell"
 
 
-def members_of(question: Question, runs: Runs) -> list[str]:
+def members_of(question: Question, runs: StudyRuns) -> list[str]:
     """The baseline of a question, and its members that have runs."""
     found = [name for name in runs.members() if any(fnmatch(name, pattern) for pattern in question.members)]
     return [question.baseline, *(name for name in found if name != question.baseline)]
@@ -107,7 +107,7 @@ class Compared:
     wide: tuple[Comparison, ...]
 
 
-def compared(question: Question, runs: Runs) -> Compared | None:
+def compared(question: Question, runs: StudyRuns) -> Compared | None:
     """Compare the members of a question; None if one side has no runs."""
     names = members_of(question, runs)
     items = runs.of(names)
@@ -117,7 +117,7 @@ def compared(question: Question, runs: Runs) -> Compared | None:
     return Compared(question, tuple(names), tuple(narrow), tuple(wide))
 
 
-def answers(found: Compared) -> list[Answer]:
+def answers(found: Compared) -> list[MemberAnswer]:
     """Every member against the baseline, task by task."""
     baseline, given = found.question.baseline, []
     for narrow, wide in zip(found.narrow, found.wide):
@@ -127,7 +127,7 @@ def answers(found: Compared) -> list[Answer]:
                 continue
             one, other = entry.differences[baseline], wides[entry.run].differences[baseline]
             given.append(
-                Answer(
+                MemberAnswer(
                     member=entry.run,
                     task=narrow.task,
                     seeds=len(entry.analysis.fit.curve.seeds),
@@ -160,7 +160,7 @@ def smallest(item: Analysis, one: Comparison, recipes: int) -> float | None:
     return smallest_difference(plan)
 
 
-def section(found: Compared, runs: Runs, folder: Path) -> str:
+def section(found: Compared, runs: StudyRuns, folder: Path) -> str:
     """Title, answer, picture and tables of a question."""
     question, given = found.question, answers(found)
     items = runs.of(found.names)
@@ -190,7 +190,7 @@ HEADER = (
 )
 
 
-def _row(one: Answer) -> list[str]:
+def _row(one: MemberAnswer) -> list[str]:
     narrow, wide = one.narrow, one.wide
     return [
         one.member,
@@ -211,7 +211,7 @@ def _factor(log: float, interval: tuple[float, float]) -> str:
     return with_interval(float(np.exp(log)), tuple(np.exp(interval).tolist()))
 
 
-def sentence(question: Question, found: Sequence[Answer]) -> str:
+def sentence(question: Question, found: Sequence[MemberAnswer]) -> str:
     """The answer in words, task by task."""
     parts = []
     for task in dict.fromkeys(one.task for one in found):

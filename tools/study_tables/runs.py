@@ -32,7 +32,7 @@ def take(source: Path, runs: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Runs:
+class StudyRuns:
     """All runs of the study, fitted.
 
     Attributes:
@@ -48,7 +48,7 @@ class Runs:
     refused: tuple[dict[str, str], ...]
 
     @classmethod
-    def read(cls, folder: Path) -> Runs:
+    def read(cls, folder: Path) -> StudyRuns:
         """Read and fit the runs below a folder."""
         members = [path for path in sorted(folder.iterdir()) if any(path.glob("seed_*/evals.jsonl"))]
         curves = pool_seeds(read_sources(members))[0] if members else []
