@@ -3,7 +3,7 @@
     python tools/study.py                      # make docs/study/README.md's tables and its pictures again
     python tools/study.py --take runs/study    # first copy finished runs into docs/study/runs
 
-StudyRuns that were made a second time lie in docs/study/again; their evaluations are compared byte by byte.
+Runs that were made a second time lie in docs/study/again; their evaluations are compared byte by byte.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class MemberAnswer:
-    """What the runs say of one member on one task.
+    """Findings on one member of the study and one task.
 
     Attributes:
         member: its name.
