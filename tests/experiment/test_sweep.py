@@ -124,6 +124,7 @@ def test_one_that_fails_stops_no_other_and_what_is_finished_is_skipped_the_next_
     assert [outcome.ending for outcome in again] == ["finished before", "finished", "finished before"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_runs_stand_side_by_side_as_far_as_the_devices_go(tmp_path: Path) -> None:
     runs = family(tmp_path, "loss", "schedule", "curriculum", "fp32_head")
@@ -137,6 +138,7 @@ def test_runs_stand_side_by_side_as_far_as_the_devices_go(tmp_path: Path) -> Non
         sweep(tmp_path, family(tmp_path / "other", "loss"), {"devices": 1}).run()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_as_many_jobs_stand_side_by_side_as_asked(tmp_path: Path) -> None:
     runs = family(tmp_path, "loss", "schedule", "curriculum")

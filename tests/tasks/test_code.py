@@ -275,6 +275,7 @@ def test_a_value_is_itself_and_no_other(one, other):
         assert repr(one) == repr(other) or one == other
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(THROUGH)), st.lists(st.integers()) | st.text() | st.sets(st.integers()))
 def test_what_asserts_apply_is_what_python_applies(name, value):
     assert decode(through(name, encode(value))) == (getattr(builtins, name)(value))

@@ -23,6 +23,7 @@ from tasks.sandbox.worker import Worker
 from tasks.types import Prompt
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
 ]
@@ -136,7 +137,6 @@ def tiers_here():
     return found
 
 
-@pytest.mark.slow
 def test_neither_program_nor_compiler_gets_out_in_any_tier(binary, tmp_path):
     secret = tmp_path / "secret.h"
     secret.write_text('const char *secret = "found it";\n')

@@ -20,7 +20,7 @@ from tasks.math.verifier import MathVerifier
 from tasks.sandbox.job import Limits
 from tasks.types import OUTCOMES, Prompt
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 # On a crowded machine; what is held is that there is a bound, and that it does not grow with the text.
 SECONDS_EACH = 20.0
 
@@ -153,7 +153,6 @@ GOLDS = (
 )
 
 
-@pytest.mark.slow
 @HOSTILE
 @given(st.lists(st.tuples(st.sampled_from(GOLDS), texts(CODE)), min_size=1, max_size=6))
 @example(
@@ -173,7 +172,6 @@ JUNK = st.recursive(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=30)
 @given(JUNK)
 @example({"kind": "stdin", "cases": [{"stdin": "", "stdout": ""}], "language": ["cpp"]})

@@ -160,6 +160,7 @@ def test_mathematics_decides_the_rest(verifier, gold, answer, outcome):
 KNOWN = {(r"(-\infty,1)\cup(2,\infty)", r"x<1 \text{ or } x>2")}  # inequalities joined by "or" are not read as a union
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_answers_are_judged_as_a_person_judges_them(verifier):
     def outcomes(pairs):
@@ -207,6 +208,7 @@ def test_the_longest_answers_are_decided_in_linear_time(unit):
     assert time.process_time() - start < 1.0
 
 
+@pytest.mark.slow
 def test_a_process_with_many_open_files_can_grade():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))

@@ -19,6 +19,7 @@ def problem(prompt):
     return prompt.text
 
 
+@pytest.mark.slow
 @by_name
 def test_no_held_out_problem_is_ever_trained_on(task):
     held_out = {problem(prompt) for prompt in task.held_out(300)}

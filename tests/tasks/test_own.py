@@ -192,6 +192,7 @@ def test_a_family_of_reasoning_gym_is_a_task_by_its_name(family):
     assert (right.outcome, wrong.outcome, empty.outcome) == ("passed", "failed", "failed")
 
 
+@pytest.mark.slow
 def test_an_unknown_family_and_unsafe_ones_are_refused():
     with pytest.raises(TaskError, match="did you mean countdown"):
         ReasoningGym(name="count_down").prompt(0)
