@@ -21,6 +21,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
 )
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.moe.moe_layer import MoELayer
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -207,16 +208,32 @@ def build(hf_config: dict[str, Any], config: TrainerConfig) -> LogProbModel:
         fp32_head=config.fp32_head,
         head_chunk=config.head_chunk,
     )
-    if kernels.dispatcher == "host":
-        for module in model.modules():
-            if isinstance(module, MoELayer):
+    for module in model.modules():
+        if isinstance(module, MoELayer):
+            if kernels.dispatcher == "host":
                 dispatch_on_host(module)
+            _let_go_of_graph(module)
     _mark_cuts(model)
     for router in model.routers:
         router.weight.requires_grad_(not config.freeze_router)
         if config.expert_bias:
             router.add_bias()
     return model
+
+
+def _let_go_of_graph(layer: MoELayer) -> None:
+    """Let a layer's dispatcher keep the router's weights without the graph that they came from.
+
+    Megatron's keeps them with it until the next micro-batch. If the layer is computed again in the backward pass, that
+    graph keeps the layer's input and the input's gradient: 2 GiB for Scout's 24 layers on a rank of 32.
+    """
+
+    def detach(*args: object) -> None:
+        dispatcher = layer.token_dispatcher
+        if isinstance(dispatcher, MoEAlltoAllTokenDispatcher):
+            dispatcher.probs = dispatcher.probs.detach()
+
+    layer.experts.register_forward_hook(detach)  # by then they have been dispatched
 
 
 _CUTS = {

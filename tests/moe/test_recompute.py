@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from megatron.core.transformer.moe.moe_layer import MoELayer
 
 from tests.helpers.moe_models import DENSE, MOE, batch, weighted, weights
 
@@ -16,6 +17,9 @@ def test_recomputing_changes_nothing(make, model):
         attention, calls = one.model.decoder.layers[0].self_attention.core_attention, []
         attention.register_forward_hook(lambda *_, calls=calls: calls.append(None))
         result = one.train_step(batch(0), weighted)
+        layers = [module for module in one.model.modules() if isinstance(module, MoELayer)]
+        assert len(layers) == (0 if model is DENSE else len(one.model.routers))
+        assert not any(layer.token_dispatcher.probs.requires_grad for layer in layers), "a graph outlives its step"
         runs[how] = len(calls)
         told[how] = (result, {name: p.main_grad.clone() for name, p in one.model.named_parameters()}, weights(one))
     assert runs["selective"] == runs["full"] == 2 * runs["none"]
