@@ -15,7 +15,7 @@ from scalelab.experiment import Experiment, resolve_experiment
 from scalelab.notebook import Runs, load
 
 UNNAMED = "notebook"
-"""What an `Experiment` that has no file is called: its run is `runs/notebook`, `runs/notebook-2` and so on."""
+"""Name of an `Experiment` that has no file: its run is `runs/notebook`, `runs/notebook-2` and so on."""
 
 
 def launch(

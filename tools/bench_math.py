@@ -57,7 +57,7 @@ def passes(verifier: MathVerifier, pairs: list[Pair]) -> list[str]:
 
 
 def correctness(verifier: MathVerifier, golds: list[str], options: argparse.Namespace) -> list[str]:
-    """Is every answer equal to itself, and are different numbers different?"""
+    """Share of answers that equal themselves in other spellings, and of different numbers that are told apart."""
     rows = {name: [(gold, spell(gold)) for gold in golds] for name, spell in SPELLINGS.items()}
     rows["as SymPy prints it"] = [(gold, f"\\boxed{{{printed}}}") for gold in golds if (printed := as_sympy(gold))]
     rows["neighbouring numbers of MATH train (must fail)"] = neighbours(golds)

@@ -49,7 +49,7 @@ class CheckpointPolicy:
     keep_last: PositiveInt = 2
     """Number of the newest checkpoints that stay; if the newest is damaged, the one before it is used."""
     keep_every: PositiveInt | None = None
-    """Also those whose step is a multiple of this, for good; None keeps no others."""
+    """Checkpoints whose step is a multiple of this stay for good; None keeps no others."""
     background: bool = True
     """Train on while the files are written; costs a copy of weights and optimiser state in host memory."""
 

@@ -51,7 +51,7 @@ Weights = str | os.PathLike[str] | Mapping[str, Tensor] | Iterable[tuple[str, Te
 
 
 class Trainer:
-    """This rank's part of a model, with its optimiser: training steps, weights in and out, checkpoints.
+    """This rank's part of a model, with its optimiser: training steps, import and export of weights, checkpoints.
 
     Args:
         hf_config: the content of a Hugging Face ``config.json``.

@@ -17,7 +17,7 @@ from scalelab.curves.fitting.models import Array
 from scalelab.curves.fitting.posterior import Draws, posterior
 
 Quantity = Literal["value", "A", "log_B", "log_C_mid", "log_reach"]
-"""What is compared: pass rate at some compute, A, ln B, ln C_mid, or ln of the compute to reach some pass rate."""
+"""A number to compare: pass rate at some compute, A, ln B, ln C_mid, or ln of the compute to reach some pass rate."""
 
 LONGEST = 100.0
 """Compute to reach a pass rate is taken to be at most this often the compute of the comparison."""

@@ -120,7 +120,7 @@ class Progress:
         self._shown = self._began = clock()
         self._screen: _Screen = _Terminal(stream) if terminal else _Log(stream)
         self.tell: Callable[[str], None] = lambda line: None
-        """Also takes how far a piece of work is; for `status.json`."""
+        """Receiver of lines about the progress of a piece of work, such as `status.json`'s."""
 
     def __enter__(self) -> Progress:
         return self

@@ -39,7 +39,7 @@ class Retention:
     """Number of the newest evaluations whose completions stay; None keeps all."""
 
     keep_every: PositiveInt | None = None
-    """Also those whose step is a multiple of this; None keeps no others."""
+    """Evaluations whose step is a multiple of this keep their completions, too; None keeps no others."""
 
     train_every: PositiveInt | None = None
     """Keep the completions that every n-th optimiser step trains on, with the trainer's log-probability of each

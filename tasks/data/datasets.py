@@ -177,7 +177,7 @@ class CodeDataset(DatasetTask):
     """First day `YYYY-MM-DD` that counts, for a dated set (LiveCodeBench)."""
 
     until: str = "9999-12-31"
-    """And the last."""
+    """Last day `YYYY-MM-DD` that counts, for a dated set (LiveCodeBench)."""
 
     seconds: float = 10.0
     """Wall time of one program run."""

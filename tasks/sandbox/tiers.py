@@ -39,7 +39,7 @@ class Tier:
 
     @property
     def name(self) -> str:
-        """For logs and manifests."""
+        """Name for logs and manifests, such as `landlock+seccomp+rlimits`."""
         parts = ["bubblewrap"] * self.bubblewrap + ["landlock"] * self.landlock
         return "+".join([*parts, "seccomp", "rlimits"])
 

@@ -6,6 +6,7 @@ import ast
 import keyword
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,18 @@ CLAUSE = re.compile(
 
 
 def first_lines(source: str) -> Iterator[tuple[int, str]]:
-    """The line number and first line of every docstring of a module's text."""
+    """The line number and first line of every docstring of a module's text, those below assignments included."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
                 yield node.body[0].lineno, text.partition("\n")[0]
+            for before, after in pairwise(node.body):
+                text = (
+                    after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
+                )
+                if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(text, str):
+                    yield after.lineno, text.strip().partition("\n")[0]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -42,8 +49,8 @@ def test_no_docstring_opens_with_a_clause(folder: str) -> None:
 
 
 def test_a_clause_is_found_and_a_noun_phrase_is_not() -> None:
-    module = '"""Whose row it is."""\ndef rows():\n    """Rows of a group."""\n'
-    assert [bool(CLAUSE.match(line)) for _, line in first_lines(module)] == [True, False]
+    module = '"""Whose row it is."""\nMOST = 3\n"""What is kept."""\ndef rows():\n    """Rows of a group."""\n'
+    assert [bool(CLAUSE.match(line)) for _, line in first_lines(module)] == [True, True, False]
 
 
 def test_help_of_a_subcommand_opens_with_an_imperative() -> None:

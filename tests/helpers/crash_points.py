@@ -140,7 +140,7 @@ class _Hook:
         self.disk = Disk(root, beside)
         self.count, self.busy = 0, False
         self.pending: Path | None = None
-        """What is being synced while the next event has not come."""
+        """File that is being synced until the next event."""
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.busy or event not in _EVENTS:

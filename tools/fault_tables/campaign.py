@@ -26,7 +26,7 @@ SIGNALS = {
     "gcs": (KILL, STOP),
     "raylet": (KILL, STOP),
 }
-"""What each role may be sent. A driver that is stopped waits for the one who stopped it."""
+"""Signals that each role may be sent; a stopped driver would wait until somebody continues it."""
 
 WEIGHTS = {"generator": 4, "trainer": 4, "verifier": 3, "sandbox": 2, "driver": 3, "gcs": 1, "raylet": 1}
 LONGEST_WAIT = 10.0

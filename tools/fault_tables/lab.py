@@ -57,10 +57,10 @@ class FaultLab:
 
     path: Path
     messages: Path
-    """What it says goes here: elsewhere, for its own disk may be full."""
+    """File for the run's output, on another disk, because the run's own may be full."""
     deadline: float
     supervised: bool = False
-    """Whether `--supervise` looks after it."""
+    """True if the run is under `--supervise`."""
     environment: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0

@@ -104,7 +104,7 @@ def profile_intervals(fit: Fit, level: float = 0.8) -> dict[str, Interval]:
 
 
 def correlation_factor(fit: Fit) -> float:
-    """By how much neighbours' correlation inflates a variance: (1 + r)/(1 − r), at least 1 and at most 9."""
+    """Factor by which the correlation of neighbours inflates a variance: (1 + r)/(1 − r), at least 1 and at most 9."""
     z_N = fit.residual_N / fit.sigma_N * np.sqrt(fit.weight_N)
     r = float((z_N[1:] * z_N[:-1]).sum() / max((z_N**2).sum(), 1e-300))
     r = min(max(r, 0.0), 0.8)
@@ -237,7 +237,7 @@ def _blocks(fit: Fit, size: int, rng: np.random.Generator) -> Array:
 
 
 def _stretch(fit: Fit) -> float:
-    """By how much deviations from the true curve exceed residuals: √(N / (N − P)) for independent noise, else more.
+    """Factor by which deviations from the true curve exceed residuals: √(N / (N − P)) for independent noise, else more.
 
     Linearised, residuals are the deviations less their projection on the curve's slopes.
     """

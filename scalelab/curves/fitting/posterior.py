@@ -24,7 +24,7 @@ ROUNDS = ((16, 28), (16, 16), (16, 16))
 """Cells of the ever finer grids over steepness and midpoint."""
 
 QUICK_ROUNDS = ((12, 22), (12, 12))
-"""The same where curves count with a small weight, or are drawn often."""
+"""Fewer such cells, for curves with a small weight and for draws that are made often."""
 
 BEST_CELLS = 32
 """Cells by which kinds of noise without mass are found and left out."""
