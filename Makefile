@@ -27,7 +27,8 @@ test: lint types
 	@tools/install_browser.sh
 	@$(PYTEST)
 
-# Without the tests that are marked slow; FAST=tests/curves names a part of them.
+# For every save: without the tests that are marked slow, which take a second and more, or load vLLM, Megatron or
+# transformers. Measured seconds: CONTRIBUTING.md. FAST=tests/curves names a part of them.
 test-fast: install
 	@$(PYTEST) -m "not slow" $(FAST)
 
