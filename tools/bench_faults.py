@@ -39,7 +39,7 @@ BEGIN, END = "<!-- fault table: tools/bench_faults.py -->", "<!-- end of the fau
 
 
 @dataclass
-class Outcome:
+class FaultOutcome:
     """Result of one kind of fault."""
 
     seconds: list[float] = field(default_factory=list)
@@ -177,7 +177,7 @@ def stop(lab: FaultLab) -> tuple[int, int]:
     return lost_and_doubled(lab.path)
 
 
-def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, Outcome]]:
+def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, FaultOutcome]]:
     """Every fault of a process, in one run; after each kind, a checkpoint later, its books are looked at."""
     lab = FaultLab(folder / "killed", folder / "killed.log", deadline)
     kill, halt, hang_up, ask = signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP, signal.SIGINT
@@ -211,7 +211,7 @@ def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[
             lab.start(Evaluation__every="20", Retention__copy_to=repr(str(folder / "second")))
             lab.warm()
         for name, inject in chosen.items():
-            outcome = Outcome()
+            outcome = FaultOutcome()
             for _ in range(times):
                 outcome.seconds.append(inject())
                 lab.warm()
@@ -221,7 +221,7 @@ def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[
             stop(lab)
 
 
-def beginnings(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, Outcome]]:
+def beginnings(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, FaultOutcome]]:
     """Deaths before the first step, and one under `--supervise`, each in a run of its own."""
     faults: dict[str, Callable[[FaultLab], float]] = {
         "trainer rank, `kill -9` in SFT": in_sft,
@@ -233,7 +233,7 @@ def beginnings(folder: Path, times: int, deadline: float, only: str) -> Iterator
     for number, (name, inject) in enumerate(faults.items()):
         if only not in name:
             continue
-        outcome = Outcome()
+        outcome = FaultOutcome()
         for turn in range(times):
             place = folder / f"beginning_{number}_{turn}"
             # A cache of its own, for a base model that is there already is not trained.
@@ -277,7 +277,7 @@ def at_start(lab: FaultLab, role: str) -> float:
     return lab.step_after(began) - began
 
 
-def full_disk(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, Outcome]]:
+def full_disk(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, FaultOutcome]]:
     """A file system that fills up under a run, and has room again for `--resume`."""
     name = "full disk, then `--resume`"
     if only not in name:
@@ -285,7 +285,7 @@ def full_disk(folder: Path, times: int, deadline: float, only: str) -> Iterator[
     disk = folder / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200m", "tmpfs", str(disk)], check=True)
-    lab, outcome, filler = FaultLab(disk / "full", folder / "full.log", deadline), Outcome(), disk / "filler"
+    lab, outcome, filler = FaultLab(disk / "full", folder / "full.log", deadline), FaultOutcome(), disk / "filler"
     with lab:
         lab.start()
         for _ in range(times):
@@ -304,7 +304,7 @@ def full_disk(folder: Path, times: int, deadline: float, only: str) -> Iterator[
     yield name, outcome
 
 
-def table(found: dict[str, Outcome], times: int) -> str:
+def table(found: dict[str, FaultOutcome], times: int) -> str:
     """The results in Markdown."""
     rows = ["| fault | times | seconds to recover | prompts lost | duplicated |", "|---|---|---|---|---|"]
     for name, one in found.items():
@@ -336,7 +336,7 @@ def main() -> None:
             campaign(Path(name), args.campaign, args.seed, args.deadline)
         return
     own_mounts()
-    found: dict[str, Outcome] = {}
+    found: dict[str, FaultOutcome] = {}
     with tempfile.TemporaryDirectory(prefix="bench_faults_") as name:
         for part in (processes, beginnings, full_disk):
             with closing(part(Path(name), args.times, args.deadline, args.only)) as outcomes:

@@ -46,7 +46,7 @@ from moe.weights.links import EXPERT_BIAS, shapes
 from moe.weights.segments import Segment
 from moe.weights.shards import Publisher
 
-Weights = str | os.PathLike[str] | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+WeightSource = str | os.PathLike[str] | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 """A Hugging Face folder, or whole tensors by their Hugging Face names; biases of experts may be among them."""
 
 
@@ -76,7 +76,7 @@ class Trainer:
         rank: int = 0,
         world: int = 1,
         rendezvous: str | None = "tcp://127.0.0.1:29600",
-        weights: Weights | None = None,
+        weights: WeightSource | None = None,
     ) -> None:
         arch = architecture(hf_config)
         check_layout(hf_config, config.layout, world)
@@ -94,7 +94,7 @@ class Trainer:
             self.close()
             raise
 
-    def _build(self, weights: Weights | None) -> None:
+    def _build(self, weights: WeightSource | None) -> None:
         with cpu_host.megatron():
             self.model = models.build(self.hf_config, self.config)
             self.optimizer = Optimizer(self.model, self.config.optimizer, self.config.overlap_gradients)
@@ -198,7 +198,7 @@ class Trainer:
             self._publisher = Publisher(host, machine=machine)
         return self._publisher.publish(version, self.rank, hf_weights.own_parts(self.model, self.hf_config))
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: WeightSource) -> None:
         """Set the weights from a Hugging Face folder or from (name, tensor) pairs; the optimiser is kept.
 
         Biases of experts come from a folder that `save_hf` wrote, or with the pairs; else they are 0.

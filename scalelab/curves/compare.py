@@ -28,7 +28,7 @@ from scalelab.errors import LabError
 
 TieRule = Literal["margin", "overlap"]
 
-Verdict = Literal["ahead", "behind", "cannot tell"]
+ComparisonVerdict = Literal["ahead", "behind", "cannot tell"]
 
 SURE = 0.9
 """Probability from which one recipe is called ahead of another."""
@@ -59,7 +59,7 @@ class Difference:
     median: float
     interval: Interval
     probability: float
-    verdict: Verdict
+    verdict: ComparisonVerdict
     holds_to_spread: float | None
     A: float
     A_interval: Interval
@@ -283,7 +283,7 @@ def _difference(first: str, second: str, effects: Mapping[Quantity, Effects], le
     interval = {quantity: equal_tailed(gap_M, level) for quantity, gap_M in gaps.items()}
     # the mean of both orders, so that the two add up to one
     above = 0.5 * (rates.above(first, second) + 1 - rates.above(second, first))
-    verdict: Verdict = "ahead" if above >= SURE else "behind" if above <= 1 - SURE else "cannot tell"
+    verdict: ComparisonVerdict = "ahead" if above >= SURE else "behind" if above <= 1 - SURE else "cannot tell"
     return Difference(
         median=middle["value"],
         interval=interval["value"],

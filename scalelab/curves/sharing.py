@@ -25,7 +25,7 @@ from scalelab.errors import LabError
 COORDINATES = ("R0", "A", "B", "C_mid")
 """Coordinates that runs or tasks may share."""
 
-Verdict = Literal["shared", "separate", "undecided"]
+SharingVerdict = Literal["shared", "separate", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class SharingTest:
     ratio: float
     df: int
     p_value: float
-    supported: Verdict
+    supported: SharingVerdict
 
     def as_json(self) -> dict[str, Any]:
         """The entry of `--json`."""
@@ -133,7 +133,7 @@ def sharing_test(
     spare = max(apart.n_points - apart.free, 1)
     p_value = float(fdtrc(df, spare, ratio / df)) if df > 0 else 1.0
     votes = (p_value > 0.05, together.aic <= apart.aic, together.bic <= apart.bic)
-    supported: Verdict = "shared" if all(votes) else "separate" if not any(votes) else "undecided"
+    supported: SharingVerdict = "shared" if all(votes) else "separate" if not any(votes) else "undecided"
     return SharingTest(over, name, together, apart, ratio, df, p_value, supported)
 
 

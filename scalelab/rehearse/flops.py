@@ -15,7 +15,7 @@ import torch.nn.attention.varlen  # registers the operators named below
 from torch.utils.flop_counter import FlopCounterMode
 
 _ATEN, _VARLEN = torch.ops.aten, torch.ops.torch_attn
-Shape = tuple[int, ...]
+TensorShape = tuple[int, ...]
 
 
 def counter() -> FlopCounterMode:
@@ -30,7 +30,7 @@ def counter() -> FlopCounterMode:
     )
 
 
-def _grouped(a: Shape, b: Shape, *args: Any, out_shape: Shape, **kwargs: Any) -> int:
+def _grouped(a: TensorShape, b: TensorShape, *args: Any, out_shape: TensorShape, **kwargs: Any) -> int:
     """2·T·K·N: rows [T, K] by stacked matrices [E, K, N], or the two gradients of that."""
     if len(b) == 3:
         return 2 * a[0] * a[1] * b[2]
@@ -38,11 +38,11 @@ def _grouped(a: Shape, b: Shape, *args: Any, out_shape: Shape, **kwargs: Any) ->
 
 
 def _varlen(
-    query: Shape,
-    key: Shape,
-    value: Shape,
-    borders: Shape,
-    borders_of_keys: Shape,
+    query: TensorShape,
+    key: TensorShape,
+    value: TensorShape,
+    borders: TensorShape,
+    borders_of_keys: TensorShape,
     longest: int,
     longest_keys: int,
     *args: Any,
@@ -53,14 +53,14 @@ def _varlen(
 
 
 def _varlen_backward(
-    grad: Shape,
-    query: Shape,
-    key: Shape,
-    value: Shape,
-    out: Shape,
-    sums: Shape,
-    borders: Shape,
-    borders_of_keys: Shape,
+    grad: TensorShape,
+    query: TensorShape,
+    key: TensorShape,
+    value: TensorShape,
+    out: TensorShape,
+    sums: TensorShape,
+    borders: TensorShape,
+    borders_of_keys: TensorShape,
     longest: int,
     longest_keys: int,
     *args: Any,

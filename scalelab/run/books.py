@@ -22,7 +22,7 @@ from tasks.types import Prompt
 
 
 @dataclass
-class Group:
+class DrawnGroup:
     """A drawn prompt and, once they are all graded, its completions."""
 
     prompt: Any
@@ -39,7 +39,7 @@ class Books:
     """An iterator of prompts that learns their pass rates: a `tasks.sampler.MixtureSampler`."""
     ledger: Ledger
     """Device-hours by role."""
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, DrawnGroup] = field(default_factory=dict)
     """Groups that are started and not yet trained on or dropped, by name."""
     drawn: int = 0
     """Groups started since the beginning."""
@@ -64,7 +64,7 @@ class Books:
     def draw(self, generator_version: int) -> str:
         """Start a group with the next prompt, and return its name."""
         name = f"group{self.drawn}"
-        self.groups[name] = Group(next(self.sampler))
+        self.groups[name] = DrawnGroup(next(self.sampler))
         self.schedule.started(name, generator_version)
         self.drawn += 1
         return name
@@ -129,7 +129,7 @@ class Books:
                 say(str(error))
         rollouts, self.groups = iter(kept), {}
         for name, stored in state["groups"].items():
-            group = Group(Prompt(**{**stored["prompt"], "chat": tuple(stored["prompt"]["chat"])}))
+            group = DrawnGroup(Prompt(**{**stored["prompt"], "chat": tuple(stored["prompt"]["chat"])}))
             if kept and stored["rollouts"]:
                 group.rollouts = [next(rollouts) for _ in range(stored["rollouts"])]
             self.groups[name] = group

@@ -37,7 +37,7 @@ class Spent:
         return cls(version, dict(books.ledger.hours), books.completions, books.tokens, books.generated, seconds)
 
 
-Record = Callable[[Spent, list[Rollout]], None]
+RecordEvaluation = Callable[[Spent, list[Rollout]], None]
 """Writes an evaluation down."""
 
 
@@ -88,7 +88,7 @@ class InFlightEvaluation:
     work: Sampling
     changes: Changes
     charge: Callable[[], None]
-    record: Record
+    record: RecordEvaluation
     clock: Callable[[], float]
     held_out: Sequence[Prompt]
     samples: int
@@ -195,7 +195,7 @@ class EvaluationAtRest:
     """Function that copies the trainer's weights, given their version."""
     generate: Callable[[Spent, Any], Awaitable[list[Rollout]]]
     """Function that generates and grades completions of the held-out prompts with these weights."""
-    record: Record
+    record: RecordEvaluation
     clock: Callable[[], float]
     kept: list[tuple[Spent, Any]] = field(default_factory=list)
     holds_draws: bool = False

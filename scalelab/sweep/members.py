@@ -15,7 +15,7 @@ from scalelab.experiment import Experiment, Resolved, read_settings, resolve_exp
 from scalelab.run.folder import read_run_manifest
 from scalelab.sweep.grid import Point
 
-State = Literal["new", "unfinished", "finished"]
+MemberState = Literal["new", "unfinished", "finished"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Member:
         """Devices that the run holds."""
         return int(self.resolved.run.devices)
 
-    def state(self) -> State:
+    def state(self) -> MemberState:
         """State of the run by its folder: new, unfinished or finished.
 
         Raises:

@@ -17,7 +17,7 @@ from scalelab.errors import LabError
 from scalelab.sweep.losers import cannot_win
 from scalelab.sweep.members import Member
 
-Ending = Literal["finished", "finished before", "failed", "stopped", "interrupted", "not started"]
+MemberEnding = Literal["finished", "finished before", "failed", "stopped", "interrupted", "not started"]
 
 END_SECONDS = 180.0
 """A run that was asked to end has at least this long to do so in order, and as long as its steps may take."""
@@ -46,7 +46,7 @@ class Ended:
     """The end of one run of a sweep, and its reason."""
 
     member: Member
-    ending: Ending
+    ending: MemberEnding
     reason: str = ""
 
 
@@ -172,7 +172,7 @@ class Sweep:
             else:
                 self._end(child.member, "failed", f"exit code {code}" if child.log is None else _error_line(child))
 
-    def _end(self, member: Member, ending: Ending, reason: str = "") -> None:
+    def _end(self, member: Member, ending: MemberEnding, reason: str = "") -> None:
         self.ended[member.name] = Ended(member, ending, reason)
         self.say(f"{member.name}: {ending}{f', {reason}' if reason else ''}")
 

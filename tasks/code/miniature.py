@@ -42,7 +42,7 @@ OPERATIONS = {
     "square": Operation("square", "x*x", lambda x, n: x * x),
 }
 
-Step = tuple[str, int]
+AppliedOperation = tuple[str, int]
 """An operation's name and its constant (0 where it takes none)."""
 
 
@@ -108,7 +108,7 @@ class CodeMiniature(Miniature):
             working.insert(0, f"{shown[1]}-{shown[0]}={steps[0][1]}")
         return f"{', '.join(working)}{THINK_CLOSE}{program(steps)}"
 
-    def _chain(self, rng: random.Random) -> list[Step]:
+    def _chain(self, rng: random.Random) -> list[AppliedOperation]:
         count = rng.randint(self.min_operations, self.max_operations)
         names = [rng.choice(sorted(OPERATIONS)) for _ in range(count)]
         return [(name, rng.randint(2, 9) if OPERATIONS[name].takes_number else 0) for name in names]
@@ -120,30 +120,30 @@ class CodeMiniature(Miniature):
         return CodeVerifier()
 
 
-def run(steps: Sequence[Step], x: int) -> int:
+def run(steps: Sequence[AppliedOperation], x: int) -> int:
     """Apply the operations to `x`."""
     for name, n in steps:
         x = OPERATIONS[name].apply(x, n)
     return x
 
 
-def program(steps: Sequence[Step]) -> str:
+def program(steps: Sequence[AppliedOperation]) -> str:
     """The function that applies the operations, one per line."""
     lines = [f"    x={OPERATIONS[name].code.format(n=n)}" for name, n in steps]
     return "\n".join(["def f(x):", *lines, "    return x"])
 
 
-def _line(rng: random.Random) -> list[Step]:
+def _line(rng: random.Random) -> list[AppliedOperation]:
     return [("multiply", rng.randint(2, 9)), (rng.choice(("add", "subtract")), rng.randint(1, 20))]
 
 
-def _misread(step: Step, rng: random.Random) -> Step:
+def _misread(step: AppliedOperation, rng: random.Random) -> AppliedOperation:
     """Copy the operation with its constant off by one."""
     name, n = step
     return name, n + rng.choice((-1, 1))
 
 
-def _mistake(step: Step, rng: random.Random) -> Step:
+def _mistake(step: AppliedOperation, rng: random.Random) -> AppliedOperation:
     """A wrong step: the constant misread, or another operation taken."""
     name, n = step
     if n and rng.random() < 0.5:

@@ -15,7 +15,7 @@ from tasks.code.judge import Judgement, RunJob, judge
 from tasks.code.tests import StdinTests, Tests, parse_tests
 from tasks.errors import TaskError
 from tasks.sandbox.job import CROWDED, Job, Limits, Result
-from tasks.sandbox.pool import Pool, Run
+from tasks.sandbox.pool import Pool, Runner
 from tasks.sandbox.selftest import Survey
 from tasks.sandbox.worker import WorkerError
 from tasks.thinking import answer_part
@@ -117,7 +117,7 @@ class CodeVerifier:
                 self._pool = Pool(self._workers, self._survey, self._packages)
             return self._pool
 
-    def _grade(self, prompt: Prompt, completion: str, run: Run) -> Verdict:
+    def _grade(self, prompt: Prompt, completion: str, run: Runner) -> Verdict:
         start, budget = time.monotonic(), _Budget(self._total_seconds, self._left_of_group(prompt.id))
         try:
             judgement = self._judged(prompt.gold, completion, budget.limiting(run, self._limits))
@@ -166,7 +166,7 @@ class _Budget:
         # By the clock, for programs that sleep too shortly to be charged for it.
         self._deadline = time.monotonic() + CROWDED * seconds
 
-    def limiting(self, run: Run, own: Limits) -> RunJob:
+    def limiting(self, run: Runner, own: Limits) -> RunJob:
         """Run jobs within what is left."""
 
         def run_in_time(job: Job, limits: Limits | None) -> Result:

@@ -32,7 +32,7 @@ class Item:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-Reader = Callable[[Row], Item | None]
+RowReader = Callable[[Row], Item | None]
 
 # What data sets have put around their problems to say how to answer; the prompt template says that here.
 _INSTRUCTIONS = (

@@ -12,7 +12,7 @@ from typing import Literal
 
 from tasks.code.formats import LEETCODE_PACKAGES
 from tasks.data.formats import (
-    Reader,
+    RowReader,
     read_deepcoder,
     read_humaneval,
     read_leetcode,
@@ -42,7 +42,7 @@ class Source:
     hub: str
     kind: Literal["math", "code"]
     use: Literal["train", "eval"]
-    read: Reader
+    read: RowReader
     local: str
     split: str = "train"
     configs: tuple[str | None, ...] = (None,)

@@ -16,7 +16,7 @@ from tasks.sandbox.worker import Worker, WorkerError
 _ATTEMPTS = 2
 
 T = TypeVar("T")
-Run = Callable[[Job, Limits], Result]
+Runner = Callable[[Job, Limits], Result]
 
 
 class Pool:
@@ -48,7 +48,7 @@ class Pool:
         self._lock = threading.Lock()
         self._closed = False
 
-    def submit(self, task: Callable[[Run], T]) -> Future[T]:
+    def submit(self, task: Callable[[Runner], T]) -> Future[T]:
         """Queue a task: it is called in a worker's thread, with a function that runs jobs there one at a time.
 
         That function raises WorkerError if the sandbox itself failed twice at a job.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -14,14 +16,55 @@ SHARED = {
 }
 """Names that stand for two classes, and why."""
 
+SHARED_ALIASES = {
+    "Model": "the formula of a curve, and the architectures of a policy",
+    "Role": "generator or trainer; and one rank of either that is rehearsed",
+    "Row": "a line of a table of evaluations, and the mapping that a data set's row is",
+    "Record": "a line of a run's file, for two charts",
+}
+"""Names that stand for two things of which one is a type alias, and why."""
+
+ALIAS = re.compile(r"[A-Z][a-z]\w*")
+
+
+def classes(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Public classes, each with its file."""
+    for file in files(packages):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield node.name, str(file.relative_to(ROOT))
+
+
+def aliases(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Names of types that a module gives by an assignment, each with its file."""
+    for file in files(packages):
+        for node in ast.parse(file.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Name) and ALIAS.fullmatch(target.id):
+                    yield target.id, str(file.relative_to(ROOT))
+
+
+def files(packages: Sequence[str]) -> list[Path]:
+    return [file for package in packages for file in sorted((ROOT / package).rglob("*.py"))]
+
+
+def doubled(definitions: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for name, file in definitions:
+        found[name].append(file)
+    return {name: where for name, where in found.items() if len(where) > 1}
+
 
 def test_no_public_class_name_stands_for_two_things() -> None:
-    defined: defaultdict[str, list[str]] = defaultdict(list)
-    for package in ("scalelab", "moe", "tasks", "tools"):
-        for file in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    defined[node.name].append(str(file.relative_to(ROOT)))
-    doubled = {name: files for name, files in defined.items() if len(files) > 1}
-    assert doubled.keys() - SHARED.keys() == set(), {name: doubled[name] for name in doubled.keys() - SHARED.keys()}
-    assert SHARED.keys() <= doubled.keys(), "a name of the list is defined once: take it out"
+    found = doubled(classes(("scalelab", "moe", "tasks", "tools")))
+    assert found.keys() - SHARED.keys() == set(), {name: found[name] for name in found.keys() - SHARED.keys()}
+    assert SHARED.keys() <= found.keys(), "a name of the list is defined once: take it out"
+
+
+def test_no_name_of_a_type_stands_for_two_things() -> None:
+    packages = ("scalelab", "moe", "tasks")
+    found = doubled([*classes(packages), *aliases(packages)])
+    allowed = SHARED.keys() | SHARED_ALIASES.keys()
+    assert found.keys() - allowed == set(), {name: found[name] for name in found.keys() - allowed}
+    assert allowed <= found.keys(), "a name of the list is defined once: take it out"

@@ -161,10 +161,10 @@ def _crossing(values_B: Array, root_B: Array, allowed: float) -> float:
     return float(values_B[out - 1] + share * (values_B[out] - values_B[out - 1]))
 
 
-Kind = Literal["block", "parametric"]
+BootstrapKind = Literal["block", "parametric"]
 
 
-def bootstrap(fit: Fit, kind: Kind = "block", size: int = 1000, seed: int = 0) -> Draws:
+def bootstrap(fit: Fit, kind: BootstrapKind = "block", size: int = 1000, seed: int = 0) -> Draws:
     """Refit resampled points, all refits at once.
 
     Blocks give intervals that are too short: they carry no drift longer than themselves, and long drift is what moves
