@@ -110,9 +110,16 @@ def _cuda() -> list[Replacement]:
 
 
 class _Types(TorchFunctionMode):
-    """Names of fake tensors' types by their label; torch would name the inner tensor's, which has no device."""
+    """Names of fake tensors' types by their label; torch would name the inner tensor's, which has no device.
+
+    Pages that are locked for copies to a device are as many as others.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        if kwargs and kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
         found = func(*args, **(kwargs or {}))
         if func is torch.Tensor.type and len(args) == 1 and not kwargs and args[0].device.type == "cuda":
             return found if ".cuda." in found else found.replace("torch.", "torch.cuda.", 1)
