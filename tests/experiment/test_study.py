@@ -126,6 +126,7 @@ def made(run: str, seed: int, A: float) -> Any:
     return curve(COMPUTE, np.clip(points, 0, 1), np.full(len(COMPUTE), 0.005), run=run, task="math")
 
 
+@pytest.mark.slow
 def test_a_sweep_with_one_clear_winner_knows_it_early_and_keeps_it(tables: Any) -> None:
     found = tables.predictability.look([made("low", 1, 0.45), made("high", 2, 0.8), made("middle", 3, 0.55)])
     assert found.best == "high"
@@ -144,6 +145,7 @@ def test_a_forecast_is_made_from_the_first_part_alone_and_judged_by_the_last_eva
     assert tables.predictability.forecast_of(item, 0.05).error is None
 
 
+@pytest.mark.slow
 def test_the_answers_of_a_question_are_the_differences_of_compare(tables: Any) -> None:
     items = [analyse(made("scalerl", 5, 0.7)), analyse(made("batch_64", 6, 0.5))]
     found = tables.runs.StudyRuns(STUDY, tuple(item.fit.curve for item in items), tuple(items), ())
