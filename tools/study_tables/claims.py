@@ -100,7 +100,7 @@ CLAIMS = (
 
 
 def judge(claim: Claim, found: Difference) -> str:
-    """Agrees, disagrees or cannot tell, by the 80 % interval; a claim of no difference by the margins as well."""
+    """Agrees, disagrees or cannot tell, by the interval; a claim of no difference by the margins as well."""
     low, high = getattr(found, f"{FIELDS[claim.quantity]}_interval")
     if claim.direction:
         agrees, against = (low > 0, high < 0) if claim.direction > 0 else (high < 0, low > 0)
@@ -118,13 +118,13 @@ def claims_table(questions: Sequence[Compared]) -> str:
         asked = [one for one in questions if claim.member in one.names and claim.baseline == one.question.baseline]
         if not asked:
             rows.append([claim.source, claim.says, f"`{claim.member}`", "–", "not run", "–", claim.differs])
-        for comparison in asked[0].narrow if asked else ():
+        for comparison in asked[0].wide if asked else ():
             entry = next((entry for entry in comparison.entries if entry.run == claim.member), None)
             found = entry.differences.get(claim.baseline) if entry else None
             here = ("no fit", "cannot tell") if found is None else (_size(claim, found), judge(claim, found))
             told = [claim.source, claim.says, f"`{claim.member}`", comparison.task, here[0], f"**{here[1]}**"]
             rows.append([*told, claim.differs])
-    header = ("paper", "claim", "member", "task", "difference here, 80 %", "verdict", "why a miniature may differ")
+    header = ("paper", "claim", "member", "task", "difference here, 95 %", "verdict", "why a miniature may differ")
     return table(header, rows)
 
 
