@@ -30,7 +30,7 @@ def control_section(runs: StudyRuns) -> str:
     """Two controls: the same configuration twice, and the same recipe with two halves of its seeds."""
     twice = repeated(runs.folder)
     same = sum(equal for _, equal in twice)
-    lines = [f"Made twice: {len(twice)} runs, {same} of them with the same evaluations to the last byte.", ""]
+    lines = [f"Runs made twice: {len(twice)}; with the same evaluations to the last byte: {same}.", ""]
     rows = []
     for item in [one for one in runs.curves if one.run == BASELINE and len(one.seeds) >= 4]:
         half = len(item.seeds) // 2

@@ -242,6 +242,7 @@ def test_an_evaluation_that_loses_its_last_engine_says_so_and_nobody_else_does(l
 
     lab.run(scenario())
     assert [event["event"] for event in lab.events] == ["lost", "recovered"]
+    assert lab.events[0]["evaluation"] == "lost"
 
 
 def test_an_engine_that_dies_while_the_run_starts_is_replaced(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

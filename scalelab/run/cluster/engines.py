@@ -266,7 +266,8 @@ class ClusterEngines:
             if self._assigned.up and (drained or (isinstance(error, LateError) and not was_up)):
                 self._faults.missing(place.name, error, self._assigned.up)
             else:
-                self._faults.lost("generator", place.name, error, requeued=requeued)
+                facts = {"evaluation": "lost"} if last else {}
+                self._faults.lost("generator", place.name, error, requeued=requeued, **facts)
             self._deal()
             if drained:  # its devices are of this node until Ray has noticed that it is gone
                 await self._changes.until(lambda: place.node not in self._draining, f"the node of {place.name} to go")
