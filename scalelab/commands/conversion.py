@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -19,16 +20,25 @@ _M_MMAP_THRESHOLD = -3
 """glibc's name for the size, in bytes, from which every allocation is a mapping of its own."""
 
 
-def stay_on_host() -> None:
-    """Keep conversions in host memory, where Megatron would use a GPU; call it before torch is imported.
+@contextlib.contextmanager
+def on_host() -> Iterator[None]:
+    """Keep conversions in host memory, where Megatron would use a GPU; enter it before torch is imported.
 
     Its remarks about packages for GPUs that are not installed are left out: nobody needs them here. And memory that is
     freed goes back to the system: glibc would keep it for later, in pieces that soon are too small.
     """
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with contextlib.suppress(AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**20)
     warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    try:
+        yield
+    finally:  # what this process starts afterwards may use the GPUs
+        if visible is None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible
 
 
 def tell(converted: Converted, json: bool) -> None:

@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from scalelab.commands.arguments import add_json
-from scalelab.commands.conversion import stay_on_host, tell
+from scalelab.commands.conversion import on_host, tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Export a checkpoint and print a summary."""
-    stay_on_host()
-    from moe.weights.convert import export_checkpoint
+    with on_host():
+        from moe.weights.convert import export_checkpoint
 
-    shard_bytes = int(args.shard_gb * 1e9)
-    tell(export_checkpoint(args.checkpoint, args.folder, shard_bytes, args.expert_bias), args.json)
+        shard_bytes = int(args.shard_gb * 1e9)
+        tell(export_checkpoint(args.checkpoint, args.folder, shard_bytes, args.expert_bias), args.json)

@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from scalelab.commands.arguments import add_json
-from scalelab.commands.conversion import stay_on_host, tell
+from scalelab.commands.conversion import on_host, tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Import a Hugging Face folder and print a summary."""
-    stay_on_host()
-    from moe.weights.convert import import_folder
+    with on_host():
+        from moe.weights.convert import import_folder
 
-    tell(import_folder(args.folder, args.checkpoint), args.json)
+        tell(import_folder(args.folder, args.checkpoint), args.json)

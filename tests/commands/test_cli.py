@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import shtab
 
 from scalelab import __version__, cli, doctor
 from scalelab.commands.completion import whole_parser
+from scalelab.commands.conversion import on_host
 from scalelab.commands.ending import closing_lines
 from scalelab.commands.output import print_table
 from scalelab.curves import analyse_all, read_sources
@@ -385,3 +387,13 @@ def test_a_run_too_short_for_a_curve_still_gets_its_sentence(tmp_path: Path) -> 
     assert closing_lines(read_sources([points]), []) == [
         "math: 0.250 at the start, 0.500 at the end; too few evaluations for a curve."
     ]
+
+
+@pytest.mark.parametrize("visible", [None, "0,1"])
+def test_a_conversion_hides_the_gpus_from_itself_alone(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with on_host():
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible

@@ -51,8 +51,6 @@ def nodes() -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    hidden = pytest.MonkeyPatch()
-    hidden.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # another test's command may have hidden all GPUs
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     try:
         other = cluster.add_node(num_cpus=1, num_gpus=1)
@@ -61,7 +59,6 @@ def nodes() -> Iterator[Any]:
     finally:
         ray.shutdown()
         cluster.shutdown()
-        hidden.undo()
 
 
 @pytest.mark.timeout(300)
