@@ -343,7 +343,9 @@ TOWERS = (
 def test_towers_binomials_and_nests_end_by_their_deadline_and_pass_for_nothing(verifier):
     items = [(Prompt("math/1", "math", "", r"\frac{\pi}{2}"), f"</think>\\boxed{{{text}}}") for text in TOWERS]
     verdicts = verifier.verify(items)
-    assert {verdict.outcome for verdict in verdicts} <= {"failed", "timeout", "memory"}
+    assert {verdict.outcome for verdict in verdicts} <= {"failed", "timeout", "memory"}, [
+        one.detail for one in verdicts
+    ]
     assert max(verdict.seconds for verdict in verdicts) < 10 * 1.0 + START_SECONDS
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalelab.curves import Analysis, Curve, FitError, Options, analyse
+from scalelab.curves import Curve, FitError, Options, analyse, analyse_all
 from scalelab.curves.stopping import chances_to_be_best, losers
 from study_tables.questions import QUESTIONS, members_of
 from study_tables.runs import StudyRuns, table
@@ -105,7 +105,7 @@ class SweepReplay:
 def look(items: Sequence[Curve], error: float = 0.05) -> SweepReplay | None:
     """Replay a sweep of one task, all members side by side; None if fewer than two carry fits at the end."""
     end = min(float(item.compute_N.max()) for item in items)
-    fits = [_fits([until(item, share * end) for item in items]) for share in LOOKS]
+    fits = [analyse_all([until(item, share * end) for item in items], Options(checks=False))[0] for share in LOOKS]
     if len(fits[-1]) < 2:
         return None
     value = {one.fit.curve.run: float(one.fit.value(end)[0]) for one in fits[-1]}
@@ -122,17 +122,6 @@ def look(items: Sequence[Curve], error: float = 0.05) -> SweepReplay | None:
         ended |= dict.fromkeys(losers(going, end, len(items), error), float(share))
     spent = float(np.mean([ended.get(item.run, 1.0) for item in items]))
     return SweepReplay(best, known, spent, best not in ended)
-
-
-def _fits(items: Sequence[Curve]) -> list[Analysis]:
-    """Fits without back-tests, of those that carry one."""
-    found = []
-    for item in items:
-        try:
-            found.append(analyse(item, Options(checks=False)))
-        except FitError:
-            continue
-    return found
 
 
 def sweeps_table(runs: StudyRuns) -> str:

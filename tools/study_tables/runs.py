@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.curves import Analysis, Curve, analyse_all, pool_seeds, read_sources
-from scalelab.experiment import read_settings
 
 KEPT = ("evals.jsonl", "config.gin", "manifest.json")
 BASELINE = "scalerl"
@@ -71,10 +70,6 @@ class StudyRuns:
         """Manifest of every run by MEMBER/seed_S."""
         found = sorted(self.folder.glob("*/seed_*/manifest.json"))
         return {path.parent.relative_to(self.folder).as_posix(): json.loads(path.read_text()) for path in found}
-
-    def settings(self, member: str) -> dict[str, Any]:
-        """Settings of a member's first seed."""
-        return read_settings(min((self.folder / member).glob("seed_*/config.gin")))
 
 
 def repeated(folder: Path) -> list[tuple[str, bool]]:
