@@ -83,7 +83,10 @@ def run(args: argparse.Namespace) -> int:
             )
         raise LabError(f"one run only ({curves[0].run}): give at least two to compare")
     analyses, refused = analyse_all(curves, fit_options(args))
-    pilots, _ = analyse_all(pool_seeds(read_sources(args.spread_from))[0], fit_options(args))
+    pilots, unfit = analyse_all(pool_seeds(read_sources(args.spread_from))[0], fit_options(args))
+    if args.spread_from and not pilots:
+        raise LabError(f"--spread-from: none of its runs carries a fit ({unfit[0]['reason']})")
+    refused += unfit
     comparisons = compare(
         analyses,
         tie=args.tie,
@@ -138,11 +141,19 @@ def _gap(entry: Entry, other: str) -> tuple[float, tuple[float, float]]:
     return found.median, found.interval
 
 
-def _times(entry: Entry, other: str) -> str:
-    """Compute to reach the pass rate in question, as a multiple of another run's."""
+def _reaches(entry: Entry, reach: float) -> bool:
+    """True if a run's curve starts below a pass rate and ends above it."""
+    found = entry.analysis.fit.parameters
+    return found["R0"] < reach < found["A"]
+
+
+def _times(entry: Entry, reference: Entry, reach: float) -> str:
+    """Compute to reach a pass rate, as a multiple of another run's; none where one of them does not get there."""
     from scalelab.report.tables import with_interval
 
-    found = entry.differences[other]
+    if not (_reaches(entry, reach) and _reaches(reference, reach)):
+        return "–"
+    found = entry.differences[reference.run]
     low, high = found.log_reach_interval
     return "×" + with_interval(math.exp(found.log_reach), (math.exp(low), math.exp(high)))
 
@@ -181,7 +192,7 @@ def _print_comparison(one: Comparison, baseline: str) -> None:
                 with_interval(fit.parameters["C_mid"], found["C_mid"]),
                 with_interval(*entry.rate),
                 "" if entry is reference else with_interval(*_gap(entry, reference.run)),
-                "" if entry is reference else _times(entry, reference.run),
+                "" if entry is reference else _times(entry, reference, one.reach),
                 "" if entry is reference else _verdict(entry, reference.run),
             ]
         )
@@ -214,6 +225,9 @@ def _print_comparison(one: Comparison, baseline: str) -> None:
                 f"{item.first} and {item.second} cross at {where} {unit} (probability {percent(item.probability)}); "
                 f"{item.leader_before} is ahead before"
             )
+    beyond = [entry.run for entry in one.entries if not _reaches(entry, one.reach)]
+    if beyond:
+        print(f"{', '.join(beyond)}: the fitted curve does not pass {one.reach:g}, so there is no compute to it")
     for note in one.notes:
         print(note)
     print()

@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if args.share and args.method != "joint":
         raise LabError(f"--share needs --method joint: there are no joint fits by the {args.method} method")
     if args.share and len({item.run for item in curves}) < 2:
-        raise LabError("--share compares runs, and there is one only: give at least two, or leave out --pool")
+        without = " or leave out --pool" if args.pool else ""
+        raise LabError(f"--share compares runs, and there is one only: give at least two{without}")
     analyses, refused = analyse_all(curves, fit_options(args, args.method))
     tests = _sharing(analyses, args.share) if args.method == "joint" else []
     if args.plot:

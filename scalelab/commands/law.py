@@ -16,6 +16,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,19 +65,25 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.curves.law import law_of, leave_one_out
     from scalelab.curves.reading.sources import read_places
 
+    _check_axes(args.axis, args.linear)
     curves, pooled = pool_seeds(read_curves(args))
     if args.places:
         places = read_places(args.places)
         curves = [replace(item, places={**item.places, **places.get(item.run, {})}) for item in curves]
     for item in curves:
         _check_places(item.places, args.axis, item.run)
-    predicted = [_place(text, args.axis) for text in args.predict]
+    if args.at is not None and not 0 < args.at < math.inf:
+        raise LabError(f"cannot forecast at a compute of {args.at:g}: give a positive number")
+    for name, spent in (("--budget", args.budget), ("--trial", args.trial)):
+        if spent is not None and not 0 < spent < math.inf:
+            raise LabError(f"{name} {spent:g} cannot be spent: give a positive number")
+    predicted = [_place(text, args.axis, args.linear) for text in args.predict]
     analyses, refused = analyse_all(curves, fit_options(args))
     answers: dict[str, Any] = {}
     for task in dict.fromkeys(item.fit.curve.task for item in analyses):
         members = [item for item in analyses if item.fit.curve.task == task]
         law = law_of(members, args.axis, linear=args.linear, level=args.level)
-        at = args.at or max(place.end for place in law.places)
+        at = args.at if args.at is not None else max(place.end for place in law.places)
         unit = members[0].fit.curve.unit
         left = leave_one_out(law, at) if len(law.places) > 2 else []
         forecasts = [law.forecast(place, at) for place in predicted]
@@ -98,6 +105,15 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(refused))
 
 
+def _check_axes(axes: list[str], linear: list[str]) -> None:
+    twice = [axis for axis in axes if axes.count(axis) > 1]
+    if twice:
+        raise LabError(f"--axis {twice[0]} is given twice: name every axis once")
+    other = [axis for axis in linear if axis not in axes]
+    if other:
+        raise LabError(f"--linear {other[0]}: it is no axis; the axes are {', '.join(axes)}")
+
+
 def _check_places(places: Any, axes: list[str], run: str) -> None:
     missing = [axis for axis in axes if axis not in places]
     if missing:
@@ -105,7 +121,7 @@ def _check_places(places: Any, axes: list[str], run: str) -> None:
         raise LabError(f"{run}: no {missing[0]} is known of it (known: {known}); give it by --places FILE")
 
 
-def _place(text: str, axes: list[str]) -> dict[str, float]:
+def _place(text: str, axes: list[str], linear: list[str]) -> dict[str, float]:
     """The place that `batch=2048,length=14000` names."""
     found = {}
     for part in text.split(","):
@@ -117,6 +133,9 @@ def _place(text: str, axes: list[str]) -> dict[str, float]:
     wrong = sorted(set(found) ^ set(axes))
     if wrong:
         raise LabError(f"--predict {text}: it names {', '.join(found)}, the axes are {', '.join(axes)}")
+    for axis, value in found.items():
+        if not math.isfinite(value) or (value <= 0 and axis not in linear):
+            raise LabError(f"--predict {text}: {axis} {value:g} has no logarithm: give a positive number, or --linear")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ from scalelab.curves.checks import (
     fit_as,
     outliers,
 )
-from scalelab.curves.data import Curve, curve
+from scalelab.curves.data import UNITS, Curve, curve
 from scalelab.curves.fitting.intervals import Interval, draw, intervals
 from scalelab.curves.fitting.joint import Fit, FitError
 from scalelab.curves.fitting.models import Array
-from scalelab.curves.fitting.posterior import Draws, posterior
+from scalelab.curves.fitting.posterior import Draws
 from scalelab.curves.fitting.shapes import Shapes, other_shapes, widen
+from scalelab.curves.reading.table import COLUMNS, Row, Table, table_curves
 from scalelab.curves.words import percent
 from scalelab.errors import LabError
 
@@ -196,15 +198,19 @@ def fit(
     compute: Sequence[float] | Array | Curve | Any,
     pass_rate: Sequence[float] | Array | None = None,
     stderr: Sequence[float] | Array | None = None,
+    *,
+    run: str = "run",
     **options: Any,
 ) -> Analysis:
     """Fit a sigmoid to pass rates against compute.
 
     Args:
         compute: training compute of each evaluation, 0 for the one before RL; or a `Curve`; or a table (such as a
-            pandas DataFrame) with columns `compute` and `pass_rate`, and perhaps `stderr` and `seed`.
+            pandas DataFrame) of one run and task, with the columns that a file has: `compute` (or `gpu_hours`,
+            `core_hours`) and `pass_rate`, and perhaps `stderr` or `n`, and `seed`.
         pass_rate: of each evaluation, in [0, 1].
         stderr: its standard error, if known.
+        run: name of the run, which tells fits apart in `compare`; a `Curve` has its own.
         **options: of `Options`, such as `level=0.9` or `method="power"`.
 
     Raises:
@@ -223,17 +229,25 @@ def fit(
     if isinstance(compute, Curve):
         return analyse(compute, Options(**options))
     if pass_rate is not None:
-        return analyse(curve(compute, pass_rate, stderr), Options(**options))
-    table: Any = compute
+        return analyse(curve(compute, pass_rate, stderr, run=run), Options(**options))
+    return analyse(_curve_of_table(compute, run), Options(**options))
+
+
+def _curve_of_table(table: Any, run: str) -> Curve:
+    """The one curve of a table in memory, such as a pandas DataFrame."""
     try:
-        columns = {name: list(table[name]) for name in ("compute", "pass_rate", "stderr", "seed") if name in table}
+        cells = {name: list(table[name]) for name in (*COLUMNS, *UNITS) if name in table}
     except (TypeError, KeyError, IndexError):
-        columns = {}
-    missing = [name for name in ("compute", "pass_rate") if name not in columns]
-    if missing:
-        raise LabError(f"no {missing[0]} to fit: give compute and pass_rate, or a table with such columns")
-    item = curve(columns["compute"], columns["pass_rate"], columns.get("stderr"), seed=columns.get("seed"))
-    return analyse(item, Options(**options))
+        cells = {}
+    for names in (("compute", *UNITS), ("pass_rate",)):
+        if not any(name in cells for name in names):
+            raise LabError(f"no {names[0]} to fit: give compute and pass_rate, or a table with such columns")
+    rows = [Row(number, dict(zip(cells, values))) for number, values in enumerate(zip(*cells.values()), 1)]
+    found = table_curves(Table(Path("table"), list(cells), rows, run), {})
+    if len(found) > 1:
+        listing = ", ".join(item.name for item in found)
+        raise LabError(f"the table holds several curves ({listing}): fit the rows of each by themselves")
+    return found[0]
 
 
 def analyse_all(curves: Sequence[Curve], options: Options | None = None) -> tuple[list[Analysis], list[dict[str, str]]]:
@@ -262,7 +276,7 @@ def _shape_remarks(shapes: Shapes) -> list[str]:
             f"the points favour another shape, {name} (probability of the sigmoid {percent(probability)}): intervals "
             "of A and of forecasts allow for it, B and C_mid are the sigmoid's"
         )
-    if shapes.stretch > 1:
+    if shapes.stretch >= 1.05:  # below, it would be printed as 1.0
         remarks.append(
             f"the half-budget forecast missed, so intervals beyond the points are stretched {shapes.stretch:.1f} times"
         )
@@ -274,7 +288,8 @@ def _without_prior(item: Curve, options: Options, found: dict[str, Interval]) ->
     if options.prior is None or options.method != "joint":
         return {}, []
     fit = fit_as(item, replace(options, prior=None))
-    flat = intervals(fit, posterior(fit, None, size=2000, seed=options.seed, quick=True), options.level)
+    drawn = draw(fit, options.interval, size=2000, seed=options.seed, quick=True)
+    flat = intervals(fit, drawn, options.level, options.interval)  # of the same kind, or kinds would be compared
     (low, high), (flat_low, flat_high) = found["A"], flat["A"]
     moved = max(abs(flat_low - low), abs(flat_high - high)) / max(high - low, MARGIN)
     if moved > DRIVES:

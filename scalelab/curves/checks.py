@@ -164,7 +164,7 @@ def back_test(item: Curve, options: Options) -> BackTest | None:
     tails = [(1 - options.level) / 2, (1 + options.level) / 2]
     low_N, high_N = np.quantile(draws.evaluation(thin.compute_N), tails, axis=0)
     inside_N = (thin.pass_rate_N >= low_N) & (thin.pass_rate_N <= high_N)
-    mean_M = value_MN.mean(1) + _noise_of_mean(draws, later)
+    mean_M = np.clip(value_MN.mean(1) + _noise_of_mean(draws, later), 0, 1)
     measured = float(thin.pass_rate_N.mean())
     low, middle, high = np.quantile(mean_M, [tails[0], 0.5, tails[1]])
     return BackTest(

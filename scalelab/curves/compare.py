@@ -44,7 +44,7 @@ class Difference:
         probability: that the first is above.
         verdict: `ahead` or `behind` from a probability of `SURE` on, else `cannot tell`.
         holds_to_spread: largest standard deviation between seeds up to which the more probable order stays as sure as
-            `SURE`; None if it is at none.
+            `SURE`; None if it is at none, and where the spread was given.
         A: median of the difference of their asymptotes.
         A_interval: of that difference.
         A_probability: that the first has the higher asymptote.
@@ -154,7 +154,7 @@ def compare(
         at: compute at which win probabilities are taken; None takes the largest that every run has spent.
         reach: pass rate to which compute is counted; None takes the middle of the highest start and the lowest end.
         run_spread: standard deviation of A between runs of one recipe, where it is known; None learns it.
-        spread_from: other runs of the same kind, with several seeds, to learn the spread from.
+        spread_from: other runs of the same kind, at least one with several seeds, to learn the spread from.
 
     Raises:
         LabError: fits without draws, power laws, mixed units, an unknown tie rule, or a number that makes no sense.
@@ -174,11 +174,22 @@ def compare(
     same_unit([item.fit.curve for item in analyses])
     tasks = list(dict.fromkeys(item.fit.curve.task for item in analyses))
     by_task = {task: [item for item in analyses if item.fit.curve.task == task] for task in tasks}
+    for members in by_task.values():
+        names = [item.fit.curve.run for item in members]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise LabError(
+                f"two runs of one task are called {twice[0]}: give each a name of its own (in a column run, or by "
+                "fit(…, run=NAME))"
+            )
     asked = {task: compare_point(found, at, reach) for task, found in by_task.items()}
     drawn = {task: [seed_draws(item, asked[task]) for item in found] for task, found in by_task.items()}
     seeds = {task: [draws for draws, _ in found] for task, found in drawn.items()}
     from_pilots = [seed_draws(item, compare_point([item], None, reach)) for item in spread_from]
-    pilots, of_pilots = [draws for draws, _ in from_pilots], [line for _, lines in from_pilots for line in lines]
+    pilots = [draws for draws, _ in from_pilots if len(draws) > 1]
+    of_pilots = [line for _, lines in from_pilots for line in lines]
+    if spread_from and not pilots:
+        raise LabError("the runs to learn the spread from have one seed each: name runs with several, or the spread")
     found = []
     for task in tasks:
         one = _compare_task(task, by_task[task], seeds, pilots, tie, margin, asked[task], run_spread)
@@ -217,16 +228,11 @@ def _compare_task(
             B, interval = refits[position]
             ranked.append(Entry(group[position], len(ranked) + 1, others, common, B, interval))
     names = [item.fit.curve.run for item in analyses]
-    several = {
-        key: [found for found in members if len(found) > 1] for key, members in {**seeds, "": pilots}.items() if members
-    }
+    several = {key: [found for found in members if len(found) > 1] for key, members in seeds.items()}
+    borrowed = [members for members in (*(several[key] for key in several if key != task), pilots) if members]
 
     def effects(quantity: Quantity, pooled: bool = True) -> Effects:
-        elsewhere = [
-            runs_of([str(index) for index in range(len(members))], members, quantity)
-            for key, members in several.items()
-            if members and (key != task or (members is several.get("") and pilots))
-        ]
+        elsewhere = [runs_of([str(index) for index in range(len(members))], members, quantity) for members in borrowed]
         return recipe_effects(
             runs_of(names, seeds[task], quantity),
             scales_of(quantity),
@@ -252,7 +258,7 @@ def _compare_task(
     entries = tuple(
         replace(entry, beats={run: one.probability for run, one in entry.differences.items()}) for entry in entries
     )
-    measured = spread is not None or any(several.values())
+    measured = spread is not None or bool(several[task]) or bool(borrowed)
     shared_M = rates.shared_M
     return Comparison(
         task=task,

@@ -151,15 +151,14 @@ def curve(
     Raises:
         LabError: a value out of range, or two points of one seed at one compute.
     """
-    labels = [str(label) for label in seed] if seed is not None else [""] * len(compute)
-    seeds = tuple(sorted(set(labels)))
     columns = {"compute": compute, "pass_rate": pass_rate} | ({} if stderr is None else {"stderr": stderr})
-    for name, values in columns.items():
-        if len(values) != len(labels):
-            raise LabError(f"{source or run}: {len(values)} values of {name} for {len(labels)} points")
-        for row, number in enumerate(values, 1):
-            check_number(float(number), name, f"{source or run}, row {row}")
-    arrays = {name: np.asarray(values, float) for name, values in columns.items()}
+    arrays = {name: _numbers(values, name, source or run) for name, values in columns.items()}
+    points = len(arrays["compute"])
+    labels = [str(label) for label in seed] if seed is not None else [""] * points
+    seeds = tuple(sorted(set(labels)))
+    for name, count in {**{name: len(values) for name, values in arrays.items()}, "seed": len(labels)}.items():
+        if count != points:
+            raise LabError(f"{source or run}: {count} values of {name} for {points} points")
     seed_N = np.array([seeds.index(label) for label in labels], int)
     order_N = np.lexsort((seed_N, arrays["compute"]))
     result = Curve(
@@ -178,6 +177,23 @@ def curve(
     ).select(order_N)
     _refuse_duplicates(result)
     return result
+
+
+def _numbers(values: Sequence[float] | Array, column: str, where: str) -> Array:
+    """Checked values of one column."""
+    if not hasattr(values, "__len__") or getattr(values, "ndim", 1) != 1:
+        raise LabError(f"{where}, column {column}: not a plain sequence; give one number for each evaluation")
+    found = np.empty(len(values))
+    for row, value in enumerate(values):
+        place = f"{where}, row {row + 1}"
+        try:
+            found[row] = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise LabError(
+                f"{place}, column {column}: {value!r:.60} is not a number; mend it or leave it out"
+            ) from None
+        check_number(found[row], column, place)
+    return found
 
 
 def check_number(number: float, column: str, where: str) -> None:

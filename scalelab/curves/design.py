@@ -248,7 +248,7 @@ def allocate(
     """
     check_compute(compute)
     if len(candidates) < 2:
-        raise LabError("a budget is divided among at least two places: name more with --candidate")
+        raise LabError("a budget is divided among at least two places: name more with --predict")
     trial = float(np.median([place.end for place in law.places])) if trial is None else trial
     if not (np.isfinite(trial) and trial > 0 and np.isfinite(budget) and budget > 0):
         raise LabError(f"a budget of {budget:g} in runs of {trial:g} cannot be spent: give positive numbers")

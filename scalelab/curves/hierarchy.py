@@ -104,8 +104,10 @@ class Effects:
     def certain_up_to(self, first: str, second: str, probability: float) -> float | None:
         """Largest spread between seeds at which the verdict on the two has this probability; None if at none.
 
-        The verdict is whichever of them is probably above.
+        The verdict is whichever of them is probably above. Where the spread was given, there is no other to try: None.
         """
+        if len(self.spread_grid) == 1:
+            return None
         row = self.given_spread[:, self.recipes.index(first), self.recipes.index(second)]
         sure = np.flatnonzero(np.maximum(row, 1 - row) >= probability)
         return float(self.spread_grid[sure[-1]]) if sure.size else None

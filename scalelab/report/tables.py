@@ -27,9 +27,16 @@ def with_interval(value: float, interval: Sequence[float | None] | None) -> str:
     if largest >= 1e9 or 0 < max(known, default=0.0) < 5e-6:
         shown = ("…" if end is None else f"{end:.3g}" for end in (low, high))
         return f"{value:.3g} [{', '.join(shown)}]"
-    decimals = _decimals(2 * max(known)) if any(known) else 3
-    ends = ("…" if end is None else f"{end:,.{decimals}f}" for end in (low, high))
-    return f"{value:,.{decimals}f} [{', '.join(ends)}]"
+    if known and not any(known):
+        return f"{value:.4g}"
+    decimals = _decimals(2 * max(known)) if known else 3
+    ends = ("…" if end is None else _fixed(end, decimals) for end in (low, high))
+    return f"{_fixed(value, decimals)} [{', '.join(ends)}]"
+
+
+def _fixed(value: float, decimals: int) -> str:
+    """A number with so many decimals, and never `-0.000`."""
+    return f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
 def _decimals(error: float) -> int:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from scalelab.cli import main
-from tests.helpers.curve_points import table
+from scalelab.curves import Options, analyse, curve
+from scalelab.report.tables import with_interval
+from tests.helpers.curve_points import run_points, table
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> dict:
@@ -123,6 +125,7 @@ def test_options_reach_the_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--column", "pass_rate"], "write it as OURS=THEIRS"),
         (["--plot", "x.bmp"], "cannot draw .bmp"),
         (["--compute-scale", "-1"], "give a positive factor"),
+        (["--task", "math", "--share", "B"], "give at least two\n"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(
@@ -170,3 +173,51 @@ def test_a_compute_given_twice_is_refused_instead_of_dropped(capsys: pytest.Capt
         with pytest.raises(SystemExit):
             main([*command, "--at", "500", "--at", "800"])
         assert "--at: it is given twice" in capsys.readouterr().err
+
+
+def test_a_pass_rate_that_a_curve_never_has_takes_no_compute(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [table(tmp_path / f"{name}.csv", seed=seed, tasks=("math",)) for seed, name in enumerate("xy")]
+    assert main(["compare", *sources, "--reach", "0.9"]) == 0
+    out = capsys.readouterr().out
+    assert "the fitted curve does not pass 0.9" in out
+    assert "×" not in out
+
+
+def test_a_spread_is_learnt_only_from_runs_that_tell_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = [table(tmp_path / f"{name}.csv", seed=seed, tasks=("math",), n=8) for seed, name in enumerate("xy")]
+    assert main(["compare", *sources, "--spread-from", sources[0]]) == 1
+    assert "have one seed each" in capsys.readouterr().err
+    (tmp_path / "flat.csv").write_text("gpu_hours,pass_rate\n" + "".join(f"{c},0.4\n" for c in range(9)))
+    assert main(["compare", *sources, "--spread-from", str(tmp_path / "flat.csv")]) == 1
+    assert "none of its runs carries a fit" in capsys.readouterr().err
+    assert main(["compare", *sources, "--seed-spread", "0"]) == 0
+    assert "as long as seeds differ" not in capsys.readouterr().out
+
+
+def test_pilot_runs_without_a_task_tell_the_spread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["gpu_hours,pass_rate,seed,n"]
+    for seed in range(2):
+        compute, points = run_points(10, noise=0.005, seed=seed, A=0.68 + 0.03 * seed)
+        lines += [f"{c},{p},{seed},2000" for c, p in zip(compute, points)]
+    (tmp_path / "pilots.csv").write_text("\n".join(lines))
+    (tmp_path / "again.csv").write_text("\n".join(lines))
+    pilots = [str(tmp_path / "pilots.csv"), str(tmp_path / "again.csv")]
+    found = run_json(capsys, "compare", *pilots)
+    assert found["spread"][""]["measured"]
+    found = run_json(capsys, "design", pilots[0], "--seeds", "2", "--evaluations", "10")
+    assert found["tasks"][0]["designs"][0]["spread"] > 0
+
+
+def test_numbers_for_readers_are_never_below_zero_by_rounding() -> None:
+    assert with_interval(-1e-5, (-0.011, 0.010)) == "0.000 [-0.011, 0.010]"
+    assert with_interval(0.0, (0.0, 0.0)) == "0"
+
+
+def test_the_priors_part_is_judged_by_intervals_of_one_kind() -> None:
+    item = curve(*run_points(25, noise=0.006, seed=4), np.full(26, 0.006))
+    found = analyse(item, Options(interval="block"))
+    low, high = found.intervals["A"]
+    flat_low, flat_high = found.without_prior["A"]
+    assert abs(flat_low - low) + abs(flat_high - high) < 0.3 * (high - low)

@@ -197,6 +197,11 @@ def test_numbers_without_sense_are_refused(wrong) -> None:
         compare(recipes(), **wrong)
 
 
+def test_runs_of_one_name_are_not_compared() -> None:
+    with pytest.raises(LabError, match="two runs of one task are called base"):
+        compare([*recipes(), recipes()[0]])
+
+
 def test_where_rank_and_probability_disagree_the_reader_is_told() -> None:
     (found,) = compare(recipes(), at=0.15, run_spread=0.003)
     assert found.entries[0].run == "late"

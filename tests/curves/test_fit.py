@@ -120,6 +120,7 @@ def test_correlated_residuals_and_few_points_are_warned_of() -> None:
     [
         ([1], [0.5], "1 point in the window"),
         ([0, 1, 2], [0.1, 0.2, 0.3], "3 points in the window"),
+        ([0, 0.5, 1, 0, 0], [0.1, 0.2, 0.3, 0.15, 0.2], "2 points after step 0 .* needs at least 3"),
         (range(10), [0.4] * 10, "constant"),
         (range(10), np.linspace(0.6, 0.3, 10), "falls"),
         (range(10), [0.3, 0.31, 0.29, 0.3, 0.31, 0.3, 0.29, 0.31, 0.3, 0.3], "does not rise|falls"),
@@ -127,7 +128,9 @@ def test_correlated_residuals_and_few_points_are_warned_of() -> None:
 )
 def test_points_without_a_curve_are_refused_with_the_reason(compute, points, reason: str) -> None:
     with pytest.raises(FitError, match=reason):
-        fit_curve(curve(list(compute), list(points)))
+        fit_curve(
+            curve(list(compute), list(points), seed=[at if spent == 0 else 0 for at, spent in enumerate(compute)])
+        )
 
 
 def test_a_steep_rise_is_believed_from_five_points_whose_errors_are_known() -> None:

@@ -190,6 +190,28 @@ def test_the_command_reads_axes_of_a_table_and_of_places(tmp_path: Path, capsys:
     assert "write it as NAME=X" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--axis", "batch"], "--axis batch is given twice"),
+        (["--linear", "length"], "--linear length: it is no axis"),
+        (["--at", "0"], "cannot forecast at a compute of 0"),
+        (["--budget", "-5"], "--budget -5 cannot be spent"),
+        (["--budget", "5", "--trial", "nan"], "--trial nan cannot be spent"),
+        (["--predict", "batch=-4"], "batch -4 has no logarithm"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_fitted(
+    argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flat = "".join(f"b{batch},{batch},{c},0.5\n" for batch in (1, 2) for c in range(5))
+    (tmp_path / "flat.csv").write_text("run,batch,compute,pass_rate\n" + flat)
+    assert main(["law", str(tmp_path / "flat.csv"), "--axis", "batch", *argv]) == 1
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
 CONFIG = """
 # of a run
 Run.model = @Llama4Text()

@@ -345,6 +345,22 @@ def test_a_data_frame_goes_in_and_comes_out() -> None:
     assert pandas.DataFrame(found.predict([20, 40]))["compute"].tolist() == [20.0, 40.0]
     with pytest.raises(LabError, match="no pass_rate to fit"):
         fit(table.drop(columns="pass_rate"))
+    hours = fit(table.rename(columns={"compute": "gpu_hours"}).drop(columns="stderr").assign(n=100)).fit.curve
+    assert hours.unit == "GPU-hours"
+    assert hours.stderr_N is not None
+    with pytest.raises(LabError, match="the table holds several curves"):
+        fit(pandas.concat([table.assign(task=name) for name in ("math", "code")]))
+    with pytest.raises(LabError, match="table, row 1, column pass_rate: 'high' is not a number"):
+        fit(table.assign(pass_rate="high"))
+
+
+@pytest.mark.parametrize("hostile", [None, "high", 10**400, [0.1]])
+def test_lists_of_anything_else_than_numbers_are_refused_in_one_line(hostile: object) -> None:
+    with pytest.raises(LabError, match=r"run, row 3, column pass_rate: .{1,70} is not a number") as found:
+        fit([0, 1, 2, 3, 4], [0.1, 0.2, hostile, 0.4, 0.5])
+    assert "\n" not in str(found.value)
+    with pytest.raises(LabError, match="give one number for each evaluation"):
+        fit([0, 1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4, 0.5], 0.01)
 
 
 @pytest.mark.parametrize("hostile", [["math"], {"a": 1}, None, 3, "1e400"])
@@ -362,6 +378,12 @@ def test_cells_of_any_kind_are_read_or_refused_in_one_line(tmp_path: Path, hosti
         except LabError as error:
             refused = str(error)
         assert "\n" not in refused
+
+
+def test_a_lone_star_takes_every_column_but_that_of_compute(tmp_path: Path) -> None:
+    source = write(tmp_path / "wide.csv", "Step,a,b\n" + "".join(f"{10 * i},{i / 9},{i / 10}\n" for i in range(9)))
+    found = read_sources([source], {"compute": "Step", "pass_rate": "*"})
+    assert sorted(item.task for item in found) == ["a", "b"]
 
 
 def test_a_star_takes_the_columns_of_a_wide_table_for_tasks_and_leaves_gaps_out(tmp_path: Path) -> None:

@@ -252,6 +252,13 @@ def test_back_test_scores_the_second_half_with_a_fit_of_the_first() -> None:
     assert back_test(curve(*run_points(5)), Options()) is None
 
 
+def test_a_back_tests_interval_holds_pass_rates_only() -> None:
+    compute = np.arange(26) / 25
+    test = back_test(curve(compute, np.where(compute < 0.25, 0.0, 1.0)), Options())
+    assert test is not None
+    assert 0 <= test.interval[0] <= test.interval[1] <= 1
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -278,10 +278,13 @@ def refuse_unfit(points: Curve, model: Model, r0: float | None) -> None:
         FitError: fewer points than free parameters, or no rise that stands out of the scatter.
     """
     free = len(model.parameters) - (r0 is not None and "R0" in model.linear)
-    if len(points) < free or (points.compute_N > 0).sum() < 3:
+    trained = int((points.compute_N > 0).sum())
+    if len(points) < free or trained < 3:
+        short, needed, where = len(points), max(free, 3), "in the window"
+        if len(points) >= free:  # the rest are step-0 evaluations, which say nothing of the rise
+            short, needed, where = trained, 3, "after step 0 in the window"
         raise FitError(
-            f"{points.name}: {len(points)} point{'s' * (len(points) != 1)} in the window; "
-            f"the {model.name} curve needs at least {max(free, 3)}"
+            f"{points.name}: {short} point{'s' * (short != 1)} {where}; the {model.name} curve needs at least {needed}"
         )
     rate_N = points.pass_rate_N
     if np.ptp(rate_N) == 0 and (r0 is None or r0 >= rate_N[0]):

@@ -58,6 +58,7 @@ def read_tensorboard(path: Path, columns: Mapping[str, str]) -> Table:
         )
     compute_tag, unit = _compute_name(list(scalars), columns, path)
     spent = None if compute_tag in STEP_NAMES and compute_tag not in scalars else sorted(scalars[compute_tag])
+    rates.pop(compute_tag, None)  # a lone star matches it as well
     extras = _extras(scalars, columns, path, list(rates.values()))
     rows: list[Row] = []
     for tag, task in rates.items():
@@ -144,6 +145,7 @@ def _from_history(table: Table, columns: Mapping[str, str]) -> Table:
             f"{table.path}: no column for pass_rate; it has {listing(table.columns)}; map one: --column pass_rate=NAME"
         )
     compute, unit = _compute_name(table.columns, columns, table.path)
+    wanted.pop(compute, None)  # a lone star matches it as well
     extras = _extras(table.columns, columns, table.path, list(wanted.values()))
     spent: list[Any] = list(accumulate((row.values[compute] for row in table.rows), lambda last, here: here or last))
     rows = [

@@ -271,12 +271,17 @@ def _read_csv(path: Path) -> Table:
     delimiter = max(",;\t", key=first.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     header = [name.strip() for name in next(reader, [])]
+    if not header:
+        raise LabError(f"{path}: the file is empty; it needs a header and a row for each evaluation")
     rows = []
     for record in reader:
         if not any(field.strip() for field in record):
             continue
         if len(record) != len(header):
-            raise LabError(f"{path}, row {reader.line_num}: {len(record)} fields under {len(header)} columns")
+            raise LabError(
+                f"{path}, row {reader.line_num}: {len(record)} fields under {len(header)} columns; put fields with "
+                f"{delimiter!r} in them into quotes, or mend the row"
+            )
         rows.append(Row(reader.line_num, {name: field.strip() for name, field in zip(header, record)}))
     return Table(path, header, rows, path.stem)
 
@@ -329,7 +334,9 @@ def read_places(path: Path) -> dict[str, dict[str, float]]:
             try:
                 found[run][column] = float(str(cell))
             except (TypeError, ValueError, OverflowError):
-                raise LabError(f"{path}, row {row.number}, column {column}: {cell!r} is not a number") from None
+                raise LabError(
+                    f"{path}, row {row.number}, column {column}: {cell!r} is not a number; mend it or leave it empty"
+                ) from None
     return found
 
 

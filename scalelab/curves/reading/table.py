@@ -206,7 +206,8 @@ def _number(table: Table, row: Row, names: Mapping[str, str], name: str) -> floa
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise LabError(f"{where}, column {column}: {value!r} is not a number") from None
+        remedy = "write decimals with a point" if "," in str(value) else "mend it or remove the row"
+        raise LabError(f"{where}, column {column}: {value!r:.60} is not a number; {remedy}") from None
     low, high = table.facts.get("rate_range", (0.0, 1.0))
     if name == "pass_rate":
         number = (number - low) / (high - low)
