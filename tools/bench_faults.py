@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from fault_tables.campaign import campaign
+from fault_tables.campaign import Record, campaign
 from fault_tables.lab import FaultLab, lost_and_doubled
 from sections import replace_section
 
@@ -329,11 +329,12 @@ def main() -> None:
     parser.add_argument("--deadline", type=float, default=600.0, help="seconds to wait for any one thing")
     parser.add_argument("--campaign", type=int, metavar="N", help="so many random faults in place of the table's")
     parser.add_argument("--seed", type=int, default=0, help="of the campaign")
+    parser.add_argument("--record", type=Path, help="file for the campaign's attacks; one that is there is continued")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.campaign is not None:
         with tempfile.TemporaryDirectory(prefix="bench_faults_") as name:
-            campaign(Path(name), args.campaign, args.seed, args.deadline)
+            campaign(Path(name), args.campaign, args.seed, args.deadline, Record(args.record or Path(name, "record")))
         return
     own_mounts()
     found: dict[str, FaultOutcome] = {}

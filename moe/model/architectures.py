@@ -184,14 +184,33 @@ _ONLY = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "use_
 """Required values of entries of a config, where they are given."""
 
 
+_SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "attention_chunk_size"),
+    *("num_experts", "num_local_experts", "num_experts_per_tok"),
+    *("decoder_sparse_step", "interleave_moe_layer_step", "no_rope_layer_interval"),
+)
+"""Entries of a config that are whole numbers of at least 1, where they are given."""
+
+_MOST_LAYERS = 10_000
+
+
+def _check_sizes(kind: str, hf: dict[str, Any]) -> None:
+    """Refuse sizes, heads, intervals and numbers of layers that no model has: a stranger wrote the config."""
+    for name in (*_SIZES, "num_hidden_layers"):
+        value, most = hf.get(name), _MOST_LAYERS if name == "num_hidden_layers" else 2**31 - 1
+        if value is not None and (type(value) is not int or not 1 <= value <= most):
+            raise MoeError(f"{kind} needs {name} to be a whole number from 1 to {most}, not {str(value)[:60]}")
+
+
 def architecture(hf_config: dict[str, Any]) -> Architecture:
     """Read a Hugging Face config.
 
     Raises:
-        MoeError: for an architecture or a feature this trainer does not have, naming it.
+        MoeError: for an architecture or a feature this trainer does not have, or a value that no model has, naming it.
     """
     kind = hf_config.get("model_type")
-    if kind not in ARCHITECTURES:
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise MoeError(f"model_type {kind!r} is not supported; supported are {', '.join(sorted(ARCHITECTURES))}")
     for name, only in _ONLY.items():
         if hf_config.get(name, only) != only:
@@ -199,10 +218,13 @@ def architecture(hf_config: dict[str, Any]) -> Architecture:
     # configs may name a window and not use it; the switch is only Qwen's
     if hf_config.get("sliding_window") is not None and "use_sliding_window" not in hf_config:
         raise MoeError(f"{kind} with sliding_window={hf_config['sliding_window']!r} is not supported, only None")
+    _check_sizes(kind, hf_config)
     try:
         return ARCHITECTURES[kind](hf_config)
     except KeyError as missing:
         raise MoeError(f"the config of this {kind} lacks or has an unknown {missing}; check its config.json") from None
+    except (ArithmeticError, AttributeError, IndexError, TypeError, ValueError) as error:
+        raise MoeError(f"the config of this {kind} does not fit together ({error}); check its config.json") from None
 
 
 def check_expert_bias(hf_config: dict[str, Any]) -> None:

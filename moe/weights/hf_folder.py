@@ -39,15 +39,17 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """The content of a folder's ``config.json``; of a multimodal model the text model's part.
 
     Raises:
-        MoeError: if there is none, or it is not JSON.
+        MoeError: if there is none, or it is not a JSON object.
     """
     path = Path(folder) / "config.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is no object")
         return {**content["text_config"], "architectures": None} if "text_config" in content else content
     except FileNotFoundError:
         raise MoeError(f"{path} does not exist; give a folder that save_pretrained wrote") from None
-    except (ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise MoeError(f"{path} cannot be read ({error}); fetch or write it again") from None
 
 
@@ -63,7 +65,7 @@ def read_biases(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
         return {name: torch.tensor(values, dtype=torch.float32) for name, values in stored.items()}
     except FileNotFoundError:
         return {}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise MoeError(f"{path} cannot be read ({error}); write the folder again") from None
 
 

@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 from moe.checkpoint.folder import MANIFEST, STATE, check, digest, finished_checkpoints, read_manifest, write_manifest
 from moe.durable import write_whole
 from moe.errors import MoeError
+from moe.model.architectures import architecture
+from moe.model.config import Llama, Llama4Text, Mixtral, Qwen3, Qwen3Moe
+from moe.weights.hf_folder import read_config
 from scalelab.cli import main
 from scalelab.commands import grade
 from scalelab.curves.reading.sources import read_source
@@ -127,6 +130,32 @@ def test_the_manifest_of_a_run_that_is_resumed(tmp_path: Path, manifest: dict[st
         assert [*read.get("resumed", ()), 0.0]
         assert read.get("wall_seconds", 0.0) + 1.0 != "x"
         assert read.get("cpu_seconds", {"rl": 0.0}).get("rl", 0.0) + 1.0 != "x"
+
+
+FAMILIES = [Llama, Llama4Text, Mixtral, Qwen3, Qwen3Moe]
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(FAMILIES), st.data())
+@example(Llama4Text, {"num_attention_heads": 0})
+@example(Llama4Text, {"num_key_value_heads": 0, "head_dim": None})
+@example(Llama4Text, {"no_rope_layer_interval": 0})
+@example(Llama4Text, {"interleave_moe_layer_step": 0})
+@example(Qwen3Moe, {"decoder_sparse_step": 0})
+@example(Llama, {"num_hidden_layers": 10**12})
+@example(Llama, {"model_type": []})
+@example(Llama, DEEP)
+def test_the_config_of_a_model(tmp_path: Path, family: Any, data: Any) -> None:
+    """A stranger's `config.json` is a model, or refused: zero heads and intervals, too."""
+    config = family().to_hf()
+    strange = st.dictionaries(st.sampled_from(sorted(config)), VALUES | st.just(0), max_size=4)
+    changes = data.draw(strange) if hasattr(data, "draw") else data
+    text = changes if isinstance(changes, str) else json.dumps(config | changes)
+    (tmp_path / "config.json").write_text(text)
+    found = answered(lambda: architecture(read_config(tmp_path)))
+    if found is not None:
+        assert len(found.layers) == found.fields["num_layers"] >= 1
+        assert found.fields["kv_channels"] >= 1
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -264,13 +266,13 @@ def test_an_engine_leaves_a_node_that_is_about_to_go_and_starts_again_once_it_is
         asked = asyncio.ensure_future(lab.versions())
         while not (lab.actors[0].held and lab.actors[1].held):
             await asyncio.sleep(0.01)
-        lab.engines.drain(frozenset({"node 0"}))
+        lab.engines.drain({"node 0": 0.0})
         while len(lab.actors[1].held) < 8:  # all that was asked for: what the other held is generated there
             await asyncio.sleep(0.01)
         lab.answers = True
         assert await asked == {0}
         assert (len(lab.engines._up()), len(lab.actors)) == (1, 2), "nothing starts on that node"
-        lab.engines.drain(frozenset())
+        lab.engines.drain({})
         while len(lab.engines._up()) < 2:
             await asyncio.sleep(0.01)
 
@@ -278,11 +280,33 @@ def test_an_engine_leaves_a_node_that_is_about_to_go_and_starts_again_once_it_is
     assert [event["event"] for event in lab.events] == ["missing", "recovered"], "no loss that a limit counts"
 
 
+def test_a_node_that_was_said_to_go_and_stays_is_named_and_waited_for_no_longer(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab.engines, "_cluster", dataclasses.replace(lab.cluster, startup_seconds=0.05))
+
+    async def scenario() -> None:
+        for number, place in enumerate(lab.engines._places):
+            place.node = f"node {number}"
+        lab.without_room = {2}
+        soon = time.time() + 0.05
+        lab.engines.drain({"node 0": soon})
+        while len(lab.actors) < 4:
+            assert await lab.versions() == {0}, "the other engine works on"
+        assert time.time() > soon + 0.05, "not before it was to go, and an engine's start later"
+        while len(lab.engines._up()) < 2:
+            await asyncio.sleep(0.01)
+
+    lab.run(scenario())
+    assert [event["event"] for event in lab.events] == ["missing", "overdue", "recovered"]
+    assert lab.events[1]["error"] == "waited 0 s for the node of generator 0 to go, as `ray drain-node` said"
+
+
 def test_the_last_engine_works_on_until_its_node_is_gone(lab: Lab) -> None:
     async def scenario() -> None:
         for number, place in enumerate(lab.engines._places):
             place.node = f"node {number}"
-        lab.engines.drain(frozenset({"node 0", "node 1"}))
+        lab.engines.drain({"node 0": 0.0, "node 1": 0.0})
         for _ in range(3):
             assert await lab.versions() == {0}
         assert len(lab.engines._up()) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,11 +87,14 @@ def test_a_node_that_somebody_says_is_about_to_go_is_seen_while_it_still_works(t
     reservation = Reservation(Cluster(startup_seconds=60), [1], "a generator")
     up = ray.remote(num_cpus=1)(this_node).options(scheduling_strategy=reservation.strategy(0))
     node = ray.get(up.remote(), timeout=120)
-    assert draining_nodes() == frozenset()
+    assert draining_nodes() == {}
     command = [Path(sys.executable).with_name("ray"), "drain-node", "--address", three_nodes, "--node-id", node]
-    why = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "a test"]
-    subprocess.run([*command, *why], check=True, timeout=120, capture_output=True)
-    assert draining_nodes() == {node}
+    why = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "a test", "--deadline-remaining-seconds"]
+    before = time.time()
+    subprocess.run([*command, *why, "600"], check=True, timeout=120, capture_output=True)
+    draining = draining_nodes()
+    assert list(draining) == [node]
+    assert before + 599 < draining[node] < time.time() + 601, "when it is to be gone"
     assert any(one["NodeID"] == node and one["Alive"] for one in ray.nodes())
     reservation.release()
 

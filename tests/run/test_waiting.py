@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 import ray
+from ray.exceptions import OutOfMemoryError
 
 from scalelab.errors import LabError
 from scalelab.run.cluster.actors import start_ray
-from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
+from scalelab.run.cluster.waiting import LateError, LostError, answer, said, wait_for
 from scalelab.run.config import Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -59,6 +60,20 @@ def test_a_problem_inside_an_actor_arrives_in_one_line(worker: ray.actor.ActorHa
     with pytest.raises(LabError, match="died while the run waited for the dog") as caught:
         wait_for(mortal.die.remote(), 60, "the dog")
     assert "\n" not in str(caught.value)
+
+
+def test_an_actor_that_ray_ended_for_want_of_memory_is_said_with_the_figures() -> None:
+    text = (
+        "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 127.0.0.1, ID: 7b6e) "
+        "was 23.20GB used / 23.54GB limit (0.985674)\nOOM kill reason: Memory usage exceeded threshold\n"
+        "Refer to the documentation on how to address the out of memory issue: https://docs.ray.io"
+    )  # as Ray 2.60 wrote it, shortened
+    lost = said(OutOfMemoryError(text), "generator 0 to start")
+    assert isinstance(lost, LostError), "it is replaced"
+    assert str(lost) == (
+        "an actor died while the run waited for generator 0 to start: Ray ended it because memory ran out: 23.20GB "
+        "used / 23.54GB limit on its machine"
+    )
 
 
 def test_answers_are_awaited_side_by_side_each_with_its_own_end(worker: ray.actor.ActorHandle) -> None:

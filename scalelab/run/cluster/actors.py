@@ -17,9 +17,11 @@ from scalelab.errors import BrokenOffError, LabError
 from scalelab.run.cluster.heartbeats import GROUP
 from scalelab.run.config import Cluster
 
-# One thread per process: two on busy cores fall to a twentieth of the speed. vLLM reads its variables at import.
+# One thread per process: two on busy cores fall to a twentieth of the speed. vLLM reads its variables at import. One
+# heap per process: glibc gives threads heaps of their own, between which tensors of changing sizes leave ever more holes.
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -37,12 +39,15 @@ def this_node() -> str:
     return ray.get_runtime_context().get_node_id()
 
 
-def draining_nodes() -> frozenset[str]:
+def draining_nodes() -> dict[str, float]:
     """Ray nodes that are about to go, because somebody has announced it with `ray drain-node`.
 
     Ray's own trainer looks at the same place (`ray.train.v2._internal.execution.preemption`).
+
+    Returns:
+        For each node, when it is to be gone, in seconds since 1970; 0 if nobody has said when.
     """
-    return frozenset(ray._private.state.state.get_draining_nodes() or {})
+    return {node: 1e-3 * at for node, at in (ray._private.state.state.get_draining_nodes() or {}).items()}
 
 
 RAY_PROCESSES = ("gcs_server", "raylet")

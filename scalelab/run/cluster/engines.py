@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -111,7 +111,7 @@ class ClusterEngines:
         self._groups: dict[str, _Group] = {}
         self._past: Counter[str] = Counter()
         self._weights_changed = asyncio.Event()
-        self._draining: frozenset[str] = frozenset()
+        self._draining: Mapping[str, float] = {}
         self._draining_changed = asyncio.Event()
         self._epoch = 0
 
@@ -221,11 +221,12 @@ class ClusterEngines:
             place.dealt = []
         self._give_up(self._assigned.forget())
 
-    def drain(self, nodes: frozenset[str]) -> None:
+    def drain(self, nodes: Mapping[str, float]) -> None:
         """Take engines out of Ray nodes that are about to go, as long as others can have their requests.
 
         Args:
-            nodes: all such nodes; to be called again while there are some, for others may come up elsewhere.
+            nodes: all such nodes, with the time when each is to be gone (seconds since 1970, 0 if that is not known);
+                to be called again while there are some, for others may come up elsewhere.
         """
         self._draining = nodes
         self._draining_changed.set()
@@ -269,9 +270,23 @@ class ClusterEngines:
                 facts = {"evaluation": "lost"} if last else {}
                 self._faults.lost("generator", place.name, error, requeued=requeued, **facts)
             self._deal()
-            if drained:  # its devices are of this node until Ray has noticed that it is gone
-                await self._changes.until(lambda: place.node not in self._draining, f"the node of {place.name} to go")
+            if drained:
+                await self._node_gone(place)
             place.actor, place.node = self._start(place.index, place.restarts), None
+
+    async def _node_gone(self, place: EnginePlace) -> None:
+        """Wait until Ray has noticed that an engine's node is gone, for its devices are of this node until then.
+
+        If the node stays, that is said, and the wait ends: Ray starts nothing on such a node, so that the next engine
+        comes up when the node goes after all.
+        """
+        seconds = max(0.0, self._draining.get(str(place.node), 0.0) - time.time()) + self._cluster.startup_seconds
+        what = f"the node of {place.name} to go"
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changes.until(lambda: place.node not in self._draining, what)
+        except TimeoutError:
+            self._faults.overdue(place.name, LateError(f"waited {seconds:.0f} s for {what}, as `ray drain-node` said"))
 
     async def _serve_actor(self, place: EnginePlace) -> None:
         """Serve one engine actor until it is lost: first weights, then requests, completions and newer weights.

@@ -80,6 +80,11 @@ class Faults:
             )
             self._say(f"{error}; the run goes on with {left} of them until there is a device for it")
 
+    def overdue(self, name: str, error: LabError) -> None:
+        """Book that the node which a generator has left is still there, and holds its devices."""
+        self._write({"time": time.time(), "event": "overdue", "role": "generator", "name": name, "error": str(error)})
+        self._say(f"{error}; its devices cannot be used until then: end the node")
+
     def recovered(self, role: Role, name: str) -> None:
         """Book that what was lost is replaced, and how long that took; what was never lost is not booked."""
         since = self._since.pop(name, None)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from scalelab.errors import LabError
+
+
+_FULL = re.compile(r"Memory on the node \(.*?\) was (\S+ used / \S+ limit)")
+"""Sentence of Ray's about an actor that it ended because the machine's memory was nearly full."""
 
 
 class LostError(LabError):
@@ -74,7 +79,10 @@ def said(error: RayError, what: str) -> LabError:
     if isinstance(error, RayActorError) and error.actor_init_failed:  # by an error of its own, which would come again
         return LabError(f"{what} failed: {_last_line(error)}")
     # An actor, its node or an object on it is gone; Ray goes on to guess at causes, at length.
+    full = _FULL.search(str(error))
     reason = _last_line(error).partition(" Some common causes")[0]
+    if full is not None:  # after which Ray gives advice, at length
+        reason = f"Ray ended it because memory ran out: {full[1]} on its machine"
     return LostError(f"an actor died while the run waited for {what}: {reason}")
 
 

@@ -144,7 +144,7 @@ class ClusterRun:
 
     async def _leave_nodes(self) -> None:
         """Stop engines on nodes that are about to go, and take a checkpoint if the trainer is on one of them."""
-        seen: frozenset[str] = frozenset()
+        seen: dict[str, float] = {}
         while True:
             try:
                 draining = await asyncio.to_thread(draining_nodes)
@@ -153,7 +153,7 @@ class ClusterRun:
                 draining = seen
             if draining or seen:
                 self.engines.drain(draining)
-            if (draining - seen) & self.trainer.nodes and self.keeper.due:
+            if (draining.keys() - seen) & self.trainer.nodes and self.keeper.due:
                 self.progress.say("a node of the trainer is about to go: taking a checkpoint")
                 self.loop.save_soon()
             seen = draining
