@@ -17,8 +17,8 @@ from scalelab.errors import BrokenOffError, LabError
 from scalelab.run.cluster.heartbeats import GROUP
 from scalelab.run.config import Cluster
 
-# One thread per process: two on busy cores fall to a twentieth of the speed. vLLM reads its variables at import. One
-# heap per process: glibc gives threads heaps of their own, between which tensors of changing sizes leave ever more holes.
+# One thread per process: two on busy cores fall to a twentieth of the speed. One heap per process: glibc gives threads
+# heaps of their own, in which tensors of changing sizes leave ever more holes. vLLM reads its variables at import.
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "1",

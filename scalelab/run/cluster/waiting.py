@@ -11,7 +11,6 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from scalelab.errors import LabError
 
-
 _FULL = re.compile(r"Memory on the node \(.*?\) was (\S+ used / \S+ limit)")
 """Sentence of Ray's about an actor that it ended because the machine's memory was nearly full."""
 
