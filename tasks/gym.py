@@ -11,8 +11,10 @@ from functools import cached_property
 from typing import Any
 
 from tasks.errors import TaskError
+from tasks.math.verifier import MathVerifier
 from tasks.own import RewardTask
 from tasks.rewards import Reward
+from tasks.task import Verifier
 from tasks.types import Prompt
 
 # Some families draw all their problems at the start.
@@ -41,12 +43,18 @@ class ReasoningGym(RewardTask):
     partial: bool = False
     """Take the scorer's partial credit as the reward; if not, what is not right is 0."""
 
+    math: bool = False
+    """Grade by `MathVerifier` in place of the scorer: what counts is the number or formula that a sentence commits to,
+    as in `The answer is 7.`; for families whose answers are such."""
+
     size: int = 1024
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.of in _REFUSED:
             raise TaskError(f"family {self.of} of reasoning-gym cannot be graded safely: choose another")
+        if self.math and self.partial:
+            raise TaskError(f"task {self.name} has math and partial: math has no partial credit, so bind one of them")
 
     @property
     def of(self) -> str:
@@ -54,15 +62,23 @@ class ReasoningGym(RewardTask):
         return self.family or self.name
 
     def problem(self, rng: random.Random) -> tuple[str, Any]:
-        """A problem of the family; what its scorer needs is the whole entry's index."""
+        """A problem of the family; what its scorer needs is the whole entry's index, what math needs is the answer."""
         index = rng.randrange(_PROBLEMS)
         entry = self._problems[index]
+        if self.math:
+            return f"{entry['question'].strip()}\n", str(entry["answer"])
         return f"{entry['question'].strip()}\n", {"index": index, "answer": entry["answer"]}
 
     def reward(self, prompt: Prompt, answer: str) -> Reward:
         """The scorer's reward for the answer."""
         score = float(self._problems.score_answer(committed(answer), self._problems[prompt.gold["index"]]))
         return min(max(score, 0.0), 1.0) if self.partial else float(score >= 1.0)
+
+    def verifier(self) -> Verifier:
+        """The scorer in a process of its own, or the verifier of mathematics."""
+        if self.math:
+            return MathVerifier(self.workers, whole_if_unclosed=not self.thinking)
+        return super().verifier()
 
     def describe(self) -> dict[str, Any]:
         """Family, difficulty and the version of reasoning-gym."""

@@ -16,6 +16,7 @@ from tasks.finite import Finite
 from tasks.procedural import Procedural
 from tasks.rewards import Reward, RewardVerifier
 from tasks.stream import problem_key
+from tasks.task import Verifier
 from tasks.thinking import THINK_OPEN
 from tasks.types import Message, Prompt
 
@@ -40,7 +41,7 @@ class Asking:
     """Weight of each part of the reward; None gives all the same."""
 
     reward_seconds: float = 5.0
-    """Processor time of one reward; by the clock, ten times that."""
+    """Processor time of one reward; if it sleeps, ten times that."""
 
     workers: int = 2
     """Completions graded at the same time, by each verifier."""
@@ -97,7 +98,7 @@ class RewardTask(Asking, Procedural):
         text, gold = self.problem(random.Random(number))
         return self.asked(self.name, text, gold)
 
-    def verifier(self) -> RewardVerifier:
+    def verifier(self) -> Verifier:
         """A verifier that runs `reward` in worker processes, with a time limit."""
         return RewardVerifier(self)
 

@@ -45,7 +45,7 @@ class Rewarding(Protocol):
 
     @property
     def reward_seconds(self) -> float:
-        """Processor time of one reward; by the clock, ten times that."""
+        """Processor time of one reward; if it sleeps, ten times that."""
         ...
 
     @property
@@ -164,7 +164,7 @@ def verdict_of(answer: Answer, weights: Mapping[str, float] | None, pass_at: flo
             return verdict("timeout", answer.seconds, f"{what} took too long")
         case "memory":
             return verdict("memory", answer.seconds, f"{what} took too much memory")
-    return verdict("error", answer.seconds, f"the process of {what} died twice")
+    return verdict("error", answer.seconds, f"the process of {what} died twice ({answer.value})")
 
 
 def weighted(reward: Any, weights: Mapping[str, float] | None) -> tuple[float, dict[str, float]]:

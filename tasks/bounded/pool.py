@@ -26,7 +26,11 @@ START_SECONDS = 120.0
 """Time that a worker may take to start (SymPy takes seconds on an idle machine, a minute on a crowded one)."""
 
 CROWDED = 10.0
-"""Wall seconds that a second of processor time may take before a silent worker is killed from outside."""
+"""Seconds that a worker may be silent, per second of processor time, before it is killed from outside. Time in which it
+waits for its turn at a processor does not count."""
+
+STARVED = 20.0
+"""Factor by which time by the clock may exceed that, on the most crowded machine."""
 
 GRACE_SECONDS = 5.0
 """Time that a killed process may take to go, and a worker to fork its next child."""
@@ -41,7 +45,7 @@ class Answer:
 
     Attributes:
         status: `done`; `raised` an exception, with its text as the value; or why there is no answer.
-        value: what the function returned (JSON).
+        value: what the function returned (JSON); the exception's text; how the process died.
         seconds: wall time in the worker, without waiting for its turn.
     """
 
@@ -58,7 +62,7 @@ class Service:
         name: what it is, for messages (`math`, or a task's name).
         make: `module:function`; called in the worker with `payload`, it returns the function that answers requests.
         payload: bytes for that.
-        seconds: processor time of one request; by the clock, `CROWDED` times that.
+        seconds: processor time of one request; with what it sleeps, `CROWDED` times that.
         memory_mb: address space of a process, in MiB; None sets no limit.
         environment: the process's environment, of a service that is given the caller's module path too; None is a
             clean one.
@@ -77,7 +81,7 @@ class Service:
 
     @property
     def wall_seconds(self) -> float:
-        """Time by the clock within which a worker has answered, or been killed by its timer, or is killed."""
+        """Time at a processor or asleep in which a worker has answered, or been killed by its timer, or is killed."""
         return CROWDED * self.seconds + GRACE_SECONDS
 
 
@@ -110,7 +114,7 @@ class BoundedPool:
             self._queue.put((request, future))
         # Twice, because a request whose worker died is tried again; what others have queued comes first.
         turns = 2 * ((self._queue.qsize() + len(requests)) // len(self._threads) + 1)
-        patience = START_SECONDS + turns * self._service.wall_seconds
+        patience = STARVED * (START_SECONDS + turns * self._service.wall_seconds)
         try:
             return [future.result(timeout=patience) for future in futures]
         except FutureTimeoutError:
@@ -135,7 +139,10 @@ class BoundedPool:
             try:
                 worker = worker.revived() if worker else _Worker(self._service)
                 result = worker.answer(request)
-                if result.status == "died":
+                if result.status in (
+                    "died",
+                    "memory",
+                ):  # once more in a fresh process, without anything that others left
                     worker = worker.revived()
                     result = worker.answer(request)
                 future.set_result(result)
@@ -163,6 +170,50 @@ def _environment(service: Service) -> dict[str, str]:
     return {name: value for name, value in service.environment.items() if name != "PYTHONPATH"}
 
 
+class _Patience:
+    """Time that a process may still take. While it waits for its turn at a processor, none of it passes.
+
+    Args:
+        seconds: what it may take, at a processor or asleep.
+        pid: the process; None if it is not known yet.
+    """
+
+    _LOOK = 0.2
+    """Seconds between two looks at a process that is ready to run, but has had no turn for long."""
+
+    def __init__(self, seconds: float, pid: int | None) -> None:
+        self._seconds, self._start = seconds, time.monotonic()
+        self._first, self._before = pid, waited(pid)
+        self._waited = 0.0
+
+    def left(self, pid: int) -> float:
+        """Seconds that are left to a process, which may have taken the first one's place; 0 or less if none."""
+        self._waited = max(self._waited, waited(pid) - (self._before if pid == self._first else 0.0))
+        passed = time.monotonic() - self._start
+        left = self._seconds + self._waited - passed
+        # A turn that it still waits for is not in the kernel's sum.
+        left = max(left, self._LOOK) if is_ready(pid) else left
+        return min(left, STARVED * self._seconds - passed)
+
+
+def waited(pid: int | None) -> float:
+    """Seconds for which a process was ready to run and had no processor; 0.0 if the kernel does not say."""
+    if pid is None:
+        return 0.0
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):  # it has ended, or the kernel keeps no such statistics
+        return 0.0
+
+
+def is_ready(pid: int) -> bool:
+    """True if a process runs, or would if it had a processor."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"R"
+    except (OSError, IndexError):
+        return False
+
+
 class _Worker:
     """One process of `tasks.bounded.worker`, seen from the thread that started it."""
 
@@ -171,6 +222,7 @@ class _Worker:
         self._sent = 0
         self._unread = b""
         self._gone = False
+        self._child: int | None = None
         # No inherited descriptors: nothing of torch or Ray.
         self._process = subprocess.Popen(
             _command(service),
@@ -185,7 +237,7 @@ class _Worker:
             payload = base64.b64encode(service.payload).decode()
             setup = Setup(os.getpid(), service.seconds, service.memory_mb, service.make, payload, path)
             self._send(asdict(setup))
-            started = self._receive(time.monotonic() + START_SECONDS)
+            started = self._receive(_Patience(START_SECONDS, self._process.pid))
             problem = started.get("problem", "")
         except TimeoutError:
             pass
@@ -198,18 +250,18 @@ class _Worker:
     def answer(self, request: Any) -> Answer:
         """Answer one request; `died` if the child that did so did, or the whole worker."""
         self._sent += 1
-        start = time.monotonic()
+        start, patience = time.monotonic(), _Patience(self._service.wall_seconds, self._child)
         try:
             self._send({"id": self._sent, "request": request})
             reply: dict[str, Any] = {"id": 0}
             while reply.get("id", self._sent) != self._sent:  # late news of an earlier, idle child
-                reply = self._receive(start + self._service.wall_seconds)
+                reply = self._receive(patience)
         except TimeoutError:
             self._gone = True
             return Answer("timeout", seconds=time.monotonic() - start)
         except (EOFError, BrokenPipeError):
             self._gone = True
-            return Answer("died", seconds=time.monotonic() - start)
+            return Answer("died", "its supervisor ended", time.monotonic() - start)
         seconds = time.monotonic() - start
         if "value" in reply:
             return Answer("done", reply["value"], seconds)
@@ -217,7 +269,7 @@ class _Worker:
             return Answer("raised", reply["raised"], seconds)
         if "memory" in reply:
             return Answer("memory", seconds=seconds)
-        return Answer("timeout" if reply["died"] == signal.SIGPROF else "died", seconds=seconds)
+        return _death(reply["died"], seconds)
 
     def revived(self) -> _Worker:
         """This worker where it can go on, else a new one."""
@@ -238,8 +290,8 @@ class _Worker:
         while left:
             left = left[os.write(self._process.stdin.fileno(), left) :]  # type: ignore[union-attr]
 
-    def _receive(self, until: float) -> dict[str, Any]:
-        """The next line of the worker.
+    def _receive(self, patience: _Patience) -> dict[str, Any]:
+        """The next line of the worker that is no child's first.
 
         Raises:
             TimeoutError: it does not come in time.
@@ -248,12 +300,27 @@ class _Worker:
         descriptor = self._process.stdout.fileno()  # type: ignore[union-attr]
         poll = select.poll()  # select() fails beyond 1,024 open files, which a Ray worker may well have
         poll.register(descriptor, select.POLLIN)
-        while b"\n" not in self._unread:
-            if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+        while True:
+            line, ended, rest = self._unread.partition(b"\n")
+            if ended:
+                self._unread = rest
+                message: dict[str, Any] = json.loads(line)
+                if "child" not in message:
+                    return message
+                self._child = message["child"]
+                continue
+            left = patience.left(self._child or self._process.pid)
+            if left <= 0:
                 raise TimeoutError
-            chunk = os.read(descriptor, 65536)
-            if not chunk:
-                raise EOFError
-            self._unread += chunk
-        line, _, self._unread = self._unread.partition(b"\n")
-        return json.loads(line)
+            if poll.poll(left * 1000):
+                chunk = os.read(descriptor, 65536)
+                if not chunk:
+                    raise EOFError
+                self._unread += chunk
+
+
+def _death(how: int, seconds: float) -> Answer:
+    """The answer for a child that died by a signal (its number) or by itself (minus its exit code)."""
+    if how == signal.SIGPROF:
+        return Answer("timeout", seconds=seconds)
+    return Answer("died", f"signal {how}" if how > 0 else f"exit code {-how}", seconds)

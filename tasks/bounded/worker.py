@@ -8,7 +8,7 @@ one would pass.
 
 Lines of JSON on stdin and stdout. First a `Setup`, answered by `{"ready"}` or `{"problem"}`; then requests
 `{"id", "request"}`, answered by `{"id", "value"}`, `{"id", "raised"}` or `{"id", "memory"}` from a child, or `{"died"}`
-(a signal's number) from the supervisor.
+(a signal's number, or minus an exit code) from the supervisor. A child first sends `{"child"}`, its process id.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any
@@ -28,6 +29,8 @@ from typing import IO, Any
 _PR_SET_PDEATHSIG = 1
 _START_AFRESH = 75
 _LONGEST_REASON = 300
+_FORK_SECONDS = 60.0
+"""Time for which a machine that is out of memory or of process ids may refuse a new child."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,10 @@ def main() -> None:
     _send(replies, {"ready": os.getpid()})
     supervisor = os.getpid()
     while True:
-        child = os.fork()
+        child = _fork()
         if child == 0:
             _die_with_parent(supervisor)
+            _send(replies, {"child": os.getpid()})
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             if setup.memory_mb is not None:
                 resource.setrlimit(resource.RLIMIT_AS, (setup.memory_mb << 20, setup.memory_mb << 20))
@@ -76,6 +80,18 @@ def main() -> None:
             return
         if status != _START_AFRESH:
             _send(replies, {"died": -status})
+
+
+def _fork() -> int:
+    """Fork; where the machine is out of memory or of process ids, wait until it is not."""
+    until = time.monotonic() + _FORK_SECONDS
+    while True:
+        try:
+            return os.fork()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.1)
 
 
 def _function(setup: Setup) -> Callable[[Any], Any]:

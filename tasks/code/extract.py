@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-LANGUAGES = ("python", "cpp")
+LANGUAGES = ("python", "cpp", "javascript")
 """Languages of whole programs."""
 
-_MARKS = {"python": ("python", "python3", "py", "py3"), "cpp": ("cpp", "c++", "cc", "cxx", "c")}
+_MARKS = {
+    "python": ("python", "python3", "py", "py3"),
+    "cpp": ("cpp", "c++", "cc", "cxx", "c"),
+    "javascript": ("javascript", "js", "node", "nodejs", "cjs", "mjs"),
+}
 _DEFINITION = r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]+{0}\b|^{0}[ \t]*[:=]"
 _WHOLE = {
     "python": re.compile(r"\binput\s?\(|\bstdin\b|\bopen\s?\(\s?0|\bfileinput\b|\bos\.read\b"),
     "cpp": re.compile(r"\bmain\s?\("),
+    "javascript": re.compile(r"\bstdin\b|\breadFileSync\s?\(|\breadline\b"),
 }
 
 

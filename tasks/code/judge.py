@@ -59,7 +59,7 @@ def judge(
     if isinstance(tests, CallTests):
         judged: Iterable[Judgement] = _call_cases(tests, code, run, every_case)
     else:
-        job = Job("program", code) if tests.language == "python" else _built(code, build)
+        job = _job(code, tests.language, build)
         if isinstance(job, Judgement):
             return job
         judged = _stdin_cases(tests, job, run)
@@ -111,6 +111,13 @@ def _judge_value(case: CallCase, comparison: EqualityRules, written: Any) -> Jud
     except (ValueError, RecursionError) as error:
         wrong = f"unreadable ({_short(str(error))})"
     return Judgement("failed", f"wrong answer in {{case}}: {wrong}")
+
+
+def _job(code: str, language: str, build: Callable[[str], Compiled] | None) -> Job | Judgement:
+    """A job that runs a whole program, or why there is none."""
+    if language == "cpp":
+        return _built(code, build)
+    return Job("script" if language == "javascript" else "program", code)
 
 
 def _built(code: str, build: Callable[[str], Compiled] | None) -> Job | Judgement:

@@ -20,6 +20,7 @@ from tasks.code.judge import ended, report_lines
 from tasks.errors import TaskError
 from tasks.sandbox.compiling import Compiler
 from tasks.sandbox.job import Job, Limits, Result
+from tasks.sandbox.scripts import node
 from tasks.sandbox.selftest import choose_tier
 from tasks.sandbox.tiers import Tier
 from tasks.sandbox.values import decode, encode
@@ -96,16 +97,18 @@ def run_program(
     Args:
         code: source that nobody trusts.
         stdin: what it reads.
-        language: `python` or `cpp`; each C++ source is compiled once while it is remembered.
+        language: `python`, `cpp` or `javascript`; each C++ source is compiled once while it is remembered.
         seconds: time, as in `tasks.sandbox.job.Limits`; compiling has its own.
         memory_mb: address space in MiB.
 
     Raises:
-        TaskError: no sandbox holds on this machine, it failed twice, or there is no compiler.
+        TaskError: no sandbox holds on this machine, it failed twice, or there is no compiler or Node.js.
     """
-    job = Job("program", code, stdin=stdin)
-    if language != "python":
-        compiled = _compiler(language).compile(code)
+    if language not in LANGUAGES:
+        raise TaskError(f"unknown language {language!r}: use {', '.join(LANGUAGES)}")
+    job = Job("script" if language == "javascript" else "program", code, stdin=stdin)
+    if language == "cpp":
+        compiled = _compiler().compile(code)
         if compiled.problem:
             return Ran("failed", detail=f"does not compile: {compiled.problem}")
         job = Job("binary", "", stdin=stdin, binary=compiled.binary)
@@ -130,10 +133,10 @@ def _run(job: Job, limits: Limits) -> Result:
     """Run a job in this process's fork server; one that died is replaced once."""
     with _LOCK:
         try:
-            return _server().run(job, limits)
+            return _server(job.kind == "script").run(job, limits)
         except WorkerError:
             _server.cache_clear()
-            return _server().run(job, limits)
+            return _server(job.kind == "script").run(job, limits)
 
 
 @cache
@@ -142,14 +145,12 @@ def _tier() -> Tier:
 
 
 @cache
-def _compiler(language: str) -> Compiler:
-    if language not in LANGUAGES:
-        raise TaskError(f"unknown language {language!r}: use {' or '.join(LANGUAGES)}")
+def _compiler() -> Compiler:
     return Compiler(_tier())
 
 
 @cache
-def _server() -> Worker:
-    worker = Worker(_tier())
+def _server(scripts: bool) -> Worker:
+    worker = Worker(_tier(), interpreter=node if scripts else None)
     atexit.register(worker.close)
     return worker

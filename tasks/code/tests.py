@@ -149,7 +149,7 @@ def _comparison(gold: Mapping[str, Any]) -> EqualityRules:
 
 def _language(value: Any) -> str:
     if value not in LANGUAGES:
-        raise TaskError(f"unknown language {_short(value)}: use {' or '.join(LANGUAGES)}")
+        raise TaskError(f"unknown language {_short(value)}: use {', '.join(LANGUAGES)}")
     return str(value)
 
 

@@ -38,7 +38,7 @@ class MathVerifier:
 
         Args:
             workers: processes for answers that neither string nor number comparison decides.
-            deadline: seconds of processor time that one comparison may take (by the clock, ten times that).
+            deadline: seconds of processor time that one comparison may take (asleep, ten times that).
             memory_mb: address space of one process, in MiB.
             whole_if_unclosed: grade completions without `</think>` as a whole instead of failing them.
 
@@ -110,4 +110,6 @@ def _compared(compared: Answer, answer: str) -> Verdict:
     if compared.status == "done" or compared.status == "raised":  # SymPy has met something it cannot compute with
         return _decided(compared.value is True, answer, compared.seconds)
     outcome, detail = _OUTCOMES[compared.status]
+    if compared.status == "died":
+        detail = f"{detail} ({compared.value})"
     return verdict(outcome, compared.seconds, f"{detail}: {answer[:80]}")

@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from typing import NoReturn
 
-from tasks.sandbox import harness
+from tasks.sandbox import harness, scripts
 from tasks.sandbox.channel import receive, send
 from tasks.sandbox.confine import Confinement, confine
 from tasks.sandbox.job import CONFINED, Ending, Job, Limits, job_from_parts
@@ -135,12 +135,13 @@ def _be_child(jobs: int, limits: Limits, confinement: Confinement, server: int, 
     code = 1
     try:
         job = job_from_parts(receive(jobs))
-        executable = _sealed("program", job.binary) if job.kind == "binary" else None
-        confinement, executable = _keep_only(job, stdout, report, confinement, executable)
+        executable = _sealed("program", job.binary) if job.kind == "binary" else confinement.interpreter
+        source = _sealed("source", job.code.encode("utf-8", "replace")) if job.kind == "script" else None
+        confinement, executable, source = _keep_only(job, stdout, report, confinement, executable, source)
         if executable is None:
             code = _live(job, confinement, limits, server)
         else:
-            code = _become(executable, confinement, limits, server)
+            code = _become(executable, source, confinement, limits, server)
     finally:
         os._exit(code)
 
@@ -160,20 +161,21 @@ def _live(job: Job, confinement: Confinement, limits: Limits, server: int) -> in
     return 0
 
 
-def _become(executable: int, confinement: Confinement, limits: Limits, server: int) -> int:
-    """Confine, say so, and turn into a machine program; returns the exit code where that fails.
+def _become(executable: int, source: int | None, confinement: Confinement, limits: Limits, server: int) -> int:
+    """Confine, say so, and turn into a machine program, or a script's interpreter; returns the exit code if that fails.
 
     The program does not get the report pipe, so what is in it can be believed.
     """
-    for descriptor in range(_REPORT):
+    for descriptor in (*range(_REPORT), *([] if source is None else [source])):
         os.set_inheritable(descriptor, True)
+    command = ["program"] if source is None else scripts.arguments(source, limits.memory_mb)
     try:
         confine(replace(confinement, filter=confinement.native), limits, server)
     except (OSError, ValueError) as error:
         return _give_up("unconfined", error)
     os.write(_REPORT, CONFINED + b"\n")
     try:
-        os.execve(executable, ["program"], {})
+        os.execve(executable, command, {})
     except OSError as error:
         return _give_up("unstarted", error)
 
@@ -184,22 +186,20 @@ def _give_up(kind: str, error: BaseException) -> int:
 
 
 def _keep_only(
-    job: Job, stdout: int, report: int, confinement: Confinement, executable: int | None
-) -> tuple[Confinement, int | None]:
-    """Close every descriptor but 0 to 3, the rule set and the executable; returns the last two by their new numbers."""
+    job: Job, stdout: int, report: int, confinement: Confinement, executable: int | None, source: int | None
+) -> tuple[Confinement, int | None, int | None]:
+    """Close every descriptor but 0 to 3, rule set, executable and source; returns these three by their new numbers."""
     nothing, ruleset = confinement.nothing, confinement.ruleset
-    prints = job.kind in ("program", "binary")
+    prints = job.kind in ("program", "binary", "script")
     wanted = [_input_of(job, nothing), stdout if prints else nothing, nothing, report]
-    more = [descriptor for descriptor in (ruleset, executable) if descriptor is not None]
+    more = [descriptor for descriptor in (ruleset, executable, source) if descriptor is not None]
     parked = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _PARKED) for descriptor in (*wanted, *more)]
     for number, descriptor in enumerate(parked):
         os.dup2(descriptor, number, inheritable=False)
     os.closerange(len(parked), os.sysconf("SC_OPEN_MAX"))
-    number = len(wanted)
-    return (
-        replace(confinement, ruleset=None if ruleset is None else number),
-        None if executable is None else len(parked) - 1,
-    )
+    numbers = iter(range(len(wanted), len(parked)))
+    kept = [None if descriptor is None else next(numbers) for descriptor in (ruleset, executable, source)]
+    return replace(confinement, ruleset=kept[0]), kept[1], kept[2]
 
 
 def _input_of(job: Job, nothing: int) -> int:

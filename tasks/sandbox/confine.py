@@ -8,7 +8,7 @@ import os
 import resource
 from dataclasses import dataclass
 
-from tasks.sandbox import landlock, seccomp
+from tasks.sandbox import landlock, scripts, seccomp
 from tasks.sandbox.job import Limits
 from tasks.sandbox.linux import die_with_parent, drop_capabilities, forbid_new_privileges
 
@@ -32,6 +32,7 @@ class Confinement:
         nothing: descriptor of /dev/null, which a child cannot open any more.
         uid: user and group to become, or None where the process cannot change its user.
         others: tasks (processes and threads) that the kernel counts with those of a child; None if it is not known.
+        interpreter: descriptor of the executable that runs scripts; None where children run Python and binaries.
     """
 
     filter: bytes
@@ -40,6 +41,7 @@ class Confinement:
     nothing: int
     uid: int | None
     others: int | None
+    interpreter: int | None = None
 
 
 def confine(confinement: Confinement, limits: Limits, server: int) -> None:
@@ -59,7 +61,7 @@ def confine(confinement: Confinement, limits: Limits, server: int) -> None:
     die_with_parent(server)
     drop_capabilities()
     forbid_new_privileges()
-    _limit(limits, confinement.others)
+    _limit(limits, confinement.others, confinement.interpreter is not None)
     if confinement.ruleset is not None:
         landlock.restrict(confinement.ruleset)
         os.close(confinement.ruleset)
@@ -93,7 +95,7 @@ def tasks_of_others(uid: int | None, host: int) -> int | None:
     return count + _SLACK
 
 
-def _limit(limits: Limits, others: int | None) -> None:
+def _limit(limits: Limits, others: int | None, script: bool) -> None:
     memory = limits.memory_mb << 20
     # The parent owns the wall clock; processor time is the second lock, should the parent be stuck.
     seconds = math.ceil(limits.seconds) + 2
@@ -107,6 +109,12 @@ def _limit(limits: Limits, others: int | None) -> None:
         resource.RLIMIT_NOFILE: _MAX_DESCRIPTORS,
         resource.RLIMIT_STACK: min(memory // 2, _STACK_MB << 20),
     }
+    if script:
+        # Its interpreter reserves addresses that it never uses, so what counts is memory that can be written to.
+        del bounds[resource.RLIMIT_AS]
+        bounds[resource.RLIMIT_DATA] = memory + (scripts.HELPER_MB << 20)
+        bounds[resource.RLIMIT_STACK] = scripts.STACK_MB << 20
+        bounds[resource.RLIMIT_NOFILE] = scripts.DESCRIPTORS
     if others is not None:
         bounds[resource.RLIMIT_NPROC] = others + _MAX_THREADS
     for kind, bound in bounds.items():

@@ -69,8 +69,8 @@ class Job:
     """One program and the calls to make.
 
     Attributes:
-        kind: `call` functions of the program, run a whole `program`, run a `binary`, or `check` asserts against what
-            it answered; no program is loaded for that.
+        kind: `call` functions of the program, run a whole `program`, a `binary`, or a `script` (on a server with
+            another interpreter), or `check` asserts against what it answered; no program is loaded for that.
         code: the untrusted source; of a check, the asserts.
         prelude: source that runs before it in the same module (imports and helpers of a data set).
         setup: source that runs after it, and may use what it defines.
@@ -79,11 +79,11 @@ class Job:
         keep_going: `call`: report what a call raised and how it left its arguments, and make the other calls.
         answers: `check`: JSON text of what the program answered, as `tasks.sandbox.checking` reads it; empty asks
             which calls the asserts make.
-        stdin: `program`, `binary`: its standard input.
+        stdin: `program`, `binary`, `script`: its standard input.
         binary: `binary`: an executable file that needs no other.
     """
 
-    kind: Literal["call", "program", "check", "binary"]
+    kind: Literal["call", "program", "check", "binary", "script"]
     code: str
     prelude: str = ""
     setup: str = ""
@@ -115,7 +115,7 @@ class Result:
         seconds: time that counts, as in `Limits`.
         report: the bytes on its report pipe, without the first line. Untrusted, unless the prelude failed: then it
             says why.
-        stdout: the bytes on its standard output (`program` and `binary` only). Untrusted.
+        stdout: the bytes on its standard output (`program`, `binary` and `script` only). Untrusted.
     """
 
     ending: Ending

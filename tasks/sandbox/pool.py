@@ -10,6 +10,7 @@ from typing import TypeVar
 from tasks.errors import TaskError
 from tasks.sandbox.compiling import Compiler
 from tasks.sandbox.job import Job, Limits, Result
+from tasks.sandbox.scripts import node
 from tasks.sandbox.selftest import Survey, choose_tier
 from tasks.sandbox.worker import Worker, WorkerError
 
@@ -73,28 +74,31 @@ class Pool:
     def _run(self, job: Job, limits: Limits) -> Result:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return self._worker().run(job, limits)
+                return self._worker(job.kind == "script").run(job, limits)
             except WorkerError:
-                self._forget()
+                self._forget(job.kind == "script")
                 if attempt == _ATTEMPTS or self._closed:
                     raise
         raise AssertionError("unreachable")
 
-    def _worker(self) -> Worker:
-        """This thread's server."""
-        worker: Worker | None = getattr(self._own, "worker", None)
+    def _worker(self, scripts: bool) -> Worker:
+        """This thread's server, for scripts or for everything else."""
+        worker = self._servers().get(scripts)
         if worker is None:
-            worker = Worker(self.survey.tier, self._packages)
+            tier = self.survey.tier
+            worker = Worker(tier, interpreter=node) if scripts else Worker(tier, self._packages)
             with self._lock:
                 self._workers.add(worker)
                 if self._closed:
                     worker.kill()
-            self._own.worker = worker
+            self._servers()[scripts] = worker
         return worker
 
-    def _forget(self) -> None:
-        worker: Worker | None = getattr(self._own, "worker", None)
-        self._own.worker = None
+    def _servers(self) -> dict[bool, Worker]:
+        return self._own.__dict__.setdefault("workers", {})
+
+    def _forget(self, scripts: bool) -> None:
+        worker = self._servers().pop(scripts, None)
         if worker is not None:
             with self._lock:
                 self._workers.discard(worker)

@@ -122,6 +122,21 @@ NATIVE = {
     "arch_prctl": When((158, None), 0, _ALL_BITS, (_ARCH_SET_FS,)),
 }
 
+# What Node.js needs beside these: to wait for several descriptors at once, pipes between its threads, and to ask what
+# its descriptors are (FIONBIO, FIOCLEX, TCGETS). Neither processes nor sockets nor files to write.
+SCRIPT = NATIVE | {
+    "capget": When((125, 90), 0, 0, (0,)),
+    "dup3": When((292, 24), 0, 0, (0,)),
+    "epoll_create1": When((291, 20), 0, 0, (0,)),
+    "epoll_ctl": When((233, 21), 0, 0, (0,)),
+    "epoll_pwait": When((281, 22), 0, 0, (0,)),
+    "epoll_wait": When((232, None), 0, 0, (0,)),
+    "eventfd2": When((290, 19), 0, 0, (0,)),
+    "fcntl": When((72, 25), 1, _ALL_BITS, (0, 1, 2, 3, 4, 1030)),  # and F_SETFL: where to signal, it still cannot say
+    "ioctl": When((16, 29), 1, _ALL_BITS, (0x5421, 0x5451, 0x5401)),
+    "pipe2": When((293, 59), 0, 0, (0,)),
+}
+
 # What a compiler needs: processes (in no new namespaces), programs by their path, and files to write. Which files, the
 # rule set or the mounts say. No signals, no sockets, no sessions, so killing the group of processes kills all.
 COMPILER = {

@@ -48,6 +48,8 @@ class ServerConfig:
         landlock: whether children get a Landlock rule set.
         chroot: whether to leave everything but the interpreter's folder, where root may.
         packages: modules beyond the standard library that are loaded for submissions, and the folder of each.
+        interpreter: executable that runs scripts, on a server for nothing but them; else empty.
+        folders: what that reads and executes.
     """
 
     host: int
@@ -55,6 +57,8 @@ class ServerConfig:
     landlock: bool
     chroot: bool
     packages: dict[str, str]
+    interpreter: str
+    folders: list[str]
 
 
 def main() -> None:
@@ -88,10 +92,11 @@ def _prepare(config: ServerConfig) -> tuple[Confinement, dict[str, object]]:
     time.tzset()
     # Before the chroot, because afterwards there is neither this device nor a user list.
     nothing = os.open(os.devnull, os.O_RDWR)
+    interpreter = os.open(config.interpreter, os.O_RDONLY) if config.interpreter else None
     uid = unused_uid(config.uid)
     chrooted = config.chroot and _enter(sys.base_prefix)
     library = _restrict_imports(sys.base_prefix if chrooted else "")
-    ruleset = landlock.ruleset(_standard(library), [library]) if config.landlock else None
+    ruleset = _ruleset(config, library) if config.landlock else None
     gc.collect()
     gc.freeze()
     found: dict[str, object] = {
@@ -101,8 +106,16 @@ def _prepare(config: ServerConfig) -> tuple[Confinement, dict[str, object]]:
         "python": sys.version.split()[0],
         "machine": machine().name,
     }
-    filters = seccomp.filter_program(machine()), seccomp.filter_program(machine(), seccomp.NATIVE)
-    return Confinement(*filters, ruleset, nothing, uid, tasks_of_others(uid, config.host)), found
+    more = seccomp.NATIVE if interpreter is None else seccomp.SCRIPT
+    filters = seccomp.filter_program(machine()), seccomp.filter_program(machine(), more)
+    return Confinement(*filters, ruleset, nothing, uid, tasks_of_others(uid, config.host), interpreter), found
+
+
+def _ruleset(config: ServerConfig, library: str) -> int:
+    """What children may read: the standard library, or what another interpreter needs."""
+    if config.interpreter:
+        return landlock.ruleset((), (), executable=[config.interpreter, *config.folders])
+    return landlock.ruleset(_standard(library), [library])
 
 
 def _load(packages: dict[str, str]) -> None:

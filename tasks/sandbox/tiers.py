@@ -12,6 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.sandbox.scripts import Interpreter
+
 _PYTHON = (os.path.realpath(sys.executable), "-s", "-P", "-S", "-B", "-X", "utf8", "-c")
 _HERE = Path(__file__).resolve().parent
 # A checkout has `tasks.sandbox`, a wheel `scalelab.tasks.sandbox`.
@@ -43,11 +45,12 @@ class Tier:
         parts = ["bubblewrap"] * self.bubblewrap + ["landlock"] * self.landlock
         return "+".join([*parts, "seccomp", "rlimits"])
 
-    def command(self, packages: tuple[str, ...] = ()) -> list[str]:
+    def command(self, packages: tuple[str, ...] = (), interpreter: Interpreter | None = None) -> list[str]:
         """The fork server's command line, to be run with `ENVIRONMENT` and nothing else in its environment.
 
         Args:
             packages: modules beyond the standard library that submissions may import.
+            interpreter: what runs scripts, on a server for nothing but them.
 
         Raises:
             OSError: bubblewrap or a package is not installed.
@@ -57,11 +60,16 @@ class Tier:
             "host": 0 if self.bubblewrap else os.getpid(),
             "uid": 61_000 + secrets.randbelow(4_000),
             "landlock": self.landlock,
-            "chroot": not self.bubblewrap,
+            "chroot": not self.bubblewrap and interpreter is None,
             "packages": {package: str(home.parent) for package, home in homes.items()},
+            "interpreter": interpreter.path if interpreter else "",
+            "folders": interpreter.folders if interpreter else (),
         }
         server = [*_PYTHON, _start("server"), json.dumps(config), str(_SOURCES)]
-        return [*_bubblewrap(set(homes.values())), "--", *server] if self.bubblewrap else server
+        if not self.bubblewrap:
+            return server
+        own = _read_only([Path(interpreter.path), *map(Path, interpreter.folders)]) if interpreter else []
+        return [*_bubblewrap(set(homes.values())), *own, "--", *server]
 
     def compiler_command(self, config: str, folders: list[str], scratch: str) -> list[str]:
         """The command line of `tasks.sandbox.compiler`, to be run with `ENVIRONMENT` like the fork server.

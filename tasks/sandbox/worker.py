@@ -7,12 +7,14 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from tasks.errors import TaskError
 from tasks.sandbox.channel import ChannelError, receive, send
 from tasks.sandbox.job import CONFINED, Job, Limits, Result, result_from_parts
+from tasks.sandbox.scripts import Interpreter
 from tasks.sandbox.tiers import ENVIRONMENT, Tier
 
 _START_SECONDS = 30.0
@@ -33,12 +35,15 @@ class Worker:
 
     found: dict[str, Any]
 
-    def __init__(self, tier: Tier, packages: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, tier: Tier, packages: tuple[str, ...] = (), interpreter: Callable[[], Interpreter] | None = None
+    ) -> None:
         """Start a server.
 
         Args:
             tier: how it holds its children.
             packages: modules beyond the standard library that they may import.
+            interpreter: finds what runs scripts; the server then takes nothing else.
 
         Raises:
             WorkerError: the tier or a package cannot work here.
@@ -46,7 +51,7 @@ class Worker:
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
-                tier.command(packages),
+                tier.command(packages, interpreter() if interpreter else None),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._complaints,

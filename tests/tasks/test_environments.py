@@ -1,13 +1,14 @@
 """Single-turn tasksets of `verifiers` are tasks; what needs more than one answer is refused in one line.
 
-`SCALELAB_VERIFIERS` names the interpreter of an environment that has the package, which cannot be the lab's own:
-`uv venv E; uv pip install --python E verifiers==0.4.0; SCALELAB_VERIFIERS=E/bin/python pytest …`.
+The package needs an environment of its own, which `tools/install.sh` makes; `SCALELAB_VERIFIERS` names the interpreter
+of another.
 """
 
 import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,8 @@ from tasks.environments.task import VerifiersTask
 from tasks.errors import TaskError
 from tasks.task import require_task
 
-PYTHON = os.environ.get("SCALELAB_VERIFIERS", "")
+_INSTALLED = Path(__file__).parents[2] / ".venv/verifiers/bin/python"
+PYTHON = os.environ.get("SCALELAB_VERIFIERS") or (str(_INSTALLED) if _INSTALLED.exists() else "")
 pytestmark = pytest.mark.timeout(300)
 needs_verifiers = pytest.mark.skipif(not PYTHON, reason="needs SCALELAB_VERIFIERS")
 

@@ -4,6 +4,8 @@ import math
 import os
 import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 from fractions import Fraction
@@ -12,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.bounded.pool import START_SECONDS
+from tasks.bounded import pool
+from tasks.bounded.pool import BoundedPool, Service
 from tasks.errors import TaskError
 from tasks.math.extract import MAX_ANSWER, extract_answer
 from tasks.math.literal import decide, number
@@ -286,6 +289,45 @@ def test_a_killed_worker_costs_a_retry_and_two_are_an_error_not_a_failure(verifi
         murderer.join(timeout=10)
 
 
+def burn(_):
+    """A service: use so many seconds of the processor that the other processes of this test want, too; or sleep."""
+
+    def service(request):
+        if request == "sleep":
+            time.sleep(60.0)
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        until = time.process_time() + request
+        while time.process_time() < until:
+            pass
+        return "done"
+
+    return service
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_waits_for_a_processor_is_not_taken_for_a_silent_one(monkeypatch):
+    # All that it may be silent for is 0.5 s: with four busy neighbours, 0.25 s of a processor take longer.
+    monkeypatch.setattr(pool, "CROWDED", 0.0)
+    monkeypatch.setattr(pool, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(pool, "STARVED", 200.0)
+    core = min(os.sched_getaffinity(0))
+    loop = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile os.getppid() == {os.getpid()}: pass"
+    neighbours = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(4)]
+    service = Service("burning", f"{__name__}:burn", seconds=5.0, environment=dict(os.environ))
+    workers = BoundedPool(service, 1)
+    try:
+        (busy,) = workers.answer([0.25])
+        (asleep,) = workers.answer(["sleep"])
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+            neighbour.wait()
+        workers.close()
+    assert (busy.status, busy.value) == ("done", "done")
+    assert busy.seconds > 0.5
+    assert asleep.status == "timeout"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_too_much_memory_is_memory():
@@ -346,7 +388,6 @@ def test_towers_binomials_and_nests_end_by_their_deadline_and_pass_for_nothing(v
     assert {verdict.outcome for verdict in verdicts} <= {"failed", "timeout", "memory"}, [
         one.detail for one in verdicts
     ]
-    assert max(verdict.seconds for verdict in verdicts) < 10 * 1.0 + START_SECONDS
 
 
 SOUP = st.lists(
@@ -364,8 +405,7 @@ def test_no_soup_of_latex_holds_a_worker_past_its_deadline(verifier):
     @given(SOUP, st.sampled_from(["5", r"\frac{\pi}{2}", "(2,3]", "x^2+1"]))
     def one(answer, gold):
         verdict = verifier.verify([(Prompt("math/1", "math", "", gold), f"</think>{answer}")])[0]
-        assert verdict.outcome != "error"
-        assert verdict.seconds < 10 * 1.0 + START_SECONDS  # ten times the processor time it may take, and a restart
+        assert verdict.outcome != "error", verdict.detail
 
     one()
 

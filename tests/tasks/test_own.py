@@ -193,6 +193,21 @@ def test_a_family_of_reasoning_gym_is_a_task_by_its_name(family):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_family_of_numbers_is_graded_as_mathematics():
+    settings = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+    task = ReasoningGym(name="chain_sum", settings=settings, size=32, math=True)
+    require_task(task)
+    prompt = task.prompt(0)
+    answers = (f"The answer is {prompt.gold}. Add them.", prompt.gold, f"{prompt.gold}1", "The answer is five.", "")
+    assert [one.outcome for one in verdicts(task, *((prompt, answer) for answer in answers))] == [
+        *("passed", "passed", "failed", "failed", "failed")
+    ]
+    with pytest.raises(TaskError, match="bind one of them"):
+        ReasoningGym(name="chain_sum", math=True, partial=True)
+
+
+@pytest.mark.slow
 def test_an_unknown_family_and_unsafe_ones_are_refused():
     with pytest.raises(TaskError, match="did you mean countdown"):
         ReasoningGym(name="count_down").prompt(0)

@@ -448,8 +448,8 @@ class Sabotaged(Tier):
 
     patch: str = ""
 
-    def command(self, packages=()):
-        command = super().command(packages)
+    def command(self, packages=(), interpreter=None):
+        command = super().command(packages, interpreter)
         at = command.index("-c") + 1
         return [
             *command[:at],
