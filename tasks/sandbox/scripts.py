@@ -28,8 +28,8 @@ DESCRIPTORS = 64
 
 
 @dataclass(frozen=True)
-class Interpreter:
-    """An interpreter of JavaScript.
+class NodeJs:
+    """An installed Node.js.
 
     Attributes:
         path: the executable.
@@ -40,7 +40,7 @@ class Interpreter:
     folders: tuple[str, ...]
 
 
-def node() -> Interpreter:
+def node() -> NodeJs:
     """This machine's Node.js.
 
     Raises:
@@ -51,7 +51,7 @@ def node() -> Interpreter:
         raise OSError("there is no Node.js on this machine: apt-get install nodejs")
     triple = f"{platform.machine()}-linux-gnu"
     folders = (f"/usr/lib/{triple}", f"/lib/{triple}", "/lib64", "/usr/lib64", "/usr/share/nodejs")
-    return Interpreter(os.path.realpath(found), tuple(folder for folder in folders if os.path.exists(folder)))
+    return NodeJs(os.path.realpath(found), tuple(folder for folder in folders if os.path.exists(folder)))
 
 
 def arguments(source: int, memory_mb: int) -> list[str]:

@@ -112,7 +112,7 @@ def _prepare(config: ServerConfig) -> tuple[Confinement, dict[str, object]]:
 
 
 def _ruleset(config: ServerConfig, library: str) -> int:
-    """What children may read: the standard library, or what another interpreter needs."""
+    """The rule set of children: they read the standard library, or what another interpreter needs."""
     if config.interpreter:
         return landlock.ruleset((), (), executable=[config.interpreter, *config.folders])
     return landlock.ruleset(_standard(library), [library])

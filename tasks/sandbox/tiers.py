@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.sandbox.scripts import Interpreter
+from tasks.sandbox.scripts import NodeJs
 
 _PYTHON = (os.path.realpath(sys.executable), "-s", "-P", "-S", "-B", "-X", "utf8", "-c")
 _HERE = Path(__file__).resolve().parent
@@ -45,7 +45,7 @@ class Tier:
         parts = ["bubblewrap"] * self.bubblewrap + ["landlock"] * self.landlock
         return "+".join([*parts, "seccomp", "rlimits"])
 
-    def command(self, packages: tuple[str, ...] = (), interpreter: Interpreter | None = None) -> list[str]:
+    def command(self, packages: tuple[str, ...] = (), interpreter: NodeJs | None = None) -> list[str]:
         """The fork server's command line, to be run with `ENVIRONMENT` and nothing else in its environment.
 
         Args:

@@ -14,7 +14,7 @@ from typing import Any
 from tasks.errors import TaskError
 from tasks.sandbox.channel import ChannelError, receive, send
 from tasks.sandbox.job import CONFINED, Job, Limits, Result, result_from_parts
-from tasks.sandbox.scripts import Interpreter
+from tasks.sandbox.scripts import NodeJs
 from tasks.sandbox.tiers import ENVIRONMENT, Tier
 
 _START_SECONDS = 30.0
@@ -36,7 +36,7 @@ class Worker:
     found: dict[str, Any]
 
     def __init__(
-        self, tier: Tier, packages: tuple[str, ...] = (), interpreter: Callable[[], Interpreter] | None = None
+        self, tier: Tier, packages: tuple[str, ...] = (), interpreter: Callable[[], NodeJs] | None = None
     ) -> None:
         """Start a server.
 
