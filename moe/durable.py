@@ -13,7 +13,8 @@ import errno
 import os
 import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -23,13 +24,32 @@ PARTIAL = ".partial"
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
-    partial = path.with_name(path.name + PARTIAL)
+    with made_whole(path) as partial, FileIO(partial, "w") as file:
+        _write(file, content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def made_whole(path: Path, side_by_side: bool = False) -> Iterator[Path]:
+    """Give a file or a folder its name once a block has made it under a temporary one.
+
+    A block that fails leaves nothing behind: on a full disk the part would be in the way.
+
+    Args:
+        path: the name.
+        side_by_side: whether several processes may make it at the same time, each under a temporary name of its own.
+
+    Yields:
+        The temporary name.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}" if side_by_side else path.name + PARTIAL)
     try:
-        with FileIO(partial, "w") as file:
-            _write(file, content.encode() if isinstance(content, str) else content)
+        yield partial
         put_in_place(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)  # on a full disk the part would be in the way
+    except BaseException:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
         raise
 
 

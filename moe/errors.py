@@ -14,6 +14,17 @@ def printable(error: BaseException, longest: int = 300) -> str:
     return text if len(text) <= longest else text[:longest] + " …"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; the name of its class if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def kind_and_line(error: BaseException) -> str:
+    """The name of an error's class and the first line of its message."""
+    kind, line = type(error).__name__, first_line(error)
+    return line if line == kind else f"{kind}: {line}"
+
+
 def require(ok: bool, message: str) -> None:
     """Refuse a value unless a condition holds.
 

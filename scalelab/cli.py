@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from moe.errors import MoeError
 from scalelab import __version__
-from scalelab.errors import BROKEN_OFF, FAILED, INTERRUPTED, USAGE_ERROR, BrokenOffError, LabError
+from scalelab.errors import BROKEN_OFF, FAILED, INTERRUPTED, USAGE_ERROR, BrokenOffError, LabError, on_terminal
 from tasks.errors import TaskError
 
 COMMANDS: dict[str, str] = {
@@ -167,8 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _say(message: str) -> None:
     """Print a message on one line, without control characters: it may quote a name or a value from any file."""
-    line = " ".join(message.splitlines())
-    print("scalelab:", "".join(one if one.isprintable() else "�" for one in line), file=sys.stderr)
+    print("scalelab:", on_terminal(" ".join(message.splitlines())), file=sys.stderr)
 
 
 def command_parser(name: str) -> tuple[Parser, ModuleType]:

@@ -1,12 +1,25 @@
-"""JSON-lines files, one object per line; a run that was killed may leave the last line torn."""
+"""JSON as the lab writes it: plain values, and files of one object per line whose last line may be torn."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
+
+
+def plain(value: Any) -> Any:
+    """A value as strict JSON has it: NaN and infinities become None, keys text, tuples and NumPy's arrays lists."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_objects(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], bool]:

@@ -163,7 +163,7 @@ class Fits:
         )
 
     def compare(self, **options: Any) -> pandas.DataFrame:
-        """Gain of doubling each curve's compute, and whether it is worthwhile.
+        """Rank the curves of each task by A, and by B where A ties: one row per curve, best first.
 
         Args:
             **options: as `scalelab.curves.compare` takes them, such as `margin=0.01`.

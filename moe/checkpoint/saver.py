@@ -36,7 +36,7 @@ from moe.checkpoint.folder import (
     write_manifest,
 )
 from moe.durable import sync, write_whole
-from moe.errors import MoeError
+from moe.errors import MoeError, first_line, kind_and_line
 
 
 @dataclass(frozen=True)
@@ -224,10 +224,7 @@ def together(group: dist.ProcessGroup | None, what: str) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """The kind of an error and the first line of what it says."""
+    """The kind of an error, unless it is the package's own, and the first line of its message."""
     if isinstance(error, CheckpointException) and error.failures:
         error = next(iter(error.failures.values()))[0]
-    lines = str(error).strip().splitlines()
-    if isinstance(error, MoeError):
-        return lines[0]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return first_line(error) if isinstance(error, MoeError) else kind_and_line(error)

@@ -21,11 +21,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from moe.durable import put_in_place
+from moe.durable import made_whole
 from scalelab.commands.arguments import add_json, add_sets, check_out
 from scalelab.errors import LabError
 from tasks.task import Verifier
@@ -54,22 +55,16 @@ def run(args: argparse.Namespace) -> int | None:
     make = _verifier(args)
     items = _read(args.source, args.task)
     verifier = make()
-    partial = args.out.with_name(args.out.name + ".partial")
     outcomes: Counter[str] = Counter()
-    try:
-        with open(partial, "w", encoding="utf-8") as out:
-            for first in range(0, len(items), BATCH):
-                batch = items[first : first + BATCH]
-                verdicts = verifier.verify([(prompt, completion) for _, prompt, completion in batch])
-                for (identity, _, _), verdict in zip(batch, verdicts, strict=True):
-                    outcomes[verdict.outcome] += 1
-                    line: dict[str, Any] = {"id": identity, "outcome": verdict.outcome, "reward": verdict.reward}
-                    line |= {"seconds": verdict.seconds, "detail": verdict.detail}
-                    out.write(json.dumps(line | ({"parts": verdict.parts} if verdict.parts else {})) + "\n")
-        put_in_place(partial, args.out)
-    finally:
-        verifier.close()
-        partial.unlink(missing_ok=True)
+    with closing(verifier), made_whole(args.out) as partial, open(partial, "w", encoding="utf-8") as out:
+        for first in range(0, len(items), BATCH):
+            batch = items[first : first + BATCH]
+            verdicts = verifier.verify([(prompt, completion) for _, prompt, completion in batch])
+            for (identity, _, _), verdict in zip(batch, verdicts, strict=True):
+                outcomes[verdict.outcome] += 1
+                line: dict[str, Any] = {"id": identity, "outcome": verdict.outcome, "reward": verdict.reward}
+                line |= {"seconds": verdict.seconds, "detail": verdict.detail}
+                out.write(json.dumps(line | ({"parts": verdict.parts} if verdict.parts else {})) + "\n")
     _report(args, len(items), outcomes)
     return None
 

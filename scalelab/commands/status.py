@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.commands.arguments import add_json
+from scalelab.errors import on_terminal
 
 if TYPE_CHECKING:
     from scalelab.run.standing import Standing
@@ -30,16 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Look, and say what is going on."""
     from scalelab.commands.output import print_json
-    from scalelab.run.folder import finite
+    from scalelab.jsonl import plain
     from scalelab.run.standing import standing
 
     found = standing(args.run)
     if args.json:
         head = {"run": found.run, "state": found.state, "reason": found.reason, "age": found.age}
-        print_json(finite(head | _facts(found)))
+        print_json(plain(head | _facts(found)))
         return 0
     for line in _told(found):
-        print(_plain(line))
+        print(on_terminal(line))
     _print_actors(found)
     return 0
 
@@ -94,7 +95,7 @@ def _print_actors(found: Standing) -> None:
             actor.get("version", "–"),
             f"{actor.get('node', '–')}:{actor.get('pid', '–')}",
         )
-        rows.append([_plain(str(cell)) for cell in cells])
+        rows.append([on_terminal(str(cell)) for cell in cells])
     if rows:
         print()
         print_table(rows, ("actor", "doing", "for", "heard", "weights", "process"))
@@ -111,10 +112,3 @@ def _clock(moment: Any) -> str:
     if not isinstance(moment, int | float) or not 0 <= moment < 1e11:
         return "–"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
-
-
-def _plain(text: str) -> str:
-    """The text without what could write over a terminal; a file may say anything."""
-    from scalelab.run.progress import printable
-
-    return printable(text)

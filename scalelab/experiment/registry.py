@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from scalelab.errors import LabError, nearest
 from scalelab.experiment.imports import Imports
-from scalelab.experiment.syntax import Binding, Mention, parse
+from scalelab.experiment.syntax import Binding, Mention, parse, replace_inside
 from scalelab.experiment.values import lacking
 
 
@@ -128,7 +128,8 @@ class Registry:
         Raises:
             LabError: there is no such class, or it has no such parameter.
         """
-        value, origin = self._look_up(binding.value, binding.origin), binding.origin
+        origin = binding.origin
+        value = replace_inside(binding.value, Mention, lambda mention: self._look_up(mention, origin))
         if binding.owner is None:
             return Statement(None, "", binding.parameter, value, origin, binding.scope)
         cls = self._class(binding.owner, origin)
@@ -170,22 +171,15 @@ class Registry:
             self._class(name, origin)
         return self.reference(cls)
 
-    def _look_up(self, value: Any, origin: str) -> Any:
-        """A value with a `Reference` in place of each mention."""
-        if isinstance(value, Mention):
-            if value.called:
-                cls = self._class(value.name, origin)
-                return Reference(self._names[cls], value.scope, target=cls)
-            found = self._import(value.name, origin) if "." in value.name else None
-            if found is None or isinstance(found, type):
-                self._class(value.name, origin)
-                raise LabError(f"{origin}: @{value.key} needs parentheses: @{value.key}()")
-            return Reference(value.name, value.scope, called=False, target=found)
-        if isinstance(value, (tuple, list)):
-            return tuple(self._look_up(item, origin) for item in value)
-        if isinstance(value, dict):
-            return {key: self._look_up(item, origin) for key, item in value.items()}
-        return value
+    def _look_up(self, mention: Mention, origin: str) -> Reference:
+        if mention.called:
+            cls = self._class(mention.name, origin)
+            return Reference(self._names[cls], mention.scope, target=cls)
+        found = self._import(mention.name, origin) if "." in mention.name else None
+        if found is None or isinstance(found, type):
+            self._class(mention.name, origin)
+            raise LabError(f"{origin}: @{mention.key} needs parentheses: @{mention.key}()")
+        return Reference(mention.name, mention.scope, called=False, target=found)
 
     def _class(self, name: str, origin: str) -> type:
         """The class that a configuration calls so, imported if it is none of the lab's."""

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from scalelab.errors import LabError, nearest
 from scalelab.experiment.registry import DataclassField, Reference, Registry, Statement
-from scalelab.experiment.resolved import DEFAULT, Node, Resolved, Setting, holds_references, map_nodes, unscoped
-from scalelab.experiment.syntax import Macro
+from scalelab.experiment.resolved import DEFAULT, Node, Resolved, Setting, unscoped
+from scalelab.experiment.syntax import Macro, Mention, inside, replace_inside
 from scalelab.experiment.values import MismatchError, brief, conform, describe
 
 DEEPEST = 32  # objects within objects; beyond it, one holds itself
@@ -77,7 +77,7 @@ class _Walk:
     def check_scopes(self) -> None:
         """Refuse a scope that names neither a field nor what a reference introduced: it is misspelt."""
         known = {name for cls in self._registry.classes.values() for name in self._registry.parameters(cls)}
-        known |= {part for s in self._statements for scope in _scopes_in(s.value) for part in scope.split("/")}
+        known |= {part for s in self._statements for one in inside(s.value, Reference) for part in one.scope.split("/")}
         for statement in self._statements:
             for part in statement.scope.split("/") if statement.cls and statement.scope else ():
                 if part not in known and re.sub(r"_\d+$", "", part) not in known:
@@ -188,26 +188,19 @@ class _Walk:
         return f"this experiment has no {statement.name}{scope}"
 
 
-def _scopes_in(value: Any) -> list[str]:
-    if isinstance(value, Reference):
-        return [value.scope]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
-    return [scope for item in items for scope in _scopes_in(item)]
-
-
 def _build(registry: Registry, resolved: Resolved, node: Node) -> Any:
     """Check every value of an object against its field, objects within it first, and make the object."""
     values = {}
     for name, setting in node.settings.items():
-        built = map_nodes(setting.value, lambda inner: _build(registry, resolved, inner))
-        built = map_nodes(built, lambda function: function.target, Reference)
+        built = replace_inside(setting.value, Node, lambda inner: _build(registry, resolved, inner))
+        built = replace_inside(built, Reference, lambda function: function.target)
         try:
             values[name] = conform(built, registry.parameters(node.cls)[name].hint, unscoped(setting.value))
         except MismatchError as mismatch:
             hint = registry.parameters(node.cls)[name].hint
             there = f"; there are {', '.join(fitting)}" if (fitting := registry.following(hint)) else ""
             raise LabError(f"{setting.origin}: {node.name}.{name} {mismatch}{there}") from None
-        if not holds_references(setting.value):
+        if not inside(setting.value, (Node, Mention)):
             node.settings[name] = Setting(values[name], setting.origin)
     try:
         return node.cls(**values)

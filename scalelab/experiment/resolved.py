@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from scalelab.errors import LabError
 from scalelab.experiment.registry import Statement
-from scalelab.experiment.syntax import Mention
+from scalelab.experiment.syntax import Mention, replace_inside
 from scalelab.experiment.values import shown
 
 DEFAULT = "default"
@@ -80,7 +80,7 @@ class Resolved:
     @property
     def bindings(self) -> dict[str, Any]:
         """Every value by its key, such as `OptimizerConfig.lr`; an object is the text of its reference."""
-        return {key: map_nodes(setting.value, self._name) for key, _, setting in self.settings()}
+        return {key: replace_inside(setting.value, Node, self._name) for key, _, setting in self.settings()}
 
     @property
     def origins(self) -> dict[str, str]:
@@ -99,7 +99,7 @@ class Resolved:
 
     def text(self, value: Any) -> str:
         """A setting's value as gin writes it."""
-        return shown(map_nodes(value, lambda node: self.references[node.path]))
+        return shown(replace_inside(value, Node, lambda node: self.references[node.path]))
 
     def config_gin(self, origins: bool = False) -> str:
         """The complete configuration as gin text, which resolves to an equal run.
@@ -133,36 +133,19 @@ class Resolved:
         for path in dict.fromkeys((*mine, *theirs)):
             a, b = mine.get(path), theirs.get(path)
             within = any(path.startswith((f"{above.path}.", f"{above.path}[")) for above in found)
-            if within or (a and b and map_nodes(a.value, _class) == map_nodes(b.value, _class)):
+            if within or (a and b and _classes_in(a.value) == _classes_in(b.value)):
                 continue
             found.append(SettingDifference(path, *_side(a), *_side(b)))
         return found
 
 
-def map_nodes(value: Any, change: Callable[[Any], Any], kind: type = Node) -> Any:
-    """The value with every `Node` (or object of another kind) in it, inside tuples and dicts too, replaced."""
-    if isinstance(value, kind):
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(map_nodes(item, change, kind) for item in value)
-    if isinstance(value, dict):
-        return {key: map_nodes(item, change, kind) for key, item in value.items()}
-    return value
-
-
-def holds_references(value: Any) -> bool:
-    """True if the value contains an object, or a function by its name."""
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
-    return isinstance(value, Node | Mention) or any(map(holds_references, items))
-
-
 def unscoped(value: Any) -> Any:
     """The value with the plain name of its class in place of every object."""
-    return map_nodes(value, lambda node: Mention(node.name))
+    return replace_inside(value, Node, lambda node: Mention(node.name))
 
 
-def _class(node: Node) -> Any:
-    return node.cls
+def _classes_in(value: Any) -> Any:
+    return replace_inside(value, Node, lambda node: node.cls)
 
 
 def _side(setting: Setting | None) -> tuple[str | None, str | None]:
@@ -171,7 +154,7 @@ def _side(setting: Setting | None) -> tuple[str | None, str | None]:
 
 def _inline(value: Any) -> str:
     """A value on one line, small objects with what they hold."""
-    return shown(map_nodes(value, _call))
+    return shown(replace_inside(value, Node, _call))
 
 
 def _call(node: Node) -> Mention:

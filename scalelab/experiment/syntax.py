@@ -45,6 +45,9 @@ class Macro:
 
     name: str
 
+    def __str__(self) -> str:
+        return f"%{self.name}"
+
 
 @dataclass(frozen=True)
 class Binding:
@@ -77,7 +80,7 @@ def parse(text: str, origin: Callable[[int], str]) -> list[Binding]:
                 owner, parameter = (found.selector, found.arg_name) if found.arg_name else (None, found.selector)
                 if _depth(found.value) > DEEPEST_VALUE:
                     raise LabError(f"{where}: brackets within brackets, more than {DEEPEST_VALUE} deep")
-                bindings.append(Binding(found.scope, owner, parameter, found.value, where))
+                bindings.append(Binding(found.scope, owner, parameter, _tuples_for_lists(found.value), where))
             elif not isinstance(found, config_parser.BlockDeclaration):
                 raise LabError(
                     f"{where}: fragments bind values and nothing else; compose and import in the experiment's "
@@ -131,15 +134,32 @@ def settings_in(text: str, name: str) -> dict[str, Any]:
         name: what messages call it.
     """
     bindings = [binding for binding in parse(text, lambda line: f"{name}:{line}") if binding.owner]
-    return {"/".join(filter(None, (one.scope, f"{one.owner}.{one.parameter}"))): _plain(one.value) for one in bindings}
+    keys = ["/".join(filter(None, (one.scope, f"{one.owner}.{one.parameter}"))) for one in bindings]
+    return {key: replace_inside(one.value, (Mention, Macro), str) for key, one in zip(keys, bindings, strict=True)}
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
-        return tuple(_plain(item) for item in value)
+def replace_inside(value: Any, kind: type | tuple[type, ...], change: Callable[[Any], Any]) -> Any:
+    """A copy of a value with every object of a kind in it, inside tuples and dicts too, replaced."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(replace_inside(item, kind, change) for item in value)
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return f"%{value.name}" if isinstance(value, Macro) else str(value) if isinstance(value, Mention) else value
+        return {key: replace_inside(item, kind, change) for key, item in value.items()}
+    return value
+
+
+def inside(value: Any, kind: type | tuple[type, ...]) -> list[Any]:
+    """The objects of a kind in a value, inside tuples and dicts too."""
+    found: list[Any] = []
+    replace_inside(value, kind, found.append)
+    return found
+
+
+def _tuples_for_lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tuples_for_lists(item) for key, item in value.items()}
+    return tuple(map(_tuples_for_lists, value)) if isinstance(value, (tuple, list)) else value
 
 
 def _depth(value: Any) -> int:

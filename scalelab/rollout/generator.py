@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from moe.errors import first_line, kind_and_line
 from moe.weights.hf_folder import read_config
 from moe.weights.segments import Segment
 from scalelab.errors import LabError
@@ -243,7 +244,8 @@ class Generator:
         if self._closing:
             raise LabError(_CLOSED)
         if self._failure is not None:
-            raise LabError(f"the generator failed: {_one_line(self._failure)}") from self._failure
+            reason = first_line if isinstance(self._failure, LabError) else kind_and_line
+            raise LabError(f"the generator failed: {reason(self._failure)}") from self._failure
 
     def _check(self, request: Request) -> None:
         length = len(request.prompt_ids) + request.max_tokens
@@ -342,10 +344,3 @@ def complete(request: Request, output: Output, phrases: Phrases) -> Completion:
         interrupted=bool(forced_T.any()),
         routed_TLK=output.routed_TLK,
     )
-
-
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    if isinstance(error, LabError):
-        return lines[0]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from moe.checkpoint.folder import check, finished_checkpoints, read_state
-from moe.errors import MoeError
+from moe.errors import MoeError, first_line
 from scalelab.errors import LabError
-from scalelab.run.folder import check_config, read_lines, read_run_manifest
-from scalelab.run.recovery import CHECKPOINTS, lost_rollouts
+from scalelab.run.folder import CHECKPOINTS, ROLLOUTS, check_config, read_lines, read_run_manifest
+from scalelab.run.recovery import lost_rollouts
 from scalelab.run.retention import Retention
 
 Line = dict[str, Any]
@@ -214,7 +214,7 @@ def _completions(path: Path, evals: list[Line], kept: Retention, contents: bool,
     for line in evals:
         by_step[line["step"]].append(line)
     for step in sorted(kept.kept(by_step)):
-        file = path / "rollouts" / f"step_{step:06d}.parquet"
+        file = path / ROLLOUTS / f"step_{step:06d}.parquet"
         if not file.exists():
             yield f"evaluation {step} has no completions: {file.name} is missing"
             continue
@@ -222,7 +222,7 @@ def _completions(path: Path, evals: list[Line], kept: Retention, contents: bool,
         try:
             rows = parquet.read_table(file, columns=columns).to_pylist()
         except Exception as error:  # pyarrow has kinds of its own for every damage
-            yield f"rollouts/{file.name} cannot be read: {str(error).splitlines()[0]}"
+            yield f"rollouts/{file.name} cannot be read: {first_line(error)}"
             continue
         for line in by_step[step] if contents else ():
             problem = _disagreement(line, [row for row in rows if row["task"] == line.get("task")])

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moe.checkpoint.folder import MANIFEST, finished_checkpoints, read_manifest
-from moe.errors import MoeError
+from moe.errors import MoeError, first_line
 from moe.weights.hf_folder import read_config
 from scalelab.errors import LabError
 from scalelab.run.config import Run
+from scalelab.run.folder import CHECKPOINTS, TOKENIZER
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -42,7 +43,7 @@ class CheckpointModel:
         """
         from scalelab.rollout.tokenizer import load_tokenizer
 
-        beside = self.path.parent / "tokenizer"
+        beside = self.path.parent / TOKENIZER
         if self.run is not None and not beside.is_dir():
             from scalelab.run.base_model import base_tokenizer
 
@@ -51,7 +52,7 @@ class CheckpointModel:
         try:
             return load_tokenizer(folder)
         except (OSError, ValueError, TypeError) as error:
-            message = f"{folder} has no readable tokenizer ({_line(error)}): put its tokenizer.json there"
+            message = f"{folder} has no readable tokenizer ({first_line(error)}): put its tokenizer.json there"
             raise LabError(message) from error
 
     def hf_folder(self, scratch: Path) -> Path:
@@ -113,7 +114,7 @@ def find_model(path: Path, run: Run | None = None) -> CheckpointModel:
             raise LabError(f"{path} is a checkpoint of a run: export it first (scalelab export)")
         return CheckpointModel(path, read_manifest(path).model, run)
     if (path / "config.gin").is_file():
-        steps = finished_checkpoints(path / "checkpoints")
+        steps = finished_checkpoints(path / CHECKPOINTS)
         hint = f"name one of its checkpoints, such as {steps[-1]}" if steps else "and it has no checkpoint yet"
         raise LabError(f"{path} is a run: {hint}")
     if not (path / "config.json").is_file() or not any(path.glob("*.safetensors")):
@@ -134,8 +135,3 @@ def _export(path: Path, folder: Path, answers: Any) -> None:
     except MoeError as error:
         answers.put(str(error))
         raise SystemExit(1) from error
-
-
-def _line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

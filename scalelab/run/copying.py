@@ -17,16 +17,12 @@ from moe.checkpoint.folder import (
     read_state,
     restore_replaced,
 )
-from moe.durable import PARTIAL, put_in_place, write_whole
+from moe.durable import made_whole, write_whole
 from moe.errors import MoeError, printable
-from scalelab.run.folder import CONFIG, MANIFEST, check_config
-from scalelab.run.recovery import CHECKPOINTS
-from scalelab.run.retention import ROLLOUTS
+from scalelab.run.folder import CHECKPOINTS, CONFIG, MANIFEST, ROLLOUTS, TOKENIZER, check_config
 from scalelab.run.rollouts import prune_rollouts
 
 _KEPT = CheckpointPolicy(keep_last=1)
-TOKENIZER = "tokenizer"
-"""Folder beside the checkpoints, where an export looks for it."""
 
 
 def copy_newest(run: Path, root: Path) -> Path | None:
@@ -121,9 +117,8 @@ def _copy_lines(run: Path, target: Path) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    partial = target.with_name(target.name + PARTIAL)
-    shutil.copyfile(source, partial)
-    put_in_place(partial, target)
+    with made_whole(target) as partial:
+        shutil.copyfile(source, partial)
 
 
 class Copier:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moe.durable import put_in_place
+from moe.durable import made_whole
 from scalelab.errors import LabError, nearest
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.config import GeneratorConfig
@@ -250,11 +250,6 @@ def _scores(graded: Sequence[Rollout], names: Sequence[str]) -> list[TaskScores]
 
 
 def _write(out: Path, graded: Sequence[Rollout]) -> None:
-    partial = out.with_name(out.name + ".partial")
-    try:
-        with open(partial, "w", encoding="utf-8") as file:
-            for one in graded:
-                file.write(json.dumps(writable(rollout_row(one)), ensure_ascii=False) + "\n")
-        put_in_place(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with made_whole(out) as partial, open(partial, "w", encoding="utf-8") as file:
+        for one in graded:
+            file.write(json.dumps(writable(rollout_row(one)), ensure_ascii=False) + "\n")

@@ -14,10 +14,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moe.durable import PARTIAL, append, put_in_place, sync, write_whole
+from moe.durable import append, made_whole, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
-from scalelab.jsonl import read_objects
+from scalelab.jsonl import plain, read_objects
 from scalelab.run.status_file import StatusFile
 from scalelab.run.trackers import Trackers
 
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MANIFEST, CONFIG = "manifest.json", "config.gin"
+MANIFEST, CONFIG, CHECKPOINTS, ROLLOUTS = "manifest.json", "config.gin", "checkpoints", "rollouts"
+"""Names in a run's folder."""
+
+TOKENIZER = "tokenizer"
+"""Folder beside the checkpoints, where an export looks for it."""
+
 CONFIG_SHA256 = "config_sha256"
 """Key of the SHA-256 of `config.gin`, in the manifest and in a checkpoint's state."""
 
@@ -118,7 +123,7 @@ class Lines:
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record; it is on disk when this returns. NaN and infinities are written as null."""
-        append(self._file, json.dumps(finite(record), ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        append(self._file, json.dumps(plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
     def remove(self, undone: Callable[[dict[str, Any]], bool], into: Lines) -> list[dict[str, Any]]:
         """Move the undone records to another file.
@@ -144,19 +149,6 @@ class Lines:
         self._file.close()
 
 
-def finite(value: Any) -> Any:
-    """The value as strict JSON has it: NaN and infinities are None, keys are text, NumPy's numbers plain ones."""
-    if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    if hasattr(value, "item") and not isinstance(value, str):
-        value = value.item()
-    if isinstance(value, float) and value - value != 0:
-        return None
-    return value
-
-
 class RunFolder:
     """The folder of one run: `config.gin`, `manifest.json`, `evals.jsonl`, `metrics.jsonl` and the other files.
 
@@ -165,7 +157,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        for part in ("rollouts", "checkpoints"):
+        for part in (ROLLOUTS, CHECKPOINTS):
             (path / part).mkdir(parents=True, exist_ok=True)
         self.evals = Lines(path / "evals.jsonl")
         self.metrics = Lines(path / "metrics.jsonl")
@@ -182,7 +174,7 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints; absolute, for actors are elsewhere."""
-        return self.path.absolute() / "checkpoints"
+        return self.path.absolute() / CHECKPOINTS
 
     @property
     def sft(self) -> Path:
@@ -253,7 +245,7 @@ class RunFolder:
         gone = self.metrics.remove(lambda record: record["step"] > step, self.undone)
         self.alarms.remove(lambda record: record["step"] > step, self.undone)
         self.evals.remove(lambda record: record["step"] > step or whole[record["step"]] < len(tasks), self.undone)
-        for path in (self.path / "rollouts").glob("train_*.parquet"):
+        for path in (self.path / ROLLOUTS).glob("train_*.parquet"):
             if int(path.stem.removeprefix("train_")) > step:
                 path.unlink()
         self._show(lambda board: board.go_back(step))
@@ -284,18 +276,16 @@ class RunFolder:
     def describe(self, **facts: Any) -> None:
         """Add facts to the manifest and write it."""
         self.manifest.update(facts)
-        write_whole(self.path / MANIFEST, json.dumps(finite(self.manifest), indent=2) + "\n")
+        write_whole(self.path / MANIFEST, json.dumps(plain(self.manifest), indent=2) + "\n")
 
     def keep_rollouts(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
         """Write sampled rollouts to `rollouts/NAME.parquet`."""
         import pyarrow
         import pyarrow.parquet
 
-        target = self.path / "rollouts" / f"{name}.parquet"
-        partial = target.with_name(target.name + PARTIAL)
         rows = list(rows)
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), partial)
-        put_in_place(partial, target)
+        with made_whole(self.path / ROLLOUTS / f"{name}.parquet") as partial:
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), partial)
         if self._trackers and (evaluation := re.fullmatch(r"step_(\d+)", name)):
             self._trackers.completions(int(evaluation[1]), rows)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
-from moe.durable import put_in_place
+from moe.durable import made_whole
 from scalelab.errors import LabError
 
 PREFIX = "package:"
@@ -40,16 +38,13 @@ def packaged_model(package: str, cache: Path) -> Path:
     from scalelab.rollout.tokenizer import save_tokenizer
 
     cache.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
-        convert_gguf(file, partial)
-        save_tokenizer(gguf_tokenizer(read_metadata(file)), partial)
-        put_in_place(partial, folder)
+        with made_whole(folder, side_by_side=True) as partial:
+            convert_gguf(file, partial)
+            save_tokenizer(gguf_tokenizer(read_metadata(file)), partial)
     except OSError:
         if not folder.exists():  # else a run beside this one has made the same folder meanwhile
             raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 

@@ -17,6 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from scalelab.errors import on_terminal
+
 BLOCKS = "▁▂▃▄▅▆▇█"
 REDRAW_SECONDS = 0.5
 LINE_SECONDS, LONGEST_LINE_SECONDS = 15.0, 300.0
@@ -130,7 +132,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
-        self._screen.say(printable(line))
+        self._screen.say(on_terminal(line))
 
     @contextmanager
     def work(self, name: str, total: int, unit: str) -> Iterator[Advance]:
@@ -152,7 +154,7 @@ class Progress:
             left = (now - began) / done * (total - done) if done else None
             parts = [note, "" if left is None else f"{duration(left)} left"]
             if self._due(now):
-                self._screen.show([_Bar(name, done, total, unit, printable(_join(parts)))], [])
+                self._screen.show([_Bar(name, done, total, unit, on_terminal(_join(parts)))], [])
 
         yield advance
         self._screen.clear()
@@ -215,7 +217,7 @@ class PassRates:
     def lines(self) -> list[tuple[str, str, str]]:
         """Task, sparkline of its pass rates, and the last of them with its standard error."""
         return [
-            (printable(task), sparkline([rate for rate, _ in seen]), f"{seen[-1][0]:.3f} ± {seen[-1][1]:.3f}")
+            (on_terminal(task), sparkline([rate for rate, _ in seen]), f"{seen[-1][0]:.3f} ± {seen[-1][1]:.3f}")
             for task, seen in self._by_task.items()
         ]
 
@@ -240,11 +242,6 @@ def duration(seconds: float) -> str:
     if hours < 24:
         return f"{hours}:{minutes:02d}:{rest:02d}"
     return f"{hours // 24} d {hours % 24} h"
-
-
-def printable(text: str) -> str:
-    """The text without control characters, which a name from a file could use to write over the terminal."""
-    return "".join(one if one.isprintable() else "�" for one in text)
 
 
 def _join(parts: Sequence[str]) -> str:

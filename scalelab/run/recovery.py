@@ -13,9 +13,8 @@ from typing import Any
 from moe.checkpoint.folder import check, digest, finished_checkpoints, read_state, restore_replaced, set_aside
 from moe.errors import MoeError
 from scalelab.errors import LabError
-from scalelab.run.folder import check_config
+from scalelab.run.folder import CHECKPOINTS, check_config
 
-CHECKPOINTS = "checkpoints"
 _ROLLOUTS = re.compile(r"rollouts_([0-9a-f]{64})\.npz")
 
 

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from moe.checkpoint.folder import finished_checkpoints, read_state
+from moe.durable import write_whole
 from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
-from scalelab.run.folder import write_whole
+from scalelab.run.recovery import lost_rollouts
 
 
 def write_rollouts(folder: Path, rollouts: Sequence[Rollout]) -> str:
@@ -53,13 +54,9 @@ def read_rollouts(folder: Path, name: str) -> list[Rollout]:
     Raises:
         LabError: the file is missing, or its content is not what its name says.
     """
-    try:
-        content = (folder / name).read_bytes()
-    except FileNotFoundError:
-        raise LabError(f"{folder / name} is missing: its groups have to be generated again") from None
-    if f"rollouts_{hashlib.sha256(content).hexdigest()}.npz" != name:
-        raise LabError(f"{folder / name} is damaged: its groups have to be generated again")
-    with np.load(io.BytesIO(content)) as arrays:
+    if problem := lost_rollouts(folder, {"rollouts": name}):
+        raise LabError(problem)
+    with np.load(folder / name) as arrays:
         columns = json.loads(arrays["plain"].tobytes())
         columns["spans"] = [tuple(map(tuple, spans)) for spans in columns["spans"]]
         for field_name in (one.name for one in fields(Rollout) if one.name in arrays):

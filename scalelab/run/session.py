@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import LabError
 from scalelab.run.config import Run
 from scalelab.run.copying import second_copy, take_back
-from scalelab.run.folder import RunFolder, check_config, free_folder, read_run_manifest
+from scalelab.run.folder import TOKENIZER, RunFolder, check_config, free_folder, read_run_manifest
 from scalelab.run.native_output import RAY_LOG, native_stderr_to
 from scalelab.run.progress import Progress
 from scalelab.run.recovery import Return, choose
@@ -226,7 +226,7 @@ def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
 
     tokenizer = load_tokenizer(base)
     check_prompts(run, tokenizer)
-    save_tokenizer(tokenizer, folder.checkpoints / "tokenizer", base)
+    save_tokenizer(tokenizer, folder.checkpoints / TOKENIZER, base)
     return tokenizer
 
 

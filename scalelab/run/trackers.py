@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, get_args
 
 from moe.durable import write_whole
+from moe.errors import first_line
 from scalelab.curves import Curve, FitError, analyse, curve, extend_or_stop
 from scalelab.errors import LabError
 from scalelab.jsonl import read_objects
@@ -112,7 +113,7 @@ class Trackers:
                 with redirect_stdout(sys.stderr):  # standard output belongs to the command
                     opened[name] = ADAPTERS[name](opening)
             except Exception as error:  # whatever a tracker's package raises
-                raise LabError(f"Run.trackers: {name} does not start: {_first_line(error)}") from error
+                raise LabError(f"Run.trackers: {name} does not start: {first_line(error)}") from error
             if opening.identity is not None:
                 identities[name] = opening.identity
         write_whole(folder / IDENTITIES, json.dumps(identities, indent=2) + "\n")
@@ -178,7 +179,7 @@ class Trackers:
                     getattr(tracker, method)(*arguments)
             except Exception as error:  # whatever a tracker's package raises
                 del self._trackers[name]
-                self._say(f"{name} failed and is left out from here on; {COMPLETE}: {_first_line(error)}")
+                self._say(f"{name} failed and is left out from here on; {COMPLETE}: {first_line(error)}")
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -289,7 +290,3 @@ def _read_identities(folder: Path) -> dict[str, str]:
 def _cut(value: Any) -> Any:
     long = isinstance(value, str) and len(value) > LONGEST_TEXT
     return f"{value[:LONGEST_TEXT]}… ({len(value)} characters)" if long else value
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).partition("\n")[0]

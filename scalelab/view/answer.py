@@ -52,7 +52,8 @@ def _lead(one: Mapping[str, Any]) -> str:
     """The leader of a ranking, and its probability against the strongest rival."""
     leader, *others = one["entries"]
     beats = {run: chance for run, chance in leader["beats"].items() if chance is not None}
-    start = f"{leader['run']} leads {len(others) + 1} recipes with A = {value(leader['A'], leader['A_interval'])}"
+    A = with_interval(leader["A"], leader["A_interval"])
+    start = f"{leader['run']} leads {len(others) + 1} recipes with A = {A}"
     if not beats:
         return f"{start}."
     rival = min(beats, key=lambda run: beats[run])
@@ -70,7 +71,7 @@ def _lead(one: Mapping[str, Any]) -> str:
 
 
 def _alone(fit: Mapping[str, Any]) -> str:
-    A = value(fit["parameters"]["A"], fit["intervals"].get("A"))
+    A = with_interval(fit["parameters"]["A"], fit["intervals"].get("A"))
     return f"{fit['run']} heads for A = {A} after {quantity(fit['window'][1], fit['unit'])}."
 
 
@@ -88,11 +89,6 @@ def _outlook(fit: Mapping[str, Any], name: bool) -> str:
 def percent(chance: float) -> str:
     """A probability in whole percent; certainty is said as a bound, since it is a share of finitely many draws."""
     return "more than 99%" if chance > 0.99 else "less than 1%" if chance < 0.01 else f"{chance:.0%}"
-
-
-def value(number: float, interval: Sequence[float | None] | None) -> str:
-    """A number with its interval, as the report's tables have it."""
-    return with_interval(number, interval)
 
 
 def quantity(amount: float, unit: str) -> str:

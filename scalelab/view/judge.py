@@ -27,6 +27,7 @@ from scalelab.curves import (
 from scalelab.curves.compare import Comparison, Entry, entry_summary
 from scalelab.curves.efficiency import efficiency
 from scalelab.errors import LabError
+from scalelab.jsonl import plain
 from scalelab.view.cache import Kept, key_of
 
 DRAWS = 400
@@ -185,16 +186,3 @@ def _draws(found: Analysis) -> dict[str, list[float]]:
     record["noise"] = draws.noise_M[chosen_M] * rng.standard_normal(len(chosen_M))
     record["spread"] = draws.spread_M[chosen_M] * rng.standard_normal(len(chosen_M))
     return {name: [float(f"{value:.5g}") for value in values] for name, values in record.items()}
-
-
-def plain(value: Any) -> Any:
-    """A value as strict JSON has it: lists for tuples and arrays, None for what is not finite."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, np.generic | np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value

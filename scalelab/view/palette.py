@@ -8,7 +8,6 @@ follow. Each run also has a symbol and a dash, so that colour is never the only 
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Sequence
 from typing import Any
 
 HUES = ("#0072b2", "#d55e00", "#009e73", "#c2649a", "#6826ed", "#682808", "#4d4d4d", "#5a165a")
@@ -46,12 +45,6 @@ def codes(count: int) -> list[dict[str, Any]]:
         }
         for index in range(count)
     ]
-
-
-def colors(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each distinct name, in order of appearance."""
-    distinct = list(dict.fromkeys(names))
-    return {name: code["color"] for name, code in zip(distinct, codes(len(distinct)))}
 
 
 def _shade(color: str, turn: int) -> str:

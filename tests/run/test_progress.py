@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalelab.run.progress import BLOCKS, Pace, Progress, Status, duration, printable, sparkline
+from scalelab.errors import on_terminal
+from scalelab.run.progress import BLOCKS, Pace, Progress, Status, duration, sparkline
 
 
 def status(step: int, compute: float = 0.0, **changes: Any) -> Status:
@@ -155,4 +156,4 @@ def test_work_before_the_first_step_says_how_far_it_is() -> None:
 
 
 def test_printable_text_is_left_as_it_is() -> None:
-    assert printable("π ± 0.1 – 𝔸 [x]") == "π ± 0.1 – 𝔸 [x]"
+    assert on_terminal("π ± 0.1 – 𝔸 [x]") == "π ± 0.1 – 𝔸 [x]"

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from scalelab.view.palette import MARKERS, SYMBOLS, codes, colors
+from scalelab.view.palette import MARKERS, SYMBOLS, codes
 
 # Linear RGB as people without one kind of cone see it (Machado, Oliveira and Fernandes 2009, severity 1).
 SEEN = {
@@ -30,8 +30,6 @@ def lab(color: str, seen: np.ndarray) -> np.ndarray:
 
 def test_no_colour_comes_twice() -> None:
     assert len({code["color"] for code in codes(56)}) == 56
-    names = ["a", "b", "a", "c"]
-    assert list(colors(names)) == ["a", "b", "c"]
 
 
 def test_without_any_colour_no_two_of_32_are_alike() -> None:
