@@ -1,4 +1,4 @@
-"""The one exception the trainer means a user to see."""
+"""The trainer's error for users, and error messages in one line."""
 
 from __future__ import annotations
 

@@ -211,10 +211,10 @@ class StackedExperts(MegatronModule):
     def _parameter(self, *shape: int, cut: int, stride: int = 1) -> torch.nn.Parameter:
         device = parameter_device(self.config)
         weight = torch.nn.Parameter(torch.empty(shape, dtype=self.config.params_dtype, device=device))
-        # said without expert-tensor parallelism, too: tensor-parallel ranks then hold other experts or, in the
+        # marked without expert-tensor parallelism, too: tensor-parallel ranks then hold other experts or, in the
         # optimiser, other parts of the same, and all of them belong to the gradient's norm
         set_tensor_model_parallel_attributes(weight, True, cut, stride)
-        # reduced over the ranks that hold the same experts, not over all data-parallel ranks; said at
+        # reduced over the ranks that hold the same experts, not over all data-parallel ranks; marked at
         # EP=1, too, so that the optimiser keeps the same two parts whatever the layout
         weight.allreduce = False
         return weight

@@ -212,7 +212,7 @@ def _megatron_config(config: OptimizerConfig, dtype: torch.dtype) -> MegatronOpt
         optimizer_offload_fraction=1.0,
         overlap_cpu_optimizer_d2h_h2d=config.offload,
     )
-    if config.offload:  # it shares this path; said here, since the constructor asks for Transformer Engine's version
+    if config.offload:  # it shares this path; set here, since the constructor asks for Transformer Engine's version
         made.use_precision_aware_optimizer = made.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = True
         made.store_param_remainders = False
     return made

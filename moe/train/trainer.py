@@ -228,7 +228,7 @@ class Trainer:
                 if first:
                     save_folder(folder, self.hf_config, weights, shapes(self.hf_config), biases=biases)
             finally:
-                for _ in weights:  # the other ranks, and rank 0 after a failure, see the collective through
+                for _ in weights:  # every rank takes part to the end, rank 0 after a failure, too
                     pass
 
     def save(

@@ -69,7 +69,7 @@ class Segment:
 
 
 class UnavailableError(MoeError):
-    """The weights cannot be had from who published them, who may be gone: newer ones will come, or none."""
+    """The publisher does not hand the weights over: it may be gone, or publish newer ones soon."""
 
 
 class SupersededError(UnavailableError):

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, and say what is going on."""
+    """Print the state of a run by its files."""
     from scalelab.commands.output import print_json
     from scalelab.jsonl import plain
     from scalelab.run.standing import standing
@@ -108,7 +108,7 @@ def _ago(seconds: Any) -> str:
 
 
 def _clock(moment: Any) -> str:
-    """A time of the day, of today or long ago."""
+    """A moment as date and time of the day; – for what is no time."""
     if not isinstance(moment, int | float) or not 0 <= moment < 1e11:
         return "–"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

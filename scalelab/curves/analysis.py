@@ -1,4 +1,4 @@
-"""Everything there is to say of one curve: fit, draws, intervals, back-test, and what the prior did."""
+"""Analysis of one curve: fit, draws, intervals, back-test, and the effect of the prior."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Analysis:
 
 
 def analyse(item: Curve, options: Options | None = None) -> Analysis:
-    """Fit one curve and say how sure that is.
+    """Fit one curve, and compute intervals, back-test and warnings.
 
     Raises:
         FitError: the points do not carry a curve.
@@ -262,7 +262,7 @@ def analyse_all(curves: Sequence[Curve], options: Options | None = None) -> tupl
 
 
 def _widened(own_M: Array, shapes: Shapes, estimate: float, level: float) -> Interval:
-    """A's interval, made to hold what other shapes make of it."""
+    """A's interval, widened to hold the asymptotes of other shapes."""
     low, high = widen(own_M[:, None], shapes.asymptote()[:, None], level, shapes.stretch)
     return max(0.0, min(estimate, float(low[0]))), min(1.0, max(estimate, float(high[0])))
 

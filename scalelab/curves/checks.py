@@ -199,7 +199,7 @@ def _noise_of_mean(draws: Draws, later: Curve) -> Array:
 
 
 OUT = 4.5
-"""Distance from the curve, in standard deviations of an evaluation, from which one is called out of it."""
+"""Distance from the curve, in standard deviations of an evaluation, from which it is an outlier."""
 
 
 def outliers(item: Curve, fit: Fit) -> tuple[Outlier, ...]:

@@ -24,7 +24,7 @@ PUBLISHED_DRAWS = 2000
 
 @dataclass(frozen=True)
 class Place:
-    """One place on the axes, and what its runs leave possible of its curve.
+    """One place on the axes, with the curves that its runs leave possible.
 
     Attributes:
         name: of the run.

@@ -1,4 +1,4 @@
-"""`Experiment`: what an experiment file defines: gin fragments, and values that go over them."""
+"""`Experiment`: the gin fragments that an experiment file names, and values that override theirs."""
 
 from __future__ import annotations
 

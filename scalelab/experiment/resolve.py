@@ -21,7 +21,7 @@ from scalelab.experiment.resolved import DEFAULT, Node, Resolved, Setting, unsco
 from scalelab.experiment.syntax import Macro, Mention, inside, replace_inside
 from scalelab.experiment.values import MismatchError, brief, conform, describe
 
-DEEPEST = 32  # objects within objects; beyond it, one holds itself
+DEEPEST = 32  # levels of objects within objects; what is deeper holds itself
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def texts(hint: Any) -> list[str]:
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union; what an annotation with metadata is about."""
+    """The alternatives of a union, or the type that an `Annotated` describes."""
     origin = get_origin(hint)
     return get_args(hint) if origin in (Union, UnionType) else get_args(hint)[:1] if origin is Annotated else ()
 

@@ -273,7 +273,7 @@ class Generator:
                 while not self._closing:
                     self._turn(engine)
                 raise LabError(_CLOSED)
-        except BaseException as error:  # it surfaces in the calls of the other threads
+        except BaseException as error:  # the calls of the other threads raise it
             with self._changed:
                 self._failure = error
                 unanswered = [started, *(future for _, future in self._commands)]

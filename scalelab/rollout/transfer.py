@@ -83,7 +83,7 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
             finally:
                 snapshot.close()
             self._version = snapshot.version
-        except Exception as error:  # it surfaces where the engine asks
+        except Exception as error:  # `staged` reports it to the engine
             self._problem = f"{type(error).__name__}: {printable(error)}"
 
     def _without_biases(self, weights: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -115,7 +115,7 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         expert_bias.set_biases(self.model, self._biases)
 
     def finish_weight_update(self) -> None:
-        """Do nothing: the exchange was all."""
+        """Do nothing: the weights are in place."""
 
     def shutdown(self) -> None:
         """Do nothing: readers let go of their files by themselves."""

@@ -66,7 +66,7 @@ class Twin:
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Give the model what was loaded; between two of its steps."""
+        """Give the model the loaded weights, between two of its steps."""
         for layer, twin, forms in self._layers:
             if not current_platform.is_cpu():
                 _copy_to_device(layer, twin, forms)

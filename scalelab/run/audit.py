@@ -78,7 +78,7 @@ def audit(path: Path, contents: bool = True) -> Audit:
     found = Audit(str(path))
     manifest = read_run_manifest(path)
     found.status = str(manifest.get("status", "unknown"))
-    # What is named is read before what names it is, so that a run that goes on meanwhile looks whole.
+    # A file that refers to another is read before that one, so that a run that goes on meanwhile looks whole.
     checkpoints = list(_checkpoints(path, contents, found))
     evals = _lines(path, "evals.jsonl", found)
     steps = _lines(path, "metrics.jsonl", found)
@@ -199,7 +199,7 @@ def _tasks(manifest: Line) -> list[str]:
 def _retention(manifest: Line) -> Retention:
     try:
         return Retention(**manifest.get("retention", {}))
-    except (TypeError, ValueError):  # whoever wrote that
+    except (TypeError, ValueError):  # not as this version writes it
         return Retention()
 
 
@@ -221,7 +221,7 @@ def _completions(path: Path, evals: list[Line], kept: Retention, contents: bool,
         columns = ["task", "prompt_id", "reward", "outcome"] if contents else []
         try:
             rows = parquet.read_table(file, columns=columns).to_pylist()
-        except Exception as error:  # pyarrow has kinds of its own for every damage
+        except Exception as error:  # pyarrow raises many kinds for damaged files
             yield f"rollouts/{file.name} cannot be read: {first_line(error)}"
             continue
         for line in by_step[step] if contents else ():
@@ -331,5 +331,5 @@ def _accumulator() -> Callable[..., Any] | None:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ModuleNotFoundError:
         return None
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # that steps were undone is no news here
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of undone steps, which are expected
     return EventAccumulator

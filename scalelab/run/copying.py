@@ -122,7 +122,7 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 class Copier:
-    """Keep the second copy up to date; what goes wrong with it is said, and ends no run.
+    """Keep the second copy up to date; a failure is reported and does not end the run.
 
     Args:
         run: the run's folder.

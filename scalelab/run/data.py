@@ -10,7 +10,7 @@ from scalelab.run.config import Run
 from tasks.types import Prompt
 
 LOOKED_AT = 1000
-"""Prompts of an endless task that are looked at."""
+"""Prompts of an endless task that are checked."""
 
 
 def held_out(run: Run) -> list[Prompt]:

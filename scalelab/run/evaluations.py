@@ -38,7 +38,7 @@ class Spent:
 
 
 RecordEvaluation = Callable[[Spent, list[Rollout]], None]
-"""Writes an evaluation down."""
+"""Function that writes an evaluation down."""
 
 
 async def generate_and_grade(
@@ -150,7 +150,7 @@ class InFlightEvaluation:
             try:
                 rollouts = await self._evaluate(spent)
             except* EvaluationLostError:
-                pass  # it is still due: newer weights are evaluated in its place
+                pass  # the evaluation stays due, and takes newer weights
             self.charge()
             self.running = False
             if rollouts is None:

@@ -33,7 +33,7 @@ def live_page(path: Path, say: Callable[[str], None], serve: bool) -> Iterator[N
         serve: whether somebody is there to look at it; otherwise nothing is started, and the command is said alone.
     """
     ended = threading.Event()
-    before = _written(path)  # that of a run that is resumed, or of another one that makes this one be refused
+    before = _written(path)  # the folder may hold a manifest already: of the run to resume, or of another run
     page = threading.Thread(target=_serve, args=(path, before, say, serve, ended), name="live page", daemon=True)
     page.start()
     try:

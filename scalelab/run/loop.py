@@ -112,7 +112,7 @@ class Home(Protocol):
 
 
 class _StretchOver(Exception):  # noqa: N818 - no error: it cancels what a stretch has in flight
-    """The end of a stretch in order."""
+    """Signal that ends a stretch in order."""
 
 
 @dataclass(eq=False)
@@ -224,7 +224,7 @@ class Loop:
                 self.spawn(self.group(name), name=name)
 
     async def group(self, name: str) -> None:
-        """Take one group through its life: prompt → requests → completions → verdicts → rollouts.
+        """Process one group: prompt → requests → completions → verdicts → rollouts.
 
         Consumes: a drawn prompt. Waits for: engines, graders. Produces: a finished group, or a dropped one that another
         takes the place of.

@@ -47,7 +47,7 @@ ADVICE: dict[Name, str] = {
 """Advice for each alarm."""
 
 GRADIENTS_BEFORE = 10
-"""Steps before a gradient norm is held against those before it."""
+"""Steps from which on a gradient norm is compared with those of earlier steps."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Watch:
         if norm is not None and math.isfinite(norm):
             if limits.grad_norm is not None and len(self._gradients) >= GRADIENTS_BEFORE:
                 yield WatchedNumber("grad_norm", norm, limits.grad_norm * median(self._gradients))
-            if norm:  # nothing is to be learnt from groups that agree: such steps are no measure of others
+            if norm:  # a step whose groups agree has no gradient, and is no measure for others
                 self._gradients.append(norm)
         for name, key, limit, low in (
             ("gap", "same_version_gap_mean", limits.gap, False),

@@ -123,7 +123,7 @@ def disk_needed(run: Run) -> Disk:
     group_rows = recipe.prompts_per_step * recipe.generations_per_prompt
     per_row, kept = recipe.max_tokens * _PER_TOKEN_TEXT + _PER_ROW, run.retention
     trained = steps // kept.train_every * group_rows * per_row if kept.train_every else 0
-    if kept.train_gib is not None:  # one step's come on top until the oldest are deleted
+    if kept.train_gib is not None:  # the newest step's come on top until the oldest are deleted
         trained = min(trained, int(kept.train_gib * 2**30) + group_rows * per_row)
     return Disk(
         checkpoints=copies * parameters(run.model.to_hf()).total * (weights + _PER_PARAMETER_TRAINED),

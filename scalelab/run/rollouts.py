@@ -73,7 +73,7 @@ def prune_rollouts(folder: Path, keep: str | None = None) -> None:
     """Delete the files of rollouts that no finished checkpoint in `folder` names, but for `keep`."""
     try:
         named = {keep, *(read_state(path)["rollouts"] for path in finished_checkpoints(folder))}
-    except MoeError:  # nobody knows what a damaged one names
+    except MoeError:  # the files that a damaged one names are not known
         return
     for path in folder.glob("rollouts_*.npz"):
         if path.name not in named:

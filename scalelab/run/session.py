@@ -1,4 +1,4 @@
-"""A run as the command line sees it: checks, start-up, the loop, and an orderly end whatever happens."""
+"""Start or resume a run: checks, start-up, the loop, and an end in order whatever happens."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
     check_disk(path, own.run)
     with _alone(path):
         take_back(path, own.run.retention.copy_to, progress.say)
-        chosen = _choose(path, own.run)  # what is broken shows before anything starts
+        chosen = _choose(path, own.run)  # report what is broken before anything starts
         for problem in (*chosen.problems, *filter(None, [chosen.lost])):
             progress.say(f"passed over: {problem}")
         folder = RunFolder(path)
@@ -176,7 +176,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
 
     before = cpu_seconds()
     start_ray(run.cluster, max(run.devices, run.sft.trainers))
-    heed_signals()  # Ray has put a handler of its own in their place, which aborts
+    heed_signals()  # Ray has installed a handler of its own, which aborts
     try:
         if run.cluster.device == "gpu":
             check(run, of_ray(ray.nodes())).demand()
@@ -323,7 +323,7 @@ def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:
 
 
 def _end(folder: RunFolder, **facts: Any) -> None:
-    """Write the last facts; on a full disk these may not fit, and the reason for that is already on its way."""
+    """Write the last facts; a full disk may refuse them, but then the error that ends the run says so already."""
     try:
         folder.describe(**facts)
     except OSError:

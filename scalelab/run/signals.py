@@ -14,7 +14,7 @@ def stops() -> list[signal.Signals]:
 
 
 def heed_signals() -> None:
-    """Make each of these signals raise `KeyboardInterrupt`, also where a shell or a library set another handler.
+    """Make every signal of `stops` raise `KeyboardInterrupt`, also where a shell or a library set another handler.
 
     A shell makes what it starts in the background ignore SIGINT; a run is to end in order all the same.
     """

@@ -1,4 +1,4 @@
-"""`status.json`: the state of a run and what every actor of it is doing, written over and over while it goes on.
+"""`status.json`: the state of a run and what every actor of it is doing, rewritten every few seconds.
 
 It holds nothing that a run needs to go on, so a disk that refuses it does not end the run.
 """

@@ -148,7 +148,7 @@ def best_split(
 
 
 def climb(speed: Callable[[int], float], start: int, low: int, high: int) -> int:
-    """The best integer of a function with one hill, to one part in `RESOLUTION` of itself."""
+    """The integer at which a function with one maximum is largest, to one part in `RESOLUTION` of itself."""
     best, stride = start, max(1, start // 2)
     while True:
         near = [x for x in (best - stride, best + stride) if low <= x <= high]

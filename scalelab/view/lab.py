@@ -126,7 +126,7 @@ class Lab:
     def warm(self) -> None:
         """Make the comparisons and tests that the next overview needs."""
         for task in dict.fromkeys(item.task for item in self.curves):
-            with suppress(LabError):  # said by the overview
+            with suppress(LabError):  # the overview reports it
                 self.judge.compare([item for item in self.curves if item.task == task])
         for name in dict.fromkeys(item.run for item in self.curves):
             self._parallel(name)

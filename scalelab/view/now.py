@@ -20,7 +20,7 @@ LONGEST_LIST = 50
 
 
 def now(folder: Path, time: float) -> dict[str, Any] | None:
-    """Read the file; None if there is none, or it is none of a run.
+    """Read `status.json`; None if there is none, or it is not as a run writes it.
 
     Args:
         folder: the run's folder.

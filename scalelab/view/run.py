@@ -151,7 +151,7 @@ class ViewedRun:
         return self._lines[name].records
 
     def _try(self, read: Callable[[], Any]) -> Any:
-        """The value that a reader gives; an error goes to the problems, and None is returned."""
+        """Call a reader; an error is added to the problems, and gives None."""
         try:
             return read()
         except (LabError, OSError) as error:
@@ -166,7 +166,7 @@ class ViewedRun:
             try:  # the curves' reader opens these two by itself
                 inside(self.member.path, "evals.jsonl"), inside(self.member.path, "manifest.json")
             except LabError:
-                return []  # said already
+                return []  # reported already
         return self._try(lambda: self.reading.curves(self.member.path)) or []
 
     def _read_points(self) -> list[dict[str, Any]]:

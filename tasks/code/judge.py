@@ -19,7 +19,7 @@ from tasks.types import Outcome
 
 # Times that asserts may ask for further calls: each time they depend on the answers before.
 _ROUNDS = 200
-# What the tests themselves may take: asking which calls asserts make, comparing two outputs.
+# Limits of the tests' own work: asking which calls asserts make, comparing two outputs.
 _TESTS_OWN = Limits(seconds=2.0)
 
 RunJob = Callable[[Job, Limits | None], Result]

@@ -1,4 +1,4 @@
-"""One submission's life: fork, confine, run, watch, kill."""
+"""Run one submission: fork, confine, run, watch, kill."""
 
 from __future__ import annotations
 

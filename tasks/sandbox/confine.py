@@ -97,7 +97,7 @@ def tasks_of_others(uid: int | None, host: int) -> int | None:
 
 def _limit(limits: Limits, others: int | None, script: bool) -> None:
     memory = limits.memory_mb << 20
-    # The parent owns the wall clock; processor time is the second lock, should the parent be stuck.
+    # The parent limits the time by the clock; this limit of processor time holds even if the parent is stuck.
     seconds = math.ceil(limits.seconds) + 2
     bounds = {
         resource.RLIMIT_AS: memory,

@@ -32,7 +32,7 @@ PRELOADED = (
     "locale lzma math numbers operator os pathlib pprint queue random re secrets statistics string struct sys "
     "textwrap threading time traceback types typing unicodedata uuid warnings weakref zlib"
 )
-# How long a count of the user's tasks is believed.
+# Seconds for which a count of the user's tasks is used.
 _COUNT_SECONDS = 10.0
 # In the standard library's folder but no part of it: other people's packages may hold the very tests.
 _NOT_STANDARD = {"site-packages", "dist-packages", "test"}

@@ -1,4 +1,4 @@
-"""The ways of holding a program, strongest first, and how each starts its fork server."""
+"""Tiers of the sandbox, strongest first, and the command line of each one's fork server."""
 
 from __future__ import annotations
 

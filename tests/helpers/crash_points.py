@@ -1,4 +1,4 @@
-"""Ends a process before every write, sync, rename and deletion of what it keeps on its disk, one after the other.
+"""End a process before every write, sync, rename and deletion of what it keeps on its disk, one after the other.
 
 `moe.durable` announces writes and syncs as audit events, Python announces renames, deletions and the opening of files.
 A child process counts them below one folder, and ends itself at the n-th in one of three ways:
@@ -133,7 +133,7 @@ def _moved(path: Path, source: Path, target: Path) -> Path:
 
 
 class _Hook:
-    """Counts the events below a folder, and ends the process at one of them."""
+    """Counter of the events below a folder that ends the process at one of them."""
 
     def __init__(self, root: Path, last: int, ending: Ending, beside: Path) -> None:
         self.root, self.last, self.ending = root, last, ending

@@ -211,7 +211,7 @@ def _records(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def wins_section(folder: Path) -> str:
-    """Said against right in ten bins, false verdicts where nothing differs, and power."""
+    """Stated probability against frequency in ten bins, false verdicts where nothing differs, and power."""
     records = _records(folder, [*COMPARED, *POWER])
     kinds = [name for name in COMPARED if not name.endswith("no difference")]
     rows = []

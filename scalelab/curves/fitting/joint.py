@@ -1,4 +1,4 @@
-"""Fitting one curve: the window, the default `joint` fit, its standard errors, and what to be wary of.
+"""Fit one curve: the window, the default `joint` fit, its standard errors, and reasons for care.
 
 The joint fit moves all parameters at once. Its starts come from a grid over the curve's shape on which the linear
 coefficients are solved exactly; the best few are refined together by Levenberg–Marquardt with the analytic Jacobian.

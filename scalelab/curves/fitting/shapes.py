@@ -98,7 +98,7 @@ OTHERS = (
 
 @dataclass(frozen=True)
 class Shapes:
-    """The sigmoid and what other shapes make of the same points.
+    """The sigmoid, and other shapes through the same points.
 
     The sigmoid stays the centre: the value of a forecast is its own, and intervals are those of all shapes by their
     probability, extended to hold the middle of the sigmoid's. (Averages of shapes forecast no better than the sigmoid

@@ -341,7 +341,7 @@ def read_places(path: Path) -> dict[str, dict[str, float]]:
 
 
 def _latest(rows: Sequence[Row]) -> Iterator[Row]:
-    """A resumed run goes on from an earlier step in the same file: what it repeats replaces what was lost."""
+    """Keep the last row of every step: a resumed run repeats in the same file the steps that it lost."""
     kept: dict[Any, list[Row]] = {}
     for row in rows:
         of_task = kept.setdefault(str(row.values.get("task")), [])

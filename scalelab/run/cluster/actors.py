@@ -129,7 +129,7 @@ class RayProcesses:
         }
 
     def check(self) -> None:
-        """Check that they live and are not stopped.
+        """Check that Ray's processes live and are not stopped.
 
         Raises:
             BrokenOffError: one does not, or is.
@@ -140,13 +140,13 @@ class RayProcesses:
             if process.status() != psutil.STATUS_STOPPED:
                 self._stopped.pop(name, None)
             elif time.monotonic() - self._stopped.setdefault(name, time.monotonic()) > STOPPED_SECONDS:
-                process.kill()  # it would not heed the end of the run
+                process.kill()  # a stopped process would ignore the end of the run
                 raise BrokenOffError(
                     f"Ray's {name} was stopped for {STOPPED_SECONDS:.0f} s (SIGSTOP): go on with --resume"
                 )
 
     def wake(self) -> None:
-        """Let those go on that are stopped."""
+        """Continue those of Ray's processes that are stopped."""
         for process in self._processes.values():
             with suppress(psutil.NoSuchProcess):
                 if process.status() == psutil.STATUS_STOPPED:

@@ -62,7 +62,7 @@ class Faults:
         self._say(f"{error}; replacing it ({self._lost[role]} of {limit})")
 
     def _is_new(self, name: str) -> bool:
-        """True unless others were lost just before, and this one was not among them."""
+        """False for a loss that counts with earlier ones: other generators were lost just before, and not this one."""
         began, names = self._together
         if time.monotonic() - began < TOGETHER_SECONDS and name not in names:
             names.add(name)

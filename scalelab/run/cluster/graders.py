@@ -75,7 +75,7 @@ class GraderPlace:
 
 
 class ClusterGraders:
-    """A place in the pool, held by one actor after the other.
+    """Port of graders on a Ray cluster: a pool of actors, each of which is replaced when it is lost.
 
     Args:
         run: the run.
@@ -193,7 +193,7 @@ class ClusterGraders:
     async def _grade_alone(self, item: tuple[Prompt, str], lost_at: GraderPlace) -> Verdict:
         """Grade one completion on an actor that does nothing else; the verdict is `error` if that is lost, too."""
         worker = await self._next(lambda: self._other(lost_at))
-        while not await self._emptied(worker):  # it was lost by what it held before
+        while not await self._emptied(worker):  # lost by the items that it held before
             worker = await self._next(lambda: self._other(lost_at))
         worker.calls += 1
         try:

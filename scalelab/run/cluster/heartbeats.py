@@ -65,7 +65,7 @@ class Beating:
 
     @contextmanager
     def at(self, doing: str) -> Iterator[None]:
-        """Say what this thread does until the end of the block."""
+        """Note what this thread does until the end of the block."""
         thread = threading.get_ident()
         self._at_work[thread] = doing, time.monotonic()
         try:
@@ -127,7 +127,7 @@ class Heartbeats:
     async def _ask(self, name: str, actor: Any) -> None:
         try:
             pulse = await actor.pulse.options(concurrency_group=GROUP).remote()
-        except RayError:  # it is gone: whoever works with it notices that, too, and replaces it
+        except RayError:  # its caller notices the loss, too, and replaces it
             return
         self._heard[name] = time.monotonic(), pulse
 

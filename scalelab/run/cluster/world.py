@@ -148,7 +148,7 @@ class ClusterRun:
         while True:
             try:
                 draining = await asyncio.to_thread(draining_nodes)
-            except Exception as error:  # of many kinds while Ray's head is away; without it the run ends by other ways
+            except Exception as error:  # of many kinds while Ray's head node is away, which others report
                 log.debug("draining nodes are not known: %s", error)
                 draining = seen
             if draining or seen:

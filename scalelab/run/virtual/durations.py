@@ -11,7 +11,7 @@ from scalelab.run.virtual.clock import sleep_until, ticks, virtual_loop
 
 
 class PretendedTrainer:
-    """The trainer's port on a simulated clock: calls take their time one after the other.
+    """The trainer's port on a simulated clock: calls take given durations, one after the other.
 
     Args:
         rates: how long things take.

@@ -1,4 +1,4 @@
-"""Pretended engines: many of them, in step with each other, on a simulated clock.
+"""Many pretended engines in step with each other, on a simulated clock.
 
 All engines take their decoding steps together, and sequences are spread evenly over them. So N engines with S places
 each are one pool of N · S places, whose step takes `step_seconds + sequence_seconds · ⌈sequences / N⌉`. The real
@@ -211,7 +211,7 @@ class PretendedEngines:
 
     def _finish(self, sequence: Stream, completion: Any) -> None:
         call = sequence.call
-        assert call is not None  # only sequences that are generated outside of `generate` have none
+        assert call is not None  # `generate` gives every sequence its call
         call.answers[sequence.number] = completion
         call.left -= 1
         self.running -= 1

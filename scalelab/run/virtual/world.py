@@ -210,7 +210,7 @@ class VirtualRun:
         state = self._keeper.go_back(self._load, self._check_rates)
         if state is not None:
             self.engines.version = self.books.version
-            self.books.ledger.load_state_dict(state["ledger"])  # simulated hours are those of the steps that count
+            self.books.ledger.load_state_dict(state["ledger"])  # unlike real hours, those of undone steps do not count
             self.engines.usage = Usage(**state["virtual"]["usage"])
             self.start = state["virtual"]["tick"]
 
