@@ -143,11 +143,11 @@ def _check_types(manifest: Manifest) -> None:
     whole = {"version": manifest.version, "world": manifest.world, **manifest.layout}
     for name, value in whole.items():
         if type(value) is not int or value < 0:
-            raise ValueError(f"{name} is no count")
+            raise ValueError(f"{name} is not a count")
     if not isinstance(manifest.model, dict) or not isinstance(manifest.model.get("model_type"), str):
         raise ValueError("model is no config of a model")
     if not all(isinstance(part, str) for part in manifest.parts):
-        raise ValueError("parts are no words")
+        raise ValueError("parts are not texts")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

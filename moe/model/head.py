@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-_LOGITS = 2**26
-"""Logits of a chunk at most: 256 MiB in fp32."""
+from moe.train.config import LOGITS_AT_ONCE
+
 _BLOCK = 2**14
 """Words whose exponentials exist beside the logits."""
 
@@ -78,7 +78,7 @@ def token_logprobs(
     """
     if group is not None and group.size() == 1:
         group = None
-    tokens = min(chunk, max(1, _LOGITS // len(weight_VH)))
+    tokens = min(chunk, max(1, LOGITS_AT_ONCE // len(weight_VH)))
     kind = product(hidden_TH.device.type, weight_VH.dtype, fp32).name
     return _TokenLogprobs.apply(hidden_TH, weight_VH, targets_T, tokens, _PRODUCTS[kind], group)
 

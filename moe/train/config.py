@@ -15,6 +15,9 @@ from moe.model.kernels import Dispatch, KernelChoice
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 
+LOGITS_AT_ONCE = 2**26
+"""Most logits that exist at the same time: 256 MiB in fp32."""
+
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 

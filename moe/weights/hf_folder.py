@@ -123,7 +123,9 @@ class FolderWeights(Mapping[str, Tensor]):
         """Leave out an output matrix that the config says is the embedding, if it is."""
         if copy in self and of in self:
             if not torch.equal(self[copy], self[of]):
-                raise MoeError(f"{copy} is not {of}, but the config says tie_word_embeddings; is the config theirs?")
+                raise MoeError(
+                    f"{copy} is not {of}, but the config says tie_word_embeddings; give the weights' own config.json"
+                )
             del self._places[copy]
 
     @property

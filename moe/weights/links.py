@@ -67,7 +67,7 @@ def check_names(wanted: Iterable[str], found: Iterable[str]) -> None:
     wanted, found = set(wanted), set(found)
     missing, extra = sorted(wanted - found), sorted(found - wanted)
     if missing:
-        raise MoeError(f"the weights lack {missing[0]} and {len(missing) - 1} more; is the config theirs?")
+        raise MoeError(f"the weights lack {missing[0]} and {len(missing) - 1} more; give their own config.json")
     if extra:
         raise MoeError(f"the weights hold {extra[0]} and {len(extra) - 1} more that this model has no place for")
 
@@ -79,7 +79,9 @@ def check_shape(name: str, found: Iterable[int], wanted: Iterable[int]) -> None:
         MoeError: naming it.
     """
     if tuple(found) != tuple(wanted):
-        raise MoeError(f"{name} has shape {tuple(found)}, but this model needs {tuple(wanted)}; is the config theirs?")
+        raise MoeError(
+            f"{name} has shape {tuple(found)}, but this model needs {tuple(wanted)}; give the weights' own config.json"
+        )
 
 
 def links(hf_config: dict[str, Any], experts: range | None = None) -> list[Link]:

@@ -124,5 +124,5 @@ def wait_for_lock(handle: int, ends: float, what: str) -> None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         if time.monotonic() > ends:
-            raise MoeError(f"waited in vain for {what}: raise the deadline if the network is only slow")
+            raise MoeError(f"waited too long for {what}: raise the deadline if the network is only slow")
         time.sleep(0.01)

@@ -18,7 +18,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalelab.commands.arguments import Once
+from scalelab.commands.arguments import Once, add_json
 from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_source_arguments,
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_fit_arguments(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="efficiency plot F(R) = C^B: .png, .svg or .pdf")
-    parser.add_argument("--json", action="store_true", help="print one machine-readable object")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from scalelab.commands.arguments import add_json
 from scalelab.commands.curve_options import add_reading_arguments, column_names
 from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--known", action="store_true", help="the spread is known: compare will be given --seed-spread")
     parser.add_argument("--recipes", type=int, default=2, metavar="N", help="recipes to compare, with the baseline")
     parser.add_argument("--budget", type=float, metavar="X", help="compute per run, in units of C_mid (default 4)")
-    parser.add_argument("--json", action="store_true", help="print one machine-readable object")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

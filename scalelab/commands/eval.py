@@ -92,7 +92,7 @@ def _run_of(config: Path, trust: bool) -> Run:
     try:
         run: Run = resolve(str(config), imports=trust).run
     except UntrustedError as error:
-        raise LabError(f"{error}; if it is yours, say --trust") from None
+        raise LabError(f"{error}; if it is yours, add --trust") from None
     return run
 
 

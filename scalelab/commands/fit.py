@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalelab.commands.arguments import add_json
 from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_source_arguments,
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also fit the runs of each task together with these parameters in common",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the fits: .png, .svg or .pdf")
-    parser.add_argument("--json", action="store_true", help="print one machine-readable object")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

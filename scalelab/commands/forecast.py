@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalelab.commands.arguments import add_json
 from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_source_arguments,
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="joint", choices=("joint", "power"), help="how to fit")
     add_fit_arguments(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the forecasts: .png, .svg or .pdf")
-    parser.add_argument("--json", action="store_true", help="print one machine-readable object")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.commands.arguments import Once
+from scalelab.commands.arguments import Once, add_json
 from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_source_arguments,
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trial", type=float, metavar="C", help="compute of each of them (default: as the runs so far)"
     )
     add_fit_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print one machine-readable object")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

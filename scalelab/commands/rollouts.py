@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scalelab.commands.arguments import add_json
 from scalelab.commands.output import print_json
 from scalelab.errors import LabError
 from scalelab.view.rollouts import Filter, Rollouts
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--search", metavar="TEXT", help="only those that hold this text")
     parser.add_argument("--vs", metavar="STEP|RUN", help="which prompts changed since another step, or in another run")
     parser.add_argument("--limit", type=int, default=5, metavar="N", help="how many to print (default 5)")
-    parser.add_argument("--json", action="store_true", help="print one machine-readable object")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -106,7 +106,9 @@ def _supervise(args: argparse.Namespace) -> int:
     if not (args.resume and (path / MANIFEST).exists()):
         [name, *others] = load(args.experiment)
         if others or args.seeds or args.only or args.sweep:
-            raise LabError("--supervise looks after one run; a family starts again what was broken off when it is run")
+            raise LabError(
+                "--supervise restarts one run; a family resumes its members when it is run again: leave it out"
+            )
         path = args.out or (latest_folder(name) if args.resume else free_folder(name))
         begin = begin if args.out else [*begin, "--out", str(path)]
     command = [sys.executable, "-m", "scalelab"]
@@ -179,7 +181,7 @@ def _resume(args: argparse.Namespace) -> None:
         [(name, experiment), *others] = load(str(source)).items()
         if others:
             raise LabError(
-                f"{args.experiment} has {len(others) + 1} members, which go on by themselves: leave --resume out"
+                f"{args.experiment} has {len(others) + 1} members; running them again resumes them: leave --resume out"
             )
         asked = resolve_experiment(name, experiment, args.sets, imports=True)
         path = args.out or (path if (path / MANIFEST).exists() else latest_folder(name))
@@ -285,10 +287,10 @@ def _summary(outcome: Ended) -> dict[str, object]:
 
 def _print_summary(outcomes: list[Ended]) -> None:
     from scalelab.commands.output import print_table
-    from scalelab.sweep.sweep import standing
+    from scalelab.sweep.sweep import progress_line
 
     print()
     print_table(
-        [(o.member.name, o.ending, standing(o.member), f"{o.member.spent():.4g}", o.reason) for o in outcomes],
+        [(o.member.name, o.ending, progress_line(o.member), f"{o.member.spent():.4g}", o.reason) for o in outcomes],
         ("run", "ending", "last evaluation", "device-hours", "why"),
     )

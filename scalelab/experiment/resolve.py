@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from scalelab.errors import LabError, nearest
 from scalelab.experiment.registry import DataclassField, Reference, Registry, Statement
 from scalelab.experiment.resolved import DEFAULT, Node, Resolved, Setting, unscoped
-from scalelab.experiment.syntax import Macro, Mention, inside, replace_inside
+from scalelab.experiment.syntax import Macro, Mention, objects_inside, replace_inside
 from scalelab.experiment.values import MismatchError, brief, conform, describe
 
 DEEPEST = 32  # levels of objects within objects; what is deeper holds itself
@@ -77,7 +77,8 @@ class _Walk:
     def check_scopes(self) -> None:
         """Refuse a scope that names neither a field nor what a reference introduced: it is misspelt."""
         known = {name for cls in self._registry.classes.values() for name in self._registry.parameters(cls)}
-        known |= {part for s in self._statements for one in inside(s.value, Reference) for part in one.scope.split("/")}
+        references = [one for statement in self._statements for one in objects_inside(statement.value, Reference)]
+        known |= {part for one in references for part in one.scope.split("/")}
         for statement in self._statements:
             for part in statement.scope.split("/") if statement.cls and statement.scope else ():
                 if part not in known and re.sub(r"_\d+$", "", part) not in known:
@@ -200,7 +201,7 @@ def _build(registry: Registry, resolved: Resolved, node: Node) -> Any:
             hint = registry.parameters(node.cls)[name].hint
             there = f"; there are {', '.join(fitting)}" if (fitting := registry.following(hint)) else ""
             raise LabError(f"{setting.origin}: {node.name}.{name} {mismatch}{there}") from None
-        if not inside(setting.value, (Node, Mention)):
+        if not objects_inside(setting.value, (Node, Mention)):
             node.settings[name] = Setting(values[name], setting.origin)
     try:
         return node.cls(**values)

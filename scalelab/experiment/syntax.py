@@ -149,7 +149,7 @@ def replace_inside(value: Any, kind: type | tuple[type, ...], change: Callable[[
     return value
 
 
-def inside(value: Any, kind: type | tuple[type, ...]) -> list[Any]:
+def objects_inside(value: Any, kind: type | tuple[type, ...]) -> list[Any]:
     """The objects of a kind in a value, inside tuples and dicts too."""
     found: list[Any] = []
     replace_inside(value, kind, found.append)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from moe.model.architectures import LayerPlan
-from moe.train.config import TrainerConfig
+from moe.train.config import LOGITS_AT_ONCE, TrainerConfig
 from scalelab.plan.shape import shape
 from scalelab.plan.sizes import BYTES, held
 from scalelab.rollout.config import GeneratorConfig
@@ -22,7 +22,6 @@ RESERVE = 5.0
 """GiB assumed for CUDA context, NCCL buffers, workspaces and fragmentation on a GPU."""
 ENGINE_RESERVE = 6.0
 """GiB assumed for the same, CUDA graphs and vLLM's activations."""
-_LOGITS = 2**26  # elements of a chunk of logits at most, as moe.model.head has it
 _BUCKET = 0.25  # GiB of weights that are on their way at a time
 
 
@@ -152,7 +151,7 @@ def head_bytes(hf_config: dict[str, Any], config: TrainerConfig) -> float:
     and a product of the output matrix's size before it is added. Independent of the tokens of a micro-batch.
     """
     words = hf_config["vocab_size"] / config.layout.tensor
-    tokens = min(config.head_chunk, max(1, _LOGITS // words))
+    tokens = min(config.head_chunk, max(1, LOGITS_AT_ONCE // words))
     matrix = words * hf_config["hidden_size"] * 4
     if config.fp32_head and config.dtype == "bfloat16":
         return tokens * words * (4 + 2 * BYTES["bfloat16"]) + 2 * matrix

@@ -134,7 +134,7 @@ def _odd(line: Line) -> str | None:
         return "groups are no names"
     if not all(abs(line.get(name, 0)) < _LARGE for name in ("time", "compute")):
         return "time or compute is no finite number"
-    return None if "step" in line else "it is of no step"
+    return None if "step" in line else "it has no step"
 
 
 def _config(path: Path, manifest: Line) -> Iterator[str]:

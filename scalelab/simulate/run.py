@@ -6,6 +6,7 @@ than it, by the number of parts at work over the number of cores. Evaluation, ch
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -129,18 +130,6 @@ class DrawnWork:
         )
 
 
-class Numbers:
-    """The simulated world's prompts: consecutive numbers."""
-
-    def __init__(self) -> None:
-        self._drawn = 0
-
-    def __next__(self) -> str:
-        """Draw the next prompt."""
-        self._drawn += 1
-        return str(self._drawn)
-
-
 class NoEvaluation:
     """An evaluation that never takes place."""
 
@@ -203,7 +192,7 @@ class Simulation:
         self.trainer = PretendedTrainer(rates, shape.trainers, lambda *step: None, lambda version: None)
         self.graders = PretendedGraders(rates, lambda prompt, completions: lambda: None)
         self.loop = Loop(
-            books=Books(schedule, Numbers(), Ledger(shape.generators, shape.trainers)),
+            books=Books(schedule, map(str, itertools.count(1)), Ledger(shape.generators, shape.trainers)),
             budget=Budget(steps=schedule.steps),
             evaluation_every=schedule.steps + 1,
             checkpoint_every=schedule.steps + 1,

@@ -199,7 +199,7 @@ class Sweep:
                 continue
             child.seen = step
             if child.log is not None:
-                self.say(f"{child.member.name}: {standing(child.member)}")
+                self.say(f"{child.member.name}: {progress_line(child.member)}")
             if self.options.stop_losers and child.asked_at is None:
                 others = [member.path for member in self.members if member is not child.member]
                 reason = cannot_win(
@@ -242,7 +242,7 @@ class Sweep:
             self.running, self.waiting = [], []
 
 
-def standing(member: Member) -> str:
+def progress_line(member: Member) -> str:
     """Progress of a run in one line: step, compute, and the newest pass rate of each task."""
     newest = member.evaluations()
     if not newest:

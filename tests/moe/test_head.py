@@ -98,7 +98,7 @@ def test_logits_of_more_than_a_chunk_never_exist():
 
 
 def test_a_large_vocabulary_makes_smaller_chunks(monkeypatch):
-    monkeypatch.setattr(head, "_LOGITS", 5 * 500)
+    monkeypatch.setattr(head, "LOGITS_AT_ONCE", 5 * 500)
     hidden, weight = torch.randn(64, 8, requires_grad=True), torch.randn(500, 8, requires_grad=True)
     with Largest() as largest:
         token_logprobs(hidden, weight, torch.zeros(64, dtype=torch.long), chunk=64)[0].sum().backward()

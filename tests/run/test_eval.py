@@ -106,7 +106,7 @@ def test_a_run_s_own_task_is_evaluated_where_the_user_trusts_its_code(
     assert main(["eval", str(own_run)]) == 1
     error = capsys.readouterr().err
     assert "@own_letters.Letters is code of" in error
-    assert "say --trust" in error
+    assert "add --trust" in error
     assert "own_letters" not in sys.modules
     printed, rows = evaluate([own_run, "--trust", "--max-tokens", 4], tmp_path / "out.jsonl", capsys)
     assert printed["tasks"]["letters"]["n_prompts"] == len(rows) == 2

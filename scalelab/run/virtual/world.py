@@ -20,6 +20,7 @@ from scalelab.plan.check import usual
 from scalelab.plan.durations import Rates
 from scalelab.plan.hardware import device
 from scalelab.plan.lengths import LogNormal
+from scalelab.plan.memory import kv_bytes_per_token
 from scalelab.plan.rates import rates as estimated_rates
 from scalelab.plan.rates import slots, trainer_unit
 from scalelab.recipe.types import Rollout
@@ -72,14 +73,11 @@ def engine_config(run: Run, places: int) -> GeneratorConfig:
         LabError: their KV cache does not fit into `Virtual.memory_gib`.
     """
     assert run.virtual is not None
-    config, hf = run.generator_config, run.model.to_hf()
+    config = run.generator_config
     # No more than the schedule can have in flight, whatever the engines could hold.
     most = min(run.cluster.generators * places, _in_flight(run))
-    heads = hf.get("num_key_value_heads", hf["num_attention_heads"])
-    width = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
     blocks = -(-config.max_model_len // config.block_size) + 1
-    each = 2 * hf["num_hidden_layers"] * heads * width * (2 if config.dtype == "bfloat16" else 4)
-    gib = each * blocks * config.block_size * most / GIB
+    gib = kv_bytes_per_token(run.model.to_hf(), config.dtype) * blocks * config.block_size * most / GIB
     if gib > run.virtual.memory_gib:
         raise LabError(
             f"the pretended engines hold {most} sequences side by side, whose KV cache takes {gib:.1f} GiB of "
