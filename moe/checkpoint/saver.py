@@ -152,7 +152,7 @@ class Saver:
             write(staged, group)
         except MoeError as error:
             self._error = error
-        except BaseException as error:  # a thread has nobody above it: whatever it is, `finish` tells it
+        except BaseException as error:  # nothing catches the errors of a thread; `finish` raises this one
             self._error = MoeError(f"cannot write a checkpoint to {staged.path}: {one_line(error)}")
 
 

@@ -322,7 +322,7 @@ def _reason(mean_K: Array, best_K: Array, pick: int, interval: Interval, compute
 
 
 def _theta_of(law: Law, at: Mapping[str, float], index: int) -> Array:
-    """θ of a candidate `[M, J]`: that of its run, where it was run."""
+    """θ of a candidate `[M, J]`: its own where it was run, else the law's."""
     for position, place in enumerate(law.places):
         if all(place.at[axis] == at.get(axis) for axis in law.axes):
             return law.theta_MSJ[:, position]

@@ -1,4 +1,4 @@
-"""Joint fits of several curves that share parameters, and whether the data want them shared.
+"""Joint fits of several curves that share parameters, and a test whether the points support that.
 
 The tasks of one run may rise in parallel (one B, as tasks trained by one policy might), or the members of a family of
 runs (batch size, generation length) may share what their axis does not touch. Both fits are made; a likelihood-ratio

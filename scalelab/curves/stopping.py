@@ -28,7 +28,7 @@ ERROR = 0.05
 """Chance to end the best run of a sweep, unless the caller says otherwise."""
 
 SHARE = 0.25
-"""Part of the compute at which runs are compared that one has to have spent before anything is said about it."""
+"""Share of the compute of the comparison that a run must have spent before it can be ended."""
 
 DRAWS = 20_000
 """Draws of the runs: enough to tell a probability of half a percent from one of zero."""

@@ -41,7 +41,7 @@ class Mention:
 
 @dataclass(frozen=True)
 class Macro:
-    """`%name` as a value: whatever `name = …` says."""
+    """`%name` as a value: stands for the value in `name = …`."""
 
     name: str
 
@@ -188,7 +188,7 @@ def _problem(
     line = error.lineno if isinstance(error, SyntaxError) else None
     if isinstance(error, tokenize.TokenError):
         line = error.args[1][0]
-    if line is None and parser:  # raised while a value was read, by code that knows what is wrong but not where
+    if line is None and parser:  # an error in a value, raised by code that does not have its line
         return f"{origin(parser.current_token.start[0])}: {_first_line(message)}"
     token = re.search(r"Failed to parse token '(.*)'", message)
     if token:

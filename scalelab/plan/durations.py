@@ -30,7 +30,7 @@ class Rates:
     host_seconds: float = 0.0
     """Processor time of driver and verifiers per completion, where they share `cores` with both sides."""
     cores: int | None = None
-    """Cores that generators, trainer units and host work share, one core each; None: nobody waits for a core."""
+    """Cores that generators, trainer units and host work share, one core each; None: no part waits for a core."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

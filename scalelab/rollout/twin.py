@@ -73,7 +73,7 @@ class Twin:
                 continue
             for name in forms:
                 layer.register_parameter(name, twin._parameters[name])
-            if hasattr(twin, "cpu_linear"):  # it holds the weights as the CPU's kernel wants them
+            if hasattr(twin, "cpu_linear"):  # it holds the weights in the layout of the CPU's kernel
                 layer.cpu_linear = twin.cpu_linear
 
 

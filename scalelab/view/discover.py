@@ -93,7 +93,7 @@ def _recipe(path: Path) -> str:
     try:
         settings = _but_for_seeds(read_text(path, "config.gin")) if path.is_dir() else ""
     except LabError:
-        settings = ""  # its run says so
+        settings = ""  # the run itself reports that
     return f"settings {settings}" if settings else f"path {path.resolve()}"
 
 

@@ -250,7 +250,7 @@ def ended(result: Result, line: list[Any]) -> Judgement:
 
 def _signalled(number: int) -> Judgement:
     if number == signal.SIGKILL:
-        # Not by us, and it cannot signal itself: the kernel, for want of memory.
+        # Killed neither by us nor by itself: by the kernel, for want of memory.
         return Judgement("memory", "killed by the kernel")
     if number == signal.SIGXCPU:
         return Judgement("timeout", "processor time used up")

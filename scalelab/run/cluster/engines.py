@@ -262,7 +262,7 @@ class ClusterEngines:
             requeued = self._assigned.leave(place.index)
             if last:
                 self._lose_evaluation(error)
-            ray.kill(place.actor)  # Ray kills a process that does not obey, such as a stopped one, within seconds
+            ray.kill(place.actor)  # Ray kills a process that does not end, such as a stopped one, within seconds
             drained = isinstance(error, DrainedError)
             if self._assigned.up and (drained or (isinstance(error, LateError) and not was_up)):
                 self._faults.missing(place.name, error, self._assigned.up)
