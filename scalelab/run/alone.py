@@ -15,7 +15,7 @@ from scalelab.run.work import Sampling
 from tasks.task import Task
 from tasks.types import Prompt, Verdict
 
-Batch = Callable[[Sequence[Request]], Iterator[list[Completion]]]
+GenerateAll = Callable[[Sequence[Request]], Iterator[list[Completion]]]
 """Function that generates completions of all requests and yields them as they finish."""
 
 
@@ -58,30 +58,31 @@ class LocalGraders:
 
 
 async def evaluate_alone(
-    prompts: Sequence[Prompt], samples: int, work: Sampling, batch: Batch, graders: LocalGraders
+    prompts: Sequence[Prompt], samples: int, work: Sampling, generate_all: GenerateAll, graders: LocalGraders
 ) -> list[Rollout]:
-    """Generate and grade completions of held-out prompts in one batch; a prompt is graded while others are generated.
+    """Generate and grade completions of held-out prompts in one go; a prompt is graded while others are generated.
 
     Args:
         prompts: the held-out prompts; requests are made in their order.
         samples: completions of each.
         work: makes the requests.
-        batch: generates them.
+        generate_all: generates the completions.
         graders: grade the completions.
     """
-    one = _OneBatch(len(prompts), batch, graders)
-    return await generate_and_grade({prompt.id: prompt for prompt in prompts}, samples, work, one.generate, one.grade)
+    engine = _OneGo(len(prompts), generate_all, graders)
+    named = {prompt.id: prompt for prompt in prompts}
+    return await generate_and_grade(named, samples, work, engine.generate, engine.grade)
 
 
-class _OneBatch:
-    """Batch of the requests of several prompts, generated when those of the last prompt have come in.
+class _OneGo:
+    """Port of an engine that generates for all prompts in one go, once the requests of the last prompt have come in.
 
-    Nothing in here waits for real time but the batch and, at its end, the verdicts, so that it serves on a simulated
+    Nothing in here waits for real time but the engine and, at the end, the verdicts, so that it serves on a simulated
     clock, too.
     """
 
-    def __init__(self, prompts: int, batch: Batch, graders: LocalGraders) -> None:
-        self._prompts, self._batch, self._graders = prompts, batch, graders
+    def __init__(self, prompts: int, generate_all: GenerateAll, graders: LocalGraders) -> None:
+        self._prompts, self._completions_of, self._graders = prompts, generate_all, graders
         self._asked: list[tuple[Sequence[Request], asyncio.Future[list[Completion]]]] = []
         self._generated = asyncio.Event()
 
@@ -96,7 +97,7 @@ class _OneBatch:
     async def _generate_all(self) -> None:
         unfinished = {request.id: asked for asked in self._asked for request in asked[0]}
         done: dict[str, Completion] = {}
-        for completions in self._batch([request for requests, _ in self._asked for request in requests]):
+        for completions in self._completions_of([request for requests, _ in self._asked for request in requests]):
             done |= {completion.request.id: completion for completion in completions}
             for completion in completions:
                 requests, answer = unfinished[completion.request.id]
@@ -106,7 +107,7 @@ class _OneBatch:
         self._generated.set()
 
     async def grade(self, prompt: Prompt, completions: Sequence[Completion]) -> list[Verdict]:
-        """Grade completions of one prompt; the verdicts are waited for at the end of the batch."""
+        """Grade completions of one prompt; the verdicts are waited for when all is generated."""
         verdicts = self._graders.start(prompt, completions)
         await self._generated.wait()
         return verdicts()

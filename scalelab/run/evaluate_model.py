@@ -198,7 +198,7 @@ def _generate_and_grade(
     from scalelab.rollout.tokenizer import with_texts
     from scalelab.run.session import phrase_ids, unwrapped
 
-    def batch(requests: Sequence[Request]) -> Iterator[list[Completion]]:
+    def generate_all(requests: Sequence[Request]) -> Iterator[list[Completion]]:
         generator.submit(requests)
         done = 0
         while done < len(requests):
@@ -213,7 +213,7 @@ def _generate_and_grade(
     try:
         # Not asyncio.run: it would keep Ctrl-C from ending a wait for completions.
         with closing(asyncio.new_event_loop()) as loop:
-            return loop.run_until_complete(evaluate_alone(prompts, work.generations, work, batch, graders))
+            return loop.run_until_complete(evaluate_alone(prompts, work.generations, work, generate_all, graders))
     except BaseExceptionGroup as errors:
         raise unwrapped(errors) from errors
     finally:

@@ -276,9 +276,9 @@ class VirtualRun:
         """Generate and grade completions of the held-out prompts in real time, while the engines do nothing else."""
         self._decoder.load(spent.version, weights)
         samples = self.run.evaluation.samples
-        return await evaluate_alone(self._held_out, samples, self.work, self._batch, self._real_graders)
+        return await evaluate_alone(self._held_out, samples, self.work, self._generate_all, self._real_graders)
 
-    def _batch(self, requests: Sequence[Request]) -> Iterator[list[Completion]]:
+    def _generate_all(self, requests: Sequence[Request]) -> Iterator[list[Completion]]:
         for completions in self._decoder.generate(requests, self._most):
             self.show()
             yield completions
