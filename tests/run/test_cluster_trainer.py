@@ -50,7 +50,7 @@ class Lab:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, harm: dict[tuple[int, int, str], str], restarts: int) -> None:
         self.harm = harm
-        """Fates of ranks: (number of the trainer, rank, moment) → way."""
+        """Faults to inject: (number of the trainer, rank, moment) → kind."""
         self.started: list[Any] = []
         self.killed: list[Any] = []
         self.events: list[dict[str, Any]] = []

@@ -30,7 +30,7 @@ SIGNALS = {
 """Signals that each role may be sent; a stopped driver would wait until somebody continues it."""
 
 WEIGHTS = {"generator": 6, "trainer": 6, "verifier": 5, "sandbox": 4, "driver": 2, "gcs": 0.5, "raylet": 0.5}
-"""How often each role is hit. After the last three the whole run starts again, which takes longest by far."""
+"""Frequency of faults of each role. After the last three the whole run starts again, which takes longest by far."""
 LONGEST_WAIT = 10.0
 """Seconds of a run's life before the next faults, at most: long enough for steps, evaluations and checkpoints."""
 
@@ -53,11 +53,11 @@ class Attack:
 
     faults: list[str]
     moment: str
-    """What the run was doing."""
+    """Work of the run at that time."""
     seconds: float | None = None
     """From the last fault to two optimiser steps after it; None while that is waited for."""
     resumed: int = 0
-    """How often a run that had ended was resumed by hand."""
+    """Number of times that a run that had ended was resumed by hand."""
     problems: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
     tracebacks: int = 0
@@ -98,7 +98,7 @@ class Record:
         return sum(len(attack.faults) for attack in self.audited)
 
     def __str__(self) -> str:
-        """What the campaign has found so far, in one line."""
+        """Results of the campaign so far, in one line."""
         done = self.audited
         return (
             f"{self.faults} faults in {len(done)} attacks; wrong in the books: {sum(len(a.problems) for a in done)}; "
