@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "simulate": "the real schedule on a simulated clock: speed, idle shares, staleness, best split",
     "plan": "parameters, memory per rank, placement, step time, GPU-hours; needs no GPU",
     "rehearse": "every role of a layout at full size on fake tensors; needs no GPU",
+    "sft": "the model that RL starts from, fine-tuned on reasoning traces",
     "run": "an experiment, or a family of them, to its fits and report",
     "fit": "sigmoid fits per task: R0, A, B, C_mid",
     "forecast": "pass rate at further compute, compute for a target, extend or stop",
@@ -50,6 +51,8 @@ a name that Python keeps for itself."""
 
 OTHER_WORDS: dict[str, str] = {
     "train": "run",
+    "finetune": "sft",
+    "fine-tune": "sft",
     "start": "run",
     "launch": "run",
     "resume": "run",

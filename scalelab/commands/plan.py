@@ -107,10 +107,26 @@ def _json(
         "flops_per_step": plan.flops,
         "steps": steps,
         "gpu_hours": gpu_hours,
+        "fine_tuning": _fine_tuning(run, hardware, assumed),
         "fits": not plan.problems,
         "problems": list(plan.problems),
         "proposal": None if proposal is None else proposal.placement.settings(),
         "assumptions": asdict(assumed),
+    }
+
+
+def _fine_tuning(run: Run, hardware: Device, assumed: Assumptions) -> dict[str, float] | None:
+    """Steps of the fine-tuning on public traces, and the most that they cost; None if there is none."""
+    from scalelab.plan.planner import fine_tuning_seconds
+
+    if run.sft.traces is None:
+        return None
+    seconds = fine_tuning_seconds(run, hardware, assumed)
+    return {
+        "steps": run.sft.steps,
+        "ranks": run.sft.trainers,
+        "most_seconds_per_step": seconds,
+        "most_gpu_hours": run.sft.steps * seconds * run.sft.trainers / 3600,
     }
 
 
@@ -143,6 +159,11 @@ def _print(
         ("step", _seconds(run, plan)),
         ("budget", f"{steps:,} steps, {gpu_hours:,.0f} {run.compute_unit}"),
     ]
+    if tuned := _fine_tuning(run, hardware, assumed):
+        cost = (
+            f"at most {tuned['most_seconds_per_step']:.1f} s a step, {tuned['most_gpu_hours']:,.0f} {run.compute_unit}"
+        )
+        rows.append(("fine-tuning", f"{tuned['steps']:,} steps on {tuned['ranks']} ranks; {cost}"))
     print_table(rows)
     print(f"\nGiB on a device, of {hardware.memory_gib:.0f}")
     kinds = list(dict.fromkeys(f.name for m in (plan.trainer, plan.generator) for f in fields(m)))

@@ -18,6 +18,7 @@ from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from tasks.code.miniature import CodeMiniature
 from tasks.data.datasets import CodeDataset, MathDataset
+from tasks.data.traces import PublicTraces
 from tasks.environments.task import VerifiersTask
 from tasks.gym import ReasoningGym
 from tasks.math.miniature import MathMiniature
@@ -34,7 +35,7 @@ LAB = Registry(
         *(PipelineRL, PPOOffPolicy, Synchronous),
         *(MathMiniature, CodeMiniature, SymbolicGSM, MathDataset, CodeDataset, FunctionTask, ReasoningGym),
         VerifiersTask,
-        *(SFT, Evaluation, Budget, Cluster, Virtual, Rates, Monitors, Retention),
+        *(SFT, PublicTraces, Evaluation, Budget, Cluster, Virtual, Rates, Monitors, Retention),
     ),
 )
 """Each is a frozen dataclass that imports without torch; a field annotated with one of them needs no binding."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from scalelab.errors import LabError
 from scalelab.plan.hardware import Device, Hardware
+from scalelab.plan.memory import trainer_memory
 from scalelab.plan.planner import RunPlan, engines, evaluate, fastest, holds_a_sequence, placement, propose
 from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
@@ -67,6 +68,25 @@ def check(run: Run, hardware: Hardware, assumed: Assumptions | None = None) -> P
         return PlacementCheck(hardware, ())
     fits = nearest(run, hardware.count, hardware.device, assumed, run.cluster.trainers)
     return PlacementCheck(hardware, problems, fits, None if fits else smallest(run, hardware.device, assumed))
+
+
+def check_fine_tuning(run: Run, hardware: Hardware) -> None:
+    """Refuse a fine-tuning that does not fit on the devices that are there.
+
+    Raises:
+        LabError: naming the trainer rank's memory, or the number of ranks.
+    """
+    ranks, longest = run.sft.trainers, run.generator.max_model_len
+    if ranks > hardware.count:
+        raise LabError(f"fine-tuning wants SFT.trainers = {ranks} devices, there are {hardware.count}: lower it")
+    memory = trainer_memory(run.model.to_hf(), run.trainer_config, ranks, longest, hardware.device.gpu)
+    if memory.total > hardware.device.memory_gib:
+        fits = fastest(run, ranks, hardware.device, Assumptions())
+        layout = "" if fits is None else f", such as {fits.layout} with TrainerConfig.recompute = {fits.recompute!r}"
+        raise LabError(
+            f"a rank of the fine-tuning does not fit: {memory.total:.0f} GiB of {hardware.device.memory_gib:.0f} on "
+            f"{hardware.device.name}: raise SFT.trainers, or cut the model further{layout}"
+        )
 
 
 def nearest(run: Run, count: int, device: Device, assumed: Assumptions, trainers: int) -> RunPlan | None:

@@ -35,6 +35,8 @@ class TrainerMemory:
     activations: float
     logits: float
     reserve: float
+    export: float = 0.0
+    """What gathering whole tensors takes beyond activations and logits, which are not there at that time."""
 
     @property
     def total(self) -> float:
@@ -74,7 +76,8 @@ def trainer_memory(
     parts = {stage: held(hf_config, layout, world, config.dtype, stage, settings=config.optimizer) for stage in stages}
     kept = {stage: activation_bytes(hf_config, config, longest, stage) for stage in stages}
     head = {stage: head_bytes(hf_config, config) * (stage == layout.pipeline - 1) for stage in stages}
-    stage = max(stages, key=lambda s: parts[s].total + kept[s] + head[s])
+    whole = export_bytes(hf_config, config.dtype)
+    stage = max(stages, key=lambda s: parts[s].total + max(kept[s] + head[s], whole))
     return TrainerMemory(
         weights=parts[stage].weights / GIB,
         gradients=parts[stage].gradients / GIB,
@@ -82,7 +85,20 @@ def trainer_memory(
         activations=kept[stage] / GIB,
         logits=head[stage] / GIB,
         reserve=RESERVE if gpu else 0.0,
+        export=max(0.0, whole - kept[stage] - head[stage]) / GIB,
     )
+
+
+def export_bytes(hf_config: dict[str, Any], dtype: str) -> float:
+    """Most bytes on a device while weights are exported whole (`moe.weights.hf_weights.export`).
+
+    One tensor at a time is gathered from the ranks and put into the order of its file: there are two copies of the
+    largest, an embedding or the gates and inputs of a layer's experts. Weights that are published are not gathered.
+    """
+    fields, hidden = shape(hf_config).fields, hf_config["hidden_size"]
+    largest = [hf_config["vocab_size"] * hidden, 2 * fields["ffn_hidden_size"] * hidden]
+    largest.append(fields.get("num_moe_experts", 0) * 2 * fields.get("moe_ffn_hidden_size", 0) * hidden)
+    return 2.0 * max(largest) * BYTES[dtype]
 
 
 def activation_bytes(hf_config: dict[str, Any], config: TrainerConfig, longest: int, stage: int = 0) -> float:

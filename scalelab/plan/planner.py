@@ -19,6 +19,7 @@ from scalelab.plan.speed import (
     Assumptions,
     Decoding,
     decoding,
+    host_step_seconds,
     publication,
     splits_head,
     training_flops,
@@ -108,6 +109,7 @@ def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -
     engine = decoding(hf, place.generator, completions * ahead / place.engines, length, device, assumed)
     evaluated = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples / run.evaluation.every
     train = training_seconds(hf, place.trainer, place.trainers, completions, length, device, assumed)
+    train += host_step_seconds(hf, place.trainer, place.trainers, device, assumed)
     generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
     engines = place.engines, place.generator.tensor_parallel
     weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed)
@@ -129,6 +131,16 @@ def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -
     )
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
     return RunPlan(place, trainer, generator, seconds, engine, flops, problems)
+
+
+def fine_tuning_seconds(run: Run, device: Device, assumed: Assumptions) -> float:
+    """The most that a step of the fine-tuning takes: every trace has `SFT.longest` tokens, prompt and completion."""
+    sft, hf = run.sft, run.model.to_hf()
+    completion = max(0, sft.longest - assumed.prompt)  # the prompt is counted beside it
+    longest = Moments(completion, completion**2, completion)
+    config, ranks = run.trainer_config, sft.trainers
+    step = training_seconds(hf, config, ranks, sft.traces_per_step, longest, device, replace(assumed, dropped=0.0))
+    return step + host_step_seconds(hf, config, ranks, device, assumed)
 
 
 def _moments(run: Run, assumed: Assumptions) -> Moments:

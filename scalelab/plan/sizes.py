@@ -100,6 +100,13 @@ def held(
     return RankBytes(weights, gradients, optimizer)
 
 
+def optimizer_elements(hf_config: dict[str, Any], layout: Layout, world: int, stage: int = 0) -> int:
+    """Parameters whose optimiser step is the rank's own: its share of what its data-parallel ranks hold alike."""
+    mine = _parameters(json.dumps(hf_config, sort_keys=True), layout, stage)
+    groups = zip((False, True), data_ranks(layout, world))
+    return sum(_buffer([p for p in mine if p.expert == expert], ranks, 0)[1] for expert, ranks in groups)
+
+
 def _optimizer_bytes(elements: int, tensors: int, dtype: str, settings: OptimizerConfig) -> int:
     """Bytes that AdamW keeps on the device for its share of a buffer.
 

@@ -15,7 +15,7 @@ from scalelab.plan.hardware import Device
 from scalelab.plan.lengths import Moments
 from scalelab.plan.memory import kv_bytes_per_token
 from scalelab.plan.shape import shape, sizes
-from scalelab.plan.sizes import BYTES
+from scalelab.plan.sizes import BYTES, optimizer_elements
 from scalelab.rollout.config import GeneratorConfig
 
 
@@ -38,6 +38,7 @@ class Assumptions:
         sockets: 10⁹ bytes/s that a machine sends or receives through sockets.
         loading: 10⁹ bytes/s at which an engine's process loads weights from shared memory, beside generation.
         copying: 10⁹ bytes/s from page-locked host memory to a GPU.
+        host_adam: 10⁹ parameters/s whose AdamW step one thread computes on the host.
     """
 
     mfu: float = 0.40
@@ -54,6 +55,7 @@ class Assumptions:
     sockets: float = 3.0
     loading: float = 4.0
     copying: float = 20.0
+    host_adam: float = 0.6
 
 
 def attention_flops(hf_config: dict[str, Any], tokens: float, square: float) -> float:
@@ -119,6 +121,21 @@ def training_seconds(
     fill = 1 + (layout.pipeline - 1) / micro_batches
     mfu = assumed.expert_mfu if "num_moe_experts" in shape(hf_config).fields else assumed.mfu
     return flops / (ranks * device.tflops * 1e12 * mfu) * fill
+
+
+def host_step_seconds(
+    hf_config: dict[str, Any], config: TrainerConfig, ranks: int, device: Device, assumed: Assumptions
+) -> float:
+    """Step of an optimiser in host memory (`OptimizerConfig.offload`), while the GPU waits; 0 for one on the GPU.
+
+    For each parameter of the rank's share, 4 bytes of gradient come to the host and 4 of the new weight go back,
+    beside AdamW in fp32 on one thread: the slower of the two counts, on the stage with the larger share.
+    """
+    if not config.optimizer.offload:
+        return 0.0
+    stages = {0, config.layout.pipeline - 1}
+    share = max(optimizer_elements(hf_config, config.layout, ranks, stage) for stage in stages)
+    return max(share / (assumed.host_adam * 1e9), share * 8 / (assumed.copying * 1e9))
 
 
 @dataclass(frozen=True)

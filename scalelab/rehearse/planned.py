@@ -7,7 +7,7 @@ from typing import Any
 
 from moe.train.config import TrainerConfig
 from scalelab.plan.lengths import LogNormal
-from scalelab.plan.memory import activation_bytes, generator_memory, head_bytes
+from scalelab.plan.memory import activation_bytes, export_bytes, generator_memory, head_bytes
 from scalelab.plan.shape import shape, sizes
 from scalelab.plan.sizes import held
 from scalelab.plan.speed import Assumptions, splits_head, training_flops
@@ -20,16 +20,22 @@ _OF_LAYERS = ("no_rope_layers", "layer_types", "moe_layers")
 
 
 def trainer_gib(
-    hf_config: dict[str, Any], config: TrainerConfig, world: int, longest: int, stage: int
+    hf_config: dict[str, Any], config: TrainerConfig, world: int, longest: int, stage: int, export: bool = False
 ) -> dict[str, float]:
-    """GiB of a trainer rank of one pipeline stage by kind; activations include the logits of a chunk."""
+    """GiB of a trainer rank of one pipeline stage by kind.
+
+    Activations include the logits of a chunk; or they are what an export gathers, where that is counted and is more.
+    """
     parts = held(hf_config, config.layout, world, config.dtype, stage, settings=config.optimizer)
     head = head_bytes(hf_config, config) if stage == config.layout.pipeline - 1 else 0.0
     kinds = {
         "weights": parts.weights,
         "gradients": parts.gradients,
         "optimizer": parts.optimizer,
-        "activations": activation_bytes(hf_config, config, longest, stage) + head,
+        "activations": max(
+            activation_bytes(hf_config, config, longest, stage) + head,
+            export_bytes(hf_config, config.dtype) if export else 0.0,
+        ),
     }
     return {kind: size / GIB for kind, size in kinds.items()}
 

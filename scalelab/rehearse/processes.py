@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
-from scalelab.rehearse.worker import RoleTask
+from scalelab.rehearse.worker import RoleEnd, RoleTasks, ended, too_late
 
 ROOT = Path(__file__).parents[2]
 """Folder of the lab's packages."""
@@ -46,53 +49,88 @@ def rehearse_all(
 ) -> list[RoleResult]:
     """Rehearse roles and return their results, in their order.
 
+    One worker for each kind of role imports what they need, and forks for every role.
+
     Args:
         setting: the run.
-        roles: the roles.
+        roles: the roles; those of a kind stand together.
         interpreters: the Python for each kind of role.
         jobs: processes at a time.
         deadline: seconds for each.
         done: told of every result as it comes, with the seconds that it took.
     """
-    found: dict[str, RoleResult] = {}
-    with ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(_rehearse, setting, role, interpreters[role.kind], deadline): role for role in roles}
-        for future in as_completed(running):
-            result, seconds = future.result()
-            found[running[future].name] = result
-            done(result, seconds)
-    return [found[role.name] for role in roles]
+    found: list[RoleResult] = []
+    for kind, alike in groupby(roles, key=lambda role: role.kind):
+        mine = tuple(alike)
+        results: dict[int, RoleResult] = {}
+        with tempfile.TemporaryDirectory(prefix="scalelab-rehearsal-") as folder:
+            tasks = RoleTasks(setting, mine, Path(folder), jobs, deadline)
+            for end in _rehearse(tasks, interpreters[kind]):
+                result = results[end.number] = _result(tasks, end)
+                done(result, end.seconds)
+        found += [results[number] for number in range(len(mine))]
+    return found
 
 
-def _rehearse(
-    setting: RehearsalSettings, role: Role, interpreter: Interpreter, deadline: float
-) -> tuple[RoleResult, float]:
-    started = time.monotonic()
+def _result(tasks: RoleTasks, end: RoleEnd) -> RoleResult:
+    role = tasks.roles[end.number]
+    if end.problem:
+        return RoleResult(role.name, role.kind, role.stands_for, problems=[end.problem])
+    return RoleResult.from_json(json.loads((tasks.folder / f"{end.number}.json").read_text()))
+
+
+def _rehearse(tasks: RoleTasks, interpreter: Interpreter) -> Iterator[RoleEnd]:
+    """Let a worker rehearse roles, and yield their ends; those that it does not come to end with it."""
+    began, left = time.monotonic(), set(range(len(tasks.roles)))
+    # imports may take as long as a role
+    limit = tasks.deadline * (1 + -(-len(tasks.roles) // tasks.jobs))
+    late = threading.Event()
+    with tempfile.TemporaryFile() as said:
+        worker = subprocess.Popen(
+            [interpreter.python, "-m", "scalelab.rehearse.worker"],
+            env=_environment(interpreter),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,
+        )
+        timer = threading.Timer(limit, lambda: (late.set(), _kill(worker)))
+        timer.start()
+        code: int | None = None
+        try:
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            with suppress(BrokenPipeError):  # it has ended, and says why below
+                worker.stdin.write(pickle.dumps(tasks))
+                worker.stdin.close()
+            for line in worker.stdout:
+                end = RoleEnd(**json.loads(line))
+                left.discard(end.number)
+                yield end
+            code = worker.wait()
+        finally:
+            timer.cancel()
+            if code != 0:  # its processes may be there still
+                _kill(worker)
+            worker.wait()
+        said.seek(0)
+        problem = (
+            too_late(tasks.deadline)
+            if late.is_set()
+            else ended(worker.returncode, said.read().decode(errors="replace"))
+        )
+    for number in sorted(left):
+        yield RoleEnd(number, time.monotonic() - began, problem)
+
+
+def _environment(interpreter: Interpreter) -> dict[str, str]:
     # the user's modules, and not the packages of this Python, which may not be those of the other
     paths = [p for p in sys.path if "site-packages" not in p and not p.startswith(sys.base_prefix)]
     path = os.pathsep.join([str(ROOT), *filter(None, paths)])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **interpreter.environment}
-    with tempfile.TemporaryDirectory(prefix="scalelab-rehearsal-") as folder:
-        answer = Path(folder) / "result.json"
-        problem = None
-        try:
-            ended = subprocess.run(
-                [interpreter.python, "-m", "scalelab.rehearse.worker"],
-                input=pickle.dumps(RoleTask(setting, role, answer)),
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=deadline,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            problem = f"not done within {deadline:.0f} s: raise --deadline, or look for what hangs"
-        else:
-            if ended.returncode or not answer.is_file():
-                said = ended.stdout.decode(errors="replace").strip().splitlines() or ["nothing"]
-                problem = f"its process ended with code {ended.returncode} and said last: {said[-1][:300]}"
-        if problem is not None:
-            result = RoleResult(role.name, role.kind, role.stands_for, problems=[problem])
-        else:
-            result = RoleResult.from_json(json.loads(answer.read_text()))
-    return result, time.monotonic() - started
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **interpreter.environment}
+
+
+def _kill(worker: subprocess.Popen[bytes]) -> None:
+    """End a worker and all its processes, which are a session of their own."""
+    with suppress(ProcessLookupError):
+        os.killpg(worker.pid, signal.SIGKILL)

@@ -70,8 +70,9 @@ class _TrainerRehearsal:
             {LOSS: 0.0},
         )
         result.longest_row = max(self.row)
+        longest, exports = self.run_config.generator.max_model_len, self.device == "cuda"
         result.plan_memory_gib = planned.trainer_gib(
-            self.hf, self.config, self.ranks, self.run_config.generator.max_model_len, self.role.stage
+            self.hf, self.config, self.ranks, longest, self.role.stage, exports
         )
         result.plan_flops = planned.trainer_flops(self.hf, self.config, self.row, self.role.stage)
         steps: dict[str, Callable[[], None]] = {

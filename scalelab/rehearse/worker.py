@@ -1,45 +1,144 @@
-"""A process that rehearses one role: a pickled `RoleTask` comes on its standard input, a result goes into a file."""
+"""A process that rehearses roles of one kind: it imports torch and the lab once, then forks for every role.
+
+A pickled `RoleTasks` comes on its standard input. For every role that ends, it prints a line of JSON (`RoleEnd`); the
+result itself goes into a file.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
+import os
 import pickle
+import signal
 import sys
+import time
+import traceback
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
 
+_POLL = 0.05
+"""Seconds between two looks at the processes."""
+
 
 @dataclass(frozen=True)
-class RoleTask:
-    """The task of a process: a role and where its result goes.
+class RoleTasks:
+    """The task of a worker: roles of one kind, and where their results go.
 
     Attributes:
         setting: the run.
-        role: the role to rehearse.
-        result: file for the result, JSON as `RoleResult.to_json` has it.
+        roles: the roles to rehearse.
+        folder: folder for the results, `NUMBER.json` as `RoleResult.to_json` has it.
+        jobs: processes at a time.
+        deadline: seconds for each.
     """
 
     setting: RehearsalSettings
-    role: Role
-    result: Path
+    roles: tuple[Role, ...]
+    folder: Path
+    jobs: int
+    deadline: float
+
+
+@dataclass(frozen=True)
+class RoleEnd:
+    """The end of the process of one role.
+
+    Attributes:
+        number: of the role.
+        seconds: that it took.
+        problem: why it has no result; empty if it has one.
+    """
+
+    number: int
+    seconds: float
+    problem: str = ""
+
+
+@dataclass
+class _Child:
+    number: int
+    began: float
+    late: bool = False
 
 
 def main() -> None:
-    """Rehearse the role and write its result."""
+    """Rehearse the roles and tell of each when it has ended."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    task: RoleTask = pickle.load(sys.stdin.buffer)
-    if task.role.kind == "trainer":
-        from scalelab.rehearse.trainer import rehearse
-    else:
-        from scalelab.rehearse.engine import rehearse
-    result = rehearse(task.setting, task.role)
-    task.result.write_text(json.dumps(result.to_json()))
+    tasks: RoleTasks = pickle.load(sys.stdin.buffer)
+    lines = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not come between the lines
+    importlib.import_module(f"scalelab.rehearse.{tasks.roles[0].kind}")
+    for end in _ends(tasks):
+        print(json.dumps(asdict(end)), file=lines, flush=True)
+
+
+def _ends(tasks: RoleTasks) -> Iterator[RoleEnd]:
+    """Start a process per role, as many at a time as may be, and yield their ends as they come."""
+    waiting, running = list(range(len(tasks.roles))), dict[int, _Child]()
+    while waiting or running:
+        while waiting and len(running) < tasks.jobs:
+            number = waiting.pop(0)
+            running[_start(tasks, number)] = _Child(number, time.monotonic())
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid in running:
+            child = running.pop(pid)
+            problem = _problem(tasks, child, os.waitstatus_to_exitcode(status))
+            yield RoleEnd(child.number, time.monotonic() - child.began, problem)
+            continue
+        for pid, child in running.items():
+            if not child.late and time.monotonic() - child.began > tasks.deadline:
+                child.late = True
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL)
+
+
+def _start(tasks: RoleTasks, number: int) -> int:
+    """Fork a process that rehearses one role; returns its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        said = os.open(tasks.folder / f"{number}.log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        rehearse = importlib.import_module(f"scalelab.rehearse.{tasks.roles[number].kind}").rehearse
+        result = rehearse(tasks.setting, tasks.roles[number])
+        (tasks.folder / f"{number}.json").write_text(json.dumps(result.to_json()))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # what the parent has open is the parent's to close
+
+
+def _problem(tasks: RoleTasks, child: _Child, code: int) -> str:
+    if child.late:
+        return too_late(tasks.deadline)
+    if code == 0 and (tasks.folder / f"{child.number}.json").is_file():
+        return ""
+    said = (tasks.folder / f"{child.number}.log").read_text(errors="replace")
+    return ended(code, said)
+
+
+def too_late(deadline: float) -> str:
+    """Say that a process was given up."""
+    return f"not done within {deadline:.0f} s: raise --deadline, or look for what hangs"
+
+
+def ended(code: int, said: str) -> str:
+    """Say that a process ended without a result."""
+    last = (said.strip().splitlines() or ["nothing"])[-1]
+    return f"its process ended with code {code} and said last: {last[:300]}"
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.monitors import Monitors
 from scalelab.run.retention import Retention
 from scalelab.schedule.books import SchedulePolicy
+from tasks.data.traces import PublicTraces
 from tasks.task import Task
 
 TrackerName = Literal["wandb", "mlflow", "trackio"]
@@ -29,7 +30,7 @@ TrackerName = Literal["wandb", "mlflow", "trackio"]
 
 @dataclass(frozen=True, config=CHECKED)
 class SFT:
-    """Supervised fine-tuning on the tasks' own reasoning traces, before RL; cached by content."""
+    """Supervised fine-tuning on reasoning traces before RL, the tasks' own or public ones; cached by content."""
 
     steps: NonNegativeInt = 600
     """Optimiser steps. 0 starts RL from the initial weights."""
@@ -52,7 +53,18 @@ class SFT:
 
     pretrained: str | None = None
     """Hugging Face folder of the model that RL starts from, or `package:NAME` for the GGUF file in a Python package.
-    None fine-tunes one on the tasks' traces, which public data sets do not have."""
+    With `traces`, it is the model that is fine-tuned. None fine-tunes one on the tasks' own traces, which public data
+    sets do not have."""
+
+    traces: PublicTraces | None = None
+    """Public traces on which `pretrained` is fine-tuned before RL; None takes it as it is."""
+
+    longest: PositiveInt = 12288
+    """Most tokens of a public trace, prompt and completion together; longer ones are left out (ScaleRL A.3)."""
+
+    def __post_init__(self) -> None:
+        if self.traces is not None and self.pretrained is None:
+            raise ValueError("SFT.traces fine-tune a pretrained model: bind SFT.pretrained to its Hugging Face folder")
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -269,6 +281,11 @@ class Run:
         if longest > limit:
             raise ValueError(
                 f"GeneratorConfig.max_model_len ({longest}) exceeds the model's max_position_embeddings ({limit})"
+            )
+        if self.sft.traces is not None and self.sft.longest > longest:
+            raise ValueError(
+                f"SFT.longest ({self.sft.longest}) exceeds GeneratorConfig.max_model_len ({longest}): traces that long "
+                "teach what RL cuts off; lower the one or raise the other"
             )
         chunk = self.model.attention_chunk_size if isinstance(self.model, Llama4Text) else self.generator.block_size
         if chunk % self.generator.block_size:

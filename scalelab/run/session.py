@@ -150,6 +150,10 @@ def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
     from scalelab.run.data import describe_tasks
 
     folder.describe(tasks=describe_tasks(run))
+    if run.sft.traces is not None:
+        from scalelab.run.base_model import prepare_traces
+
+        prepare_traces(run, progress)  # says what is wrong with them before anything starts
     if run.virtual is not None:
         _run_virtual(run, folder, progress)
     else:
@@ -201,7 +205,8 @@ def _run_virtual(run: Run, folder: RunFolder, progress: Progress) -> None:
     import torch
 
     from scalelab.rollout.interruption import Phrases
-    from scalelab.run.base_model import LocalTuner, base_model
+    from scalelab.run.base_model import base_model
+    from scalelab.run.fine_tuning import LocalTuner
     from scalelab.run.virtual.clock import VirtualLoop
     from scalelab.run.virtual.world import VirtualRun, engine_config, pretended_rates
 

@@ -97,6 +97,10 @@ class DatasetTask(Finite):
     def verifier(self) -> Verifier:
         """A new verifier for this kind of problem."""
 
+    def ask(self, problem: str) -> Prompt:
+        """The prompt that asks any problem as this task asks its own; there is nothing to grade it against."""
+        return self._prompt(problem_key(problem), Item(problem, None))
+
     def dropped(self) -> list[Dropped]:
         """Problems that were left out because a set in `against` has them."""
         return self._items[1]

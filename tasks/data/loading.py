@@ -12,14 +12,29 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from tasks.data.formats import Item, Row
 from tasks.data.hub import REVISIONS, Source, source
 from tasks.errors import TaskError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class HubOrigin(Protocol):
+    """A repository on the hub, and the place of the same rows below a local folder."""
+
+    @property
+    def hub(self) -> str:
+        """The repository."""
+        ...
+
+    @property
+    def local(self) -> str:
+        """File or folder below a local folder."""
+        ...
 
 
 def load(dataset: str, folder: str | None = None, revision: str | None = None) -> list[Item]:
@@ -68,7 +83,15 @@ def pinned(dataset: str, revision: str | None = None) -> str:
     Raises:
         TaskError: `revision` is no full commit hash, or the hub does not answer.
     """
-    origin = source(dataset)
+    return commit(dataset, source(dataset), revision)
+
+
+def commit(dataset: str, origin: HubOrigin, revision: str | None = None) -> str:
+    """The commit of a repository: the one given, else the table's, else the one of its first use.
+
+    Raises:
+        TaskError: `revision` is no full commit hash, or the hub does not answer.
+    """
     chosen = revision or REVISIONS.get(origin.hub)
     if chosen is not None:
         if not _COMMIT.fullmatch(chosen):
@@ -92,7 +115,7 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab"))
 
 
-def _newest(dataset: str, origin: Source) -> str:
+def _newest(dataset: str, origin: HubOrigin) -> str:
     from huggingface_hub import HfApi
 
     try:
@@ -116,7 +139,21 @@ def _hub_rows(dataset: str, origin: Source, revision: str | None) -> Iterator[Ro
         raise _unreachable(dataset, origin, problem) from problem
 
 
-def _unreachable(dataset: str, origin: Source, problem: Exception) -> TaskError:
+def hub_stream(dataset: str, origin: HubOrigin, revision: str) -> Iterator[Row]:
+    """The rows of a repository's default configuration, downloaded as they are read.
+
+    Raises:
+        TaskError: the hub does not answer, or has no such commit.
+    """
+    from datasets import load_dataset
+
+    try:
+        yield from load_dataset(origin.hub, split="train", revision=revision, streaming=True)
+    except Exception as problem:  # the hub client raises dozens of kinds
+        raise _unreachable(dataset, origin, problem) from problem
+
+
+def _unreachable(dataset: str, origin: HubOrigin, problem: Exception) -> TaskError:
     cause = (str(problem).splitlines() or [type(problem).__name__])[0]
     return TaskError(
         f"cannot load data set {dataset} ({origin.hub}) from the hub: {cause}; "
@@ -128,6 +165,46 @@ def _content(path: Path) -> bytes:
     if not path.is_file():
         raise TaskError(f"no file {path}: put the data there, or leave the folder out to download them")
     return path.read_bytes()
+
+
+def stream_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Rows of a Parquet, JSON or JSON lines file, some at a time; of Parquet only these columns, where it has them.
+
+    Raises:
+        TaskError: the file is damaged, or holds something else.
+    """
+    if path.suffix == ".json":
+        yield from _file_rows(path)
+        return
+    try:
+        if path.suffix == ".parquet":
+            from pyarrow import parquet
+
+            with parquet.ParquetFile(path) as file:
+                names = file.schema_arrow.names
+                wanted = [name for name in columns if name in names] or names
+                for batch in file.iter_batches(256, columns=wanted):
+                    yield from batch.to_pylist()
+            return
+        with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as lines:
+            for line in lines:
+                if line.strip():
+                    yield _object(path, json.loads(line))
+    except (ValueError, OSError, EOFError, RecursionError, zlib.error) as problem:
+        if isinstance(problem, TaskError):
+            raise
+        raise _damaged(path, problem) from None
+
+
+def _object(path: Path, row: object) -> Row:
+    if not isinstance(row, dict):
+        raise TaskError(f"{path} holds something other than objects: a data set is one object per problem")
+    return row
+
+
+def _damaged(path: Path, problem: BaseException) -> TaskError:
+    kind, cause = path.suffix.lstrip("."), (str(problem).splitlines() or [type(problem).__name__])[0]
+    return TaskError(f"{path} is not {kind} ({cause}): fetch it again")
 
 
 def _file_rows(path: Path) -> Iterable[Row]:
@@ -144,8 +221,5 @@ def _file_rows(path: Path) -> Iterable[Row]:
         rows = json.loads(text) if whole else [json.loads(line) for line in text.split("\n") if line.strip()]
     # pyarrow's and json's are ValueErrors, gzip's OSErrors
     except (ValueError, OSError, EOFError, RecursionError, zlib.error) as problem:
-        kind, cause = path.suffix.lstrip("."), (str(problem).splitlines() or [type(problem).__name__])[0]
-        raise TaskError(f"{path} is not {kind} ({cause}): fetch it again") from None
-    if not all(isinstance(row, dict) for row in rows):
-        raise TaskError(f"{path} holds something other than objects: a data set is one object per problem")
-    return rows
+        raise _damaged(path, problem) from None
+    return [_object(path, row) for row in rows]

@@ -17,10 +17,10 @@ from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.plan.hardware import device
 from scalelab.plan.lengths import LogNormal
-from scalelab.plan.memory import head_bytes, kv_bytes_per_token, trainer_memory
-from scalelab.plan.planner import evaluate, placement, propose, resize
+from scalelab.plan.memory import export_bytes, head_bytes, kv_bytes_per_token, trainer_memory
+from scalelab.plan.planner import evaluate, fine_tuning_seconds, placement, propose, resize
 from scalelab.plan.sizes import held
-from scalelab.plan.speed import Assumptions, attention_flops, decoding, training_flops
+from scalelab.plan.speed import Assumptions, attention_flops, decoding, host_step_seconds, training_flops
 
 ASSUMED = Assumptions()
 
@@ -88,6 +88,43 @@ def test_an_optimizer_in_bf16_takes_half_and_one_on_the_host_nothing(scout):
     assert half.optimizer == pytest.approx(full.optimizer / 2, rel=1e-6)
     assert none.optimizer == 0
     assert half.weights + half.gradients == none.total == full.weights + full.gradients
+
+
+def test_an_optimizer_on_the_host_takes_the_time_of_its_slower_half(scout):
+    """The 108B parameters on 32 ranks, each of which steps a 32nd; Megatron's padding is below a thousandth."""
+    hf, layout = scout.model.to_hf(), Layout(expert=16, tensor=4)
+    configs = [TrainerConfig(layout, OptimizerConfig(offload=offload), "bfloat16") for offload in (False, True)]
+    on_gpu, on_host = (host_step_seconds(hf, config, 32, device("h100"), ASSUMED) for config in configs)
+    assert on_gpu == 0
+    share = parameters(hf).total / 32
+    assert on_host == pytest.approx(share / 0.6e9, rel=0.02)
+    slow = dataclasses.replace(ASSUMED, copying=1.0)
+    assert host_step_seconds(hf, configs[1], 32, device("h100"), slow) == pytest.approx(8 * share / 1e9, rel=0.02)
+    place = placement(scout)
+    steps = []
+    for config in configs:
+        trainer = dataclasses.replace(place.trainer, optimizer=config.optimizer)
+        steps.append(evaluate(scout, dataclasses.replace(place, trainer=trainer), device("gb200"), ASSUMED))
+    assert steps[1].seconds["train"] > steps[0].seconds["train"] + 1
+
+
+def test_a_fine_tuning_costs_at_most_its_longest_traces():
+    """384 traces of 12,288 tokens, all products at the assumed share of 16 H100s' peak."""
+    run = resolve("sft/scalerl_8b").run
+    flops = 384 * training_flops(run.model.to_hf(), run.trainer.recompute, 12288, 12288**2, split_head=True)
+    expected = flops / (16 * 989e12 * 0.40)
+    assert fine_tuning_seconds(run, device("h100"), ASSUMED) == pytest.approx(expected)
+
+
+def test_an_export_counts_where_it_takes_more_than_a_step(scout, dense):
+    """Two copies of Scout's largest tensor, 16 x 5120 x 16384 bf16 numbers, counted by hand."""
+    assert export_bytes(scout.model.to_hf(), "bfloat16") == 2 * 16 * 5120 * 16384 * 2
+    assert export_bytes(dense.model.to_hf(), "bfloat16") == 2 * 128256 * 4096 * 2
+    full = dataclasses.replace(scout.trainer, recompute="full", layout=Layout(tensor=4, pipeline=2, expert=16))
+    memory = trainer_memory(scout.model.to_hf(), full, 32, 16384, gpu=True)
+    assert memory.export > 0
+    assert memory.activations + memory.logits + memory.export == pytest.approx(5.0)
+    assert trainer_memory(dense.model.to_hf(), dense.trainer, 16, 16384, gpu=True).export == 0
 
 
 def test_training_flops_are_those_of_every_product(dense, scout):

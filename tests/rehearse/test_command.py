@@ -72,6 +72,18 @@ def test_a_process_that_dies_is_a_problem_of_its_role():
 
 
 @pytest.mark.timeout(60)
+def test_a_role_whose_process_breaks_spares_the_others():
+    """Roles of a kind that cannot be rehearsed: their module has no function for it, which shows after the fork."""
+    roles = [replace(role, kind="ranks") for role in trainer_roles(Layout(tensor=2), 2)]
+    setting = RehearsalSettings(run_of(MODELS["llama"], Layout(tensor=2), 2), device("h100"))
+    results = rehearse_all(setting, roles, {"ranks": Interpreter()}, 1, 50, lambda *said: None)
+    assert [result.role for result in results] == [role.name for role in roles]
+    for result in results:
+        [problem] = result.problems
+        assert problem.startswith("its process ended with code 1 and said last: AttributeError")
+
+
+@pytest.mark.timeout(60)
 def test_a_process_that_hangs_is_given_up(tmp_path):
     hang = tmp_path / "hang"
     hang.write_text("#!/bin/sh\nexec sleep 30\n")

@@ -16,9 +16,10 @@ from moe.train.batch import Sequence
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
-from scalelab.run.base_model import LocalTuner, base_model
+from scalelab.run.base_model import base_model
 from scalelab.run.config import Run
 from scalelab.run.data import check_prompts, describe_tasks
+from scalelab.run.fine_tuning import LocalTuner
 from scalelab.run.progress import Progress
 from tasks.data.hub import SOURCES
 from tasks.errors import TaskError

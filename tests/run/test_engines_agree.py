@@ -17,7 +17,7 @@ from moe.train.config import OptimizerConfig, TrainerConfig
 from moe.weights.segments import Segment
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.types import Completion, Request
-from scalelab.run.base_model import cross_entropy
+from scalelab.run.fine_tuning import cross_entropy
 from tests.helpers.rollout_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, generate, prompts
 
 pytestmark = pytest.mark.slow

@@ -19,10 +19,11 @@ from moe.train.batch import TrainingSequence
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run import base_model as room
-from scalelab.run.base_model import LocalTuner, base_model
+from scalelab.run.base_model import base_model
 from scalelab.run.cluster import faults as faults_room
 from scalelab.run.cluster.faults import Faults
 from scalelab.run.config import Cluster, Run
+from scalelab.run.fine_tuning import LocalTuner
 from scalelab.run.loop import TrainerLostError
 from scalelab.run.progress import Progress
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 
 from moe.checkpoint.folder import CheckpointPolicy
@@ -241,7 +242,8 @@ class ClusterTuner:
     """Tuner whose trainer is on ranks of a cluster."""
 
     def __init__(self, run: Run) -> None:
-        self._ranks, self._steps = ClusterTrainer(run, None, run.sft.trainers), 0
+        start = None if run.sft.pretrained is None else Path(run.sft.pretrained)
+        self._ranks, self._steps = ClusterTrainer(run, start, run.sft.trainers), 0
         self._step_seconds, self._save_seconds = run.cluster.stall_seconds, run.trainer.save_deadline
 
     def begin(self, path: Path | None) -> None:
@@ -259,6 +261,11 @@ class ClusterTuner:
         refs, what = self._ranks.calls("train_step", ray.put(sequences), loss, lr), f"SFT step {self._steps}"
         self._steps += 1
         return lambda: self._ranks.wait(refs, what, self._step_seconds).loss
+
+    def logprobs(self, sequences: list[TrainingSequence]) -> list[np.ndarray]:
+        """Compute the log-probability of every token of the sequences."""
+        refs = self._ranks.calls("logprobs", ray.put(sequences))
+        return self._ranks.wait(refs, "the loss on held-out traces", self._step_seconds)
 
     def save(self, path: Path, state: Mapping[str, Any]) -> None:
         """Take a checkpoint."""
