@@ -36,7 +36,7 @@ class TrainerMemory:
     logits: float
     reserve: float
     export: float = 0.0
-    """What gathering whole tensors takes beyond activations and logits, which are not there at that time."""
+    """Whole tensors on their way out, as far as they exceed activations and logits, which are not there then."""
 
     @property
     def total(self) -> float:

@@ -258,7 +258,7 @@ class _Selection:
                     yield (prompt, [*completion, self._end]), _number(trace)
 
     def _wanted(self, found: list[Trace]) -> list[Trace]:
-        """Those of a kind that a task asks, without the problems of evaluations."""
+        """Leave out traces of a kind that no task asks, and those with problems of evaluations."""
         asked = [one for one in found if one.kind in self._asking]
         self.left_out.update(f"of {one.kind}, which no task asks" for one in found if one.kind not in self._asking)
         same = {one.id for one in decontaminate([(str(n), one.problem) for n, one in enumerate(asked)], self._others)}

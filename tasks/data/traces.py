@@ -58,7 +58,7 @@ MATH_REQUESTS = (
     "Return your final response within \\boxed{}.",
     "Please reason step by step, and put your final answer within \\boxed{}.",
 )
-"""The same for problems of mathematics."""
+"""Instructions of trace sets on how to answer a problem of mathematics."""
 
 _MARKERS = ((THINK_OPEN, THINK_CLOSE), ("<|begin_of_thought|>", "<|end_of_thought|>"))
 _SOLUTION = ("<|begin_of_solution|>", "<|end_of_solution|>")
@@ -131,7 +131,7 @@ class PublicTraces:
 
     @property
     def origin(self) -> TraceSource:
-        """Where the traces are."""
+        """Repository and local folder of the traces."""
         return TRACE_SOURCES[self.dataset]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:

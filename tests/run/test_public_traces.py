@@ -221,6 +221,7 @@ def run_on(data: Path, start: Path | None, *sets: str) -> Run:
         "SFT.traces=@PublicTraces()",
         f"SFT.pretrained={None if start is None else str(start)!r}",
         "SFT.longest=160",
+        "SFT.trainers=1",
         "SFT.steps=12",
         "SFT.traces_per_step=8",
         "SFT.learning_rate=3e-3",
