@@ -153,7 +153,8 @@ def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
     if run.sft.traces is not None:
         from scalelab.run.base_model import prepare_traces
 
-        prepare_traces(run, progress)  # says what is wrong with them before anything starts
+        prepared = prepare_traces(run, progress)  # says what is wrong with them before anything starts
+        folder.describe(traces=prepared and prepared.facts)
     if run.virtual is not None:
         _run_virtual(run, folder, progress)
     else:
