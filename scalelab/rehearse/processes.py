@@ -94,7 +94,12 @@ def _rehearse(tasks: RoleTasks, interpreter: Interpreter) -> Iterator[RoleEnd]:
             stderr=said,
             start_new_session=True,
         )
-        timer = threading.Timer(limit, lambda: (late.set(), _kill(worker)))
+
+        def give_up() -> None:
+            late.set()
+            _kill(worker)
+
+        timer = threading.Timer(limit, give_up)
         timer.start()
         code: int | None = None
         try:
