@@ -13,7 +13,7 @@ import numpy as np
 
 from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.models import Array, Model, log_compute
-from scalelab.curves.fitting.noise import Prior, SeedNoise, drifts, log_spread_prior, spreads, typical
+from scalelab.curves.fitting.noise import LENGTHS, THIN, Prior, SeedNoise, drifts, log_spread_prior, spreads, typical
 
 LOG_SCALES_K = np.linspace(-0.9, 1.2, 11)
 """Noise scales considered, relative to the fitted one."""
@@ -24,7 +24,7 @@ FAINT = 0.01
 NEGLIGIBLE = 9.0
 """Cells less likely than the best by this much in the logarithm hold no mass worth a point."""
 
-TINY = 14.0
+TINY = 12.0
 """Cells less likely than the best by this much before their bounds are looked at hold no draw."""
 
 INSIDE = 4.5
@@ -101,9 +101,10 @@ class Density:
         if coarse:
             few_T = np.isin(self.spread_T, np.unique(self.spread_T)[2::2][:4]) | (self.spread_T == 0)
             self.spread_T, self.start_T = self.spread_T[few_T], self.start_T[few_T]
-            self.thin_T = np.ones(len(self.spread_T), bool)
+            self.thin_T = np.isin(self.spread_T, np.unique(self.spread_T)[-1::-2])
         self.log_fixed_H = np.array([weight for _, _, weight in drifts()])
         self.log_fixed_H = self.log_fixed_H - np.sum([noise.log_determinant_H for noise in self.noises], axis=0)
+        self.log_thin_H = self.log_fixed_H[THIN] + np.where(np.array(THIN) > 0, np.log(len(LENGTHS)), 0.0)
         log_scale_K = LOG_SCALES_K + np.log(fit.scale)
         known = points.stderr_N is not None
         self.log_prior_TK = log_spread_prior(self.spread_T[:, None] * np.exp(LOG_SCALES_K))
@@ -120,7 +121,7 @@ class Density:
             shapes_GS: the shapes.
             spreads_only: keep every kind of drift, and twice as improbable spreads: the shapes are far from right yet.
         """
-        cells, size = self.evaluate(shapes_GS), (len(self.drift_H), len(self.spread_T))
+        cells, size = self._evaluate(shapes_GS, scales=2), (len(self.drift_H), len(self.spread_T))
         log_HT = cells.sum_over(np.ravel_multi_index((cells.h_X, cells.t_X), size), size[0] * size[1]).reshape(size)
         held_HT = log_HT > log_HT.max() - (2 * NEGLIGIBLE if spreads_only else NEGLIGIBLE)
         kept_H, kept_T = held_HT.any(1) | spreads_only, held_HT.any(0)
@@ -133,22 +134,20 @@ class Density:
 
     def evaluate(self, shapes_GS: Array) -> Cells:
         """Every combination of a shape and a kind of noise that has mass, weighed exactly."""
-        return self._evaluate(shapes_GS, self.spread_T, self.start_T, LOG_SCALES_K, self.log_prior_TK)
+        return self._evaluate(shapes_GS)
 
     def shape(self, shapes_GS: Array) -> Array:
-        """Log density of the shape alone, `[G]`: spreads and scales summed over more coarsely than in `evaluate`."""
-        thin_T = self.thin_T
-        cells = self._evaluate(
-            shapes_GS, self.spread_T[thin_T], self.start_T[thin_T], LOG_SCALES_K[::2], self.log_prior_TK[thin_T, ::2]
-        )
+        """Log density of the shape alone, `[G]`: kinds of noise are summed over more coarsely than in `evaluate`."""
+        cells = self._evaluate(shapes_GS, thin=True, scales=2)
         return cells.sum_over(cells.g_X, len(shapes_GS))
 
-    def _evaluate(
-        self, shapes_GS: Array, spread_T: Array, start_T: Array, log_scale_K: Array, log_prior_TK: Array
-    ) -> Cells:
-        gram, log_volume_GHT = self._products(shapes_GS, spread_T, start_T)
+    def _evaluate(self, shapes_GS: Array, thin: bool = False, scales: int = 1) -> Cells:
+        """Weigh shapes: with fewer drifts and spreads if `thin`, and every so many of the noise scales."""
+        every_T, every_K = self.thin_T if thin else slice(None), slice(None, None, scales)
+        log_scale_K, log_prior_TK = LOG_SCALES_K[every_K], self.log_prior_TK[every_T][:, every_K]
+        gram, log_volume_GHT = self._products(shapes_GS, self.start_T[every_T], self.spread_T[every_T], thin)
         squares, log_left, free = self._residuals(gram)
-        log_GHT = log_volume_GHT + log_left + self.log_fixed_H[:, None]
+        log_GHT = log_volume_GHT + log_left + (self.log_thin_H if thin else self.log_fixed_H)[:, None]
         if self.shape_prior is not None:
             mean_S, deviation_S = self.shape_prior
             log_GHT -= 0.5 * (((shapes_GS - mean_S) / deviation_S) ** 2).sum(-1)[:, None, None]
@@ -164,21 +163,18 @@ class Density:
         g_X, h_X, t_X = at_X
         return Cells(g_X, h_X, t_X, log_XK, mean_XL, cov_XLL)
 
-    def _products(self, shapes_GS: Array, spread_T: Array, start_T: Array) -> tuple[list[Array], Array]:
+    def _products(self, shapes_GS: Array, start_T: Array, spread_T: Array, thin: bool) -> tuple[list[Array], Array]:
         """Inner products of features and rates over all seeds, and minus half the log determinant of the offsets."""
         features_GNL = self.model.features(shapes_GS, self.u_N)
-        gram = [np.zeros((len(shapes_GS), len(self.drift_H), len(spread_T))) for _ in range(6)]
-        log_volume = np.zeros_like(gram[0])
+        gram: list[Array] = []
         for at, noise in zip(self.members, self.noises):
             first, second = features_GNL[:, at, 0], features_GNL[:, at, 1]
             rate = self.fit.curve.pass_rate_N[at]
             pairs = [(first, first), (first, second), (second, second), (first, rate), (second, rate), (rate, rate)]
-            own = [item[..., self.kept_H, None] for item in noise.products(pairs)]
-            own, log_half_determinant = _without_offsets(own, start_T**2, spread_T**2)
-            log_volume -= log_half_determinant
-            for total, item in zip(gram, own):
-                total += item
-        a, b, d, m, n, y = gram
+            own = [item[..., slice(None) if thin else self.kept_H, None] for item in noise.products(pairs, thin)]
+            own = _without_offsets(own, start_T**2, spread_T**2)
+            gram = [total + item for total, item in zip(gram, own)] if gram else own
+        a, b, d, m, n, y, log_volume = gram
         return [a + FAINT, b, d + FAINT, m, n, y], log_volume
 
     def _level(
@@ -238,8 +234,8 @@ class Density:
         return total_XK
 
 
-def _without_offsets(own: list[Array], start_T: Array, spread_T: Array) -> tuple[list[Array], Array]:
-    """Inner products of a seed with its offsets integrated out, and half the log determinant that this adds.
+def _without_offsets(own: list[Array], start_T: Array, spread_T: Array) -> list[Array]:
+    """Inner products of a seed with its offsets integrated out, and minus half the log determinant that this adds.
 
     For offsets of covariance T = diag(start, spread) and products G (2 × 2), m (2) and y (1) of features and rates:
     G ← G (I + TG)⁻¹, m ← (I + GT)⁻¹ m, y ← y − mᵀT(I + GT)⁻¹m; determinant |I + TG|.
@@ -251,15 +247,13 @@ def _without_offsets(own: list[Array], start_T: Array, spread_T: Array) -> tuple
     """
     a, b, d, m, n, y = own
     if not start_T.any() and not spread_T.any():
-        return own, np.zeros_like(a)
-    gap = a * d - b**2
-    determinant = 1 + start_T * a + spread_T * d + start_T * spread_T * gap
-    found = [
-        (a + spread_T * gap) / determinant,
-        b / determinant,
-        (d + start_T * gap) / determinant,
-        (m + spread_T * (d * m - b * n)) / determinant,
-        (n + start_T * (a * n - b * m)) / determinant,
-    ]
-    y = y - start_T * m * found[3] - spread_T * n * found[4]
-    return [*found, y], 0.5 * np.log(determinant)
+        return [a, b, d, m, n, np.broadcast_to(y, a.shape), np.zeros_like(a)]
+    starts_U, which_T = np.unique(start_T, return_inverse=True)  # of R0 first, for the few variances that it has
+    share = 1 / (1 + starts_U * a)
+    gain = starts_U * share
+    found = [a * share, b * share, d - gain * b**2, m * share, n - gain * b * m, y - gain * m**2, 0.5 * np.log(share)]
+    a, b, d, m, n, y, log_half = (item[..., which_T] for item in found) if len(starts_U) > 1 else found
+    share = 1 / (1 + spread_T * d)
+    step = spread_T * n * share
+    found = [a - spread_T * share * b**2, b * share, d * share, m - step * b, n * share, y - step * n]
+    return [*found, log_half + 0.5 * np.log(share)]

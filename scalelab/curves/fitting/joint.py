@@ -17,7 +17,7 @@ import numpy as np
 from scalelab.curves.data import Curve, merge_neighbours
 from scalelab.curves.fitting.models import POWER, SIGMOID, Array, Model, log_compute, value
 from scalelab.curves.fitting.noise import DEFAULT, Prior, typical
-from scalelab.curves.fitting.problem import FOUR_FIFTHS, Problem, make_problem, solve
+from scalelab.curves.fitting.problem import FOUR_FIFTHS, Problem, least_squares, make_problem, solve
 from scalelab.errors import LabError
 
 MOST_POINTS = 160
@@ -217,14 +217,15 @@ def solve_seeds(problem: Problem, points: Curve) -> tuple[Array, float, Array, A
     is zero, so that the curve is that of the mean seed, however many points each has.
     """
     offset_N = np.zeros(len(points))
-    theta_P, scale, weight_N = solve(problem)
     if len(points.seeds) == 1:
-        return theta_P, scale, weight_N, offset_N
-    for _ in range(4):
+        return *solve(problem), offset_N
+    _, least_P = least_squares(replace(problem, prior=None))
+    theta_P, scale, weight_N = solve(problem, near=(least_P, problem.scale(least_P)))
+    for turn in range(4):
         sigma_N = scale * problem.relative_N / np.sqrt(weight_N)
         before_N, offset_N = offset_N, seed_offsets(problem, theta_P, sigma_N, points.seed_N, len(points.seeds))
         inside = replace(problem, rate_N=points.pass_rate_N - offset_N, offsets=2 * (len(points.seeds) - 1))
-        theta_P, scale, weight_N = solve(inside)
+        theta_P, scale, weight_N = solve(inside, near=(theta_P, scale) if turn else None)
         if np.abs(offset_N - before_N).max() < 0.1 * typical(scale * problem.relative_N):
             break
     return theta_P, scale, weight_N, offset_N

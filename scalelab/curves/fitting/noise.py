@@ -31,6 +31,12 @@ DRIFTS = (0.5, 1.0, 2.0)
 LENGTHS = (0.06, 0.15, 0.35)
 """Correlation lengths of drift considered, as shares of the window."""
 
+MIDDLE = len(LENGTHS) // 2
+"""Index of the length that stands for all where drift is looked at more coarsely."""
+
+THIN = [0, *range(1 + MIDDLE, 1 + len(DRIFTS) * len(LENGTHS), len(LENGTHS))]
+"""Indices of the kinds of drift of that length, and of none, in the order of `drifts`."""
+
 NO_DRIFT = 0.5
 """Prior probability that evaluations scatter independently: even odds, so that only the points decide."""
 
@@ -163,13 +169,18 @@ class SeedNoise:
             log_determinant_DL[:, at] = 0.5 * np.log(gain_DR).sum(1)
         self.log_determinant_H = np.concatenate([[0.0], log_determinant_DL.ravel()]) + np.log(sigma_N).sum()
 
-    def products(self, pairs: list[tuple[Array, Array]]) -> list[Array]:
-        """xᵀ Σ⁻¹ y of every pair `([.., N], [.., N])` under every kind of drift `[.., H]`, in the order of `drifts`."""
+    def products(self, pairs: list[tuple[Array, Array]], thin: bool = False) -> list[Array]:
+        """xᵀ Σ⁻¹ y of every pair `([.., N], [.., N])` under every kind of drift `[.., H]`, in the order of `drifts`.
+
+        Args:
+            pairs: x and y.
+            thin: only under the kinds that `THIN` names.
+        """
         arrays = {id(item): item for pair in pairs for item in pair}
         white = {key: item * self.inverse_N for key, item in arrays.items()}
         plain = [(white[id(x)] * white[id(y)]).sum(-1) for x, y in pairs]
         found: list[list[Array]] = []
-        for vectors_NR, less_DR in self.parts:
+        for vectors_NR, less_DR in self.parts[MIDDLE : MIDDLE + 1] if thin else self.parts:
             modes = {key: item @ vectors_NR for key, item in white.items()}
             found.append([(modes[id(x)] * modes[id(y)]) @ less_DR.T for x, y in pairs])
         result = []

@@ -26,6 +26,9 @@ ROUNDS = ((16, 28), (16, 16), (16, 16))
 QUICK_ROUNDS = ((12, 22), (12, 12))
 """Fewer such cells, for curves with a small weight and for draws that are made often."""
 
+FEW_SPREADS = 8
+"""Up to so many pairs of spreads between seeds are not thinned out on the way: that takes as long as to keep them."""
+
 BEST_CELLS = 32
 """Cells by which kinds of noise without mass are found and left out."""
 
@@ -116,8 +119,9 @@ def posterior(
     rng = np.random.default_rng(seed)
     density = Density(fit, prior, model, coarse=quick, noises=noises)
     cells_GS, log_G, width_S = close_in(density, QUICK_ROUNDS if quick else ROUNDS)
-    density.focus(_best(cells_GS, log_G))
     single = len(fit.curve.seeds) == 1  # several seeds: the grid of spreads makes up for fewer shapes
+    if single or not quick:  # else looking for kinds of noise without mass takes as long as weighing them
+        density.focus(_best(cells_GS, log_G))
     count = (200 if quick else 900) if single else (130 if quick else 260)
     shapes_GS, log_chance_G = _scatter(cells_GS, log_G, width_S, count, rng)
     cells = density.evaluate(shapes_GS)
@@ -152,12 +156,13 @@ def _best(cells_GS: Array, log_G: Array) -> Array:
 def close_in(density: Density, rounds: Sequence[tuple[int, int]] = ROUNDS) -> tuple[Array, Array, Array]:
     """Grid cells that hold the mass, after three ever finer grids: centres `[G, S]`, log density `[G]`, width `[S]`."""
     low_S, high_S = (bound[2:] for bound in density.model.bounds(density.u_N))
-    for sizes in rounds if len(low_S) == 2 else ((60,),) * 3:
+    grids: Sequence[tuple[int, ...]] = rounds if len(low_S) == 2 else ((60,),) * 3
+    for left, sizes in zip(reversed(range(len(grids))), grids):
         width_S = (high_S - low_S) / np.array(sizes)
         centres = [low + width * (np.arange(size) + 0.5) for low, width, size in zip(low_S, width_S, sizes)]
         cells_GS = np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1).reshape(-1, len(low_S))
         log_G = density.shape(cells_GS)
-        if len(density.spread_T) > 1:
+        if left and len(density.spread_T) > FEW_SPREADS:  # after the last grid, the caller leaves out more
             density.focus(_best(cells_GS, log_G), spreads_only=True)
         massive_GS = cells_GS[log_G > log_G.max() - NEGLIGIBLE]
         low_S = np.maximum(low_S, massive_GS.min(0) - 1.5 * width_S)

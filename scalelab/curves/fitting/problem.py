@@ -112,21 +112,27 @@ def make_problem(
     return Problem(model, u_N, points.pass_rate_N, relative_N, known, lower_P, upper_P, prior), reference
 
 
-def solve(problem: Problem) -> tuple[Array, float, Array]:
+def solve(problem: Problem, near: tuple[Array, float] | None = None) -> tuple[Array, float, Array]:
     """Parameters, noise scale and influence of each point.
 
     Least squares first. An outlier on the steep part of a curve can draw it along and so hide; therefore the points
     are also fitted in many random parts, and the noise scale starts from the curve that passes closest to four fifths
     of all points (the idea of least trimmed squares). With that scale, all points are fitted with the robust loss.
+
+    Args:
+        problem: the curve.
+        near: parameters and noise scale of nearly the same problem, to start from instead.
     """
     cutoff = 3 + 12 / max(problem.spare, 1)
     plain, relative_N = replace(problem, prior=None), problem.relative_N
-    start_BP = starts(problem.model, problem.u_N, problem.rate_N, relative_N, problem.lower_P, problem.upper_P)
-    least_P = plain.minimise(start_BP, relative_N, np.inf)
-    candidate_BP = np.concatenate([least_P[None], _fits_of_parts(plain, least_P)])
-    best_P = candidate_BP[plain.spread(candidate_BP).argmin()]
-    start_BP = np.concatenate([least_P[None], best_P[None], start_BP])
-    scale = problem.scale(best_P)
+    if near is None:
+        start_BP, least_P = least_squares(plain)
+        candidate_BP = np.concatenate([least_P[None], _fits_of_parts(plain, least_P)])
+        best_P = candidate_BP[plain.spread(candidate_BP).argmin()]
+        start_BP = np.concatenate([least_P[None], best_P[None], start_BP])
+        scale = problem.scale(best_P)
+    else:
+        start_BP, scale = near[0][None], near[1]
     for _ in range(3):
         theta_P = problem.minimise(start_BP, scale * relative_N, cutoff)
         before, scale = scale, problem.scale(theta_P)
@@ -134,6 +140,13 @@ def solve(problem: Problem) -> tuple[Array, float, Array]:
             break
     residual_BN, _ = plain.residuals(theta_P[None], problem.rate_N, scale * relative_N)
     return theta_P, scale, influence(residual_BN[0], cutoff)
+
+
+def least_squares(problem: Problem) -> tuple[Array, Array]:
+    """Parameter vectors to start from `[STARTS, P]`, and the one of the least squares."""
+    relative_N = problem.relative_N
+    start_BP = starts(problem.model, problem.u_N, problem.rate_N, relative_N, problem.lower_P, problem.upper_P)
+    return start_BP, problem.minimise(start_BP, relative_N, np.inf)
 
 
 def _fits_of_parts(problem: Problem, start_P: Array) -> Array:
