@@ -67,7 +67,8 @@ class _CudaMeansCpu(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def _replaced(owner: object, **attributes: object) -> Iterator[None]:
+def replaced(owner: object, **attributes: object) -> Iterator[None]:
+    """Set attributes of a module while this is entered."""
     before = {name: getattr(owner, name) for name in attributes}
     for name, value in attributes.items():
         setattr(owner, name, value)
@@ -96,7 +97,7 @@ def _on_cpu() -> Iterator[None]:
         "_get_cuda_rng_state": lambda *args, **kwargs: torch.empty(0, dtype=torch.uint8),
         "_set_cuda_rng_state": lambda *args, **kwargs: None,
     }
-    with _replaced(torch.cuda, **cuda), _replaced(megatron_random, **random), _CudaMeansCpu():
+    with replaced(torch.cuda, **cuda), replaced(megatron_random, **random), _CudaMeansCpu():
         yield
 
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 
 from moe.cpu import host as cpu_host
+from moe.cpu.groups import shared_when_alone
 from moe.errors import MoeError
 from moe.train.config import Layout
 from moe.train.meeting import meet
@@ -88,7 +89,7 @@ def join(layout: Layout, rank: int, world: int, rendezvous: str | None, deadline
 
 def _form_groups(layout: Layout, deadline: float) -> None:
     """Form Megatron's groups within torch's process group."""
-    with cpu_host.megatron():
+    with cpu_host.megatron(), shared_when_alone():
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=layout.tensor,
             pipeline_model_parallel_size=layout.pipeline,

@@ -37,6 +37,7 @@ from vllm.v1.executor import Executor
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.worker_base import WorkerBase
 
+from moe.cpu.groups import shared_when_alone
 from moe.weights.hf_folder import read_biases, read_config
 from moe.weights.links import expert_bias_names
 from moe.weights.shards import Snapshot
@@ -85,7 +86,8 @@ class Engine:
         self._biases = bias_shapes(model_dir, config)
         eager = current_platform.is_cpu() or bool(self._biases)
         vllm_config = engine_config(model_dir, hf_config, config, phrases, seed, eager)
-        self._engine = LLMEngine(vllm_config, Executor.get_class(vllm_config), log_stats=False)
+        with shared_when_alone():
+            self._engine = LLMEngine(vllm_config, Executor.get_class(vllm_config), log_stats=False)
         if current_platform.is_cpu():
             self._engine.collective_rpc(_rank_no_logprobs)
         if self._biases:
@@ -167,7 +169,8 @@ class Engine:
 
     def close(self) -> None:
         """Give back memory and the process group."""
-        self._engine.engine_core.shutdown()
+        with shared_when_alone():
+            self._engine.engine_core.shutdown()
 
     def _set_version(self, version: int) -> None:
         self.version = version

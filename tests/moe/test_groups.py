@@ -1,0 +1,54 @@
+"""Process groups of one rank."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from moe.cpu.groups import shared_when_alone
+
+
+def gloo_loops() -> int:
+    """Threads of this process that belong to gloo's transport."""
+    names = (task / "comm" for task in Path("/proc/self/task").iterdir())
+    return sum(name.read_text().startswith("gloo_tcp_loop") for name in names)
+
+
+def check_one_rank(rank: int, meeting: str) -> None:
+    dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    before = gloo_loops()
+    with shared_when_alone():
+        first, *others = groups = [dist.new_group([0]), dist.new_group(), dist.new_group([0], backend="gloo")]
+        assert all(group is first for group in others)
+    assert gloo_loops() <= before + 1
+    assert dist.new_group([0]) is not first  # outside, torch's own function is back
+    value = torch.ones(3)
+    dist.all_reduce(value, group=first)
+    assert value.tolist() == [1, 1, 1]
+    with shared_when_alone():
+        for group in groups:
+            dist.destroy_process_group(group)
+    dist.destroy_process_group()
+
+
+def check_two_ranks(rank: int, meeting: str) -> None:
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    with shared_when_alone():
+        alone = [[dist.new_group([one]) for one in range(2)] for _ in range(2)]
+        pair, another = dist.new_group([0, 1]), dist.new_group()
+    assert alone[0][rank] is alone[1][rank]
+    assert alone[0][1 - rank] == dist.GroupMember.NON_GROUP_MEMBER
+    assert pair is not another
+    for group, expected in ((pair, 3), (another, 3), (alone[1][rank], rank + 1)):
+        value = torch.tensor(rank + 1)
+        dist.all_reduce(value, group=group)
+        assert int(value) == expected
+    dist.destroy_process_group()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("check", "world"), [(check_one_rank, 1), (check_two_ranks, 2)])
+def test_groups_of_one_rank_are_shared_and_groups_of_several_are_not(check, world: int, tmp_path: Path) -> None:
+    mp.start_processes(check, (f"file://{tmp_path}/meet",), nprocs=world, start_method="spawn")
