@@ -9,7 +9,8 @@ own, and the full disk has a file system of its own. "Seconds to recover" is fro
 that was written down after the lost part was back; after a fault that ends the run, from the start of `--resume`.
 Prompts lost and duplicated come from the books: every group that was drawn must have been trained on in exactly one
 step that counts, or stand in the newest checkpoint, and `scalelab check` must find nothing else wrong either. With
-`--out` the table replaces what stands between the markers there.
+`--out` the table replaces what stands between the markers there. A campaign with `--record FILE` goes on where an
+earlier one with this file was broken off.
 """
 
 from __future__ import annotations
