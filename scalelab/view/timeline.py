@@ -105,7 +105,7 @@ def _losses(faults: Sequence[Record], zero: float) -> list[dict[str, Any]]:
                 if loss["name"] == name and loss["until"] is None:
                     loss["until"] = at - zero
                     break
-        else:
+        elif not any(loss["name"] == name and loss["until"] is None for loss in losses):  # else it is the same loss
             text = f"{name} was lost: {str(fault.get('error', ''))[:300]}"
             losses.append({"name": name, "time": at - zero, "until": None, "text": text})
     return losses

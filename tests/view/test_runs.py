@@ -199,6 +199,8 @@ def test_the_time_line_lays_phases_out_and_pairs_losses(tmp_path: Path) -> None:
     metrics = [metrics_line(step) for step in range(1, 5)]
     faults = [
         {"time": 1001.0, "event": "lost", "name": "generator 1", "error": "died"},
+        {"time": 1002.0, "event": "missing", "name": "generator 1", "error": "no device"},
+        {"time": 1003.0, "event": "overdue", "name": "generator 1", "error": "its node stays"},
         {"time": 1009.0, "event": "recovered", "name": "generator 1"},
     ]
     found = timeline(metrics, [{"time": 1010.0, "step": 1}], faults, [{"step": 2, "message": "loud"}], generators=2)
@@ -207,7 +209,8 @@ def test_the_time_line_lays_phases_out_and_pairs_losses(tmp_path: Path) -> None:
     zero = 1006.0 - 5.1
     assert found["blocks"][0]["end"] == pytest.approx(5.1)
     assert found["blocks"][1]["idle"] == pytest.approx(1 / 6 / 2, abs=1e-4)
-    assert found["faults"][0]["until"] == pytest.approx(1009.0 - zero)
+    [loss] = found["faults"]
+    assert (loss["time"], loss["until"]) == (pytest.approx(1001.0 - zero), pytest.approx(1009.0 - zero))
     assert found["alarms"] == [{"time": pytest.approx(1012.0 - zero), "text": "loud"}]
 
 
