@@ -7,14 +7,13 @@ import random
 import re
 import warnings
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
 from tasks.errors import TaskError
-from tasks.math.verifier import MathVerifier
 from tasks.own import RewardTask
 from tasks.rewards import Reward
-from tasks.task import Verifier
 from tasks.types import Prompt
 
 # Some families draw all their problems at the start.
@@ -43,9 +42,9 @@ class ReasoningGym(RewardTask):
     partial: bool = False
     """Take the scorer's partial credit as the reward; if not, what is not right is 0."""
 
-    math: bool = False
-    """Grade by `MathVerifier` in place of the scorer: what counts is the number or formula that a sentence commits to,
-    as in `The answer is 7.`; for families whose answers are such."""
+    number: bool = False
+    """Grade in place of the scorer the number that an answer states, as in `4 + 3 = 7` or `The answer is 7.`; for
+    families whose answers are numbers. A formula does not count: one that repeats the problem would be right."""
 
     size: int = 1024
 
@@ -53,8 +52,8 @@ class ReasoningGym(RewardTask):
         super().__post_init__()
         if self.of in _REFUSED:
             raise TaskError(f"family {self.of} of reasoning-gym cannot be graded safely: choose another")
-        if self.math and self.partial:
-            raise TaskError(f"task {self.name} has math and partial: math has no partial credit, so bind one of them")
+        if self.number and self.partial:
+            raise TaskError(f"task {self.name} has number and partial: a number is right or wrong, so bind one of them")
 
     @property
     def of(self) -> str:
@@ -62,23 +61,17 @@ class ReasoningGym(RewardTask):
         return self.family or self.name
 
     def problem(self, rng: random.Random) -> tuple[str, Any]:
-        """A problem of the family; what its scorer needs is the whole entry's index, what math needs is the answer."""
+        """A problem of the family; what its scorer needs is the whole entry's index."""
         index = rng.randrange(_PROBLEMS)
         entry = self._problems[index]
-        if self.math:
-            return f"{entry['question'].strip()}\n", str(entry["answer"])
         return f"{entry['question'].strip()}\n", {"index": index, "answer": entry["answer"]}
 
     def reward(self, prompt: Prompt, answer: str) -> Reward:
-        """The scorer's reward for the answer."""
+        """The scorer's reward for the answer, or 1 for the right number."""
+        if self.number:
+            return float(stated_number(answer) == Fraction(prompt.gold["answer"]))
         score = float(self._problems.score_answer(committed(answer), self._problems[prompt.gold["index"]]))
         return min(max(score, 0.0), 1.0) if self.partial else float(score >= 1.0)
-
-    def verifier(self) -> Verifier:
-        """The scorer in a process of its own, or the verifier of mathematics."""
-        if self.math:
-            return MathVerifier(self.workers, whole_if_unclosed=not self.thinking)
-        return super().verifier()
 
     def describe(self) -> dict[str, Any]:
         """Family, difficulty and the version of reasoning-gym."""
@@ -112,3 +105,13 @@ def committed(answer: str) -> str:
         return rest.partition("</answer>")[0].strip()
     boxes = _BOX.findall(answer)
     return boxes[-1].strip() if boxes else answer.strip()
+
+
+_STATING = re.compile(r"=|\bis\b")
+_NUMBER = re.compile(r"[\s*$:]*([-\u2013\u2212]?\d{1,40}(?:\.\d{1,40})?)(?![\w^]|\.\d|\s*[-\u2013\u2212+*/(])")
+
+
+def stated_number(answer: str) -> Fraction | None:
+    """The number that stands after the last `=` or `is` of the part that counts; None if there is no bare number."""
+    found = _NUMBER.match(_STATING.split(committed(answer))[-1])
+    return Fraction(found[1].replace("\u2013", "-").replace("\u2212", "-")) if found else None

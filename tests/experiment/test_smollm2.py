@@ -11,13 +11,13 @@ from scalelab.rollout.gguf_tokenizer import gguf_tokenizer
 from scalelab.rollout.tokenizer import prompt_ids
 
 
-def test_sums_are_scalerl_on_chats_whose_answers_are_graded_as_mathematics() -> None:
+def test_sums_are_scalerl_on_chats_whose_stated_number_is_graded() -> None:
     run = resolve("smollm2_sums").run
     (task,) = run.tasks
     recipe = resolve("scalerl_8b").run.recipe
     for name in ("loss", "aggregation", "advantage_norm", "fp32_head", "zero_variance", "retire_at"):
         assert getattr(run.recipe, name) == getattr(recipe, name), name
-    assert (task.math, task.chat, task.has_thinking) == (True, True, False)
+    assert (task.number, task.chat, task.has_thinking) == (True, True, False)
     held_out = {prompt.id for prompt in task.held_out(run.evaluation.prompts)}
     assert len(held_out) == 80
     assert held_out.isdisjoint({task.prompt(number).id for number in range(task.size)})

@@ -6,12 +6,13 @@ import pickle
 import re
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from tasks.errors import TaskError
-from tasks.gym import ReasoningGym, committed
+from tasks.gym import ReasoningGym, committed, stated_number
 from tasks.own import FunctionTask
 from tasks.rewards import weighted
 from tasks.task import require_task
@@ -194,17 +195,38 @@ def test_a_family_of_reasoning_gym_is_a_task_by_its_name(family):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_a_family_of_numbers_is_graded_as_mathematics():
+def test_a_family_of_numbers_is_graded_by_the_number_that_an_answer_states():
     settings = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
-    task = ReasoningGym(name="chain_sum", settings=settings, size=32, math=True)
+    task = ReasoningGym(name="chain_sum", settings=settings, size=32, number=True)
     require_task(task)
     prompt = task.prompt(0)
-    answers = (f"The answer is {prompt.gold}. Add them.", prompt.gold, f"{prompt.gold}1", "The answer is five.", "")
+    right = prompt.gold["answer"]
+    answers = (f"The answer is {right}. Add them.", f"2 + 2 = {right}", right, f"{right}1", "The answer is five.", "")
     assert [one.outcome for one in verdicts(task, *((prompt, answer) for answer in answers))] == [
-        *("passed", "passed", "failed", "failed", "failed")
+        *("passed", "passed", "passed", "failed", "failed", "failed")
     ]
     with pytest.raises(TaskError, match="bind one of them"):
-        ReasoningGym(name="chain_sum", math=True, partial=True)
+        ReasoningGym(name="chain_sum", number=True, partial=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [
+        ("The answer to 0 - 4 is 4.", 4),  # what a model learned to write where a formula counted as its value
+        ("The answer to 3 - 9 is 2 (+9) - (", None),
+        ("The answer to 0 - 0 is the value that is left after performing", None),
+        ("0 - 4", None),
+        ("The answer is 9 - 2.", None),
+        ("5 + 8 = 13\nDone", 13),
+        ("It is \u22124.", -4),
+        ("\\boxed{-4}", -4),
+        ("<answer>0.50</answer>", Fraction(1, 2)),
+        ("= 15.5x", None),
+        ("", None),
+    ],
+)
+def test_only_a_bare_number_is_stated(answer, number):
+    assert stated_number(answer) == number
 
 
 @pytest.mark.slow
