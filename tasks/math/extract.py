@@ -5,12 +5,23 @@ Linear in the length of the text, so that it may run in the caller's process.
 
 from __future__ import annotations
 
+import calendar
 import re
+
+from tasks.math.units import NAMES
 
 MAX_ANSWER = 1000
 """Characters of the longest answer that is graded; MATH's longest gold has about 160."""
 
 _PHRASE = re.compile(r"(?:final answer|answer)(?: is)?[ :*]{0,8}", re.IGNORECASE)
+
+_WORD = re.compile(r"(?<![\\A-Za-z{_^])[A-Za-z]{2,}(?![A-Za-z}])")
+_FORMULA = re.compile(r"[\s:=]*(?=[-+−(\[$]*\s*[\d$\\])")
+# Words that stand inside an answer: "2 hours 30 minutes", "1 in 6", "3 sqrt 2", "x = 1 or x = 2", "5 May 2024".
+_INSIDE = frozenset(
+    "and or to in of out over by per from at with remainder mod choose divided times plus minus square root "
+    "sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt pi gcd lcm max min det frac".split()
+) | {name.lower() for name in (*NAMES, *calendar.month_name[1:], *calendar.month_abbr[1:])}
 
 
 def extract_answer(text: str) -> str | None:
@@ -21,7 +32,7 @@ def extract_answer(text: str) -> str | None:
 
     Returns:
         The content of the last `\boxed{}`; else of the last `<answer>`; else what follows the last "final answer is"
-        (or "answer:") on its line; else the last line. None where that is empty, longer than `MAX_ANSWER`, or a box
+        (or "answer:") on its line; else the last line, of a sentence with several formulas the last. None where that is empty, longer than `MAX_ANSWER`, or a box
         that never closes.
     """
     box = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
@@ -81,4 +92,17 @@ def _sentence(text: str) -> str:
 
 def _last_line(text: str) -> str | None:
     lines = text.strip().rsplit("\n", 1)
-    return lines[-1].strip().removesuffix(".")
+    return _last_stated(lines[-1].strip().removesuffix("."))
+
+
+def _last_stated(line: str) -> str:
+    """`The sum of 3 and 4 is 7` → `7`: the last formula that a word leads to, if another stands before that word.
+
+    The first one is often the problem's own, which has the right value whatever the sentence goes on to say.
+    """
+    start = 0
+    for word in _WORD.finditer(line):
+        formula = _FORMULA.match(line, word.end())
+        if formula and word[0].lower() not in _INSIDE and re.search(r"\d", line[: word.start()]):
+            start = formula.end()
+    return line[start:]

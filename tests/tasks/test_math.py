@@ -53,6 +53,12 @@ def grade(verifier, gold, answer):
         ("The answer is 3.\nOr so.", "3"),
         ("-12", "-12"),
         ("first\nsecond line\n 42.", "42"),
+        ("The answer to 0 - 4 is 4.", "4"),  # the first formula is the problem's, and right whatever follows
+        ("After 3 days he has 12 apples.", "12 apples"),
+        ("So 3 + 4 gives: $7$", "$7$"),
+        ("It takes 2 hours 30 minutes.", "It takes 2 hours 30 minutes"),
+        ("x = 2 or x = 3", "x = 2 or x = 3"),
+        ("5 May 2024", "5 May 2024"),
         ("", None),
         (r"\boxed{" + "1" * (MAX_ANSWER + 1) + "}", None),
         ("1" * (MAX_ANSWER + 1), None),
