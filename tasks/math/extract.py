@@ -16,12 +16,16 @@ MAX_ANSWER = 1000
 _PHRASE = re.compile(r"(?:final answer|answer)(?: is)?[ :*]{0,8}", re.IGNORECASE)
 
 _WORD = re.compile(r"(?<![\\A-Za-z{_^])[A-Za-z]{2,}(?![A-Za-z}])")
-_FORMULA = re.compile(r"[\s:=]*(?=[-+−(\[$]*\s*[\d$\\])")
-# Words that stand inside an answer: "2 hours 30 minutes", "1 in 6", "3 sqrt 2", "x = 1 or x = 2", "5 May 2024".
-_INSIDE = frozenset(
-    "and or to in of out over by per from at with remainder mod choose divided times plus minus square root "
-    "sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt pi gcd lcm max min det frac".split()
-) | {name.lower() for name in (*NAMES, *calendar.month_name[1:], *calendar.month_abbr[1:])}
+# Possessive, or it would be quadratic in the spaces behind a word.
+_FORMULA = re.compile(r"[\s:=]*+(?=[-+−(\[$]*+\s*+[\d$\\])")
+_JOINING = (
+    *("and", "or", "to", "in", "of", "out", "over", "by", "per", "from", "at", "with", "remainder", "mod", "choose"),
+    *("divided", "times", "plus", "minus", "square", "root", "gcd", "lcm", "max", "min", "det", "frac", "pi"),
+    *("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "log", "ln", "lg", "exp", "sqrt"),
+)
+_MONTHS = (*calendar.month_name[1:], *calendar.month_abbr[1:])
+_INSIDE = frozenset(name.lower() for name in (*_JOINING, *NAMES, *_MONTHS))
+"""Words within an answer: "2 hours 30 minutes", "1 in 6", "3 sqrt 2", "x = 1 or x = 2", "5 May 2024"."""
 
 
 def extract_answer(text: str) -> str | None:
@@ -32,8 +36,8 @@ def extract_answer(text: str) -> str | None:
 
     Returns:
         The content of the last `\boxed{}`; else of the last `<answer>`; else what follows the last "final answer is"
-        (or "answer:") on its line; else the last line, of a sentence with several formulas the last. None where that is empty, longer than `MAX_ANSWER`, or a box
-        that never closes.
+        (or "answer:") on its line; else the last line, and of a sentence with several formulas the last of them. None
+        where that is empty, longer than `MAX_ANSWER`, or a box that never closes.
     """
     box = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
     if box >= 0:
@@ -100,9 +104,9 @@ def _last_stated(line: str) -> str:
 
     The first one is often the problem's own, which has the right value whatever the sentence goes on to say.
     """
-    start = 0
-    for word in _WORD.finditer(line):
+    digit, start = re.search(r"\d", line), 0
+    for word in _WORD.finditer(line, digit.end() if digit else len(line)):
         formula = _FORMULA.match(line, word.end())
-        if formula and word[0].lower() not in _INSIDE and re.search(r"\d", line[: word.start()]):
+        if formula and word[0].lower() not in _INSIDE:
             start = formula.end()
     return line[start:]

@@ -416,7 +416,14 @@ def test_no_soup_of_latex_holds_a_worker_past_its_deadline(verifier):
     one()
 
 
-@pytest.mark.parametrize("text", ["{" * 10**6, "\\boxed{" * 150_000, "1" * 10**6, "answer" * 170_000, "$" * 10**6])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{" * 10**6, "\\boxed{" * 150_000, "1" * 10**6, "answer" * 170_000, "$" * 10**6),
+        *("1 ab" + " " * 10**6 + "x", "1 " + "ab 1 " * 200_000),
+    ],
+    ids=["braces", "boxes", "digits", "answers", "dollars", "spaces", "words"],
+)
 @pytest.mark.timeout(60)
 def test_a_megabyte_is_refused_without_reading_it_twice(text):
     assert extract_answer(text) is None or len(extract_answer(text)) <= MAX_ANSWER
