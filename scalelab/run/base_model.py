@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from moe.durable import put_in_place
+from moe.durable import made_whole
 from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.train.config import TrainerConfig
@@ -85,14 +85,11 @@ def _text_model(folder: Path) -> Path:
     stamp = f"{folder.resolve()} {(folder / 'config.json').stat().st_mtime_ns}"
     target = _cache() / f"text-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
     if not target.exists():
-        partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
         try:
-            write_text_model(folder, partial)
-            put_in_place(partial, target)
+            with made_whole(target, side_by_side=True) as partial:
+                write_text_model(folder, partial)
         except MoeError as error:
             raise LabError(f"{folder}: {error}") from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
     return target
 
 
@@ -142,6 +139,7 @@ def base_model(
     cache: Path | None = None,
     saved: Path | None = None,
     see_through: SeeThrough = once,
+    prepared: PreparedTraces | None = None,
 ) -> Path:
     """The folder (Hugging Face form: configuration, tokenizer, weights) of the model RL starts from.
 
@@ -153,13 +151,14 @@ def base_model(
         cache: where models are kept; `~/.cache/scalelab/base` by default, or under `SCALELAB_CACHE`.
         saved: where checkpoints of the fine-tuning lie until the model is made; None takes none.
         see_through: what is done about a trainer that is lost.
+        prepared: the run's public traces, if `prepare_traces` has prepared them already.
     """
     cache = cache or _cache()
     start = None if run.sft.pretrained is None else pretrained(run, run.sft.pretrained)
     if start is not None and run.sft.traces is None:
         return start
     tokenizer = base_tokenizer(run)
-    prepared = prepare_traces(run, progress)
+    prepared = prepared or prepare_traces(run, progress)
     folder = cache / cache_key(run, tokenizer, prepared)
     if folder.exists():
         progress.say(f"SFT: taken from {folder}")
@@ -171,13 +170,9 @@ def base_model(
         tuned = replace(run, sft=sft, seed=base_seed(run))
         with _only_maker(folder, progress):
             if not folder.exists():  # else a run beside this one has made it meanwhile
-                partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-                try:
+                with made_whole(folder, side_by_side=True) as partial:
                     save_tokenizer(tokenizer, partial, start)
                     make(tuned, examples, partial, progress, tuner, Saved(saved, run, folder.name), see_through, facts)
-                    put_in_place(partial, folder)
-                finally:
-                    shutil.rmtree(partial, ignore_errors=True)
     if saved is not None:
         shutil.rmtree(saved, ignore_errors=True)
     return folder

