@@ -6,7 +6,7 @@ python=${PYTHON:-python3.11}
 command -v "$python" >/dev/null || python=python3
 "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||
     { echo "scalelab needs Python 3.11; found $("$python" --version). Set PYTHON=/path/to/python3.11" >&2; exit 1; }
-stamp=.venv/installed-$(cat requirements/cpu.txt requirements/verifiers.txt tools/install.sh pyproject.toml | sha256sum | cut -c1-16)
+stamp=.venv/installed-$(cat requirements/cpu.txt tools/install.sh pyproject.toml | sha256sum | cut -c1-16)
 [ -e "$stamp" ] && exit 0
 started=$SECONDS
 [ -x .venv/bin/python ] || "$python" -m venv .venv
@@ -17,10 +17,6 @@ started=$SECONDS
     .venv/bin/python -m pip install --quiet --no-deps torch==2.13.0+cpu --index-url https://download.pytorch.org/whl/cpu
 .venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python --no-deps -r requirements/cpu.txt
 .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -e .
-# Prime Intellect's verifiers, for the tests of its adapter: they are skipped without it.
-{ [ -x .venv/verifiers/bin/python ] || .venv/bin/uv venv --quiet --python .venv/bin/python .venv/verifiers; } &&
-    .venv/bin/uv pip install --quiet --python .venv/verifiers/bin/python --no-deps -r requirements/verifiers.txt ||
-    { rm -rf .venv/verifiers; echo "requirements/verifiers.txt could not be installed: the tests of its adapter are skipped" >&2; }
 rm -f .venv/installed-*
 # The strongest tier of the sandbox needs bubblewrap; without it programs run in the next one, and its tests are skipped.
 # Grading C++ needs a compiler, grading JavaScript needs Node.js.
