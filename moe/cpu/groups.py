@@ -2,7 +2,7 @@
 
 On gloo (torch 2.13) every process group has a thread that wakes a hundred times a second, and two more that sleep.
 megatron-core 0.16.1 forms about twenty groups and vLLM 0.32 about twelve; in a small layout most of them have one rank.
-Measured in a process that trains and generates: 33 such threads took 5.8 % of its processor time.
+Measured in a process that trains and generates: 33 such threads took 5.4 % of its processor time.
 """
 
 from __future__ import annotations
