@@ -230,7 +230,6 @@ class _Worker:
             stdout=subprocess.PIPE,
             env=_environment(service),
         )
-        problem = f"no answer in {START_SECONDS:.0f} s"
         try:
             own = service.environment is not None and service.python is None
             path = [*service.path, *(os.path.abspath(folder) for folder in sys.path if own)]
@@ -240,7 +239,7 @@ class _Worker:
             started = self._receive(_Patience(START_SECONDS, self._process.pid))
             problem = started.get("problem", "")
         except TimeoutError:
-            pass
+            problem = f"no answer in {START_SECONDS:.0f} s, without its waits for a processor"
         except (EOFError, BrokenPipeError):
             problem = f"it ended with code {self._process.wait(timeout=START_SECONDS)}"
         if problem:
