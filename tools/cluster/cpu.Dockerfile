@@ -2,7 +2,7 @@
 #     docker build -f tools/cluster/cpu.Dockerfile -t scalelab:cpu .
 #     docker run --rm --shm-size=8g -v "$PWD/runs:/lab/runs" scalelab:cpu run quickstart
 FROM python:3.11-slim-bookworm
-RUN apt-get update && apt-get install -y --no-install-recommends bash build-essential git bubblewrap nodejs \
+RUN apt-get update && apt-get install -y --no-install-recommends bash build-essential git bubblewrap libnuma1 nodejs \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /lab
 COPY pyproject.toml setup.py README.md LICENSE ./
