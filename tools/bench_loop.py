@@ -60,8 +60,14 @@ def quickstart(steps: int, sets: Sequence[str]) -> Run:
 
 def dense(steps: int, sets: Sequence[str]) -> Run:
     """1.05M dense parameters from scratch: completions run to their limit of 64 tokens."""
-    settings = ("Recipe.length_control=None", "Recipe.max_tokens=64", "SFT.steps=0")
-    run = quickstart(steps, [*settings, "GeneratorConfig.max_sequences=256", *sets])
+    settings = [
+        "Recipe.length_control=None",
+        "Recipe.max_tokens=64",
+        "SFT.steps=0",
+        "GeneratorConfig.max_sequences=256",
+    ]
+    given = {text.partition("=")[0] for text in sets}
+    run = quickstart(steps, [*(text for text in settings if text.partition("=")[0] not in given), *sets])
     shape = Llama(
         vocab_size=384, hidden_size=128, num_hidden_layers=4, intermediate_size=424, max_position_embeddings=512
     )
