@@ -14,7 +14,7 @@ from setuptools.command.build_py import build_py
 
 BESIDE = ("experiments", "moe", "tasks")
 FILES = {"experiments": ["**/*.gin"], "moe": ["py.typed"], "tasks": ["py.typed"]}
-OWN_FILES = {"scalelab": ["py.typed", "view/static/*", "view/templates/*"]}
+OWN_FILES = {"scalelab": ["py.typed", "view/static/*", "view/templates/*", "bases/*/*"]}
 
 
 def inside(name: str) -> str:

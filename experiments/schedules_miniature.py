@@ -2,7 +2,7 @@
 
 from experiments.quickstart import experiment as scalerl
 
-_base = scalerl.with_fragments("cluster/virtual_80").override({"SFT.seed": 0})
+_base = scalerl.with_fragments("cluster/virtual_80")
 
 experiments = {
     "pipeline_8": _base.override({"PipelineRL.k": 8}, description="Generators stream, weights change in flight."),

@@ -22,7 +22,7 @@ from scalelab.run.folder import read_lines
 WARM_UP = 10
 """Steps before the measurement begins."""
 
-QUIET = ("Evaluation.every=100000", "Evaluation.prompts=8", "Run.checkpoint_every=100000", "SFT.seed=0")
+QUIET = ("Evaluation.every=100000", "Evaluation.prompts=8", "Run.checkpoint_every=100000")
 
 
 def start(experiment: str, folder: Path, steps: int, core: int | None = None) -> subprocess.Popen[bytes]:

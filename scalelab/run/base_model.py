@@ -1,4 +1,8 @@
-"""The model RL starts from: pretrained, or fine-tuned on the tasks' own or public traces and cached by its inputs."""
+"""The model RL starts from: pretrained, or fine-tuned on the tasks' own or public traces and cached by its inputs.
+
+The quickstart's base model comes with the lab (`scalelab/bases/`, made by `tools/ship_base.py`), so that a first run
+starts with RL at once.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,9 @@ KEY_TRACES = 256
 NOT_SFT = ("lr", "warmup_steps", "moments", "offload")
 # How long one run may wait while another makes the model that both start from.
 MAKER_SECONDS = 24 * 3600.0
+# Models that come with the lab: folders, each with the cache's key of its model in the file KEY.
+SHIPPED = Path(__file__).parents[1] / "bases"
+KEY = "key"
 ROUTER_CHOICES = ("balance", "z_loss", "expert_bias", "freeze_router")
 
 
@@ -148,20 +155,23 @@ def base_model(
             unless there are public traces to fine-tune it on.
         progress: shows how far fine-tuning is.
         tuner: starts a trainer for it.
-        cache: where models are kept; `~/.cache/scalelab/base` by default, or under `SCALELAB_CACHE`.
+        cache: where models are kept. By default a model is taken from those that come with the lab, else it is kept in
+            `~/.cache/scalelab/base`, or under `SCALELAB_CACHE`.
         saved: where checkpoints of the fine-tuning lie until the model is made; None takes none.
         see_through: what is done about a trainer that is lost.
         prepared: the run's public traces, if `prepare_traces` has prepared them already.
     """
-    cache = cache or _cache()
     start = None if run.sft.pretrained is None else pretrained(run, run.sft.pretrained)
     if start is not None and run.sft.traces is None:
         return start
     tokenizer = base_tokenizer(run)
     prepared = prepared or prepare_traces(run, progress)
-    folder = cache / cache_key(run, tokenizer, prepared)
+    key = cache_key(run, tokenizer, prepared)
+    shipped = shipped_model(key) if cache is None else None
+    cache = cache or _cache()
+    folder = shipped or cache / key
     if folder.exists():
-        progress.say(f"SFT: taken from {folder}")
+        progress.say(f"SFT: taken from {folder}{', which comes with the lab' if shipped else ''}")
     else:
         cache.mkdir(parents=True, exist_ok=True)
         examples: Examples = prepared or TaskTraces(run, tokenizer)
@@ -176,6 +186,11 @@ def base_model(
     if saved is not None:
         shutil.rmtree(saved, ignore_errors=True)
     return folder
+
+
+def shipped_model(key: str, folder: Path = SHIPPED) -> Path | None:
+    """The model with this key in the cache that comes with the lab; None if there is none."""
+    return next((file.parent for file in folder.glob(f"*/{KEY}") if file.read_text().strip() == key), None)
 
 
 def prepare_traces(run: Run, progress: Progress) -> PreparedTraces | None:

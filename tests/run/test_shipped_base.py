@@ -1,0 +1,48 @@
+"""The base model that comes with the lab is the quickstart's own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalelab.experiment import resolve
+from scalelab.rollout.tokenizer import load_tokenizer
+from scalelab.run.base_model import SHIPPED, base_model, base_tokenizer, cache_key, pretrained, shipped_model
+from scalelab.run.config import Run
+from scalelab.run.progress import Progress
+
+FOLDER = SHIPPED / "quickstart"
+
+
+def never(run: Run) -> Any:
+    raise AssertionError("nothing has to be fine-tuned")
+
+
+@pytest.mark.parametrize("experiment", ["quickstart", "recipes_miniature/scalerl", "leave_one_out_miniature/fp32_head"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_seed_of_a_miniature_starts_from_the_base_model_that_comes_with_the_lab(
+    experiment: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SCALELAB_CACHE", str(tmp_path))
+    run = resolve(experiment, [f"Run.seed={seed}"]).run
+    assert base_model(run, Progress(), never) == FOLDER, "python tools/ship_base.py makes a new one"
+    assert "which comes with the lab" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_its_shape_and_tokens_are_those_of_the_run() -> None:
+    run = resolve("quickstart").run
+    assert pretrained(run, str(FOLDER)) == FOLDER
+    texts = [f"{prompt.text}{completion}" for task in run.tasks for prompt, completion in [task.trace(7)]]
+    tokenizers = load_tokenizer(FOLDER), base_tokenizer(run)
+    assert json.loads((FOLDER / "config.json").read_text())["dtype"] == "bfloat16"
+    for text in texts:
+        one, other = (tokenizer.encode(text) for tokenizer in tokenizers)
+        assert one == other
+
+
+@pytest.mark.parametrize("sets", [["SFT.steps=999"], ["SFT.seed=1"], ["MathMiniature.teacher_error=0.3"]])
+def test_another_fine_tuning_makes_its_own_model(sets: list[str]) -> None:
+    run = resolve("quickstart", sets).run
+    assert shipped_model(cache_key(run, base_tokenizer(run))) is None

@@ -1,0 +1,41 @@
+"""Make a fine-tuned model one that comes with the lab: in bfloat16, with the key by which runs find it.
+
+    scalelab sft quickstart --out models/quickstart
+    python tools/ship_base.py quickstart models/quickstart
+
+Do this again when a change of the miniature's model, tasks or fine-tuning gives its base model another key;
+`tests/run/test_shipped_base.py` fails then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from moe.weights.hf_folder import copy_tokenizer, read_config, save_folder
+from scalelab.experiment import resolve
+from scalelab.run.base_model import KEY, SHIPPED, base_tokenizer, cache_key
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", help="a name, whose base model it is")
+    parser.add_argument("model", type=Path, help="Hugging Face folder that `scalelab sft EXPERIMENT` wrote")
+    args = parser.parse_args()
+    run = resolve(args.experiment).run
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(args.model / "model.safetensors").items()}
+    folder = SHIPPED / args.experiment
+    shapes = {name: tensor.shape for name, tensor in weights.items()}
+    save_folder(folder, read_config(args.model), weights.items(), shapes)
+    copy_tokenizer(args.model, folder)
+    shutil.copyfile(args.model / "generation_config.json", folder / "generation_config.json")
+    (folder / KEY).write_text(cache_key(run, base_tokenizer(run)) + "\n")
+    print(f"{folder}: {sum(file.stat().st_size for file in folder.iterdir()) / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
