@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from scalelab.curves import Analysis, Curve, Options, analyse_all, compare, extend_or_stop, forecast, read_sources
 from scalelab.curves.data import same_unit
 from scalelab.errors import LabError
+from scalelab.numbers import with_error, with_interval
 
 if TYPE_CHECKING:
     import pandas
@@ -232,8 +233,6 @@ def _row(analysis: Analysis) -> dict[str, Any]:
 
 def _texts(analysis: Analysis) -> dict[str, str]:
     """Parameters with their intervals, as text."""
-    from scalelab.report.tables import with_error, with_interval
-
     fit = analysis.fit
     return {
         name: with_interval(value, analysis.intervals[name])

@@ -21,7 +21,7 @@ from study_tables.questions import QUESTIONS, compared, section
 from study_tables.runs import BASELINE, StudyRuns, repeated, table, take
 
 from scalelab.curves import Curve, analyse, compare
-from scalelab.report.tables import with_interval
+from scalelab.numbers import with_interval
 
 STUDY = Path(__file__).resolve().parents[1] / "docs" / "study"
 

@@ -28,6 +28,7 @@ from scalelab.commands.curve_options import (
 )
 from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
+from scalelab.numbers import percent, with_interval
 
 if TYPE_CHECKING:
     from scalelab.curves.compare import Comparison, Entry
@@ -149,7 +150,6 @@ def _reaches(entry: Entry, reach: float) -> bool:
 
 def _times(entry: Entry, reference: Entry, reach: float) -> str:
     """Compute to reach a pass rate, as a multiple of another run's; none where one of them does not get there."""
-    from scalelab.report.tables import with_interval
 
     if not (_reaches(entry, reach) and _reaches(reference, reach)):
         return "–"
@@ -160,7 +160,6 @@ def _times(entry: Entry, reference: Entry, reach: float) -> str:
 
 def _verdict(entry: Entry, other: str) -> str:
     """The verdict on a run against another: its probability, and how that depends on the seeds' spread."""
-    from scalelab.curves.words import percent
 
     found = entry.differences[other]
     holds = ""
@@ -171,8 +170,6 @@ def _verdict(entry: Entry, other: str) -> str:
 
 
 def _print_comparison(one: Comparison, baseline: str) -> None:
-    from scalelab.curves.words import percent
-    from scalelab.report.tables import with_interval
 
     unit = one.entries[0].analysis.fit.curve.unit
     reference = next((entry for entry in one.entries if entry.run == baseline), one.entries[0])

@@ -23,6 +23,7 @@ from scalelab.commands.arguments import add_json
 from scalelab.commands.curve_options import add_reading_arguments, column_names
 from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
+from scalelab.numbers import percent
 
 if TYPE_CHECKING:
     from scalelab.curves.design import Plan
@@ -62,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the power of each design."""
     from scalelab.curves.design import designs, run_error, seeds_for
-    from scalelab.curves.words import percent
 
     for name in ("power", "certainty"):
         if not 0.5 < getattr(args, name) < 1:

@@ -32,6 +32,7 @@ from scalelab.commands.curve_options import (
 )
 from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
+from scalelab.numbers import with_error, with_interval
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis
@@ -114,7 +115,6 @@ def _sharing(analyses: list[Analysis], share: list[str] | None) -> list[SharingT
 
 
 def _print_table(analyses: list[Analysis]) -> None:
-    from scalelab.report.tables import with_error, with_interval
 
     names = analyses[0].fit.model.parameters
     rows = []
@@ -140,7 +140,6 @@ def _print_table(analyses: list[Analysis]) -> None:
 
 def _print_test(test: SharingTest) -> None:
     from scalelab.curves.sharing import COORDINATES
-    from scalelab.report.tables import with_error
 
     names = ", ".join(test.together.shared)
     print(

@@ -23,6 +23,7 @@ from scalelab.commands.curve_options import (
     read_curves,
 )
 from scalelab.commands.output import print_json, print_table
+from scalelab.numbers import percent, with_interval
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis
@@ -97,9 +98,6 @@ def _print_tables(
     targets: list[tuple[Analysis, Target]],
     extensions: list[tuple[Analysis, Extension]],
 ) -> None:
-    from scalelab.curves.words import percent
-    from scalelab.report.tables import with_interval
-
     if forecasts:
         unit = forecasts[0][0].fit.curve.unit
         rows = [

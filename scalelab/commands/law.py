@@ -30,6 +30,7 @@ from scalelab.commands.curve_options import (
 )
 from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
+from scalelab.numbers import with_interval
 
 if TYPE_CHECKING:
     from scalelab.curves.design import Proposal
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--budget", type=float, metavar="C", help="compute to spend on further runs, divided here")
     parser.add_argument(
-        "--trial", type=float, metavar="C", help="compute of each of them (default: as the runs so far)"
+        "--per-run", type=float, metavar="C", help="compute of each of them (default: as the runs so far)"
     )
     add_fit_arguments(parser)
     add_json(parser)
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         _check_places(item.places, args.axis, item.run)
     if args.at is not None and not 0 < args.at < math.inf:
         raise LabError(f"cannot forecast at a compute of {args.at:g}: give a positive number")
-    for name, spent in (("--budget", args.budget), ("--trial", args.trial)):
+    for name, spent in (("--budget", args.budget), ("--per-run", args.per_run)):
         if spent is not None and not 0 < spent < math.inf:
             raise LabError(f"{name} {spent:g} cannot be spent: give a positive number")
     predicted = [_place(text, args.axis, args.linear) for text in args.predict]
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         if args.budget is not None:
             candidates = grid_of(law.places, law.axes)
             candidates += [place for place in predicted if place not in candidates]
-            proposals = allocate(law, candidates, at, args.budget, args.trial)
+            proposals = allocate(law, candidates, at, args.budget, args.per_run)
         if args.json:
             answers[task] = _as_json(law, at, left, forecasts, proposals)
         else:
@@ -150,7 +151,6 @@ def _print(
     budget: bool,
 ) -> None:
     from scalelab.curves.design import label
-    from scalelab.report.tables import with_interval
 
     print(f"{task or 'all'}: {len(law.places)} runs\n")
     rows = []
@@ -179,7 +179,6 @@ def _print(
 
 
 def _cells(one: PlaceForecast) -> list[str]:
-    from scalelab.report.tables import with_interval
 
     cells = [with_interval(one.parameters[name], one.intervals[name]) for name in ("A", "B", "C_mid")]
     return [*cells, with_interval(one.value, one.interval)]

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.experiment import load, resolve_experiment
     from scalelab.plan.check import nearest, usual
     from scalelab.plan.hardware import device
-    from scalelab.plan.planner import evaluate, placement, resize
+    from scalelab.plan.planner import placement, plan_of, resize
 
     members = load(args.experiment)
     if len(members) > 1:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     assumed = _assumptions(args)
     hardware = device(args.hardware or usual(experiment))
     place = placement(experiment) if args.gpus is None else resize(experiment, args.gpus)
-    plan = evaluate(experiment, place, hardware, assumed)
+    plan = plan_of(experiment, place, hardware, assumed)
     gpus = args.gpus or place.trainers + place.generators
     proposal = None
     if plan.problems:

@@ -131,10 +131,10 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
                 *(f"{result.memory_gib[kind]:.2f}" if kind in result.memory_gib else "–" for kind in kinds),
                 f"{result.peak_gib:.2f}",
                 f"{result.plan_gib:.2f}",
-                _percent(apart.get("memory")),
+                _signed_percent(apart.get("memory")),
                 f"{result.flops / 1e12:.4g}" if result.flops else "–",
                 f"{result.plan_flops / 1e12:.4g}" if result.plan_flops else "–",
-                _percent(apart.get("FLOPs")),
+                _signed_percent(apart.get("FLOPs")),
             ]
         )
     header = ["GiB on a device", "ranks", "", *(kind.replace("_", " ") for kind in kinds)]
@@ -158,5 +158,5 @@ def _exchange(exchange: dict[str, Any]) -> list[str]:
     return [exchange["group"], exchange["op"], f"{exchange['calls']:,}", f"{exchange['bytes'] / 1e9:.3f}"]
 
 
-def _percent(share: float | None) -> str:
+def _signed_percent(share: float | None) -> str:
     return "–" if share is None else f"{share:+.1%}"

@@ -27,8 +27,8 @@ from scalelab.curves.fitting.models import Array
 from scalelab.curves.fitting.posterior import Draws
 from scalelab.curves.fitting.shapes import Shapes, other_shapes, widen
 from scalelab.curves.reading.table import COLUMNS, Row, Table, table_curves
-from scalelab.curves.words import percent
 from scalelab.errors import LabError
+from scalelab.numbers import percent
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.forecast import Crossing, crossings
 from scalelab.curves.hierarchy import Effects, recipe_effects, scales_of
-from scalelab.curves.words import percent
 from scalelab.errors import LabError
+from scalelab.numbers import percent
 
 TieRule = Literal["margin", "overlap"]
 

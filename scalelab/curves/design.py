@@ -27,8 +27,8 @@ from scalelab.curves.fitting.posterior import posterior
 from scalelab.curves.hierarchy import ManyStudies, scales_of
 from scalelab.curves.law import Law, check_compute
 from scalelab.curves.places import Place, rates, readable
-from scalelab.curves.words import percent
 from scalelab.errors import LabError
+from scalelab.numbers import percent
 
 MOST_SEEDS = 100
 """Seeds of each recipe beyond which no design is looked for."""
@@ -225,7 +225,7 @@ class Proposal:
 
 
 def allocate(
-    law: Law, candidates: Sequence[Mapping[str, float]], compute: float, budget: float, trial: float | None = None
+    law: Law, candidates: Sequence[Mapping[str, float]], compute: float, budget: float, per_run: float | None = None
 ) -> list[Proposal]:
     """Spend a budget on runs, one at a time, each where it helps the choice of the best place most.
 
@@ -238,7 +238,7 @@ def allocate(
         candidates: places to choose from; those that were run already may be among them.
         compute: the pass rate at this compute decides.
         budget: compute to spend on runs.
-        trial: compute of each run; None takes the median of what the runs so far have spent.
+        per_run: compute of each run; None takes the median of what the runs so far have spent.
 
     Returns:
         The runs in their order; fewer than the budget allows where no further one could change the choice.
@@ -249,15 +249,15 @@ def allocate(
     check_compute(compute)
     if len(candidates) < 2:
         raise LabError("a budget is divided among at least two places: name more with --predict")
-    trial = float(np.median([place.end for place in law.places])) if trial is None else trial
-    if not (np.isfinite(trial) and trial > 0 and np.isfinite(budget) and budget > 0):
-        raise LabError(f"a budget of {budget:g} in runs of {trial:g} cannot be spent: give positive numbers")
+    per_run = float(np.median([place.end for place in law.places])) if per_run is None else per_run
+    if not (np.isfinite(per_run) and per_run > 0 and np.isfinite(budget) and budget > 0):
+        raise LabError(f"a budget of {budget:g} in runs of {per_run:g} cannot be spent: give positive numbers")
     value_MK = np.stack([rates(readable(_theta_of(law, at, index)), compute) for index, at in enumerate(candidates)], 1)
     mean_K, cov_KK = value_MK.mean(0), np.cov(value_MK, rowvar=False)
-    error = trial_error(law, compute)
+    error = place_error(law, compute)
     best_K = np.bincount(value_MK.argmax(1), minlength=len(candidates)) / len(value_MK)
     proposals: list[Proposal] = []
-    for _ in range(int(budget // trial)):
+    for _ in range(int(budget // per_run)):
         gain_K = knowledge_gradient(mean_K, cov_KK, error)
         pick = int(gain_K.argmax())
         if gain_K[pick] < 1e-5:
@@ -266,7 +266,7 @@ def allocate(
         proposals.append(
             Proposal(
                 at=dict(candidates[pick]),
-                spends=trial,
+                spends=per_run,
                 value=float(mean_K[pick]),
                 interval=interval,
                 best=float(best_K[pick]),
@@ -293,7 +293,7 @@ def knowledge_gradient(mean_K: Array, cov_KK: Array, error: float) -> Array:
     return np.maximum(weight_Q @ largest_QK - mean_K.max(), 0)
 
 
-def trial_error(law: Law, compute: float) -> float:
+def place_error(law: Law, compute: float) -> float:
     """Standard error that one run leaves of its pass rate at some compute: the median over the places."""
     return float(np.median([rates(readable(place.theta_DJ), compute).std() for place in law.places]))
 

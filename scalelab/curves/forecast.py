@@ -16,8 +16,8 @@ from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.models import LOG_ZERO, Array
 from scalelab.curves.fitting.posterior import Draws
 from scalelab.curves.fitting.shapes import widen
-from scalelab.curves.words import percent
 from scalelab.errors import LabError
+from scalelab.numbers import percent
 
 UNREACHABLE = 0.95
 """Probability that A lies below a target from which on the target is called not reachable."""
@@ -210,13 +210,8 @@ LEAD = 0.8
 """Probability of being ahead that counts as a lead where crossings are looked for."""
 
 
-def crossing(first: Analysis, second: Analysis, size: int = 1000) -> Crossing:
-    """Crossing of two curves on a logarithmic grid, from the first evaluation to a hundred times the compute."""
-    return crossings([first, second], size)[0]
-
-
 def crossings(items: Sequence[Analysis], size: int = 1000) -> tuple[Crossing, ...]:
-    """The crossings of every pair."""
+    """The crossings of every pair on a logarithmic grid, from the first evaluation to a hundred times the compute."""
     if len(items) < 2:
         return ()
     start = max(item.fit.window[0] for item in items)

@@ -13,9 +13,10 @@ An experiment file is a docstring and
 from scalelab.experiment.definition import Experiment
 from scalelab.experiment.library import Listed, listing, load, resolve, resolve_experiment
 from scalelab.experiment.resolved import Resolved, SettingDifference
-from scalelab.experiment.syntax import read_settings, settings_in
+from scalelab.experiment.syntax import SEED, read_settings, recipe_digest, settings_in
 
 __all__ = [
+    "SEED",
     "Experiment",
     "Listed",
     "Resolved",
@@ -23,6 +24,7 @@ __all__ = [
     "listing",
     "load",
     "read_settings",
+    "recipe_digest",
     "resolve",
     "resolve_experiment",
     "settings_in",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ LARGEST_BYTES = 4 * 2**20
 
 DEEPEST_VALUE = 32
 """Brackets within brackets that a value may have."""
+
+
+SEED = "Run.seed"
+"""The one binding in which two seeds of a recipe differ."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,16 @@ def settings_in(text: str, name: str) -> dict[str, Any]:
     bindings = [binding for binding in parse(text, lambda line: f"{name}:{line}") if binding.owner]
     keys = ["/".join(filter(None, (one.scope, f"{one.owner}.{one.parameter}"))) for one in bindings]
     return {key: replace_inside(one.value, (Mention, Macro), str) for key, one in zip(keys, bindings, strict=True)}
+
+
+def recipe_digest(settings: Mapping[str, Any]) -> str:
+    """Digest of a run's settings without its seed, the same for all seeds of one recipe; empty without settings.
+
+    Args:
+        settings: what `read_settings` gives.
+    """
+    rest = sorted((key, repr(value)) for key, value in settings.items() if key != SEED)
+    return hashlib.sha256(repr(rest).encode()).hexdigest() if rest else ""
 
 
 def replace_inside(value: Any, kind: type | tuple[type, ...], change: Callable[[Any], Any]) -> Any:

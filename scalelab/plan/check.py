@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scalelab.errors import LabError
 from scalelab.plan.hardware import Device, Hardware
 from scalelab.plan.memory import trainer_memory
-from scalelab.plan.planner import RunPlan, engines, evaluate, fastest, holds_a_sequence, placement, propose
+from scalelab.plan.planner import RunPlan, engines, fastest, holds_a_sequence, placement, plan_of, propose
 from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
 
@@ -60,7 +60,7 @@ def usual(run: Run) -> str:
 def check(run: Run, hardware: Hardware, assumed: Assumptions | None = None) -> PlacementCheck:
     """Compare a run's placement with the devices that are there."""
     assumed = assumed or Assumptions()
-    problems = evaluate(run, placement(run), hardware.device, assumed).problems
+    problems = plan_of(run, placement(run), hardware.device, assumed).problems
     if run.devices > hardware.count:
         short = f"the run wants {run.devices} devices ({run.cluster.trainers} to train), there are {hardware.count}"
         problems = (short, *problems)

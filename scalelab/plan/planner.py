@@ -98,8 +98,8 @@ def placement(run: Run) -> Placement:
     return Placement(run.cluster.trainers, run.cluster.generators, run.trainer_config, run.generator_config)
 
 
-def evaluate(run: Run, place: Placement, device: Device, assumed: Assumptions) -> RunPlan:
-    """Compute the plan of a placement."""
+def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) -> RunPlan:
+    """The plan of a placement: its memory, time, compute, and the reasons why it cannot run."""
     hf, length = run.model.to_hf(), _moments(run, assumed)
     longest = run.generator.max_model_len
     trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu)
@@ -203,7 +203,7 @@ def propose(run: Run, gpus: int, device: Device, assumed: Assumptions, trainers:
             number = (gpus - count) // engine.tensor_parallel
             if number < 1:
                 continue
-            found = evaluate(run, Placement(count, number, config, engine), device, assumed)
+            found = plan_of(run, Placement(count, number, config, engine), device, assumed)
             if not found.problems and (best is None or found.seconds["step"] < best.seconds["step"]):
                 best = found
     return best

@@ -1,4 +1,4 @@
-"""Runs as files: a page that stands alone, figures for papers, a Markdown summary, and numbers as people read them."""
+"""Runs as files: a page that stands alone, figures for papers, a Markdown summary."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 
 def write_report(sources: Path | Sequence[Path], path: Path, options: Options | None = None) -> Path:
-    """Write the page of some runs: `scalelab.report.page.write_report`, imported when it is called.
-
-    Whoever only wants `scalelab.report.tables` does not wait for templates and charts.
-    """
+    """Write the page of some runs: `scalelab.report.page.write_report`, imported when it is called."""
     from scalelab.report import page
 
     return page.write_report(sources, path, options)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scalelab.report.tables import with_interval
-from scalelab.view.answer import quantity
+from scalelab.numbers import quantity, with_interval
 
 MOST = 12
 """Rows of a table, and lines of a list."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from scalelab.curves import Options, analyse_all, pool_seeds, read_sources
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.stopping import ERROR, losers
-from scalelab.curves.words import percent
+from scalelab.numbers import percent
 
 
 def cannot_win(

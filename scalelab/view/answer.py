@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalelab.report.tables import with_interval
+from scalelab.numbers import percent, quantity, with_interval
 
 SURE = 0.95
 LIKELY = 0.8
@@ -84,18 +84,6 @@ def _outlook(fit: Mapping[str, Any], name: bool) -> str:
     verdict = extension["reading"].partition(":")[0]
     advice = {"extend": "worth going on", "stop": "not worth going on", "unclear": "too close to call"}
     return f"Twice the compute would bring{who} {gain}: {advice.get(verdict, verdict)}."
-
-
-def percent(chance: float) -> str:
-    """A probability in whole percent; certainty is said as a bound, since it is a share of finitely many draws."""
-    return "more than 99%" if chance > 0.99 else "less than 1%" if chance < 0.01 else f"{chance:.0%}"
-
-
-def quantity(amount: float, unit: str) -> str:
-    """Compute in a unit that people read: minutes for small parts of an hour, thousands with a comma."""
-    if unit.endswith("-hours") and 0 < amount < 0.5:
-        return f"{amount * 60:.3g} {unit.removesuffix('hours')}minutes"
-    return f"{amount:,.4g} {unit}" if amount < 10_000 else f"{amount:,.0f} {unit}"
 
 
 def _few(names: Sequence[str]) -> str:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from scalelab.curves.reading.sources import SEED_FOLDER
 from scalelab.errors import LabError
+from scalelab.experiment import recipe_digest, settings_in
 from scalelab.view.files import read_text
-from scalelab.view.settings import bindings, is_seed
-
-SEED_FOLDER = re.compile(r"seed[_-]?\d+")
-"""Name of the folder of one seed; `scalelab run` calls them `seed_0`, `seed_1`, …"""
 
 MOST_RUNS = 500
 """Run folders that are shown; a source with more is refused."""
@@ -99,9 +95,7 @@ def _recipe(path: Path) -> str:
 
 @lru_cache(MOST_RUNS)
 def _but_for_seeds(config: str) -> str:
-    """A key of a configuration's settings, seeds apart; "" if it has none."""
-    settings = sorted(item for item in bindings(config).items() if not is_seed(item[0]))
-    return hashlib.sha256(repr(settings).encode()).hexdigest() if settings else ""
+    return recipe_digest(settings_in(config, "config.gin"))
 
 
 def _group_names(groups: Sequence[Sequence[Path]]) -> list[str]:

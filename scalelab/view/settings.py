@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalelab.experiment import settings_in
+from scalelab.experiment import SEED, settings_in
 
 PROMPTS, GENERATIONS, TOKENS = "Recipe.prompts_per_step", "Recipe.generations_per_prompt", "Recipe.max_tokens"
 
@@ -20,7 +20,7 @@ MOVES_ALONG = (
     "ForcedInterruption.latest",
     "LengthPenalty.max_tokens",
     "LengthPenalty.cache_tokens",
-    "Run.seed",
+    SEED,
 )
 """Bindings that may differ between runs on one scaling axis: they follow the axis, or do not matter for scale."""
 
@@ -49,11 +49,6 @@ def _written(value: Any) -> str:
     return repr(value)
 
 
-def is_seed(key: str) -> bool:
-    """True for a setting in which two seeds of one recipe differ."""
-    return key == "Run.seed"
-
-
 def differences(settings: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
     """The bindings in which runs differ, seeds apart.
 
@@ -68,7 +63,7 @@ def differences(settings: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any
     rows = []
     for name in names:
         values = {run: found.get(name) for run, found in known.items()}
-        if len(set(values.values())) > 1 and not is_seed(name):
+        if len(set(values.values())) > 1 and name != SEED:
             rows.append({"name": name, "values": values})
     return rows
 

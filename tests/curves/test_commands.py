@@ -11,7 +11,7 @@ import pytest
 
 from scalelab.cli import main
 from scalelab.curves import Options, analyse, curve
-from scalelab.report.tables import with_interval
+from scalelab.numbers import with_interval
 from tests.helpers.curve_points import run_points, table
 
 

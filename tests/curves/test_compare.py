@@ -11,11 +11,11 @@ from scalelab.curves import analyse, compare, curve, fit_curve, sharing_test
 from scalelab.curves.compare import compare_point, tie_groups
 from scalelab.curves.efficiency import efficiency
 from scalelab.curves.estimates import LONGEST, RunEstimates, run_draws
-from scalelab.curves.forecast import crossing
+from scalelab.curves.forecast import crossings
 from scalelab.curves.hierarchy import recipe_effects
 from scalelab.curves.sharing import fit_together
-from scalelab.curves.words import percent
 from scalelab.errors import LabError
+from scalelab.numbers import percent
 from tests.helpers.curve_points import rate
 
 COMPUTE = np.arange(31) / 30
@@ -169,7 +169,7 @@ def test_probabilities_to_beat_add_up_and_follow_the_curves() -> None:
 
 def test_crossings_are_where_the_true_curves_cross() -> None:
     base, *_, late = recipes()
-    found = crossing(late, base)
+    [found] = crossings([late, base])
     grid = np.linspace(0.1, 3, 20_000)
     above = rate(grid, A=0.8, B=1.6, C_mid=0.5) > rate(grid, A=0.65, B=2.0, C_mid=0.15)
     truth = grid[np.argmax(above)]
@@ -188,7 +188,7 @@ def test_linearised_points_lie_on_a_line_of_slope_b() -> None:
 
 def test_equal_curves_do_not_cross() -> None:
     twins = [analyse(make(name, seed=9)) for name in ("one", "other")]
-    assert crossing(*twins).compute is None
+    assert [found.compute for found in crossings(twins)] == [None]
 
 
 @pytest.mark.parametrize("wrong", [{"at": -5.0}, {"at": 0.0}, {"at": np.nan}, {"run_spread": -1.0}, {"margin": -1.0}])

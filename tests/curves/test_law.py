@@ -18,8 +18,10 @@ from scalelab.curves import analyse, curve
 from scalelab.curves.design import allocate, grid_of, knowledge_gradient
 from scalelab.curves.law import GRID, Beliefs, fit_law, law_of, leave_one_out
 from scalelab.curves.places import Place, place_of, place_published, readable
+from scalelab.curves.reading import pool_seeds, read_source
 from scalelab.curves.reading.axes import config_axes
 from scalelab.errors import LabError
+from scalelab.experiment import settings_in
 from tests.helpers.curve_points import rate
 
 # ScaleRL, Table 1: C_mid, B, A; batch, length, active parameters
@@ -197,7 +199,7 @@ def test_the_command_reads_axes_of_a_table_and_of_places(tmp_path: Path, capsys:
         (["--linear", "length"], "--linear length: it is no axis"),
         (["--at", "0"], "cannot forecast at a compute of 0"),
         (["--budget", "-5"], "--budget -5 cannot be spent"),
-        (["--budget", "5", "--trial", "nan"], "--trial nan cannot be spent"),
+        (["--budget", "5", "--per-run", "nan"], "--per-run nan cannot be spent"),
         (["--predict", "batch=-4"], "batch -4 has no logarithm"),
     ],
 )
@@ -228,10 +230,8 @@ Recipe.max_tokens = 104
 """
 
 
-def test_active_parameters_and_the_mixture_are_those_of_the_configuration(tmp_path: Path) -> None:
-    config = tmp_path / "config.gin"
-    config.write_text(CONFIG.format(math=3.0, code=1.0, layers=6))
-    found = config_axes(config, ["math", "code"])
+def test_active_parameters_and_the_mixture_are_those_of_the_configuration() -> None:
+    found = config_axes(settings_in(CONFIG.format(math=3.0, code=1.0, layers=6), "config.gin"), ["math", "code"])
     counted = parameters(Llama4Text(hidden_size=128, num_local_experts=8, num_hidden_layers=6).to_hf())
     assert (found["active"], found["parameters"]) == (counted.active, counted.total)
     assert (found["share_math"], found["share_code"]) == (0.75, 0.25)
@@ -244,17 +244,15 @@ def test_active_parameters_and_the_mixture_are_those_of_the_configuration(tmp_pa
         "Run.model = @os.system()",
         "Run.model = @Nothing()",
         "Llama4Text.num_hidden_layers = 1000000000",
-        "Llama4Text.num_hidden_layers = (((((",
         "Llama4Text.hidden_size = -1",
         "Run.task_weights = 5",
         "Run.task_weights = ('a', None)",
         "Run.task_weights = (1e999, 1.0)",
     ],
 )
-def test_a_configuration_that_makes_no_sense_gives_no_axis_and_no_error(line: str, tmp_path: Path) -> None:
-    config = tmp_path / "config.gin"
-    config.write_text(f"{CONFIG.format(math=1.0, code=1.0, layers=4)}{line}\n")
-    found = config_axes(config, ["math", "code"])
+def test_a_configuration_that_makes_no_sense_gives_no_axis_and_no_error(line: str) -> None:
+    settings = settings_in(f"{CONFIG.format(math=1.0, code=1.0, layers=4)}{line}\n", "config.gin")
+    found = config_axes(settings, ["math", "code"])
     assert all(np.isfinite(number) for number in found.values())
     missing = "share_math" if "weights" in line else "active"
     assert missing not in found
@@ -262,10 +260,32 @@ def test_a_configuration_that_makes_no_sense_gives_no_axis_and_no_error(line: st
 
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.gin").write_text("Recipe.max_tokens = (((((\n")
-    notes: list[str] = []
-    assert config_axes(tmp_path / "config.gin", ["math"], notes) == {}
-    assert len(notes) == 1
-    assert "gives no axes" in notes[0]
+    [found] = read_source(write_evals(tmp_path), {})
+    assert (dict(found.places), found.recipe) == ({}, "")
+    assert "gives no axes" in found.notes[0]
+
+
+def test_seeds_of_one_recipe_are_known_by_their_settings_not_by_their_text(tmp_path: Path) -> None:
+    texts = {
+        "a": "Run.seed = 1\nOptimizerConfig.lr = 1e-3\nRecipe.max_tokens = 100",
+        "b": "# another\nRun.seed = 2\nRecipe.max_tokens = 100\nOptimizerConfig.lr = 0.001  # file:3",
+        "c": "Run.seed = 1\nOptimizerConfig.lr = 2e-3\nRecipe.max_tokens = 100",
+    }
+    for name, text in texts.items():
+        (write_evals(tmp_path / name) / "config.gin").write_text(text)
+    pooled, notes = pool_seeds([item for name in texts for item in read_source(tmp_path / name, {})])
+    assert [len(item.seeds) for item in pooled] == [2, 1]
+    assert notes == ["a, b differ in their seed alone and were pooled as a"]
+
+
+def write_evals(folder: Path) -> Path:
+    """A run folder with three evaluations and nothing else."""
+    folder.mkdir(exist_ok=True)
+    lines = [
+        {"step": step, "task": "math", "compute": float(step), "pass_rate": 0.3 + 0.1 * step} for step in (1, 2, 3)
+    ]
+    (folder / "evals.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return folder
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from scalelab.experiment import resolve
 from scalelab.plan.hardware import device
 from scalelab.plan.lengths import LogNormal
 from scalelab.plan.memory import export_bytes, head_bytes, kv_bytes_per_token, trainer_memory
-from scalelab.plan.planner import evaluate, fine_tuning_seconds, placement, propose, resize
+from scalelab.plan.planner import fine_tuning_seconds, placement, plan_of, propose, resize
 from scalelab.plan.sizes import held
 from scalelab.plan.speed import Assumptions, attention_flops, decoding, host_step_seconds, training_flops
 
@@ -37,7 +37,7 @@ def scout():
 
 def test_the_papers_runs_fit_on_its_80_gpus(dense, scout):
     for run in (dense, scout):
-        plan = evaluate(run, placement(run), device("gb200"), ASSUMED)
+        plan = plan_of(run, placement(run), device("gb200"), ASSUMED)
         assert plan.problems == ()
         assert plan.placement.trainers + plan.placement.generators == 80
 
@@ -45,7 +45,7 @@ def test_the_papers_runs_fit_on_its_80_gpus(dense, scout):
 @pytest.mark.slow
 def test_what_does_not_fit_is_refused_and_what_fits_is_proposed(scout):
     h100 = device("h100")
-    plan = evaluate(scout, placement(scout), h100, ASSUMED)
+    plan = plan_of(scout, placement(scout), h100, ASSUMED)
     assert any("a trainer rank does not fit: " in problem and "of 75 on h100" in problem for problem in plan.problems)
     assert propose(scout, 80, h100, ASSUMED, trainers=16) is None
     found = propose(scout, 80, h100, ASSUMED, trainers=32)
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_refused_and_what_fits_is_proposed(scout):
     assert found.trainer.total <= h100.memory_gib
     assert found.placement.trainers + found.placement.generators <= 80
     check_layout(scout.model.to_hf(), found.placement.trainer.layout, found.placement.trainers)
-    again = evaluate(scout, found.placement, h100, ASSUMED)
+    again = plan_of(scout, found.placement, h100, ASSUMED)
     assert again.problems == ()
     assert propose(scout, 8, h100, ASSUMED) is None
 
@@ -104,7 +104,7 @@ def test_an_optimizer_on_the_host_takes_the_time_of_its_slower_half(scout):
     steps = []
     for config in configs:
         trainer = dataclasses.replace(place.trainer, optimizer=config.optimizer)
-        steps.append(evaluate(scout, dataclasses.replace(place, trainer=trainer), device("gb200"), ASSUMED))
+        steps.append(plan_of(scout, dataclasses.replace(place, trainer=trainer), device("gb200"), ASSUMED))
     assert steps[1].seconds["train"] > steps[0].seconds["train"] + 1
 
 
@@ -206,5 +206,5 @@ def test_a_plan_imports_no_torch():
 
 
 def test_json_of_a_plan_is_reproducible(dense):
-    first, second = (evaluate(dense, placement(dense), device("gb200"), ASSUMED) for _ in range(2))
+    first, second = (plan_of(dense, placement(dense), device("gb200"), ASSUMED) for _ in range(2))
     assert dataclasses.asdict(first) == dataclasses.asdict(second)

@@ -6,7 +6,7 @@ import pytest
 from scalelab.experiment import resolve
 from scalelab.plan.hardware import device
 from scalelab.plan.lengths import LogNormal, Recorded
-from scalelab.plan.planner import evaluate, placement
+from scalelab.plan.planner import placement, plan_of
 from scalelab.plan.rates import rates, slots, trainer_unit
 from scalelab.plan.speed import Assumptions, publication
 
@@ -31,7 +31,7 @@ def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
     run, gb200 = resolve("scalerl_8b").run, device("gb200")
     assumed = Assumptions()
     lengths = LogNormal.of_recipe(run.recipe, assumed.median * run.recipe.max_tokens, assumed.sigma)
-    plan = evaluate(run, placement(run), gb200, assumed)
+    plan = plan_of(run, placement(run), gb200, assumed)
     found = rates(run, gb200, lengths, prompt_tokens=assumed.prompt)
     units = run.cluster.trainers // trainer_unit(run)
     tokens = run.recipe.completions_per_step * (lengths.moments().mean + assumed.prompt)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from scalelab.cli import main
+from scalelab.numbers import with_error, with_interval
 from scalelab.report import write_report
 from scalelab.report.page import SAMPLED
-from scalelab.report.tables import with_error, with_interval
 from tests.helpers.curve_points import table
 from tests.helpers.view_runs import HOSTILE, made_run
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from scalelab.curves import Analysis
 from scalelab.curves.law import law_of, leave_one_out
-from scalelab.report.tables import with_interval
+from scalelab.numbers import with_interval
 from study_tables.runs import BASELINE, StudyRuns, table
 
 AXES = ("batch", "length", "generations", "share_math")

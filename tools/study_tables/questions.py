@@ -12,8 +12,8 @@ import numpy as np
 from scalelab.curves import Analysis, compare
 from scalelab.curves.compare import Comparison, Difference
 from scalelab.curves.design import Plan, smallest_difference
+from scalelab.numbers import with_interval
 from scalelab.report.plots import plot_efficiency, plot_fits
-from scalelab.report.tables import with_interval
 from study_tables.runs import BASELINE, StudyRuns, table
 
 SAME = 0.02

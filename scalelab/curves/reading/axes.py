@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-from scalelab.errors import LabError
 
 MOST_LAYERS = 10_000
 """Layers beyond which a model is not counted: no model has as many."""
 
 
-def config_axes(config: Path, tasks: Sequence[str] = (), notes: list[str] | None = None) -> dict[str, float]:
+def config_axes(settings: Mapping[str, Any], tasks: Sequence[str] = ()) -> dict[str, float]:
     """Numbers that a run's configuration binds, and the paper's axes by the names they have there (ScaleRL §5).
 
     Besides `batch`, `length` and `generations` these are `active` and `parameters`, counted from the model's shape, and
     `share_TASK`, the share of each task among the prompts.
 
     Args:
-        config: the run's `config.gin`.
+        settings: values of the run's `config.gin` by key.
         tasks: names of the run's tasks, in their order.
-        notes: takes the reason why a configuration gives no numbers.
     """
-    from scalelab.experiment import read_settings  # gin, which fits of tables do without
-
-    if not config.is_file():
-        return {}
-    try:
-        values = read_settings(config)
-    except LabError as error:
-        if notes is not None:
-            notes.append(f"its configuration gives no axes: {error}")
-        return {}
     found = {
         name: float(value)
-        for name, value in values.items()
+        for name, value in settings.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
     }
     prompts, generations = found.get("Recipe.prompts_per_step"), found.get("Recipe.generations_per_prompt")
@@ -43,21 +29,21 @@ def config_axes(config: Path, tasks: Sequence[str] = (), notes: list[str] | None
         found |= {"batch": prompts * generations, "generations": generations}
     if "Recipe.max_tokens" in found:
         found["length"] = found["Recipe.max_tokens"]
-    return found | _model_axes(values) | _shares(values, tasks)
+    return found | _model_axes(settings) | _shares(settings, tasks)
 
 
-def _model_axes(values: Mapping[str, Any]) -> dict[str, float]:
+def _model_axes(settings: Mapping[str, Any]) -> dict[str, float]:
     """Parameters of the model in all, and those that a token uses; nothing where its shape makes no sense."""
     from moe.errors import MoeError
     from moe.model import config as models  # pydantic, which fits of tables do without
     from moe.model.size import parameters
 
-    name = str(values.get("Run.model", "")).removeprefix("@").removesuffix("()").rpartition(".")[2]
+    name = str(settings.get("Run.model", "")).removeprefix("@").removesuffix("()").rpartition(".")[2]
     family = getattr(models, name, None)
     if not (isinstance(family, type) and issubclass(family, models.DecoderConfig)):
         return {}
     prefix = f"{family.__name__}."
-    fields = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+    fields = {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
     fields = {name: value for name, value in fields.items() if not (isinstance(value, str) and value.startswith("@"))}
     try:
         model = family(**fields)
@@ -69,13 +55,13 @@ def _model_axes(values: Mapping[str, Any]) -> dict[str, float]:
         return {}
 
 
-def _shares(values: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, float]:
+def _shares(settings: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, float]:
     """Share of each task among the prompts drawn; without weights all are drawn alike."""
-    bound = values.get("Run.tasks")
+    bound = settings.get("Run.tasks")
     if not isinstance(bound, tuple) or not bound or len(bound) != len(tasks):
         return {}
     count = len(tasks)
-    weights = values.get("Run.task_weights")
+    weights = settings.get("Run.task_weights")
     if weights is None:
         weights = (1.0,) * count
     if not isinstance(weights, tuple) or len(weights) != count:

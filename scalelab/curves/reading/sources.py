@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import re
@@ -22,8 +21,8 @@ from scalelab.curves.reading.table import COLUMNS, Row, Table, blank, listing, t
 from scalelab.errors import LabError
 from scalelab.jsonl import read_objects
 
-SEED = re.compile(r"seed_?\d+")
-"""Name of the folder of one seed; `scalelab run` calls them so."""
+SEED_FOLDER = re.compile(r"seed[_-]?\d+")
+"""Name of the folder of one seed; `scalelab run` calls them `seed_0`, `seed_1`, …"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def runs_in(path: Path) -> list[RunPaths]:
         return [RunPaths(path, (path,))]
     runs: dict[Path, list[Path]] = {}
     for folder in below:
-        runs.setdefault(folder.parent if SEED.fullmatch(folder.name) else folder, []).append(folder)
+        runs.setdefault(folder.parent if SEED_FOLDER.fullmatch(folder.name) else folder, []).append(folder)
     return [RunPaths(run, tuple(seeds)) for run, seeds in runs.items()]
 
 
@@ -292,24 +291,29 @@ def _read_run_folder(path: Path) -> Table:
     facts: dict[str, Any] = {}
     if manifest.exists():
         try:
-            facts = json.loads(manifest.read_text())
-        except ValueError:
+            facts = json.loads(manifest.read_bytes())
+        except (ValueError, RecursionError):
             raise LabError(f"{manifest}: not JSON; mend or remove it") from None
+        if not isinstance(facts, dict):
+            raise LabError(f"{manifest}: not a JSON object; mend or remove it")
     rows = list(_latest(rows))
-    facts["recipe"] = _recipe(path / "config.gin")
     held_out = facts.get("held_out")
     tasks = list(held_out) if isinstance(held_out, dict) else []
-    unread: list[str] = []
-    facts["places"] = config_axes(path / "config.gin", tasks, unread)
-    return Table(path, _all_columns(rows), rows, path.resolve().name, facts, (*notes, *unread))
+    found, unread = _configuration(path / "config.gin", tasks)
+    return Table(path, _all_columns(rows), rows, path.resolve().name, facts | found, (*notes, *unread))
 
 
-def _recipe(config: Path) -> str:
-    """Digest of a run's configuration without its seed and comments; empty where there is none."""
+def _configuration(config: Path, tasks: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Facts of a run's `config.gin`, "recipe" and "places", and a note if it cannot be read."""
+    from scalelab.experiment import read_settings, recipe_digest  # gin, which fits of tables do without
+
     if not config.is_file():
-        return ""
-    lines = [line for line in config.read_text(encoding="utf-8").splitlines() if not line.startswith(("#", "Run.seed"))]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        return {"recipe": "", "places": {}}, ()
+    try:
+        settings = read_settings(config)
+    except LabError as error:
+        return {"recipe": "", "places": {}}, (f"its configuration gives no axes: {error}",)
+    return {"recipe": recipe_digest(settings), "places": config_axes(settings, tasks)}, ()
 
 
 def read_places(path: Path) -> dict[str, dict[str, float]]:

@@ -34,6 +34,18 @@ def with_interval(value: float, interval: Sequence[float | None] | None) -> str:
     return f"{_fixed(value, decimals)} [{', '.join(ends)}]"
 
 
+def percent(chance: float) -> str:
+    """A probability in whole percent, `>99%` and `<1%` at the ends: a share of finitely many draws is never certain."""
+    return ">99%" if chance > 0.99 else "<1%" if chance < 0.01 else f"{chance:.0%}"
+
+
+def quantity(amount: float, unit: str) -> str:
+    """Compute in a unit that people read: minutes for small parts of an hour, thousands with a comma."""
+    if unit.endswith("-hours") and 0 < amount < 0.5:
+        return f"{amount * 60:.3g} {unit.removesuffix('hours')}minutes"
+    return f"{amount:,.4g} {unit}" if amount < 10_000 else f"{amount:,.0f} {unit}"
+
+
 def _fixed(value: float, decimals: int) -> str:
     """A number with so many decimals, and never `-0.000`."""
     return f"{round(value, decimals) + 0.0:,.{decimals}f}"
