@@ -3,6 +3,9 @@
 import os
 import shutil
 import socket
+import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -194,10 +197,47 @@ def test_nothing_gets_out_in_any_tier(tmp_path):
     assert secret.read_text() == "found it"
 
 
+# Grades nothing: does what an attack's name says, in the strongest tier that its user has.
+AS_SOMEBODY = """
+import sys
+root, attacks, secret, *names = sys.argv[1:]
+sys.path.insert(0, root)
+from tasks.sandbox.job import Job, Limits
+from tasks.sandbox.scripts import node
+from tasks.sandbox.selftest import choose_tier
+from tasks.sandbox.worker import Worker
+worker = Worker(choose_tier().tier, interpreter=node)
+for name in names:
+    result = worker.run(Job("script", attacks, stdin=f"{name} {secret} 1 /etc/hostname"), Limits(seconds=10.0))
+    assert (result.ending, result.stdout) == ("exited", b"held\\n"), (name, result)
+    assert not result.report
+assert worker.run(Job("script", "console.log(2 + 3)"), Limits(seconds=10.0)).stdout == b"5\\n"
+worker.close()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="only root can become somebody else")
+@pytest.mark.parametrize(
+    "who", [["--reuid", "65534", "--regid", "65534", "--clear-groups"], ["--bounding-set", "-all"]]
+)
+def test_nothing_gets_out_for_an_ordinary_user_and_for_root_without_rights(who):
+    python = shutil.which("python3.11", path="/usr/bin:/usr/local/bin")
+    if python is None:
+        pytest.skip("no interpreter that everybody may run")
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to others
+        secret = Path(folder, "secret")
+        secret.write_text("found it")
+        Path(folder).chmod(0o777)
+        secret.chmod(0o666)
+        arguments = [str(Path(__file__).parents[2]), ATTACKS, str(secret), *NAMES]
+        command = ["setpriv", *who, python, "-c", AS_SOMEBODY, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd="/")
+        assert done.returncode == 0, done.stderr
+        assert [(entry.name, entry.read_text()) for entry in Path(folder).iterdir()] == [("secret", "found it")]
+
+
 def test_the_attacks_are_attacks(tmp_path):
     """Without a sandbox the harmless ones get through."""
-    import subprocess
-
     (tmp_path / "secret").write_text("found it")
     for name in ("secret", "secret_later", "passwd", "list", "spawn", "spawn_sync", "listen", "parent", "worker"):
         ran = subprocess.run(
