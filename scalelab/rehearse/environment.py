@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scalelab.plan.hardware import Device
 from scalelab.rehearse.processes import ROOT, Interpreter
+from scalelab.rehearse.worker import PRETENDED
 
 FOLDER, SCRIPT = ".rehearse", "tools/rehearse/install.sh"
 _MAJOR = {"a100": 8, "h100": 9, "h200": 9, "b200": 10, "gb200": 10}
@@ -30,7 +31,8 @@ def pretended_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
         "LD_PRELOAD": str(runtime),
         "LD_LIBRARY_PATH": libraries,
         "PRETENDED_CAPABILITY_MAJOR": str(_MAJOR.get(hardware.name, 9)),
-        "PRETENDED_MEMORY_GIB": str(int(hardware.memory_gib)),
+        PRETENDED: str(int(hardware.memory_gib)),
+        "CUDA_VISIBLE_DEVICES": "0",  # where there are real GPUs, no more than the one that is pretended
     }
     return Interpreter(str(python), environment)
 

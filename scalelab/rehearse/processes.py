@@ -132,7 +132,9 @@ def _environment(interpreter: Interpreter) -> dict[str, str]:
     # the user's modules, and not the packages of this Python, which may not be those of the other
     paths = [p for p in sys.path if "site-packages" not in p and not p.startswith(sys.base_prefix)]
     path = os.pathsep.join([str(ROOT), *filter(None, paths)])
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **interpreter.environment}
+    # a real GPU is hidden: forks could not use it once torch has counted it
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    return {**os.environ, **own, **interpreter.environment}
 
 
 def _kill(worker: subprocess.Popen[bytes]) -> None:

@@ -22,13 +22,15 @@ from moe.durable import made_whole
 from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.train.config import TrainerConfig
-from moe.weights.hf_folder import is_multimodal, write_text_model
+from moe.weights.hf_folder import is_multimodal, read_config, write_text_model
 from scalelab import __version__
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tokenizer
 from scalelab.run.checkpoint_model import find_model
 from scalelab.run.config import Run
 from scalelab.run.fine_tuning import Saved, SeeThrough, StartTuner, make, once
+from scalelab.run.hub_model import PREFIX as HUB
+from scalelab.run.hub_model import hub_model
 from scalelab.run.packaged import PREFIX, packaged_model
 from scalelab.run.progress import Progress
 from scalelab.run.traces import Examples, PreparedTraces, TaskTraces, prepare, traces
@@ -63,28 +65,47 @@ def pretrained(run: Run, folder: str) -> Path:
 
     Args:
         run: the run.
-        folder: a folder, or `package:NAME` for the model in a GGUF file of an installed Python package.
+        folder: a folder, `hub:ORG/NAME` for a model on the Hugging Face hub, or `package:NAME` for the model in a GGUF
+            file of an installed Python package.
 
     Raises:
         LabError: it does not, naming what differs.
     """
     if folder.startswith(PREFIX):
-        found = find_model(packaged_model(folder.removeprefix(PREFIX), _cache()))
+        path = packaged_model(folder.removeprefix(PREFIX), _cache())
+    elif folder.startswith(HUB):
+        path = hub_model(folder.removeprefix(HUB), lambda found: _demand_shape(run, read_config(found)))
     else:
-        found = find_model(Path(folder).expanduser().absolute())
-    here, there = architecture(run.model.to_hf()), architecture(found.hf_config)
+        path = Path(folder).expanduser().absolute()
+        if not path.is_dir():
+            raise LabError(
+                f"SFT.pretrained: there is no folder {path}; give a Hugging Face folder, {HUB}ORG/NAME to download a "
+                f"model, or {PREFIX}NAME"
+            )
+    found = find_model(path)
+    _demand_shape(run, found.hf_config)
+    found.tokenizer()
+    return _text_model(found.path) if is_multimodal(found.path) else found.path
+
+
+def _demand_shape(run: Run, hf_config: dict[str, Any]) -> None:
+    """Refuse a pretrained model that is not the run's.
+
+    Raises:
+        LabError: naming what differs.
+    """
+    here, there = architecture(run.model.to_hf()), architecture(hf_config)
     different = sorted(name for name in here.fields if here.fields[name] != there.fields.get(name))
     if here.layers != there.layers:
         different.append("kinds of layers")
-    if run.model.vocab_size != found.hf_config["vocab_size"]:
+    if run.model.vocab_size != hf_config["vocab_size"]:
         different.append("vocab_size")
     if different or here != there:
+        what = ", ".join(different) or "other weights"
         raise LabError(
-            f"SFT.pretrained = {folder!r} is not the run's model: {', '.join(different) or 'other weights'} differ; "
-            "bind Run.model to its shape"
+            f"SFT.pretrained = {run.sft.pretrained!r} is not the run's model: {what} differ; bind Run.model to its "
+            "shape"
         )
-    found.tokenizer()
-    return _text_model(found.path) if is_multimodal(found.path) else found.path
 
 
 def _text_model(folder: Path) -> Path:

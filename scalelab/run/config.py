@@ -52,9 +52,9 @@ class SFT:
     """Optimiser steps between checkpoints, from which fine-tuning goes on after a fault or with `--resume`."""
 
     pretrained: str | None = None
-    """Hugging Face folder of the model that RL starts from, or `package:NAME` for the GGUF file in a Python package.
-    With `traces`, it is the model that is fine-tuned. None fine-tunes one on the tasks' own traces, which public data
-    sets do not have."""
+    """Hugging Face folder of the model that RL starts from, `hub:ORG/NAME` (or `hub:ORG/NAME@REVISION`) to download it
+    from the Hugging Face hub, or `package:NAME` for the GGUF file in a Python package. With `traces`, it is the model
+    that is fine-tuned. None fine-tunes one on the tasks' own traces, which public data sets do not have."""
 
     traces: PublicTraces | None = None
     """Public traces on which `pretrained` is fine-tuned before RL; None takes it as it is."""

@@ -157,6 +157,10 @@ def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
 
         prepared = prepare_traces(run, progress)  # says what is wrong with them before anything starts
         folder.describe(traces=prepared and prepared.facts)
+    elif run.sft.pretrained is not None:
+        from scalelab.run.base_model import pretrained
+
+        pretrained(run, run.sft.pretrained)  # refuses another model before anything starts
     if run.virtual is not None:
         _run_virtual(run, folder, progress, prepared)
     else:

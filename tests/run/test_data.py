@@ -14,13 +14,15 @@ import pytest
 
 from moe.train.batch import Sequence
 from scalelab.errors import LabError
-from scalelab.experiment import resolve
+from scalelab.experiment import Resolved, resolve
 from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
 from scalelab.run.base_model import base_model
+from scalelab.run.cluster import actors
 from scalelab.run.config import Run
 from scalelab.run.data import check_prompts, describe_tasks
 from scalelab.run.fine_tuning import LocalTuner
 from scalelab.run.progress import Progress
+from scalelab.run.session import execute
 from tasks.data.hub import SOURCES
 from tasks.errors import TaskError
 
@@ -38,11 +40,15 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_on(data: Path, dataset: str = "gsm8k", sets: tuple[str, ...] = (), **fields: Any) -> Run:
+def resolved_on(data: Path, dataset: str = "gsm8k", sets: tuple[str, ...] = (), **fields: Any) -> Resolved:
     texts = {"dataset": dataset, "folder": str(data), "name": "words"}
     bound = [f"MathDataset.{name}={value!r}" for name, value in ({"held_out_size": 8} | texts | fields).items()]
     alone = ("Run.tasks=(@MathDataset(),)", "Run.task_weights=None", "Evaluation.prompts=8")
-    return resolve("quickstart", [*alone, *bound, *sets]).run
+    return resolve("quickstart", [*alone, *bound, *sets])
+
+
+def run_on(data: Path, dataset: str = "gsm8k", sets: tuple[str, ...] = (), **fields: Any) -> Run:
+    return resolved_on(data, dataset, sets, **fields).run
 
 
 def test_a_data_set_is_a_task_by_a_few_bindings_and_travels_through_the_saved_configuration(
@@ -110,6 +116,18 @@ def test_a_pretrained_model_is_taken_if_it_is_the_runs_and_refused_by_what_diffe
     (folder / "config.json").write_text(json.dumps(other))
     with pytest.raises(LabError, match=r"is not the run's model: .*hidden_size.*kinds of layers.*vocab_size"):
         base_model(run, Progress(), LocalTuner)
+
+
+def test_a_model_that_is_not_there_is_said_before_ray_starts(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*args: Any) -> None:
+        raise AssertionError("Ray takes seconds to start")
+
+    monkeypatch.setattr(actors, "start_ray", start)
+    resolved = resolved_on(data, sets=("SFT.pretrained='lab/small'",))
+    with pytest.raises(LabError, match=r"there is no folder .*lab/small; .* hub:ORG/NAME to download"):
+        execute(resolved, tmp_path / "run", Progress())
 
 
 class Counted:

@@ -1,0 +1,77 @@
+"""Models on the Hugging Face hub: configuration first, weights only once that fits; kept in the hub's own cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from moe.errors import MoeError
+from scalelab.errors import LabError
+
+PREFIX = "hub:"
+"""Prefix of a repository's name in a setting that takes a folder, too."""
+CONFIG = ("config.json",)
+MODEL = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+"""Files of a model at the top of its repository; subfolders hold the same weights in other formats."""
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def hub_model(repository: str, check: Callable[[Path], None]) -> Path:
+    """The folder of a model on the hub, downloaded where the cache does not hold it.
+
+    A model in the cache is taken without asking the hub, so that later runs on this machine start from the same commit.
+
+    Args:
+        repository: `ORG/NAME`, or `ORG/NAME@REVISION` with a branch, a tag or a commit.
+        check: refuses a folder with a `config.json` of another shape, before any weights are downloaded.
+
+    Raises:
+        LabError: there is no such model, or it cannot be had, and what would do.
+    """
+    name, _, revision = repository.partition("@")
+    if not _NAME.fullmatch(name):
+        raise LabError(f"{PREFIX}{repository} names no model: give {PREFIX}ORG/NAME, or {PREFIX}ORG/NAME@REVISION")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def folder(files: tuple[str, ...], here: bool) -> Path:
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision or None,
+                allow_patterns=list(files),
+                ignore_patterns=["*/*"],
+                local_files_only=here,
+            )
+        )
+
+    try:
+        with suppress(LocalEntryNotFoundError):
+            found = folder(MODEL, True)
+            if any(found.glob("*.safetensors")):
+                return found
+        check(folder(CONFIG, False))
+        return folder(MODEL, False)
+    except (LabError, MoeError):
+        raise
+    except Exception as problem:  # the hub client raises dozens of kinds
+        raise _refusal(name, revision, problem) from problem
+
+
+def _refusal(name: str, revision: str, problem: Exception) -> LabError:
+    """Say why a model cannot be had, and what would do."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(problem, GatedRepoError):
+        return LabError(f"{name} is gated: accept its licence on https://huggingface.co/{name}, then `hf auth login`")
+    if isinstance(problem, RepositoryNotFoundError):
+        return LabError(f"the hub has no model {name} that you may read: look for its name, or log in (hf auth login)")
+    if isinstance(problem, RevisionNotFoundError):
+        return LabError(f"{name} has no revision {revision}: name a branch, a tag or a commit, or leave @ out")
+    cause = (str(problem).splitlines() or [type(problem).__name__])[0]
+    return LabError(
+        f"cannot download {name} from the hub ({cause}): where there is a network, "
+        f"`hf download {name} --local-dir FOLDER`, and give SFT.pretrained = 'FOLDER'"
+    )
