@@ -4,13 +4,13 @@
     .venv/bin/python tools/bench_faults.py --times 1 --out docs/run.md
     .venv/bin/python tools/bench_faults.py --campaign 100   # random faults: any role, any moment, up to three at once
 
-One run of the whole loop takes the faults, one after the other; those of fine-tuning and start-up take runs of their
-own, and the full disk has a file system of its own. "Seconds to recover" is from the fault to the next optimiser step
-that was written down after the lost part was back; after a fault that ends the run, from the start of `--resume`.
-Prompts lost and duplicated come from the books: every group that was drawn must have been trained on in exactly one
-step that counts, or stand in the newest checkpoint, and `scalelab check` must find nothing else wrong either. With
-`--out` the table replaces what stands between the markers there. A campaign with `--record FILE` goes on where an
-earlier one with this file was broken off.
+One run of the whole loop takes the faults, one after the other. Those of fine-tuning and start-up take runs of their
+own, the preempted node is of a cluster of three, and the full disk has a file system of its own. "Seconds to recover"
+is from the fault to the next optimiser step that was written down after the lost part was back; after a fault that ends
+the run, from the start of `--resume`. Prompts lost and duplicated come from the books: every group that was drawn must
+have been trained on in exactly one step that counts, or stand in the newest checkpoint, and `scalelab check` must find
+nothing else wrong either. With `--out` the table replaces what stands between the markers there. A campaign with
+`--record FILE` goes on where an earlier one with this file was broken off.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pathlib import Path
 import psutil
 from fault_tables.campaign import Record, campaign
 from fault_tables.lab import FaultLab, lost_and_doubled
+from fault_tables.preemption import ThreeNodes, preempt
 from sections import replace_section
 
 from moe.checkpoint.folder import newest, read_state
@@ -278,6 +279,24 @@ def at_start(lab: FaultLab, role: str) -> float:
     return lab.step_after(began) - began
 
 
+def preemption(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, FaultOutcome]]:
+    """A node of a cluster that is announced to go, goes, and is replaced; seconds are those of the announcement."""
+    name = "a generator's node, `ray drain-node`, then ended and replaced"
+    if only not in name:
+        return
+    nodes, outcome = ThreeNodes(), FaultOutcome()
+    try:
+        with FaultLab(folder / "preempted", folder / "preempted.log", deadline) as lab:
+            lab.start(Cluster__address=f'"{nodes.address}"', Cluster__generators="2")
+            lab.warm()
+            for _ in range(times):
+                outcome.seconds.append(preempt(lab, nodes))
+            outcome.lost, outcome.duplicated = stop(lab)
+    finally:
+        nodes.shutdown()
+    yield name, outcome
+
+
 def full_disk(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, FaultOutcome]]:
     """A file system that fills up under a run, and has room again for `--resume`."""
     name = "full disk, then `--resume`"
@@ -340,7 +359,7 @@ def main() -> None:
     own_mounts()
     found: dict[str, FaultOutcome] = {}
     with tempfile.TemporaryDirectory(prefix="bench_faults_") as name:
-        for part in (processes, beginnings, full_disk):
+        for part in (processes, beginnings, preemption, full_disk):
             with closing(part(Path(name), args.times, args.deadline, args.only)) as outcomes:
                 for kind, outcome in outcomes:
                     found[kind] = outcome
