@@ -139,7 +139,7 @@ def named_rollouts(lab: FaultLab) -> Path | None:
     """File of rollouts that the newest checkpoint names; None if nothing waits in it."""
     root = lab.path / "checkpoints"
     with suppress(MoeError):  # the run has deleted it meanwhile
-        name = read_state(newest(root, contents=False).path)["rollouts"]
+        name = read_state(newest(root, contents=False))["rollouts"]
         return root / name if name else None
     return None
 

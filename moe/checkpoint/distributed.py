@@ -29,11 +29,9 @@ from torch.distributed.checkpoint.api import CheckpointException  # a BaseExcept
 
 from moe.checkpoint.folder import (
     CheckpointPolicy,
-    Chosen,
     Manifest,
     check_files,
     check_model,
-    finished_checkpoints,
     read_manifest,
 )
 from moe.checkpoint.saver import Staged, one_line, together
@@ -131,32 +129,16 @@ def _make_room(staged: Staged, own_bytes: int) -> None:
                 raise OSError(f"it takes {needed / 1e6:.1f} MB and the disk has {free / 1e6:.1f} MB; free some space")
 
 
-def choose(path: str | os.PathLike[str], hf_config: dict[str, Any], fallback: bool = False) -> Chosen:
+def verify(path: Path, hf_config: dict[str, Any]) -> None:
     """Verify a checkpoint, each rank a share of its files; collective.
 
     Args:
         path: the checkpoint's folder.
-        hf_config: the model it must be of.
-        fallback: pass over one that is damaged or of another model for the one before it in the same folder.
+        hf_config: the model that it must be of.
 
     Raises:
-        MoeError: on every rank, naming what is wrong with it, and with those before it.
+        MoeError: on every rank, naming what is wrong with it: the first rank's problem, if any rank found one.
     """
-    path = Path(path)
-    earlier = (
-        [other for other in reversed(finished_checkpoints(path.parent)) if other.name < path.name] if fallback else []
-    )
-    passed: list[str] = []
-    for candidate in (path, *earlier):
-        problem = _problem(candidate, hf_config)
-        if problem is None:
-            return Chosen(candidate, tuple(passed))
-        passed.append(problem)
-    raise MoeError("; ".join(passed))
-
-
-def _problem(path: Path, hf_config: dict[str, Any]) -> str | None:
-    """The first rank's problem with a checkpoint, if any rank found one."""
     mine: str | None = None
     try:
         manifest = read_manifest(path)
@@ -167,11 +149,13 @@ def _problem(path: Path, hf_config: dict[str, Any]) -> str | None:
         mine = str(error)
     problems: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(problems, mine)
-    return next((problem for problem in problems if problem is not None), None)
+    found = next((problem for problem in problems if problem is not None), None)
+    if found is not None:
+        raise MoeError(found)
 
 
 def load(path: Path, model: LogProbModel, optimizer: Optimizer, layout: Layout) -> dict[str, int]:
-    """Read a checkpoint written at any layout, already verified by `choose`; collective.
+    """Read a checkpoint written at any layout, already verified by `verify`; collective.
 
     Random states come back where the ranks are the same as when it was written; elsewhere they stay as they are.
 

@@ -81,19 +81,6 @@ class Manifest:
     files: dict[str, tuple[int, str]]
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A checkpoint to go on from.
-
-    Attributes:
-        path: its folder.
-        passed_over: what was wrong with the newer ones, newest first.
-    """
-
-    path: Path
-    passed_over: tuple[str, ...] = ()
-
-
 def step_folder(root: str | os.PathLike[str], version: int) -> Path:
     """Path of a policy version's checkpoint below the folder of all checkpoints."""
     return Path(root) / f"step_{version:06d}"
@@ -261,28 +248,21 @@ def check(path: str | os.PathLike[str], hf_config: dict[str, Any] | None = None,
     return manifest
 
 
-def newest(
-    root: str | os.PathLike[str],
-    hf_config: dict[str, Any] | None = None,
-    fallback: bool = False,
-    contents: bool = True,
-) -> Chosen:
-    """The newest checkpoint under ``root``; with ``fallback`` the newest that is whole and of this model.
+def newest(root: str | os.PathLike[str], contents: bool = True) -> Path:
+    """The newest checkpoint under ``root``, verified.
+
+    Args:
+        root: the folder of all checkpoints.
+        contents: hash every file; otherwise compare sizes only, which takes no time.
 
     Raises:
         MoeError: if there is none, or what is wrong with it.
     """
-    passed: list[str] = []
-    for path in reversed(finished_checkpoints(root)):
-        try:
-            check(path, hf_config, contents)
-        except MoeError as error:
-            if not fallback:
-                raise
-            passed.append(str(error))
-        else:
-            return Chosen(path, tuple(passed))
-    raise MoeError("; ".join((f"there is no readable checkpoint in {root}", *passed)))
+    found = finished_checkpoints(root)
+    if not found:
+        raise MoeError(f"there is no checkpoint in {root}")
+    check(found[-1], contents=contents)
+    return found[-1]
 
 
 def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from torch import Tensor
 
 from moe.checkpoint import distributed as checkpoint
-from moe.checkpoint.folder import CheckpointPolicy, Chosen
+from moe.checkpoint.folder import CheckpointPolicy
 from moe.checkpoint.saver import Saver
 from moe.cpu import host as cpu_host
 from moe.errors import MoeError
@@ -275,24 +276,19 @@ class Trainer:
         """
         self._saver.finish()
 
-    def load(self, path: str | os.PathLike[str], fallback: bool = False) -> Chosen:
+    def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint written at any layout; collective.
 
         Args:
             path: its folder.
-            fallback: if it is damaged or of another model, take the one before it in the same folder.
-
-        Returns:
-            The checkpoint loaded, and what was wrong with those passed over.
 
         Raises:
             MoeError: naming what is missing, truncated, changed, or of another model.
         """
         with cpu_host.megatron(), self._waiting("load"):
-            chosen = checkpoint.choose(path, self.hf_config, fallback)
-            counters = checkpoint.load(chosen.path, self.model, self.optimizer, self.config.layout)
+            checkpoint.verify(Path(path), self.hf_config)
+            counters = checkpoint.load(Path(path), self.model, self.optimizer, self.config.layout)
         self.version, self.skipped, self._skipped_in_a_row = (counters[n] for n in ("version", "skipped", "in_a_row"))
-        return chosen
 
     def close(self) -> None:
         """Finish writing what is being written, leave the group of ranks, and give the model's memory back."""

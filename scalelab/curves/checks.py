@@ -111,7 +111,7 @@ class BackTest:
 
     @property
     def stretch(self) -> float:
-        """Factor that a forecast by this run deserves: how far out the mean came beyond what one run in ten does.
+        """Factor to widen this run's forecasts by: how far out the mean came beyond what one run in ten does.
 
         The normal score of its percentile over 1.645, at least 1 and at most 3.
         """

@@ -1,4 +1,4 @@
-"""`Curve`: the evaluations of one task in one run, checked once, so that fits need not doubt them.
+"""`Curve`: the evaluations of one task in one run, checked when it is made.
 
 Axes: `_N` points.
 """
@@ -85,7 +85,7 @@ class Curve:
 
 
 def merge_neighbours(item: Curve, limit: int) -> tuple[Curve, np.ndarray]:
-    """About `limit` points: neighbours of one seed averaged, step 0 left as it is; and who went where.
+    """Average neighbours of one seed until about `limit` points are left; also returns the group of each point.
 
     Thousands of noisy evaluations say no more about four parameters than their local means, and intervals that allow
     for drift take time that grows with the cube of the points.

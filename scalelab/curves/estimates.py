@@ -1,4 +1,4 @@
-"""Numbers of single runs that recipes are compared by, with their errors.
+"""Estimates of single runs by which recipes are compared, with their errors.
 
 Axes: `_X` runs, `_M` draws.
 """

@@ -14,7 +14,7 @@ from scalelab.errors import LabError
 from scalelab.plan.hardware import Device
 from scalelab.plan.lengths import LogNormal, Moments
 from scalelab.plan.memory import GeneratorMemory, TrainerMemory, generator_memory, kv_bytes_per_token, trainer_memory
-from scalelab.plan.shape import sizes
+from scalelab.plan.shape import parameter_counts
 from scalelab.plan.speed import (
     Assumptions,
     Decoding,
@@ -103,7 +103,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     hf, length = run.model.to_hf(), _moments(run, assumed)
     longest = run.generator.max_model_len
     trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu)
-    generator = generator_memory(sizes(hf).total, place.generator, device.gpu)
+    generator = generator_memory(parameter_counts(hf).total, place.generator, device.gpu)
     completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     ahead = run.schedule.k + 1 if isinstance(run.schedule, PipelineRL) else 1
     engine = decoding(hf, place.generator, completions * ahead / place.engines, length, device, assumed)
@@ -229,7 +229,7 @@ def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Train
 
 def engines(run: Run, device: Device) -> Iterator[GeneratorConfig]:
     """Engines over 1, 2, 4, … devices of a node, whose KV cache takes what the weights leave."""
-    config, total = run.generator_config, sizes(run.model.to_hf()).total
+    config, total = run.generator_config, parameter_counts(run.model.to_hf()).total
     ranks = 1
     while ranks <= device.per_node and run.model.num_attention_heads % ranks == 0:
         engine = replace(config, tensor_parallel=ranks)

@@ -15,9 +15,9 @@ def shape(hf_config: dict[str, Any]) -> Architecture:
     return _shape(json.dumps(hf_config, sort_keys=True))
 
 
-def sizes(hf_config: dict[str, Any]) -> Parameters:
+def parameter_counts(hf_config: dict[str, Any]) -> Parameters:
     """A model's parameter counts, cached; see `moe.model.size.parameters`."""
-    return _sizes(json.dumps(hf_config, sort_keys=True))
+    return _counts(json.dumps(hf_config, sort_keys=True))
 
 
 @lru_cache(maxsize=4)
@@ -26,5 +26,5 @@ def _shape(text: str) -> Architecture:
 
 
 @lru_cache(maxsize=4)
-def _sizes(text: str) -> Parameters:
+def _counts(text: str) -> Parameters:
     return parameters(json.loads(text))

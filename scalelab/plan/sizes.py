@@ -122,7 +122,7 @@ def _optimizer_bytes(elements: int, tensors: int, dtype: str, settings: Optimize
 
 @lru_cache(maxsize=8192)
 def _parameters(text: str, layout: Layout, stage: int) -> tuple[Parameter, ...]:
-    return tuple(parameters(json.loads(text), layout, stage))
+    return tuple(rank_parameters(json.loads(text), layout, stage))
 
 
 def _buffer(params: list[Parameter], ranks: int, place: int) -> tuple[int, int, int]:
@@ -159,7 +159,7 @@ def _up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def parameters(hf_config: dict[str, Any], layout: Layout, stage: int = 0) -> Iterator[Parameter]:
+def rank_parameters(hf_config: dict[str, Any], layout: Layout, stage: int = 0) -> Iterator[Parameter]:
     """The parameters of a rank of one pipeline stage, in Megatron's order."""
     arch = shape(hf_config)
     hidden, vocabulary = arch.fields["hidden_size"], hf_config["vocab_size"] // layout.tensor

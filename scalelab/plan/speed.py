@@ -14,7 +14,7 @@ from moe.train.config import TrainerConfig
 from scalelab.plan.hardware import Device
 from scalelab.plan.lengths import Moments
 from scalelab.plan.memory import kv_bytes_per_token
-from scalelab.plan.shape import shape, sizes
+from scalelab.plan.shape import parameter_counts, shape
 from scalelab.plan.sizes import BYTES, optimizer_elements
 from scalelab.rollout.config import GeneratorConfig
 
@@ -81,7 +81,7 @@ def training_flops(
     fp32 logits goes as two bf16 numbers (`split_head`). Attention's backward pass takes 2.5 forward passes
     (FlashAttention-2 §4.1).
     """
-    counts, arch = sizes(hf_config), shape(hf_config)
+    counts, arch = parameter_counts(hf_config), shape(hf_config)
     layers = sum(layer.active - layer.norms for layer in counts.layers)
     inner = sum(layer.active - layer.norms - layer.attention for layer in counts.layers)
     again = {"none": 0.0, "selective": 2.0 * inner, "full": 2.0 * layers}[recompute]
@@ -172,7 +172,7 @@ def decoding(
     running sequence has on average E[L²]/2E[L] tokens behind it (renewal theory: long ones are met more often). Of E
     experts with k chosen by a token, B sequences touch E·(1 − (1 − k/E)^B).
     """
-    counts, fields = sizes(hf_config), shape(hf_config).fields
+    counts, fields = parameter_counts(hf_config), shape(hf_config).fields
     ranks, width = config.tensor_parallel, BYTES[config.dtype]
     context = assumed.prompt + length.square / (2 * length.mean)
     per_token = kv_bytes_per_token(hf_config, config.dtype, ranks)
@@ -234,7 +234,7 @@ def publication(
         assumed: the speeds.
     """
     count, devices = engines
-    size = sizes(hf_config).total * BYTES[dtype]
+    size = parameter_counts(hf_config).total * BYTES[dtype]
     senders, receivers = (-(-number // device.per_node) for number in (trainers, count * devices))
     apart = trainers + count * devices > device.per_node
     network = size * max(1.0, receivers / senders) / (assumed.sockets * 1e9) if apart else 0.0

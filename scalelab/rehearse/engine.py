@@ -27,7 +27,7 @@ from moe.weights.links import shapes
 from scalelab.plan.memory import kv_bytes_per_token
 from scalelab.rehearse import planned
 from scalelab.rehearse.explain import explain
-from scalelab.rehearse.ranks import other_ranks, replaced
+from scalelab.rehearse.ranks import all_replaced, other_ranks
 from scalelab.rehearse.result import GIB, Phase, RoleResult
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
@@ -62,10 +62,10 @@ class _EngineRehearsal:
         plain = vllm_ranks.init_model_parallel_group
 
         def quiet(*args: object, **kwargs: object) -> object:
-            """Make a process group that opens no queue to the other devices."""
+            """Make a process group without message queues to the other devices."""
             return plain(*args, **{**kwargs, "use_message_queue_broadcaster": False, "use_device_communicator": False})
 
-        with replaced([*other_ranks(), (vllm_ranks, "init_model_parallel_group", quiet)]):
+        with all_replaced([*other_ranks(), (vllm_ranks, "init_model_parallel_group", quiet)]):
             phases: dict[str, Callable[[], None]] = {
                 "configure": self._configure,
                 "build": self._build,
@@ -99,7 +99,7 @@ class _EngineRehearsal:
         self.vllm = self._engine_config(eager=True)
         if not self.gpu:
             return
-        with replaced([(vllm_config, "HAS_TRITON", True)]):
+        with all_replaced([(vllm_config, "HAS_TRITON", True)]):
             there = self._engine_config(eager=False)
             if there.use_v2_model_runner:
                 build_custom_logits_processors_params_validator(there.model_config.logits_processors)

@@ -8,7 +8,7 @@ from typing import Any
 from moe.train.config import TrainerConfig
 from scalelab.plan.lengths import LogNormal
 from scalelab.plan.memory import activation_bytes, export_bytes, generator_memory, head_bytes
-from scalelab.plan.shape import shape, sizes
+from scalelab.plan.shape import parameter_counts, shape
 from scalelab.plan.sizes import held
 from scalelab.plan.speed import Assumptions, splits_head, training_flops
 from scalelab.rehearse.result import GIB
@@ -80,5 +80,5 @@ def micro_batches(run: Run) -> int:
 
 def engine_gib(hf_config: dict[str, Any], config: GeneratorConfig) -> dict[str, float]:
     """GiB of weights and KV cache on one of the devices that share an engine."""
-    memory = generator_memory(sizes(hf_config).total, config, gpu=True)
+    memory = generator_memory(parameter_counts(hf_config).total, config, gpu=True)
     return {"weights": memory.weights, "kv_cache": memory.kv_cache}

@@ -1,4 +1,4 @@
-"""Replacements that let one process be one rank of many on a GPU: all of them, in this one place.
+"""Patches that make one process behave as one rank of many on GPUs.
 
 Tensors are fake (`torch._subclasses.FakeTensorMode`): they have a shape, a type and a device, but no memory and no
 numbers, and operators only say what they would return. Around that this module answers what a program asks of a real
@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from moe.model import attention, gpt, head
 from moe.model.kernels import Host
 from scalelab.plan.hardware import Device
-from scalelab.rehearse.ranks import Replacement, other_ranks, replaced
+from scalelab.rehearse.ranks import Replacement, all_replaced, other_ranks
 
 _CAPABILITIES = {"a100": (8, 0), "h100": (9, 0), "h200": (9, 0), "b200": (10, 0), "gb200": (10, 0)}
 
@@ -66,7 +66,7 @@ def pretended(world: PretendedWorld) -> Iterator[FakeTensorMode]:
     replacements = [*other_ranks(world.report), *_gpu(world), *_routing(world), *_torch()]
     if torch.cuda.is_available():
         replacements += _cuda()
-    with replaced(replacements), FakeTensorMode(allow_non_fake_inputs=True) as mode, _Types():
+    with all_replaced(replacements), FakeTensorMode(allow_non_fake_inputs=True) as mode, _Types():
         try:
             yield mode
         finally:

@@ -1,4 +1,4 @@
-"""Rehearse roles side by side, each in a process of its own, so that what breaks one spares the others."""
+"""Rehearse roles side by side, each in its own process, so that one that crashes does not end the others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python that rehearses.
+    """The Python interpreter of a rehearsal.
 
     Attributes:
         python: its path.
@@ -80,7 +80,7 @@ def _result(tasks: RoleTasks, end: RoleEnd) -> RoleResult:
 
 
 def _rehearse(tasks: RoleTasks, interpreter: Interpreter) -> Iterator[RoleEnd]:
-    """Let a worker rehearse roles, and yield their ends; those that it does not come to end with it."""
+    """Rehearse roles in a worker, and yield their ends; roles not begun when it dies end with it."""
     began, left = time.monotonic(), set(range(len(tasks.roles)))
     # imports may take as long as a role
     limit = tasks.deadline * (1 + -(-len(tasks.roles) // tasks.jobs))

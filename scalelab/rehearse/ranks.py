@@ -9,17 +9,18 @@ from typing import Any
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from moe.cpu.host import replaced
+
 Replacement = tuple[Any, str, Any]
 """An owner, the name of an attribute of its, and what takes its place."""
 
 
 @contextlib.contextmanager
-def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
+def all_replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
     """Give attributes other values within a block."""
     with contextlib.ExitStack() as stack:
         for owner, name, value in replacements:
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, value)
+            stack.enter_context(replaced(owner, **{name: value}))
         yield
 
 

@@ -147,12 +147,12 @@ def _problem(tasks: RoleTasks, child: _Child, code: int) -> str:
 
 
 def too_late(deadline: float) -> str:
-    """Say that a process was given up."""
+    """The message that a process passed its deadline."""
     return f"not done within {deadline:.0f} s: raise --deadline, or look for what hangs"
 
 
 def ended(code: int, said: str) -> str:
-    """Say that a process ended without a result."""
+    """The message that a process ended without a result."""
     last = (said.strip().splitlines() or ["nothing"])[-1]
     return f"its process ended with code {code} and said last: {last[:300]}"
 

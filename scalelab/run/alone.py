@@ -1,4 +1,4 @@
-"""Evaluate on an engine of this process while it does nothing else: in the virtual world, and in `scalelab eval`."""
+"""Evaluate on an otherwise idle engine in this process: for the virtual world and `scalelab eval`."""
 
 from __future__ import annotations
 

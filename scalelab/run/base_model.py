@@ -227,7 +227,7 @@ def prepare_traces(run: Run, progress: Progress) -> PreparedTraces | None:
 
 @contextmanager
 def _only_maker(folder: Path, progress: Progress) -> Iterator[None]:
-    """Hold the lock of a model, so that runs side by side make it once; the system frees it if its holder dies.
+    """Lock a model, so that concurrent runs make it once; the system frees the lock if this process dies.
 
     Raises:
         LabError: another process has held it for `MAKER_SECONDS`.
@@ -250,5 +250,5 @@ def _only_maker(folder: Path, progress: Progress) -> Iterator[None]:
 
 
 def _cache() -> Path:
-    """Folder of the models that runs start from; absolute, for actors are elsewhere."""
+    """Absolute path of the models that runs start from, since actors have other working directories."""
     return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab")).absolute() / "base"

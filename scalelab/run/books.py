@@ -16,7 +16,7 @@ from scalelab.errors import LabError
 from scalelab.run.config import Run
 from scalelab.run.ledger import Ledger
 from scalelab.run.rollouts import read_rollouts, write_rollouts
-from scalelab.schedule.books import Schedule
+from scalelab.schedule.schedule import Schedule
 from tasks.sampler import MixtureSampler
 from tasks.types import Prompt
 
@@ -65,7 +65,7 @@ class Books:
         """Start a group with the next prompt, and return its name."""
         name = f"group{self.drawn}"
         self.groups[name] = DrawnGroup(next(self.sampler))
-        self.schedule.started(name, generator_version)
+        self.schedule.book_start(name, generator_version)
         self.drawn += 1
         return name
 
@@ -82,9 +82,9 @@ class Books:
             self.sampler.observe(self.groups[name].prompt.id, pass_rate)
         if drop_reason is None:
             self.groups[name].rollouts = rollouts
-            self.schedule.finished(name)
+            self.schedule.book_finish(name)
         else:
-            self.schedule.dropped(name)
+            self.schedule.book_drop(name)
             self.dropped[drop_reason] += 1
             del self.groups[name]
 

@@ -23,7 +23,7 @@ class Changes:
         self._waiting: dict[asyncio.Future[None], _Wait] = {}
 
     def notify(self) -> None:
-        """Look at every condition that is waited for; call it after each change that could matter to one."""
+        """Check every condition that is waited for; to be called after each change of the shared state."""
         for future, wait in self._waiting.items():
             if not future.done() and wait.condition():
                 future.set_result(None)

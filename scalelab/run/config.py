@@ -21,7 +21,7 @@ from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.monitors import Monitors
 from scalelab.run.retention import Retention
-from scalelab.schedule.books import SchedulePolicy
+from scalelab.schedule.schedule import SchedulePolicy
 from tasks.data.traces import PublicTraces
 from tasks.task import Task
 

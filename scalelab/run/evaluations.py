@@ -125,7 +125,7 @@ class InFlightEvaluation:
             self.books.evaluate_from = version
 
     def awaits(self, updating: bool) -> bool:
-        """True while weights that an evaluation waits for are on their way: no later ones overtake them."""
+        """True while the weights of a due evaluation are being published, so that no later ones are."""
         return self.books.evaluate_from is not None and updating and not self.running
 
     def done(self, version: int) -> bool:
@@ -207,7 +207,7 @@ class EvaluationAtRest:
             self.kept.append((Spent.of(self.books, version, self.clock()), self.keep(version)))
 
     def awaits(self, updating: bool) -> bool:
-        """False: the weights are kept."""
+        """Always False: an evaluation at rest uses kept weights, so none has to be waited for."""
         return False
 
     def done(self, version: int) -> bool:

@@ -173,7 +173,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the checkpoints; absolute, for actors are elsewhere."""
+        """Absolute path of the checkpoints' folder, since actors have other working directories."""
         return self.path.absolute() / CHECKPOINTS
 
     @property
@@ -225,7 +225,7 @@ class RunFolder:
             self._trackers.alarm(record)
 
     def add_fault(self, record: dict[str, Any]) -> None:
-        """Write a loss or a replacement."""
+        """Write a fault, or the replacement of a lost actor."""
         self.faults.write(record)
 
     def go_back(self, step: int, tasks: Sequence[str]) -> int:

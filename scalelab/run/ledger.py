@@ -29,7 +29,7 @@ class Ledger:
         return self.hours["generator"] + self.hours["trainer"]
 
     def advance(self, seconds: float, *, evaluation_share: float, trainer_idle: bool) -> None:
-        """Charge `seconds` of wall time.
+        """Add `seconds` of wall time to the totals.
 
         Args:
             seconds: wall time since the last call.
@@ -44,7 +44,7 @@ class Ledger:
         self.hours["evaluation" if trainer_idle and evaluation_share else "trainer"] += hours * self.trainers
 
     def at_least(self, hours: Mapping[str, float]) -> None:
-        """Raise the totals to what was recorded: undone steps were paid for, too."""
+        """Raise the totals to the recorded ones, which include the compute of undone steps."""
         self.hours = {role: max(spent, hours.get(role, 0.0)) for role, spent in self.hours.items()}
 
     def state_dict(self) -> dict[str, Any]:

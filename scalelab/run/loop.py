@@ -69,7 +69,7 @@ class Evaluator(Protocol):
         """Ask for an evaluation of these weights, or of the first later ones."""
 
     def awaits(self, updating: bool) -> bool:
-        """True if an evaluation waits for weights on their way, which no step must overtake."""
+        """True while the weights of a due evaluation are being published; no step may be taken until then."""
 
     def done(self, version: int) -> bool:
         """True if these weights are evaluated."""
@@ -98,7 +98,7 @@ class Home(Protocol):
         """Take a checkpoint of trainer and books as they are now; awaitable until it is taken."""
 
     async def check(self) -> None:
-        """Notice soon when a checkpoint could not be written.
+        """Raise the error of a checkpoint that could not be written.
 
         Raises:
             LabError: it could not.
@@ -275,7 +275,7 @@ class Loop:
         result = await self.trainer.step(step.sequences, step.loss, step.kept) if step.sequences else None
         self.journal.charge(stepping=True)
         self.stepping = False
-        self.books.schedule.trained(names)
+        self.books.schedule.book_step(names)
         seconds = {"wait": waited, "build": built - began, "step": self.clock() - began}
         self.failure = self.journal.stepped(names, step, result, seconds)
         self.stopping |= self.failure is not None

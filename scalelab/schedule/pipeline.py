@@ -11,7 +11,7 @@ their deadlines if and only if, for every d,
 
 because P · (d − t + 1) is what the steps t … d consume. Every move keeps this inequality: `may_start` refuses a group
 that would break it; `batch` takes the finished groups with the earliest deadlines and waits for more of them to finish
-if the inequality would not survive the step; `dropped` only takes groups away.
+if the inequality would not survive the step; `book_drop` only takes groups away.
 
 It cannot deadlock. With nothing in flight every outstanding group is finished. If they are P or more, the step on the
 earliest P keeps (feasible), so `batch` gives them. If they are fewer and steps are left, a generator with the weights t
@@ -26,7 +26,7 @@ from pydantic import NonNegativeInt
 from pydantic.dataclasses import dataclass as checked
 
 from moe.checked import CHECKED
-from scalelab.schedule.books import Schedule
+from scalelab.schedule.schedule import Schedule
 
 
 @checked(frozen=True, config=CHECKED)

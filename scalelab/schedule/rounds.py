@@ -18,7 +18,7 @@ from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass as checked
 
 from moe.checked import CHECKED
-from scalelab.schedule.books import Schedule
+from scalelab.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from scalelab.run.loop import Loop, TrainerLostError
 from scalelab.run.virtual.clock import run_virtual, virtual_loop
 from scalelab.run.virtual.durations import PretendedGraders, PretendedTrainer
 from scalelab.run.virtual.engines import DrawnDecoder, PretendedEngines
-from scalelab.schedule.books import Schedule
+from scalelab.schedule.schedule import Schedule
 
 DRAW = 256  # groups whose lengths are drawn at once
 

@@ -1,4 +1,4 @@
-"""Time line of a run: phases of the trainer, idle generators, evaluations, losses and alarms on one clock."""
+"""Time line of a run: phases of the trainer, idle generators, evaluations, faults and alarms on one clock."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def timeline(
         "phases": phases,
         "blocks": blocks,
         "evaluations": [list(pair) for pair in seen],
-        "faults": _losses(faults, zero),
+        "faults": _faults(faults, zero),
         "alarms": [
             {"time": at, "text": str(line.get("message", "alarm"))[:300]}
             for line in alarms
@@ -92,20 +92,20 @@ def _block(
     }
 
 
-def _losses(faults: Sequence[Record], zero: float) -> list[dict[str, Any]]:
-    """Losses, each with its beginning and the time of its replacement."""
-    losses: list[dict[str, Any]] = []
-    for fault in faults:
-        at = number(fault.get("time"))
+def _faults(records: Sequence[Record], zero: float) -> list[dict[str, Any]]:
+    """Faults, each with its beginning and the time of its replacement."""
+    faults: list[dict[str, Any]] = []
+    for record in records:
+        at = number(record.get("time"))
         if at is None:
             continue
-        name = str(fault.get("name") or fault.get("role") or "something")[:80]
-        if fault.get("event") == "recovered":
-            for loss in reversed(losses):
-                if loss["name"] == name and loss["until"] is None:
-                    loss["until"] = at - zero
+        name = str(record.get("name") or record.get("role") or "something")[:80]
+        if record.get("event") == "recovered":
+            for fault in reversed(faults):
+                if fault["name"] == name and fault["until"] is None:
+                    fault["until"] = at - zero
                     break
-        elif not any(loss["name"] == name and loss["until"] is None for loss in losses):  # else it is the same loss
-            text = f"{name} was lost: {str(fault.get('error', ''))[:300]}"
-            losses.append({"name": name, "time": at - zero, "until": None, "text": text})
-    return losses
+        elif not any(fault["name"] == name and fault["until"] is None for fault in faults):  # else it is the same fault
+            text = f"{name} was lost: {str(record.get('error', ''))[:300]}"
+            faults.append({"name": name, "time": at - zero, "until": None, "text": text})
+    return faults

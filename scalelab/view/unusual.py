@@ -1,4 +1,4 @@
-"""Unusual events of a run: falls of a pass rate, alarms, losses and restarts, lines that cannot be read."""
+"""Unusual events of a run: falls of a pass rate, alarms, faults and restarts, lines that cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run programs that nobody trusts: a pre-warmed parent forks one confined child per program.
+"""Run untrusted programs: a pre-warmed parent forks one confined child per program.
 
 Start at `tasks.sandbox.pool.Pool`. This package file imports nothing, because the fork server loads it too.
 """

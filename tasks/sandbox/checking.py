@@ -1,4 +1,4 @@
-"""Asserts about a program, without the program: its answers come from a table.
+"""Check asserts about a program by a table of its answers, without running the program.
 
 The calls that asserts make are replaced by a look into the answers that the program gave, in a process of its own, to
 the same arguments. So a program can tamper with nothing that decides: it only answers.

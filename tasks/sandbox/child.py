@@ -1,4 +1,4 @@
-"""Run one submission: fork, confine, run, watch, kill."""
+"""Run one submission in a child process: fork, confine, run, supervise, kill."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class _Recording:
 
 
 def _be_child(jobs: int, limits: Limits, confinement: Confinement, server: int, stdout: int, report: int) -> NoReturn:
-    """In the child: take the job, do it, end, whatever happens."""
+    """Read the job, do it and exit; runs in the child and never returns."""
     code = 1
     try:
         job = job_from_parts(receive(jobs))
@@ -208,7 +208,7 @@ def _input_of(job: Job, nothing: int) -> int:
 
 
 def _sealed(name: str, content: bytes) -> int:
-    """A descriptor of memory that nobody can write to any more."""
+    """A descriptor of memory that is sealed against writing."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(content)

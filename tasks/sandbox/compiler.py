@@ -1,4 +1,4 @@
-"""A compiler at work on source that nobody trusts.
+"""Run a C++ compiler, confined, on untrusted source.
 
 Run as a program by `tasks.sandbox.compiling`: takes its rights away, has the compiler read the source from standard
 input and write to one folder, and sends a line of JSON, `{"problem": text or null}`, and the executable after it.

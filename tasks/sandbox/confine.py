@@ -1,4 +1,4 @@
-"""Confine a forked child: drop its rights, in the order in which that is possible."""
+"""Confine a forked child: drop its rights, in an order in which each step is still permitted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Confinement:
 
 
 def confine(confinement: Confinement, limits: Limits, server: int) -> None:
-    """Give up user, resources, file system and system calls, for good.
+    """Drop the rights to user, resources, file system and system calls; they cannot be regained.
 
     Args:
         confinement: prepared by the server.

@@ -143,7 +143,7 @@ def _compile(source: str, label: str) -> types.CodeType:
 
 
 def _resolve(entry_point: str, namespace: dict[str, Any]) -> Callable[..., Any]:
-    """`f`, `Solution().f` or `Class.f` → what to call; the name comes from the tests and is theirs to get right."""
+    """The function that an entry point names: `f`, `Solution().f` or `Class.f`."""
     found = eval(compile(ast.parse(entry_point, mode="eval"), "<entry point>", "eval"), namespace)
     if not callable(found):
         raise TypeError(f"{entry_point} is a {type(found).__name__}, not a function")

@@ -1,4 +1,4 @@
-"""Landlock: a process takes the file system away from itself, except for what it names (kernel 5.13 or newer)."""
+"""Landlock: restrict this process to the named parts of the file system (kernel 5.13 or newer)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def ruleset(
 
 
 def restrict(descriptor: int) -> None:
-    """Enforce a rule set on this process, for good.
+    """Enforce a rule set on this process; it cannot be removed.
 
     Raises:
         OSError: the kernel said no.

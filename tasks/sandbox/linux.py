@@ -88,6 +88,6 @@ def forbid_new_privileges() -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability; an ordinary user has none to lose."""
+    """Drop every capability; without effect for an ordinary user, who has none."""
     header = CAPABILITY_VERSION_3.to_bytes(4, "little") + bytes(4)
     syscall("capset", machine().capset, header, bytes(24))

@@ -1,4 +1,4 @@
-"""Values that are no data, written so that another process can ask the few things that tests ask of them.
+"""Encode objects that are no plain data, with the few facts about them that tests use.
 
 `{"$other": {"type": name, "truth": bool, "items": […], "fields": {…}}}`: `items` of what can be iterated (generators,
 ranges, views, deques), `fields` of instances of a class (linked lists, trees). A process that knows no class of that

@@ -1,4 +1,4 @@
-"""A system call filter: what computing needs is allowed, everything else does not exist.
+"""A system call filter: calls that a computation needs are allowed, all others fail as if they did not exist.
 
 An allow list, because kernels grow new calls. A forbidden call answers ENOSYS, as on a kernel without it: libraries
 then fall back (`clone3` to `clone`), and a submission sees an ordinary OSError.
@@ -208,7 +208,7 @@ def filter_program(machine: Machine, more: Mapping[str, When] | None = None) -> 
 
 
 def install(program: bytes) -> None:
-    """Put this process, and any thread it starts, under a filter for good.
+    """Install a filter for this process and the threads it starts; it cannot be removed.
 
     Raises:
         OSError: the kernel said no.

@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def _prepare(config: ServerConfig) -> tuple[Confinement, dict[str, object]]:
-    """Do once what every child would otherwise do; returns it, and what there is to log about it."""
+    """Prepare all that children share; returns it, and lines for the log."""
     if config.host:
         die_with_parent(config.host)
     _load(config.packages)
@@ -119,7 +119,7 @@ def _ruleset(config: ServerConfig, library: str) -> int:
 
 
 def _load(packages: dict[str, str]) -> None:
-    """Import what submissions may import and what they will not find on the file system later."""
+    """Import modules that submissions may use and could not load once the file system is restricted."""
     # A fork copies one thread only, so numerical libraries must not start more.
     os.environ.update({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
     sys.path += sorted(set(packages.values()))
@@ -153,6 +153,6 @@ def _restrict_imports(root: str) -> str:
 
 
 def _standard(library: str) -> list[str]:
-    """The library's own files and folders; distributions leave links there that lead nowhere."""
+    """Existing files and folders of the standard library, without the broken links of some distributions."""
     paths = (os.path.join(library, name) for name in os.listdir(library) if name not in _NOT_STANDARD)
     return [path for path in paths if os.path.exists(path)]

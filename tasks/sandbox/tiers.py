@@ -105,7 +105,7 @@ TIERS = (
 
 
 def _start(module: str) -> str:
-    """Source for a confined interpreter: the sandbox is importable for its own modules and for nothing after them."""
+    """Source for a confined interpreter: the sandbox's modules can be imported only while it starts."""
     begin = "import sys; sys.path.insert(0, sys.argv.pop())"
     return f"{begin}; from {__package__}.{module} import main; del sys.path[0]; main()"
 

@@ -1,4 +1,4 @@
-"""The host's side of one fork server: start it, hand it jobs, notice when it dies."""
+"""Client of one fork server: start it, send it jobs, detect its death."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Worker:
         raise WorkerError(f"a fork server could not confine its child: {reason}")
 
     def _complaint(self) -> str:
-        """The last line that the server wrote about its own trouble."""
+        """The last line of the server's error output."""
         self._complaints.seek(0)
         lines = self._complaints.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""

@@ -25,7 +25,7 @@ from tests.helpers.crash_world import Letters
 OWN = '''
 from dataclasses import dataclass
 from scalelab.recipe.length_control import LengthControl
-from scalelab.schedule.books import Schedule
+from scalelab.schedule.schedule import Schedule
 
 @dataclass(frozen=True)
 class Largest:

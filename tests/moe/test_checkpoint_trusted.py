@@ -204,7 +204,7 @@ def test_any_manifest_is_read_or_refused_in_one_line(whole, data):
     (path / MANIFEST).write_text(json.dumps(stored))
     in_one_line(lambda: read_manifest(path))
     in_one_line(lambda: read_state(path))
-    in_one_line(lambda: newest(path.parent, DENSE.to_hf()))
+    in_one_line(lambda: newest(path.parent))
     assert finished_checkpoints(path.parent) == [path]
 
 

@@ -14,7 +14,7 @@ from scalelab.rehearse.collectives import Collectives
 from scalelab.rehearse.flops import counter
 from scalelab.rehearse.memory import Memory
 from scalelab.rehearse.pretend import Answers, PretendedWorld, pretended
-from scalelab.rehearse.ranks import other_ranks, replaced
+from scalelab.rehearse.ranks import all_replaced, other_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ def test_kinds_are_followed_to_their_end():
 @pytest.fixture
 def four_ranks():
     collectives = Collectives()
-    with replaced(other_ranks()), FakeTensorMode():
+    with all_replaced(other_ranks()), FakeTensorMode():
         dist.init_process_group("nccl", rank=1, world_size=4)
         try:
             collectives.groups[dist.group.WORLD.group_name] = "all"

@@ -61,14 +61,14 @@ def test_a_trainer_lost_at_any_call_costs_no_group(tmp_path: Path, call: int) ->
 
 
 @pytest.mark.parametrize("call", range(1, 12))
-def test_two_losses_one_right_after_the_other_cost_no_group(tmp_path: Path, call: int) -> None:
+def test_two_faults_one_right_after_the_other_cost_no_group(tmp_path: Path, call: int) -> None:
     world = World(tmp_path, PipelineRL(8), lose=[call, call + 1])
     world.run()
     world.audit()
     assert len(world.went_back) >= 1
 
 
-def test_losses_beyond_the_limit_end_the_run_with_the_reason(tmp_path: Path) -> None:
+def test_faults_beyond_the_limit_end_the_run_with_the_reason(tmp_path: Path) -> None:
     world = World(tmp_path, PipelineRL(8), lose=range(1, 100), restarts=2)
     with pytest.raises(ExceptionGroup) as caught:
         world.run()

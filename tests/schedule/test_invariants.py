@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalelab.schedule.books import Schedule
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
+from scalelab.schedule.schedule import Schedule
 
 Config = PipelineRL | PPOOffPolicy | Synchronous
 
@@ -61,20 +61,20 @@ class World:
         room = self.schedule.may_start(min(self.versions))
         for _ in range(self.choices.draw(st.integers(1, room))):
             name, self.drawn = f"group{self.drawn}", self.drawn + 1
-            self.schedule.started(name, min(self.versions))
+            self.schedule.book_start(name, min(self.versions))
             self.oldest[name] = min(self.versions)
             self.generating.append(name)
 
     def finish(self) -> None:
         name = self.pick(self.generating)
         self.generating.remove(name)
-        self.schedule.finished(name)
+        self.schedule.book_finish(name)
 
     def drop(self) -> None:
         name = self.pick(self.generating)
         self.generating.remove(name)
         self.settle([name])
-        self.schedule.dropped(name)
+        self.schedule.book_drop(name)
         self.dropped += 1
 
     def train(self) -> None:
@@ -85,7 +85,7 @@ class World:
         for name in batch:
             assert 0 <= self.schedule.trainer_version - self.oldest[name] <= largest_staleness(self.config)
         self.settle(batch)
-        self.schedule.trained(batch)
+        self.schedule.book_step(batch)
         self.trained += len(batch)
 
     def publish(self) -> None:
@@ -163,18 +163,18 @@ def test_a_resumed_run_with_fewer_or_more_steps_comes_to_its_end(config: Config)
     for steps in (2, 7):
         schedule = config.start(2, 4)
         for number in range(schedule.may_start(0)):
-            schedule.started(f"g{number}", 0)
+            schedule.book_start(f"g{number}", 0)
         resumed = config.start(2, steps)
         resumed.load_state_dict(schedule.state_dict())
         while resumed.trainer_version < steps:
             version = resumed.trainer_version
             for number in range(resumed.may_start(version)):
-                resumed.started(f"v{version}-{number}", version)
+                resumed.book_start(f"v{version}-{number}", version)
             for name in resumed.in_flight:
-                resumed.finished(name)
+                resumed.book_finish(name)
             batch = resumed.batch()
             assert batch is not None
-            resumed.trained(batch)
+            resumed.book_step(batch)
 
 
 @pytest.mark.parametrize("config", [PipelineRL(0), PPOOffPolicy(1), Synchronous()], ids=str)
@@ -182,13 +182,13 @@ def test_the_synchronous_case_is_the_same_in_all_three(config: Config) -> None:
     schedule = config.start(2, 10)
     assert schedule.may_start(0) == 2
     for name in ("a", "b"):
-        schedule.started(name, 0)
+        schedule.book_start(name, 0)
     assert schedule.may_start(0) == 0
-    schedule.finished("b")
+    schedule.book_finish("b")
     assert schedule.batch() is None
-    schedule.finished("a")
+    schedule.book_finish("a")
     assert schedule.batch() == ["a", "b"], "in the order of drawing, whichever finished first"
-    schedule.trained(["a", "b"])
+    schedule.book_step(["a", "b"])
     assert schedule.may_start(0) == 0, "the generator has not got version 1 yet"
     assert schedule.may_publish()
     assert schedule.may_start(1) == 2
@@ -198,18 +198,18 @@ def test_a_round_is_generated_by_one_policy_and_trained_on_step_after_step() -> 
     schedule = PPOOffPolicy(2).start(2, 3)
     assert schedule.may_start(0) == 4
     for name in "abcd":
-        schedule.started(name, 0)
+        schedule.book_start(name, 0)
     for name in "dcb":
-        schedule.finished(name)
+        schedule.book_finish(name)
         assert schedule.batch() is None
         assert not schedule.may_publish()
-    schedule.finished("a")
+    schedule.book_finish("a")
     assert schedule.batch() == ["a", "b"]
-    schedule.trained(["a", "b"])
+    schedule.book_step(["a", "b"])
     assert schedule.may_start(1) == 0, "the round goes on with what version 0 generated"
     assert not schedule.may_publish()
     assert schedule.batch() == ["c", "d"]
-    schedule.trained(["c", "d"])
+    schedule.book_step(["c", "d"])
     assert schedule.may_publish()
     assert schedule.may_start(0) == 0
     assert schedule.may_start(2) == 2, "one step is left: the last round is shorter"
@@ -217,43 +217,43 @@ def test_a_round_is_generated_by_one_policy_and_trained_on_step_after_step() -> 
 
 def test_a_dropped_group_of_a_round_is_made_up_for_by_the_same_policy() -> None:
     schedule = PPOOffPolicy(2).start(1, 4)
-    schedule.started("a", 0)
-    schedule.started("b", 0)
-    schedule.finished("a")
-    schedule.dropped("b")
+    schedule.book_start("a", 0)
+    schedule.book_start("b", 0)
+    schedule.book_finish("a")
+    schedule.book_drop("b")
     assert schedule.batch() is None
     assert schedule.may_start(0) == 1
 
 
 def test_a_straggler_is_overtaken_until_its_deadline_and_then_waited_for() -> None:
     schedule = PipelineRL(1).start(1, 10)
-    schedule.started("slow", 0)
-    schedule.started("quick", 0)
-    schedule.finished("quick")
+    schedule.book_start("slow", 0)
+    schedule.book_start("quick", 0)
+    schedule.book_finish("quick")
     assert schedule.batch() == ["quick"]
-    schedule.trained(["quick"])
-    schedule.started("later", 1)
-    schedule.finished("later")
+    schedule.book_step(["quick"])
+    schedule.book_start("later", 1)
+    schedule.book_finish("later")
     assert schedule.batch() is None, "training on `later` at version 1 would leave `slow` for version 2: too old"
-    schedule.finished("slow")
+    schedule.book_finish("slow")
     assert schedule.batch() == ["slow"]
 
 
 @pytest.mark.parametrize("config", [PipelineRL(2), PPOOffPolicy(2), Synchronous()], ids=str)
 def test_books_refuse_what_cannot_be(config: Config) -> None:
     schedule = config.start(1, 10)
-    schedule.started("g", 0)
+    schedule.book_start("g", 0)
     with pytest.raises(ValueError, match="outstanding already"):
-        schedule.started("g", 0)
+        schedule.book_start("g", 0)
     with pytest.raises(ValueError, match="never started"):
-        schedule.finished("other")
+        schedule.book_finish("other")
     with pytest.raises(ValueError, match="has not finished"):
-        schedule.trained(["g"])
-    schedule.finished("g")
+        schedule.book_step(["g"])
+    schedule.book_finish("g")
     with pytest.raises(ValueError, match="finished already"):
-        schedule.finished("g")
+        schedule.book_finish("g")
     with pytest.raises(ValueError, match="never started"):
-        schedule.dropped("other")
+        schedule.book_drop("other")
 
 
 def test_a_k_that_counts_nothing_is_refused() -> None:

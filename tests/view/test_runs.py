@@ -195,7 +195,7 @@ def test_thinning_keeps_the_extremes(values: list[float]) -> None:
     assert [step for step, _ in kept] == sorted(step for step, _ in kept)
 
 
-def test_the_time_line_lays_phases_out_and_pairs_losses(tmp_path: Path) -> None:
+def test_the_time_line_lays_phases_out_and_pairs_faults(tmp_path: Path) -> None:
     metrics = [metrics_line(step) for step in range(1, 5)]
     faults = [
         {"time": 1001.0, "event": "lost", "name": "generator 1", "error": "died"},

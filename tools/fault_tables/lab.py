@@ -206,7 +206,7 @@ def _newest_state(root: Path) -> dict[str, Any]:
     """State of the newest checkpoint; one that the run deletes meanwhile has a newer one behind it."""
     for _ in range(10):
         with suppress(MoeError):
-            return read_state(newest(root, contents=False).path)
+            return read_state(newest(root, contents=False))
     raise SystemExit(f"no checkpoint in {root} can be read")
 
 

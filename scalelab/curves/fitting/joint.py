@@ -1,4 +1,4 @@
-"""Fit one curve: the window, the default `joint` fit, its standard errors, and reasons for care.
+"""Fit one curve: the window, the default `joint` fit, its standard errors, and refusals.
 
 The joint fit moves all parameters at once. Its starts come from a grid over the curve's shape on which the linear
 coefficients are solved exactly; the best few are refined together by Levenberg–Marquardt with the analytic Jacobian.

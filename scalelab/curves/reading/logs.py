@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from scalelab.curves.reading.table import Row, Table, blank, listing
+from scalelab.curves.reading.table import Row, Table, blank, listed
 from scalelab.errors import LabError
 
 COMPUTE_NAMES = ("compute", "gpu_hours", "core_hours")
@@ -54,7 +54,7 @@ def read_tensorboard(path: Path, columns: Mapping[str, str]) -> Table:
     if not rates:
         wanted = columns.get("pass_rate", DEFAULT_PASS_RATE)
         raise LabError(
-            f"{path}: no scalar {wanted!r}; it has {listing(sorted(scalars))}; map one: --column pass_rate=TAG"
+            f"{path}: no scalar {wanted!r}; it has {listed(sorted(scalars))}; map one: --column pass_rate=TAG"
         )
     compute_tag, unit = _compute_name(list(scalars), columns, path)
     spent = None if compute_tag in STEP_NAMES and compute_tag not in scalars else sorted(scalars[compute_tag])
@@ -142,7 +142,7 @@ def _from_history(table: Table, columns: Mapping[str, str]) -> Table:
     wanted = _matching(dict.fromkeys(table.columns), columns.get("pass_rate", DEFAULT_PASS_RATE))
     if not wanted:
         raise LabError(
-            f"{table.path}: no column for pass_rate; it has {listing(table.columns)}; map one: --column pass_rate=NAME"
+            f"{table.path}: no column for pass_rate; it has {listed(table.columns)}; map one: --column pass_rate=NAME"
         )
     compute, unit = _compute_name(table.columns, columns, table.path)
     wanted.pop(compute, None)  # a lone star matches it as well
@@ -172,14 +172,14 @@ def _compute_name(
         if name not in present and name in STEP_NAMES:
             name = next((step for step in STEP_NAMES if step in present), name)
         if name not in present and not (name in STEP_NAMES and only is None):
-            raise LabError(f"{path}: no column {name!r} for compute; it has {listing(present)}")
+            raise LabError(f"{path}: no column {name!r} for compute; it has {listed(present)}")
         return name, units.get(name.rsplit("/", 1)[-1], "compute")
     for name in present:
         short = name.rsplit("/", 1)[-1]
         if short in COMPUTE_NAMES:
             return name, units.get(short, "compute")
     raise LabError(
-        f"{path}: no column for compute; it has {listing(present)}; map one: --column compute=NAME, or "
+        f"{path}: no column for compute; it has {listed(present)}; map one: --column compute=NAME, or "
         "--column compute=step with --compute-scale HOURS_PER_STEP"
     )
 
@@ -209,7 +209,7 @@ def _extras(
         missing = [task for task in tasks if task not in named]
         if missing:
             of_task = f" of {missing[0]}" if missing[0] else ""
-            raise LabError(f"{path}: no {columns[ours]!r} for {ours}{of_task}; it has {listing(sorted(present))}")
+            raise LabError(f"{path}: no {columns[ours]!r} for {ours}{of_task}; it has {listed(sorted(present))}")
         found[ours] = named
     return found
 

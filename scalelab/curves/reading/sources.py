@@ -17,7 +17,7 @@ import numpy as np
 from scalelab.curves.data import Curve, same_unit
 from scalelab.curves.reading import logs
 from scalelab.curves.reading.axes import config_axes
-from scalelab.curves.reading.table import COLUMNS, Row, Table, blank, listing, table_curves
+from scalelab.curves.reading.table import COLUMNS, Row, Table, blank, listed, table_curves
 from scalelab.errors import LabError
 from scalelab.jsonl import read_objects
 
@@ -324,7 +324,7 @@ def read_places(path: Path) -> dict[str, dict[str, float]]:
     """
     table, _ = read_table(path, {})
     if "run" not in table.columns:
-        raise LabError(f"{path}: no column run; it has {listing(table.columns)}")
+        raise LabError(f"{path}: no column run; it has {listed(table.columns)}")
     found: dict[str, dict[str, float]] = {}
     for row in table.rows:
         run = str(row.values.get("run"))

@@ -167,7 +167,7 @@ def _resolve_columns(table: Table, columns: Mapping[str, str]) -> dict[str, str]
     present = set(table.columns)
     for ours, theirs in columns.items():
         if theirs not in present:
-            raise LabError(f"{table.path}: no column {theirs!r} for {ours}; it has {listing(table.columns)}")
+            raise LabError(f"{table.path}: no column {theirs!r} for {ours}; it has {listed(table.columns)}")
     names = {name: name for name in COLUMNS if name in present}
     hours = [name for name in UNITS if name in present]
     if "compute" not in names and "compute" not in columns and hours:
@@ -178,12 +178,12 @@ def _resolve_columns(table: Table, columns: Mapping[str, str]) -> dict[str, str]
     for needed in ("compute", "pass_rate"):
         if needed not in names:
             raise LabError(
-                f"{table.path}: no column {needed}; it has {listing(table.columns)}; map one: --column {needed}=NAME"
+                f"{table.path}: no column {needed}; it has {listed(table.columns)}; map one: --column {needed}=NAME"
             )
     return names
 
 
-def listing(columns: Sequence[str]) -> str:
+def listed(columns: Sequence[str]) -> str:
     """The first dozen names, for a message."""
     return ", ".join(list(columns)[:12]) + (", …" if len(columns) > 12 else "") if columns else "no columns"
 

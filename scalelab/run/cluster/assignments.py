@@ -66,13 +66,13 @@ class Assignments:
         return generator in self._held
 
     def set_aside(self, generators: Iterable[int]) -> None:
-        """Give an evaluation's requests to these alone; others that were set aside get none before they `follow`."""
+        """Reserve generators for an evaluation; those reserved before get no requests until `follow`."""
         chosen = set(generators)
         self._following = (self._following | self.evaluating) - chosen
         self.evaluating = chosen
 
     def follow(self, generator: int) -> bool:
-        """Let a generator that holds the newest weights have requests; returns False if it could have them before."""
+        """Return a generator with the newest weights to training; False if it was not set aside."""
         was = generator in self._following
         self._following.discard(generator)
         return was

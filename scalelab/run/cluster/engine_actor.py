@@ -56,7 +56,7 @@ class EngineActor(Beating):
         return texts, stats | {"stalled_seconds": now - self._moved[1]}
 
     def take_weights(self, segments: list[Segment]) -> str | None:
-        """Swap the weights in flight; returns None, or why they cannot be had from who published them."""
+        """Swap the weights in flight; returns None, or the reason why they cannot be fetched from their publisher."""
         try:
             with self.at("taking weights"):
                 self._generator.take_weights(segments, this_node())

@@ -45,7 +45,7 @@ class DrainedError(LabError):
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Weights as they were published once. Version numbers come again after a return to a checkpoint; these do not."""
+    """One publication of weights; told apart by identity, since version numbers repeat after a rollback."""
 
     version: int
     segments: list[Segment] | None
@@ -146,7 +146,7 @@ class ClusterEngines:
         return True
 
     def actors(self) -> dict[str, Any]:
-        """The actors that there are now, by name."""
+        """The current actors by name."""
         return {place.name: place.actor for place in self._places}
 
     def versions(self) -> dict[str, int | None]:
@@ -222,7 +222,7 @@ class ClusterEngines:
         self._give_up(self._assigned.forget())
 
     def drain(self, nodes: Mapping[str, float]) -> None:
-        """Take engines out of Ray nodes that are about to go, as long as others can have their requests.
+        """Stop engines on Ray nodes that are about to go, as long as others can take their requests.
 
         Args:
             nodes: all such nodes, with the time when each is to be gone (seconds since 1970, 0 if that is not known);
@@ -275,7 +275,7 @@ class ClusterEngines:
             place.actor, place.node = self._start(place.index, place.restarts), None
 
     async def _node_gone(self, place: EnginePlace) -> None:
-        """Wait until Ray has noticed that an engine's node is gone, for its devices are of this node until then.
+        """Wait until Ray reports that an engine's node is gone: until then it counts the node's devices as present.
 
         If the node stays, that is said, and the wait ends: Ray starts nothing on such a node, so that the next engine
         comes up when the node goes after all.
@@ -388,12 +388,12 @@ class ClusterEngines:
             group.done.set_result(None)
 
     def _tell_of_weights(self) -> None:
-        """Wake what waits for newer weights, or for leave to take them."""
+        """Notify waiters that weights were published, or that engines may take them."""
         self._weights_changed.set()
         self._weights_changed = asyncio.Event()
 
     def _lose_evaluation(self, error: LabError) -> None:
-        """Give up the evaluation whose last engine is lost: nobody else has its weights."""
+        """Abort the evaluation whose last engine is lost: no other engine has its weights."""
         lost = EvaluationLostError(f"an evaluation lost the last of its engines: {error}")
         for group in self._groups.values():
             if group.kind == "eval" and not group.done.done():

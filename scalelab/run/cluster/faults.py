@@ -1,4 +1,4 @@
-"""Losses in a run: announce each, record it, and count it against the limit."""
+"""Faults of a run (lost generators and trainers): announce each, record it, and count it against the limit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PAUSES = (1.0, 5.0, 20.0, 60.0)
 Role = Literal["generator", "trainer"]
 
 TOGETHER_SECONDS = 30.0
-"""Time in which losses of different generators count as one, since a node takes all of its engines with it."""
+"""Time in which faults of different generators count as one, since a lost node ends all of its engines."""
 
 
 class Faults:
-    """The losses of one run.
+    """The faults of one run.
 
     Args:
         cluster: how often each role may be replaced.
@@ -39,13 +39,13 @@ class Faults:
         self._since: dict[str, float] = {}
 
     def lost(self, role: Role, name: str, error: LabError, **facts: Any) -> None:
-        """Record a loss that is about to be replaced.
+        """Record the fault of an actor that is about to be replaced.
 
         Args:
-            role: whose.
-            name: which, such as `generator 1`.
-            error: how it was noticed.
-            facts: what else belongs on the line: requests that were queued again, steps that are undone.
+            role: of the actor.
+            name: of the actor, such as `generator 1`.
+            error: how the fault was noticed.
+            facts: further entries of the line: requests that were queued again, steps that are undone.
 
         Raises:
             LabError: the role has been replaced as often as it may be.
@@ -62,7 +62,7 @@ class Faults:
         self._say(f"{error}; replacing it ({self._lost[role]} of {limit})")
 
     def _is_new(self, name: str) -> bool:
-        """False for a loss that counts with earlier ones: other generators were lost just before, and not this one."""
+        """False if the fault counts with earlier ones: other generators were lost just before, and not this one."""
         began, names = self._together
         if time.monotonic() - began < TOGETHER_SECONDS and name not in names:
             names.add(name)
@@ -71,7 +71,7 @@ class Faults:
         return True
 
     def missing(self, name: str, error: LabError, left: int) -> None:
-        """Book once that a generator does not come back, and that the run goes on with those that are left."""
+        """Record once that a generator cannot be replaced yet, and that the run goes on with the others."""
         if name not in self._missing:
             self._missing.add(name)
             self._since.setdefault(name, time.monotonic())
@@ -81,12 +81,12 @@ class Faults:
             self._say(f"{error}; the run goes on with {left} of them until there is a device for it")
 
     def overdue(self, name: str, error: LabError) -> None:
-        """Book that the node which a generator has left is still there, and holds its devices."""
+        """Record that the node of a lost generator still runs and holds its devices."""
         self._write({"time": time.time(), "event": "overdue", "role": "generator", "name": name, "error": str(error)})
         self._say(f"{error}; its devices cannot be used until then: end the node")
 
     def recovered(self, role: Role, name: str) -> None:
-        """Book that what was lost is replaced, and how long that took; what was never lost is not booked."""
+        """Record that a lost actor was replaced, with the seconds since; do nothing if it was not lost."""
         since = self._since.pop(name, None)
         if since is None:
             return
@@ -96,10 +96,10 @@ class Faults:
         self._say(f"{name} is back after {seconds:.0f} s")
 
     def see_through(self, attempt: Callable[[], None], replace: Callable[[], None]) -> None:
-        """Do something with the trainer while nothing else goes on; when the trainer is lost, replace it and try again.
+        """Call a function of the trainer while nothing else goes on; if the trainer is lost, replace it and call again.
 
         Args:
-            attempt: what is to be done, from its beginning or from what an earlier attempt has left.
+            attempt: the function; goes on from what an earlier call has left.
             replace: starts another trainer.
 
         Raises:

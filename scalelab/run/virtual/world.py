@@ -311,7 +311,7 @@ class VirtualRun:
         self._journal.begin()
 
     async def go_back(self, error: TrainerLostError) -> None:
-        """Fail: the trainer is this very process, so its loss ends the run until it is resumed."""
+        """Fail: the trainer is in this process, so its end is the end of the run until it is resumed."""
         raise error
 
     def close(self) -> None:

@@ -183,9 +183,9 @@
   const PHASES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#8a6d00", "#7a3db8", "#5c5c5c"];
   const WAITING = "#d0d5dd";
 
-  /** Who waits for whom: the trainer's phases, idle generators, evaluations, losses and alarms on one clock. */
+  /** Who waits for whom: the trainer's phases, idle generators, evaluations, faults and alarms on one clock. */
   function timeline(name, data) {
-    const rows = ["trainer", "generators idle", "evaluations", "losses", "alarms"];
+    const rows = ["trainer", "generators idle", "evaluations", "faults", "alarms"];
     const minutes = (seconds) => seconds / 60;
     const color = (phase) => (data.phases[phase] === "wait" ? (dark() ? "#566171" : WAITING) : tone(PHASES[phase % PHASES.length]));
     const segments = [];
@@ -202,7 +202,7 @@
       if (block.idle !== null && before !== null) segments.push([minutes(before), minutes(block.end), 1, -1, block.idle, block.steps[0], block.steps[1]]);
       before = block.end;
     }
-    const losses = data.faults.map((loss) => [minutes(loss.time), minutes(loss.until ?? loss.time), 3, loss.text]);
+    const faults = data.faults.map((fault) => [minutes(fault.time), minutes(fault.until ?? fault.time), 3, fault.text]);
     const end = before || 0;
     const bar = (api, fill, opacity = 1) => {
       const [a, b] = [api.coord([api.value(0), api.value(2)]), api.coord([api.value(1), api.value(2)])];
@@ -224,7 +224,7 @@
       } },
       series: [
         { type: "custom", data: segments, encode: { x: [0, 1], y: 2 }, clip: true, renderItem: (_, api) => (api.value(2) === 1 ? bar(api, tone("#d55e00"), api.value(4)) : bar(api, color(api.value(3)))) },
-        { type: "custom", data: losses, encode: { x: [0, 1], y: 2 }, clip: true, renderItem: (_, api) => bar(api, tone("#b91c1c")) },
+        { type: "custom", data: faults, encode: { x: [0, 1], y: 2 }, clip: true, renderItem: (_, api) => bar(api, tone("#b91c1c")) },
         { type: "scatter", symbol: "diamond", symbolSize: 9, data: data.evaluations.map(([time, step]) => [minutes(time), 2, `evaluation at step ${number(step)}`]), itemStyle: { color: tone("#7a3db8") } },
         { type: "scatter", symbol: "triangle", symbolSize: 12, data: data.alarms.map((alarm) => [minutes(alarm.time), 4, alarm.text]), itemStyle: { color: tone("#d55e00") } },
       ],
@@ -232,7 +232,7 @@
     const key = h("p", { class: "key" }, data.phases.map((phase, index) => h("span", {}, h("i", { style: { background: color(index) } }), phase === "wait" ? "trainer waits for a batch" : phase)),
       h("span", {}, h("i", { style: { background: tone("#d55e00") } }), "share of time that generators stand idle (darker: more)"));
     const sums = data.phases.map((phase, index) => `${phase} ${number(data.blocks.reduce((sum, block) => sum + block.seconds[index], 0))} s`);
-    return frame(name, 270, make, () => `${name}: ${sums.join(", ")}; ${data.evaluations.length} evaluations, ${data.faults.length} losses, ${data.alarms.length} alarms`, { below: key });
+    return frame(name, 270, make, () => `${name}: ${sums.join(", ")}; ${data.evaluations.length} evaluations, ${data.faults.length} faults, ${data.alarms.length} alarms`, { below: key });
   }
 
   window.addEventListener("resize", () => { clearTimeout(window.labResize); window.labResize = setTimeout(redraw, 120); });

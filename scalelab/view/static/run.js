@@ -77,7 +77,7 @@
       { title: "what", cell: (row) => `${row.name} ${row.level}`.trim() },
       { title: title === "Alarms" ? "message" : "how it was noticed", cell: (row) => visible(row.text) },
     ], rows, { plain: true, captioned: true }) : h("p", {}, `${title}: none.`));
-    return h("section", {}, h("h2", {}, "Alarms and losses"), list("Alarms", found.alarms), list("Losses and restarts", found.faults));
+    return h("section", {}, h("h2", {}, "Alarms and faults"), list("Alarms", found.alarms), list("Faults and restarts", found.faults));
   }
 
   function metrics(found) {

@@ -1,6 +1,6 @@
 """The bookkeeping that all schedules share, and the decisions in which they differ.
 
-A group's life: started → finished → trained, or dropped on the way. The books hold the groups that were started and are
+A group is started, finished, and trained on, or dropped on the way. The books hold the groups that were started and are
 not yet trained on or dropped; a schedule looks at them, and at nothing else, to say what may happen next. No clock, no
 actors, no tensors. A group whose completions were lost is generated again under its old entry: its tokens only become
 newer, so whatever bound was certain to be kept still is.
@@ -91,13 +91,13 @@ class Schedule(ABC):
         """Oldest policy version that any token of an outstanding group can be of."""
         return self._entry(group).version
 
-    def started(self, group: str, generator_version: int) -> None:
+    def book_start(self, group: str, generator_version: int) -> None:
         """Book a group that is being generated from `generator_version` on."""
         if group in self._entries:
             raise ValueError(f"group {group} is outstanding already")
         self._add(group, OutstandingGroup(self._drawn, generator_version))
 
-    def finished(self, group: str) -> None:
+    def book_finish(self, group: str) -> None:
         """Book a group whose completions are all graded."""
         entry = self._entry(group)
         if entry.finished:
@@ -106,12 +106,12 @@ class Schedule(ABC):
         self._finished.setdefault(entry.version, set()).add(group)
         self._waiting += 1
 
-    def dropped(self, group: str) -> None:
+    def book_drop(self, group: str) -> None:
         """Book a group that will not be trained on; another may take its place."""
         self._entry(group)
         self._remove(group)
 
-    def trained(self, groups: list[str]) -> None:
+    def book_step(self, groups: list[str]) -> None:
         """Book one optimiser step on `groups`, which have all finished."""
         for group in groups:
             if not self._entry(group).finished:
@@ -135,7 +135,7 @@ class Schedule(ABC):
         for name, number, version, finished in state["groups"]:
             self._add(name, OutstandingGroup(number, version))
             if finished:
-                self.finished(name)
+                self.book_finish(name)
         self._drawn = state["drawn"]
 
     def _entry(self, group: str) -> OutstandingGroup:
