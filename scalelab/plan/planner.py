@@ -109,7 +109,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     engine = decoding(hf, place.generator, completions * ahead / place.engines, length, device, assumed)
     evaluated = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples / run.evaluation.every
     train = training_seconds(hf, place.trainer, place.trainers, completions, length, device, assumed)
-    train += host_step_seconds(hf, place.trainer, place.trainers, device, assumed)
+    train += host_step_seconds(hf, place.trainer, place.trainers, assumed)
     generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
     engines = place.engines, place.generator.tensor_parallel
     weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed)
@@ -140,7 +140,7 @@ def fine_tuning_seconds(run: Run, device: Device, assumed: Assumptions) -> float
     longest = Moments(completion, completion**2, completion)
     config, ranks = run.trainer_config, sft.trainers
     step = training_seconds(hf, config, ranks, sft.traces_per_step, longest, device, replace(assumed, dropped=0.0))
-    return step + host_step_seconds(hf, config, ranks, device, assumed)
+    return step + host_step_seconds(hf, config, ranks, assumed)
 
 
 def _moments(run: Run, assumed: Assumptions) -> Moments:

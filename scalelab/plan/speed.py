@@ -123,9 +123,7 @@ def training_seconds(
     return flops / (ranks * device.tflops * 1e12 * mfu) * fill
 
 
-def host_step_seconds(
-    hf_config: dict[str, Any], config: TrainerConfig, ranks: int, device: Device, assumed: Assumptions
-) -> float:
+def host_step_seconds(hf_config: dict[str, Any], config: TrainerConfig, ranks: int, assumed: Assumptions) -> float:
     """Step of an optimiser in host memory (`OptimizerConfig.offload`), while the GPU waits; 0 for one on the GPU.
 
     For each parameter of the rank's share, 4 bytes of gradient come to the host and 4 of the new weight go back,

