@@ -139,7 +139,7 @@ def _print_table(analyses: list[Analysis]) -> None:
 
 
 def _print_test(test: SharingTest) -> None:
-    from scalelab.curves.sharing import COORDINATES
+    from scalelab.curves.fitting.models import SIGMOID
 
     names = ", ".join(test.together.shared)
     print(
@@ -147,9 +147,10 @@ def _print_test(test: SharingTest) -> None:
         f"(likelihood ratio p = {test.p_value:.2g}; shared minus separate: AIC "
         f"{test.together.aic - test.apart.aic:+.1f}, BIC {test.together.bic - test.apart.bic:+.1f})"
     )
-    header = ["run", "task", *(f"{name}{' (shared)' if name in test.together.shared else ''}" for name in COORDINATES)]
+    columns = SIGMOID.parameters
+    header = ["run", "task", *(f"{name}{' (shared)' if name in test.together.shared else ''}" for name in columns)]
     rows = [
-        [run, task or "–", *(with_error(values[name], errors[name]) for name in COORDINATES)]
+        [run, task or "–", *(with_error(values[name], errors[name]) for name in columns)]
         for run, task, values, errors in test.together.rows()
     ]
     print_table(rows, header)

@@ -25,8 +25,8 @@ import numpy as np
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.data import same_unit
 from scalelab.curves.fitting.intervals import Interval, check_level, equal_tailed
-from scalelab.curves.fitting.models import Array, logistic
-from scalelab.curves.places import COORDINATES, Place, place_of, rates, readable
+from scalelab.curves.fitting.models import SIGMOID, Array, logistic
+from scalelab.curves.places import Place, place_of, rates, readable
 from scalelab.errors import LabError
 
 CHAINS, ROUNDS, TRIES = 400, 30, 48
@@ -157,10 +157,11 @@ class Law:
         check_compute(compute)
         drawn_MJ = readable(self.theta(at))
         value_M = rates(drawn_MJ, compute)
+        names = SIGMOID.parameters
         return PlaceForecast(
             at=dict(at),
-            parameters=dict(zip(COORDINATES, np.median(drawn_MJ, axis=0).tolist())),
-            intervals={name: equal_tailed(drawn_M, self.level) for name, drawn_M in zip(COORDINATES, drawn_MJ.T)},
+            parameters=dict(zip(names, np.median(drawn_MJ, axis=0).tolist())),
+            intervals={name: equal_tailed(drawn_M, self.level) for name, drawn_M in zip(names, drawn_MJ.T)},
             value=float(np.median(value_M)),
             interval=equal_tailed(value_M, self.level),
         )
@@ -228,7 +229,7 @@ def leave_one_out(law: Law, compute: float, seed: int = 0) -> list[Left]:
             left.at, compute
         )
         drawn_DJ = readable(left.theta_DJ)
-        own = dict(zip(COORDINATES, np.median(drawn_DJ, axis=0).tolist()))
+        own = dict(zip(SIGMOID.parameters, np.median(drawn_DJ, axis=0).tolist()))
         own_value = float(np.median(rates(drawn_DJ, compute)))
         inside = {name: low <= own[name] <= high for name, (low, high) in forecast.intervals.items()}
         inside["value"] = forecast.interval[0] <= own_value <= forecast.interval[1]

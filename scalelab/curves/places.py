@@ -15,9 +15,6 @@ from scalelab.curves.analysis import Analysis
 from scalelab.curves.fitting.models import SIGMOID, Array, logistic, value
 from scalelab.errors import LabError
 
-COORDINATES = ("R0", "A", "B", "C_mid")
-"""Coordinates that have a law: R0 and A by their logits, B and C_mid by their logarithms."""
-
 PUBLISHED_DRAWS = 2000
 """Draws that stand for a place of which only parameters are known."""
 
@@ -78,10 +75,10 @@ def place_published(
         seed: of the random numbers.
     """
     rng = np.random.default_rng(seed)
-    R0, A, B, C_mid = (parameters[name] for name in COORDINATES)
+    R0, A, B, C_mid = (parameters[name] for name in SIGMOID.parameters)
     centre_J = np.array([_logit(R0), _logit(A), np.log(B), np.log(C_mid)])
     slope_J = np.array([1 / (R0 * (1 - R0)), 1 / (A * (1 - A)), 1.0, 1.0])
-    error_J = slope_J * np.array([stderr[name] for name in COORDINATES])
+    error_J = slope_J * np.array([stderr[name] for name in SIGMOID.parameters])
     theta_DJ = centre_J + error_J * rng.standard_normal((PUBLISHED_DRAWS, 4))
     return Place(name, dict(at), theta_DJ, np.zeros(PUBLISHED_DRAWS))
 

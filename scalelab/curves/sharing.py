@@ -22,9 +22,6 @@ from scalelab.curves.fitting.models import SIGMOID, Array
 from scalelab.curves.fitting.problem import Problem, make_problem, minimise
 from scalelab.errors import LabError
 
-COORDINATES = ("R0", "A", "B", "C_mid")
-"""Coordinates that runs or tasks may share."""
-
 SharingVerdict = Literal["shared", "separate", "undecided"]
 
 
@@ -65,8 +62,9 @@ class JointFit:
     def rows(self) -> list[tuple[str, str, dict[str, float], dict[str, float]]]:
         """Run, task, parameters and standard errors of every curve."""
         parameters_JP = SIGMOID.readable(self.theta_JP, self.log_reference)
+        names = SIGMOID.parameters
         return [
-            (fit.curve.run, fit.curve.task, dict(zip(COORDINATES, values)), dict(zip(COORDINATES, errors)))
+            (fit.curve.run, fit.curve.task, dict(zip(names, values)), dict(zip(names, errors)))
             for fit, values, errors in zip(self.members, parameters_JP.tolist(), self.stderr_JP.tolist())
         ]
 
@@ -182,9 +180,9 @@ def fit_together(fits: Sequence[Fit], shared: Sequence[str]) -> JointFit:
 
 def _pose_all(fits: Sequence[Fit], shared: Sequence[str]) -> tuple[list[Problem], float]:
     """The problems of all curves at one reference compute."""
-    unknown = [name for name in shared if name not in COORDINATES]
+    unknown = [name for name in shared if name not in SIGMOID.parameters]
     if unknown:
-        raise LabError(f"cannot share {unknown[0]!r}: there are {', '.join(COORDINATES)}")
+        raise LabError(f"cannot share {unknown[0]!r}: there are {', '.join(SIGMOID.parameters)}")
     if len(fits) < 2:
         raise LabError("a joint fit needs at least two curves")
     if any(fit.model is not SIGMOID for fit in fits):
@@ -198,7 +196,7 @@ def _pose_all(fits: Sequence[Fit], shared: Sequence[str]) -> tuple[list[Problem]
 def _layout(count: int, shared: Sequence[str], fixed: Sequence[bool]) -> tuple[np.ndarray, int]:
     """Index of each curve's parameters among the free ones, `[J, P]`, and their number; a given R0 is not shared."""
     index_JP, free = np.zeros((count, 4), int), 0
-    for column, name in enumerate(COORDINATES):
+    for column, name in enumerate(SIGMOID.parameters):
         if name in shared and not (name == "R0" and any(fixed)):
             index_JP[:, column] = free
             free += 1

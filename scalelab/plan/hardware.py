@@ -20,6 +20,7 @@ class Device:
         bandwidth: of its memory, 10⁹ bytes/s.
         per_node: devices in a node, joined by NVLink where there is one.
         network: from a device to another node, 10⁹ bytes/s in one direction.
+        capability: CUDA's compute capability; (0, 0) for what is no GPU.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Device:
     bandwidth: float
     per_node: int
     network: float
+    capability: tuple[int, int]
 
     @property
     def gpu(self) -> bool:
@@ -38,12 +40,12 @@ class Device:
 DEVICES = {
     device.name: device
     for device in (
-        Device("a100", 80e9 / 2**30, 312, 2039, 8, 25),
-        Device("h100", 80e9 / 2**30, 989, 3350, 8, 50),
-        Device("h200", 141e9 / 2**30, 989, 4800, 8, 50),
-        Device("b200", 180e9 / 2**30, 2250, 8000, 8, 50),
-        Device("gb200", 186e9 / 2**30, 2500, 8000, 4, 100),
-        Device("cpu", 4.0, 0.03, 10, 1, 1),
+        Device("a100", 80e9 / 2**30, 312, 2039, 8, 25, (8, 0)),
+        Device("h100", 80e9 / 2**30, 989, 3350, 8, 50, (9, 0)),
+        Device("h200", 141e9 / 2**30, 989, 4800, 8, 50, (9, 0)),
+        Device("b200", 180e9 / 2**30, 2250, 8000, 8, 50, (10, 0)),
+        Device("gb200", 186e9 / 2**30, 2500, 8000, 4, 100, (10, 0)),
+        Device("cpu", 4.0, 0.03, 10, 1, 1, (0, 0)),
     )
 }
 """NVIDIA's data sheets of A100, H100, H200, B200 (SXM) and GB200 NVL72; "cpu" is a rule of thumb for one core."""

@@ -11,8 +11,6 @@ from scalelab.rehearse.processes import ROOT, Interpreter
 from scalelab.rehearse.worker import PRETENDED
 
 FOLDER, SCRIPT = ".rehearse", "tools/rehearse/install.sh"
-_MAJOR = {"a100": 8, "h100": 9, "h200": 9, "b200": 10, "gb200": 10}
-"""Compute capability, before the point."""
 
 
 def pretended_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
@@ -30,7 +28,7 @@ def pretended_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
     environment = {
         "LD_PRELOAD": str(runtime),
         "LD_LIBRARY_PATH": libraries,
-        "PRETENDED_CAPABILITY_MAJOR": str(_MAJOR.get(hardware.name, 9)),
+        "PRETENDED_CAPABILITY_MAJOR": str(hardware.capability[0]),
         PRETENDED: str(int(hardware.memory_gib)),
         "CUDA_VISIBLE_DEVICES": "0",  # where there are real GPUs, no more than the one that is pretended
     }

@@ -38,8 +38,6 @@ from moe.model.kernels import Host
 from scalelab.plan.hardware import Device
 from scalelab.rehearse.ranks import Replacement, all_replaced, other_ranks
 
-_CAPABILITIES = {"a100": (8, 0), "h100": (9, 0), "h200": (9, 0), "b200": (10, 0), "gb200": (10, 0)}
-
 
 @dataclass(frozen=True)
 class PretendedWorld:
@@ -78,7 +76,7 @@ def _gpu(world: PretendedWorld) -> list[Replacement]:
     """Choose the kernels of the GPU although the tensors are labelled as the CPU's."""
     if not world.hardware.gpu:
         return []
-    host = Host(world.hardware.name, _CAPABILITIES[world.hardware.name])
+    host = Host(world.hardware.name, world.hardware.capability)
     product = head.product
     return [
         (gpt, "this_host", lambda: host),
