@@ -129,7 +129,7 @@ def _layers(wanted: str, host: Host) -> tuple[str, str]:
     if host.cuda is None:
         missing = "there is no GPU"
     elif host.version("transformer_engine") is None:
-        missing = "Transformer Engine is not installed (pip install 'scalelab[gpu]')"
+        missing = "Transformer Engine is not installed (make install-gpu)"
     else:
         return "transformer_engine", "asked for" if wanted == "transformer_engine" else "it is installed, with a GPU"
     if wanted == "transformer_engine":

@@ -173,7 +173,10 @@ def _problems(
             f"tokens: give GeneratorConfig.kv_cache_gib at least {needed / 2**30:.2f}"
         )
     if device.gpu and place.generator.tensor_parallel > device.per_node:
-        yield f"an engine's {place.generator.tensor_parallel} devices must share a node of {device.per_node}"
+        yield (
+            f"an engine's {place.generator.tensor_parallel} devices must share a node of {device.per_node}: lower "
+            f"GeneratorConfig.tensor_parallel to {device.per_node} or less"
+        )
 
 
 def kv_bytes(run: Run, engine: GeneratorConfig) -> float:

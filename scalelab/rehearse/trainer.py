@@ -16,6 +16,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from moe.model.architectures import architecture
+from moe.model.kernels import KernelChoice
 from moe.train.batch import TrainingSequence
 from moe.train.config import TrainerConfig
 from moe.train.micro_batch import LOSS
@@ -100,8 +101,9 @@ class _TrainerRehearsal:
         if optimizer.offload and self.device == "cpu":
             left.append("the optimiser on the host, where all tensors bear one label: see docs/rehearse.md")
         optimizer = replace(optimizer, moments="float32", offload=optimizer.offload and self.device == "cuda")
+        kernels: KernelChoice = "local" if config.kernels == "local" else "auto"  # no package for GPUs is pretended
         # what device is there is pretended
-        return replace(config, device="auto", dispatch="alltoall", optimizer=optimizer)
+        return replace(config, device="auto", kernels=kernels, dispatch="alltoall", optimizer=optimizer)
 
     def _say_what_is_left_out(self, fields: dict[str, Any]) -> None:
         left = self.result.not_rehearsed

@@ -87,3 +87,16 @@ def test_devices_are_known_by_the_names_that_others_have_for_them():
     assert found("NVIDIA GB200", 4, 4).device == DEVICES["gb200"]
     unknown = found("RTX-PRO-6000", 2, 2, memory_gib=95.0)
     assert (unknown.known, unknown.device.memory_gib, unknown.device.name) == (False, 95.0, "RTX-PRO-6000")
+
+
+@pytest.mark.slow
+def test_an_engine_wider_than_a_node_is_refused_with_the_most_that_would_do():
+    run = resolve("h100/scalerl_8b").run
+    wide = replace(run, generator=replace(run.generator, tensor_parallel=16))
+    found = check(wide, Hardware(device("h100"), 80))
+    assert (
+        "an engine's 16 devices must share a node of 8: lower GeneratorConfig.tensor_parallel to 8 or less"
+        in found.line
+    )
+    assert found.nearest is not None
+    assert found.nearest.placement.generator.tensor_parallel <= 8

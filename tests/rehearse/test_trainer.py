@@ -98,6 +98,16 @@ def test_bytes_between_ranks_are_those_of_the_tensors_that_cross():
     assert every["bytes"] == micro_batches * model.num_hidden_layers * 2 * routed * row
 
 
+def test_what_needs_packages_for_gpus_is_rehearsed_without_them_and_said():
+    run = run_of(MODELS["qwen3_moe"], Layout(expert=8), 8)
+    settings = {"kernels": "transformer_engine", "dispatch": "deepep"}
+    run = replace(run, trainer=replace(run.trainer, **settings))
+    result = rehearse(RehearsalSettings(run, H100), trainer_roles(Layout(expert=8), 8)[0])
+    assert result.problems == []
+    for left in ("dispatch by deepep", "Transformer Engine's layers"):
+        assert any(line.startswith(left) for line in result.not_rehearsed)
+
+
 def test_busier_experts_take_more_memory():
     run = run_of(replace(MODELS["mixtral"], num_hidden_layers=1), Layout(expert=8), 8)
     role = trainer_roles(run.trainer.layout, 8)[0]

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3.11}
 command -v "$python" >/dev/null || { echo "scalelab needs Python 3.11: set PYTHON=/path/to/python3.11" >&2; exit 1; }
+command -v gcc >/dev/null || { echo "gcc is missing, which pycosat is compiled with: install it (build-essential)" >&2; exit 1; }
 # torch 2.13.0 of the package index is built for CUDA 13.0, which wants this driver (CUDA 13.0 release notes, table 3).
 needed=580
 if driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) && [ -n "$driver" ]; then
@@ -17,12 +18,13 @@ stamp=.venv/installed-gpu-$(cat requirements/gpu.txt tools/cluster/install.sh py
 [ -e "$stamp" ] && exit 0
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet --upgrade pip uv==0.13.8
-# Transformer Engine's torch part is compiled on the spot against the torch that is installed; it takes nvcc.
+# Transformer Engine's torch part is NVIDIA's wheel for the torch that is installed, from GitHub; where there is none, its
+# own set-up compiles it, which takes nvcc.
 grep -v '^transformer-engine-torch==' requirements/gpu.txt > .venv/gpu-wheels.txt
 .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -r .venv/gpu-wheels.txt
 .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -e .
 if command -v nvcc >/dev/null; then
-    .venv/bin/uv pip install --quiet --python .venv/bin/python setuptools wheel pybind11 ninja
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps wheel==0.48.0 pybind11==3.1.0
     .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation \
         "$(grep '^transformer-engine-torch==' requirements/gpu.txt)"
 else
