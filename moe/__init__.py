@@ -1,1 +1,1 @@
-"""The trainer: Megatron models, exact log-probs, weights and checkpoints; knows nothing of scalelab or gin."""
+"""The trainer: Megatron models, exact log-probs, weights and checkpoints; independent of scalelab and gin."""

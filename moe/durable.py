@@ -23,7 +23,7 @@ PARTIAL = ".partial"
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
+    """Write a file atomically: a reader, also after a crash, finds the old content or the new, never a part."""
     with made_whole(path) as partial, FileIO(partial, "w") as file:
         _write(file, content.encode() if isinstance(content, str) else content)
 
@@ -98,7 +98,7 @@ def sync(path: Path) -> None:
 
 
 def remove_tree(folder: Path, first: str) -> None:
-    """Delete a folder that one file in it makes valid: that file goes first, for good, before the others.
+    """Delete a folder that one file in it makes valid; that file is durably deleted before the others.
 
     Args:
         folder: what is to go.

@@ -8,7 +8,7 @@ class MoeError(ValueError):
 
 
 def printable(error: BaseException, longest: int = 300) -> str:
-    """An error's message as one line of printable characters, whoever wrote the text in it."""
+    """An error's message, which may quote untrusted text, as one line of printable characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = "".join(one if one.isprintable() else "?" for one in text)
     return text if len(text) <= longest else text[:longest] + " …"

@@ -124,7 +124,7 @@ _INSTALL_NUMA = "apt-get install libnuma1"
 
 
 def _has_numa() -> bool:
-    """True if the library is there without which vLLM's CPU kernels are missing; vLLM itself says nothing of it."""
+    """True if libnuma is installed: without it vLLM's CPU kernels are missing, and vLLM reports no error."""
     try:
         ctypes.CDLL(_NUMA)
     except OSError:
@@ -192,7 +192,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _pins() -> dict[str, str]:
-    """Exact versions that the lab's own metadata asks for, by distribution."""
+    """Exact versions that the lab's own metadata pins, by distribution."""
     try:
         requirements = importlib.metadata.requires("scalelab") or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed

@@ -118,7 +118,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def _inside(name: str) -> str:
-    """Check that a file name from a manifest, perhaps a stranger's, lies inside the checkpoint's folder."""
+    """Check that a file name from an untrusted manifest lies inside the checkpoint's folder."""
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name:
         raise ValueError(f"{name!r} is no file of the checkpoint")

@@ -1,4 +1,4 @@
-"""Read a checkpoint's pickles before torch does, with an unpickler that knows only the classes that belong there.
+"""Read a checkpoint's pickles before torch does, with an unpickler that allows only the classes that belong there.
 
 torch reads two parts of a distributed checkpoint with Python's `pickle`, which runs whatever its author wrote: the file
 ``.metadata``, which says where each tensor lies, and the objects that are not tensors, such as random states. Whoever
@@ -57,7 +57,7 @@ _KNOWN: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler that knows only the classes that describe tensors."""
+    """An unpickler that allows only the classes that describe tensors."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Look up an allowed class; refuse all others.

@@ -196,7 +196,7 @@ _MOST_LAYERS = 10_000
 
 
 def _check_sizes(kind: str, hf: dict[str, Any]) -> None:
-    """Refuse sizes, heads, intervals and numbers of layers that no model has: a stranger wrote the config."""
+    """Refuse sizes, heads, intervals and numbers of layers that no model has; the config is untrusted."""
     for name in (*_SIZES, "num_hidden_layers"):
         value, most = hf.get(name), _MOST_LAYERS if name == "num_hidden_layers" else 2**31 - 1
         if value is not None and (type(value) is not int or not 1 <= value <= most):
@@ -228,7 +228,7 @@ def architecture(hf_config: dict[str, Any]) -> Architecture:
 
 
 def check_expert_bias(hf_config: dict[str, Any]) -> None:
-    """Refuse biases of experts where there are no experts, or where they would say something else than in a generator.
+    """Refuse biases of experts where there are no experts, or where they would not mean the same as in a generator.
 
     Raises:
         MoeError: saying which.

@@ -24,7 +24,7 @@ _CHUNK = 2**20
 
 
 class Server:
-    """Server that sends a file to whoever knows its key."""
+    """Server that sends a file to clients that present its key."""
 
     def __init__(self, host: str, find: Callable[[str], Path | None]) -> None:
         class Handler(socketserver.BaseRequestHandler):

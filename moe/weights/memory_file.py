@@ -38,7 +38,7 @@ class MemoryFile:
 
     @classmethod
     def create(cls, size: int, name: str) -> MemoryFile:
-        """Make one without a name, which goes with its last process."""
+        """Make a memory file without a name; it is freed when the last process that holds it ends."""
         if size > (free := available()):
             raise no_room("the machine", free, size)
         handle = os.memfd_create("scalelab weights", os.MFD_CLOEXEC)

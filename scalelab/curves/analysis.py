@@ -137,11 +137,11 @@ class Analysis:
         return self.curve_draws() if self.shapes is None else self.shapes.as_sigmoids(end, 2 * end)
 
     def value_interval(self, compute: Sequence[float] | Array, level: float | None = None) -> tuple[Array, Array]:
-        """Lower and upper ends of where the curve lies at some compute, other shapes allowed for, `[C]` each."""
+        """Interval of the curve at some compute, other shapes allowed for: lower and upper ends, `[C]` each."""
         return self._interval("value", compute, level)
 
     def evaluation_interval(self, compute: Sequence[float] | Array, level: float | None = None) -> tuple[Array, Array]:
-        """Lower and upper ends of where an evaluation at some compute falls, `[C]` each."""
+        """Interval of an evaluation at some compute: lower and upper ends, `[C]` each."""
         return self._interval("evaluation", compute, level)
 
     def _interval(self, kind: str, compute: Sequence[float] | Array, level: float | None) -> tuple[Array, Array]:

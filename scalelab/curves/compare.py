@@ -219,14 +219,7 @@ def _compare_task(
     spread: float | None,
 ) -> Comparison:
     at = asked.at
-    ranked: list[Entry] = []
-    for group in tie_groups(analyses, tie, margin):
-        common = float(np.mean([item.fit.parameters["A"] for item in group]))
-        refits = [at_common_A(item, common) for item in group]
-        for position in sorted(range(len(group)), key=lambda index: -refits[index][0]):
-            others = tuple(item.fit.curve.run for item in group if item is not group[position])
-            B, interval = refits[position]
-            ranked.append(Entry(group[position], len(ranked) + 1, others, common, B, interval))
+    ranked = _ranked(tie_groups(analyses, tie, margin))
     names = [item.fit.curve.run for item in analyses]
     several = {key: [found for found in members if len(found) > 1] for key, members in seeds.items()}
     borrowed = [members for members in (*(several[key] for key in several if key != task), pilots) if members]
@@ -272,6 +265,19 @@ def _compare_task(
         spreads={quantity: float(np.median(one.spread_M)) for quantity, one in found.items()},
         measured=measured,
     )
+
+
+def _ranked(groups: Sequence[Sequence[Analysis]]) -> list[Entry]:
+    """Entries in the order of the groups, within a group by B at the mean of its asymptotes."""
+    ranked: list[Entry] = []
+    for group in groups:
+        common = float(np.mean([item.fit.parameters["A"] for item in group]))
+        refits = [at_common_A(item, common) for item in group]
+        for position in sorted(range(len(group)), key=lambda index: -refits[index][0]):
+            others = tuple(item.fit.curve.run for item in group if item is not group[position])
+            B, interval = refits[position]
+            ranked.append(Entry(group[position], len(ranked) + 1, others, common, B, interval))
+    return ranked
 
 
 def _rate(entry: Entry, alone: Effects, at: float, level: float) -> tuple[float, Interval]:

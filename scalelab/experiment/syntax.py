@@ -1,4 +1,4 @@
-"""Read gin text: the one module that imports gin. It knows no classes, so reading a text runs nothing."""
+"""Read gin text: the one module that imports gin. It looks up no classes, so reading a text runs no code."""
 
 from __future__ import annotations
 

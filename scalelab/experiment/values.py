@@ -30,7 +30,7 @@ LONGEST_SHOWN = 120
 
 
 class MismatchError(Exception):
-    """A value does not fit; the message says what would."""
+    """A value of a wrong type or range; the message names what is allowed."""
 
 
 def conform(value: Any, hint: Any, written: Any = None) -> Any:

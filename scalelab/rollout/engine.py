@@ -51,7 +51,7 @@ from scalelab.rollout.types import Request
 
 @dataclass(frozen=True)
 class Output:
-    """Fields of a finished completion that the engine knows; named as in `Completion`."""
+    """Fields of a finished completion that come from the engine; named as in `Completion`."""
 
     id: str
     token_ids: np.ndarray
@@ -225,7 +225,7 @@ def engine_config(
 
 
 def _check(hf_config: dict[str, Any], config: GeneratorConfig, model_dir: Path) -> None:
-    """Refuse what vLLM would notice only later (at the first update, say), or not say plainly."""
+    """Refuse settings with which vLLM would fail later (such as at the first update) or without a clear message."""
     here = "cpu" if current_platform.is_cpu() else "gpu"
     if config.device not in ("auto", here):
         raise LabError(

@@ -55,7 +55,7 @@ class Engines(Protocol):
         """
 
     def forget(self) -> None:
-        """Drop all requests; completions of them that still come are thrown away."""
+        """Drop all requests; their late completions are discarded."""
 
     def totals(self) -> Mapping[str, float]:
         """Counters since the start: `completions`, `tokens`, `busy_seconds_train`, `busy_seconds_eval`, `idle_seconds`,

@@ -100,7 +100,7 @@ class Problem:
 def make_problem(
     points: Curve, model: Model, r0: float | None, prior: Prior | None, reference: float | None = None
 ) -> tuple[Problem, float]:
-    """The points as the solver sees them, and the reference compute (their geometric mean unless given)."""
+    """The points in the solver's coordinates, and the reference compute (their geometric mean unless given)."""
     if reference is None:
         reference = float(np.exp(np.log(points.compute_N[points.compute_N > 0]).mean()))
     u_N = log_compute(points.compute_N, reference)

@@ -192,7 +192,7 @@ def widen(own: Array, all_shapes: Array, level: float, stretch: float | Array = 
 
 
 def other_shapes(fit: Fit, prior: Prior | None, draws: Draws, size: int = 4000, seed: int = 0) -> Shapes:
-    """The posterior of every shape, and draws in proportion to what the points say of it.
+    """The posterior of every shape, and draws in proportion to its evidence.
 
     Args:
         fit: a joint sigmoid fit.

@@ -1,4 +1,4 @@
-"""Numbers of a run by its configuration: where it stands on the axes of a scaling law."""
+"""A run's place on the axes of a scaling law, from the numbers in its configuration."""
 
 from __future__ import annotations
 

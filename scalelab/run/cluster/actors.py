@@ -40,7 +40,7 @@ def this_node() -> str:
 
 
 def draining_nodes() -> dict[str, float]:
-    """Ray nodes that are about to go, because somebody has announced it with `ray drain-node`.
+    """Ray nodes whose end was announced by `ray drain-node`.
 
     Ray's own trainer looks at the same place (`ray.train.v2._internal.execution.preemption`).
 

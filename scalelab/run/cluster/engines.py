@@ -214,7 +214,7 @@ class ClusterEngines:
         return len(chosen)
 
     def forget(self) -> None:
-        """Drop all requests; completions of them that still come are thrown away."""
+        """Drop all requests; their late completions are discarded."""
         self._epoch += 1
         self._groups.clear()
         for place in self._places:

@@ -1,4 +1,4 @@
-"""Heartbeats: what every actor of a run is doing, asked of the actors themselves while the run goes on.
+"""Heartbeats: the current work of every actor, asked for regularly during a run.
 
 An actor answers on a thread that its work never holds, so that no answer means a process that is gone, stopped, or out
 of processor time.
