@@ -196,6 +196,7 @@ def test_a_spread_is_learnt_only_from_runs_that_tell_it(tmp_path: Path, capsys: 
     assert "as long as seeds differ" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_pilot_runs_without_a_task_tell_the_spread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = ["gpu_hours,pass_rate,seed,n"]
     for seed in range(2):

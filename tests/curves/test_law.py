@@ -137,6 +137,7 @@ def test_the_worth_of_a_look_is_that_of_simulated_looks() -> None:
         assert found[pick] == pytest.approx(after.max(1).mean() - mean.max(), abs=2e-4)
 
 
+@pytest.mark.slow
 def test_a_budget_goes_where_it_may_change_the_choice() -> None:
     law = fit_law(published(), ["batch", "length", "active"])
     found = allocate(law, grid_of(law.places, law.axes), 1e5, 50_000, 16_000)

@@ -10,6 +10,8 @@ from scalelab.experiment import resolve
 from scalelab.rollout.gguf_tokenizer import gguf_tokenizer
 from scalelab.rollout.tokenizer import prompt_ids
 
+pytestmark = pytest.mark.slow
+
 
 def test_sums_are_scalerl_on_chats_whose_stated_number_is_graded() -> None:
     run = resolve("smollm2_sums").run

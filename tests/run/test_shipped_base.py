@@ -12,6 +12,7 @@ from scalelab.run.base_model import SHIPPED, base_model, base_tokenizer, cache_k
 from scalelab.run.config import Run
 from scalelab.run.progress import Progress
 
+pytestmark = pytest.mark.slow
 FOLDER = SHIPPED / "quickstart"
 
 

@@ -514,12 +514,14 @@ def sharpness(verifier, references, per_reference):
     return sum(caught) / len(caught), len(caught)
 
 
+@pytest.mark.slow
 def test_humaneval_references_pass_and_most_are_calls(verifier):
     references = humaneval()
     assert sum(gold["kind"] == "call" for gold, _, _ in references) == 157
     assert outcomes(verifier, [(gold, code) for gold, code, _ in references]) == ["passed"] * 164
 
 
+@pytest.mark.slow
 def test_mutated_humaneval_references_fail(verifier):
     share, count = sharpness(verifier, humaneval(slice(0, 160, 8)), per_reference=2)
     assert count > 10

@@ -310,6 +310,7 @@ def burn(_):
     return service
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_worker_that_waits_for_a_processor_is_not_taken_for_a_silent_one(monkeypatch):
     # All that it may be silent for is 0.5 s: with four busy neighbours, 0.25 s of a processor take longer.
