@@ -390,7 +390,7 @@ def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_closing_lines_say_where_a_run_stands_and_what_more_would_add() -> None:
     curves = read_sources([ROOT / "docs/quickstart/seed0"])
     code, math = closing_lines(curves, analyse_all(curves)[0])
-    assert code.startswith("code: has levelled off at 0.96")
+    assert code.startswith("code: has levelled off at 0.94")
     assert re.fullmatch(
         r"math: 0\.\d{3} at the end, on the way to 0\.9\d\d \(.*\); twice the compute would add 0\.\d{3} \(.*\)\.", math
     )
