@@ -16,7 +16,10 @@ import pyarrow.parquet
 import pytest
 from smallest_run import SMALLEST
 
+from moe.model.size import parameters
 from scalelab.cli import main
+from scalelab.experiment import resolve
+from scalelab.plan.hardware import device
 from scalelab.run.folder import read_lines
 
 SETTINGS = {
@@ -29,6 +32,7 @@ SETTINGS = {
     "Evaluation.prompts": 4,
     "Evaluation.samples": 2,
     "Retention.train_every": 1,
+    "Cluster.hardware": '"cpu"',
 }
 
 
@@ -94,6 +98,7 @@ def test_three_steps_leave_evaluations_metrics_checkpoints_and_a_report(finished
     assert evals[0]["compute"] == 0
     assert all(line["n_prompts"] == 4 and line["k"] == 2 and 0 <= line["pass_rate"] <= 1 for line in evals)
     steps = read_lines(finished / "metrics.jsonl")
+    active = parameters(resolve(str(finished / "config.gin")).run.model.to_hf()).active
     assert [line["step"] for line in steps] == [1, 2, 3]
     for line in steps:
         assert line["grad_norm"] >= 0  # 0 where all completions of all groups fail alike, as this model's may
@@ -101,6 +106,12 @@ def test_three_steps_leave_evaluations_metrics_checkpoints_and_a_report(finished
         assert line["ratio_min"] <= line["ratio_mean"] <= line["ratio_max"]
         assert all(0 <= int(late) <= 8 for late in line["staleness"])
         assert line["prompts"] == 4
+        speed = 6 * active * line["tokens"] / line["trainer_seconds"] / 1e12
+        assert line["trainer_tflops"] == pytest.approx(speed)
+        assert line["mfu"] == pytest.approx(speed / device("cpu").tflops)
+        assert line["trainer_peak_gib"] > 0.1, "a process with torch takes more"
+        assert line["fetched_bytes"] == 0, "trainer and engine share a machine"
+    assert [line["update_bytes"] for line in steps] == sorted(line["update_bytes"] for line in steps)
     assert steps[0]["same_version_gap_mean"] < 1e-4, "the first step trains on tokens of its own weights"
     manifest = json.loads((finished / "manifest.json").read_text())
     assert manifest["status"] == "finished"
