@@ -91,7 +91,7 @@ def test_points_are_a_table_with_one_row_an_evaluation() -> None:
 
 def test_everything_prints_in_a_few_lines(fits: Fits) -> None:
     assert repr(fits.runs) == "<Runs: 2 runs, 2 tasks, 64 evaluations, up to 0.06631 core-hours>"
-    assert repr(fits).startswith("<Fits: 4 of 4 curves>\n  seed0 · code: R0 0.243 [")
+    assert repr(fits).startswith("<Fits: 4 of 4 curves>\n  seed0 · code: R0 0.241 [")
     analysis = fits.analyses[0]
     for item in (analysis, analysis.fit, analysis.draws, analysis.fit.curve):
         assert len(repr(item)) < 200
