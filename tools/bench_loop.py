@@ -102,8 +102,11 @@ async def generate_alone(run: Run, lab: WatchedRun) -> tuple[float, float]:
     prompts = [run.tasks[n % len(run.tasks)].prompt(n // len(run.tasks)) for n in range(count)]
     finished: list[tuple[float, int]] = []
 
+    room = asyncio.Semaphore(2 * full)  # one filling of the engine waits, as in the loop; a longer queue costs time
+
     async def group(number: int, prompt: Prompt) -> None:
-        completions = await engines.generate(work.requests(f"alone{number}", prompt))
+        async with room:
+            completions = await engines.generate(work.requests(f"alone{number}", prompt))
         finished.append((time.monotonic(), sum(len(one.token_ids) for one in completions)))
 
     await asyncio.gather(*(group(*numbered) for numbered in enumerate(prompts)))
