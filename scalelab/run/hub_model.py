@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,8 +14,10 @@ from scalelab.errors import LabError
 PREFIX = "hub:"
 """Prefix of a repository's name in a setting that takes a folder, too."""
 CONFIG = ("config.json",)
-MODEL = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-"""Files of a model at the top of its repository; subfolders hold the same weights in other formats."""
+BESIDE = ("*.json", "*.model", "*.txt", "*.jinja")
+"""Files beside the weights at the top of a repository; they are downloaded first, so that weights come last."""
+WEIGHTS = ("*.safetensors",)
+"""Weights at the top of a repository; subfolders hold the same in other formats."""
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -49,15 +52,24 @@ def hub_model(repository: str, check: Callable[[Path], None]) -> Path:
 
     try:
         with suppress(LocalEntryNotFoundError):
-            found = folder(MODEL, True)
-            if any(found.glob("*.safetensors")):
+            found = folder(WEIGHTS, True)
+            if _whole(found):
                 return found
         check(folder(CONFIG, False))
-        return folder(MODEL, False)
+        folder(BESIDE, False)
+        return folder(WEIGHTS, False)
     except (LabError, MoeError):
         raise
     except Exception as problem:  # the hub client raises dozens of kinds
         raise _refusal(name, revision, problem) from problem
+
+
+def _whole(folder: Path) -> bool:
+    """True if all weights are there: an interrupted download leaves some of them in the cache."""
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        return all((folder / name).exists() for name in json.loads(index.read_bytes())["weight_map"].values())
+    return (folder / "model.safetensors").exists()
 
 
 def _refusal(name: str, revision: str, problem: Exception) -> LabError:

@@ -118,6 +118,21 @@ def test_a_model_of_another_shape_is_refused_by_its_configuration_alone(server: 
     assert (hub_model("lab/small", accept) / "model.safetensors").exists()
 
 
+def test_a_download_that_broke_off_is_completed(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    index = json.dumps({"weight_map": {"a": first, "b": second}}).encode()
+    files = {"config.json": b'{"hidden_size": 64}', "model.safetensors.index.json": index, first: b"1", second: b"2"}
+    monkeypatch.setattr(f"{__name__}.FILES", files)
+    folder = hub_model("lab/small", accept)
+    assert server.asked[-2:] in ([first, second], [second, first]), "weights come last"
+    (folder / second).resolve().unlink()
+    (folder / second).unlink()
+    assert hub_model("lab/small", accept) == folder
+    assert (folder / second).read_bytes() == b"2"
+    server.refuses = "RepoNotFound"
+    assert hub_model("lab/small", accept) == folder
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
