@@ -1,4 +1,4 @@
-"""Stand-ins for absent ranks: process groups of the right sizes, and answers in place of theirs."""
+"""Stand-ins for absent ranks and devices: process groups of the right sizes, answers, a device that forks may use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -22,6 +23,16 @@ def all_replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
         for owner, name, value in replacements:
             stack.enter_context(replaced(owner, **{name: value}))
         yield
+
+
+def keep_device_in_forks() -> None:
+    """Initialise the pretended CUDA device, and let forks use it.
+
+    torch 2.13 refuses CUDA in a fork as soon as anything has asked for the number of GPUs, as imports do: a real
+    driver's state does not survive a fork. A pretended one has no state.
+    """
+    torch.cuda.init()
+    torch.cuda._is_in_bad_fork = lambda: False
 
 
 def other_ranks(report: dict[str, float] | None = None) -> list[Replacement]:

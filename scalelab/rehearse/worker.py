@@ -79,21 +79,9 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print must not come between the lines
     importlib.import_module(f"scalelab.rehearse.{tasks.roles[0].kind}")
     if PRETENDED in os.environ:
-        _keep_device_in_forks()
+        importlib.import_module("scalelab.rehearse.ranks").keep_device_in_forks()
     for end in _ends(tasks):
         print(json.dumps(asdict(end)), file=lines, flush=True)
-
-
-def _keep_device_in_forks() -> None:
-    """Initialise the pretended CUDA device, and let forks use it.
-
-    torch refuses CUDA in a fork as soon as anything has asked for the number of GPUs, as imports do: a real driver's
-    state does not survive a fork. A pretended one has no state.
-    """
-    import torch
-
-    torch.cuda.init()
-    torch.cuda._is_in_bad_fork = lambda: False
 
 
 def _ends(tasks: RoleTasks) -> Iterator[RoleEnd]:
