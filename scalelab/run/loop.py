@@ -143,6 +143,8 @@ class Loop:
     """True while the engines must get the trainer's weights before any request."""
     save_asked: bool = False
     """True while a checkpoint is to be taken before the next step."""
+    unasked: int = 0
+    """Groups that were drawn and have not asked the engines for completions yet; they take up room, too."""
     failure: LabError | None = None
     """Reason to stop, if the run stops by itself."""
 
@@ -189,6 +191,7 @@ class Loop:
         except* TrainerLostError as errors:
             lost = first_error(errors)
         self.stepping = self.updating = False
+        self.unasked = 0
         self.behind = self.home.rests or lost is not None
         self.engines.forget()
         if lost is None:
@@ -210,7 +213,7 @@ class Loop:
             await self.engines.update(self.books.version, await self.trainer.publish(self.books.version))
             self.updating = self.behind = False
         for name in self.books.schedule.in_flight:
-            self.spawn(self.group(name), name=name)
+            self.start(name)
         self.changes.notify()
 
     async def draw(self) -> None:
@@ -220,8 +223,12 @@ class Loop:
         """
         while True:
             for _ in range(await self.changes.until(self.admitted, "room for another group")):
-                name = self.books.draw(self.engines.version)
-                self.spawn(self.group(name), name=name)
+                self.start(self.books.draw(self.engines.version))
+
+    def start(self, name: str) -> None:
+        """Start the task of a drawn group; the task itself runs only when this coroutine waits."""
+        self.unasked += 1
+        self.spawn(self.group(name), name=name)
 
     async def group(self, name: str) -> None:
         """Process one group: prompt → requests → completions → verdicts → rollouts.
@@ -229,6 +236,7 @@ class Loop:
         Consumes: a drawn prompt. Waits for: engines, graders. Produces: a finished group, or a dropped one that another
         takes the place of.
         """
+        self.unasked -= 1
         prompt = self.books.groups[name].prompt
         completions = await self.engines.generate(self.work.requests(name, prompt))
         verdicts = await self.graders.grade(prompt, completions)
@@ -315,7 +323,7 @@ class Loop:
         """Number of groups that may be started now."""
         if self.behind or self.stopping or self.evaluation.holds_draws or self.budget_spent:
             return 0
-        room = self.engines.room // self.work.generations if self.graders.room > 0 else 0
+        room = self.engines.room // self.work.generations - self.unasked if self.graders.room > 0 else 0
         return min(room, self.books.schedule.may_start(self.engines.version)) if room > 0 else 0
 
     def batch(self) -> list[str] | None:

@@ -115,7 +115,8 @@ class World:
         self.asked_to_save = False
         self.went_back: list[int] = []
         self.outstanding = 0
-        self.room = 10
+        self.capacity = 10
+        self.training = self.most_training = 0
         self.version = 0
         self.set_aside_at: int | None = None
         self.updates_beside = 0
@@ -174,14 +175,21 @@ class World:
 
     # Engines and graders.
 
+    @property
+    def room(self) -> int:
+        return self.capacity - self.outstanding
+
     async def generate(self, requests: Sequence[str]) -> list[int]:
         evaluating = requests[0].startswith("eval")
         version = self.version if self.set_aside_at is None or not evaluating else self.set_aside_at
         forgets = self.forgets
         self.outstanding += len(requests)
+        self.training += 0 if evaluating else len(requests)
+        self.most_training = max(self.most_training, self.training)
         try:
             await self._pause(8.0)
         finally:
+            self.training -= 0 if evaluating else len(requests)
             if forgets == self.forgets:
                 self.outstanding -= len(requests)
         assert forgets == self.forgets, "an answer from before a return to a checkpoint reached somebody"

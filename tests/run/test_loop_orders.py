@@ -14,7 +14,7 @@ from scalelab.errors import LabError
 from scalelab.run.loop import first_error
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
-from tests.helpers.fake_world import World
+from tests.helpers.fake_world import Work, World
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -30,6 +30,14 @@ def test_a_run_without_faults_takes_every_step_within_the_bound(tmp_path: Path, 
     assert max(world.stale) <= BOUNDS[schedule]
     assert world.went_back == []
     assert world.evaluated == [0, 4, 8, 12] or not isinstance(schedule, Synchronous)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_engines_are_asked_for_no_more_than_they_have_room_for(tmp_path: Path, schedule: Any) -> None:
+    world = World(tmp_path, schedule)
+    world.capacity = 2 * Work.generations
+    world.run()
+    assert world.most_training == world.capacity
 
 
 @pytest.mark.parametrize("seed", range(10))
