@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -98,12 +99,22 @@ class CodeVerifier:
     def verify(self, items: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
         """One verdict per (prompt, completion), in order.
 
+        Completions of one prompt with the same answer are graded once: a policy that has learnt a problem writes one
+        program again and again. The first has the seconds that it took, the others have none.
+
         Raises:
             TaskError: no sandbox holds on this machine, or the verifier is closed.
         """
         pool = self._running()
-        tasks = [partial(self._grade, prompt, completion) for prompt, completion in items]
-        return [future.result() for future in [pool.submit(task) for task in tasks]]
+        graded: dict[tuple[int, str | None], Future[Verdict]] = {}
+        verdicts = []
+        for prompt, completion in items:
+            answer = id(prompt), answer_part(completion, whole_if_unclosed=self._whole_if_unclosed)
+            again = answer in graded
+            if not again:
+                graded[answer] = pool.submit(partial(self._grade, prompt, completion))
+            verdicts.append((graded[answer], again))
+        return [replace(one.result(), seconds=0.0) if again else one.result() for one, again in verdicts]
 
     def close(self) -> None:
         """End the processes behind the verifier; it can be called twice."""

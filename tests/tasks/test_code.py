@@ -164,13 +164,27 @@ def test_many_slow_inputs_end_with_the_time_of_the_whole(verifier):
 def test_a_group_of_endless_loops_ends_with_the_time_of_its_prompt(verifier):
     bounded = CodeVerifier(1, Limits(seconds=0.3, memory_mb=512), verifier.sandbox, group_seconds=0.5)
     try:
-        loop, right = item(INCREMENT, "while True: pass"), item(INCREMENT, "def f(x): return x + 1")
-        outcomes = [verdict.outcome for verdict in bounded.verify([loop] * 4)]
+        loops = [item(INCREMENT, f"while {number}: pass") for number in range(1, 5)]
+        right = item(INCREMENT, "def f(x): return x + 1")
+        outcomes = [verdict.outcome for verdict in bounded.verify(loops)]
         assert outcomes == ["timeout", "timeout", "error", "error"]
         other = Prompt("code/2", "code", "", INCREMENT)
         assert bounded.verify([(other, right[1])])[0].outcome == "passed"
     finally:
         bounded.close()
+
+
+def test_one_program_written_again_and_again_is_run_once(verifier):
+    once, other = "import time\ntime.sleep(0.05)\ndef f(x): return x + 1", "def f(x): return x"
+    prompt, elsewhere = Prompt("code/1", "code", "", INCREMENT), Prompt("code/2", "code", "", ECHO)
+    items = [
+        (prompt, f"{thought}</think>```python\n{code}\n```")
+        for thought, code in (("a", once), ("b", other), ("c", once), ("d", once))
+    ]
+    verdicts = verifier.verify([*items, (elsewhere, items[0][1]), (prompt, "no end of thinking")])
+    assert [one.outcome for one in verdicts] == ["passed", "failed", "passed", "passed", "failed", "failed"]
+    assert [one.seconds > 0 for one in verdicts] == [True, True, False, False, True, True]
+    assert len({one.detail for one in verdicts[:4] if one.outcome == "passed"}) == 1
 
 
 @pytest.mark.parametrize(
