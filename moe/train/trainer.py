@@ -175,14 +175,16 @@ class Trainer:
             outputs = self._run(self._my_micro_batches(sequences, plan), logprobs_of, forward_only=True)
             return self._together(plan, outputs)
 
-    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Every weight, then every bias of experts, as (name, whole CPU tensor); collective, so walk it to its end.
+    def export_weights(self, host: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Every weight, then every bias of experts, as (name, whole tensor); collective, so walk it to its end.
 
-        The tensors may share memory with the model: copy what you keep beyond the next step.
+        The tensors may share memory with the model: copy what you keep beyond the next step. They are on the CPU, or,
+        if not `host`, on the model's device, gathered one parameter at a time.
         """
         with self._waiting("export_weights"):
-            yield from hf_weights.export(self.model, self.hf_config)
-            yield from hf_weights.expert_biases(self.model, self.hf_config).items()
+            yield from hf_weights.export(self.model, self.hf_config, host)
+            for name, bias_E in hf_weights.expert_biases(self.model, self.hf_config).items():
+                yield name, bias_E if host else bias_E.to(self._device)
 
     def publish(self, version: int, host: str = "127.0.0.1", machine: str | None = None) -> Segment:
         """Write this rank's share of the weights for generators to read, in place of the last; not collective.

@@ -186,10 +186,11 @@ def _of(group: dist.ProcessGroup) -> tuple[int, int]:
     return group.rank(), group.size()
 
 
-def export(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Every weight as (Hugging Face name, whole contiguous CPU tensor); all ranks must walk it to its end.
+def export(model: LogProbModel, hf_config: dict[str, Any], host: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Every weight as (Hugging Face name, whole contiguous tensor); all ranks must walk it to its end.
 
-    The tensors may share memory with the model: copy those you keep beyond the next step.
+    The tensors may share memory with the model: copy those you keep beyond the next step. They are on the CPU, or, if
+    not `host`, on the model's device.
     """
     group = parallel_state.get_pipeline_model_parallel_group()
     some = next(model.parameters())
@@ -199,7 +200,7 @@ def export(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str
             tensor = torch.empty(shape, dtype=some.dtype, device=some.device) if own is None else next(own)[1]
             if group.size() > 1:
                 dist.broadcast(tensor, dist.get_global_rank(group, stage), group=group)
-            yield name, tensor.cpu()
+            yield name, tensor.cpu() if host else tensor
             del tensor  # before the next is gathered
 
 

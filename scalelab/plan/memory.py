@@ -15,7 +15,7 @@ from moe.model.architectures import LayerPlan
 from moe.train.config import LOGITS_AT_ONCE, TrainerConfig
 from scalelab.plan.shape import shape
 from scalelab.plan.sizes import BYTES, held
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import MESSAGE, GeneratorConfig
 
 GIB = 2**30
 RESERVE = 5.0
@@ -181,17 +181,25 @@ def kv_bytes_per_token(hf_config: dict[str, Any], dtype: str, ranks: int = 1) ->
     return 2 * fields["num_layers"] * groups * fields["kv_channels"] * BYTES[dtype]
 
 
-def generator_memory(parameters: int, config: GeneratorConfig, gpu: bool) -> GeneratorMemory:
+def message_bytes(hf_config: dict[str, Any], dtype: str) -> float:
+    """Bytes of the two messages of a broadcast on a device: each ends with the tensor that fills it (`MESSAGE`)."""
+    return 2 * (MESSAGE + hf_config["vocab_size"] * hf_config["hidden_size"] * BYTES[dtype])
+
+
+def generator_memory(
+    parameters: int, config: GeneratorConfig, gpu: bool, messages: float | None = None
+) -> GeneratorMemory:
     """Memory of one of the devices that share an engine.
 
     Args:
         parameters: of the model.
         config: the engine.
         gpu: reserve what a GPU needs.
+        messages: bytes that a broadcast of weights takes; None if they come as files.
     """
     return GeneratorMemory(
         weights=parameters * BYTES[config.dtype] / config.tensor_parallel / GIB,
         kv_cache=config.kv_cache_gib,
-        update=min(_BUCKET, parameters * BYTES[config.dtype] / GIB),
+        update=min(_BUCKET if messages is None else messages / GIB, parameters * BYTES[config.dtype] / GIB),
         reserve=ENGINE_RESERVE if gpu else 0.0,
     )

@@ -13,7 +13,14 @@ from moe.train.layout import check_layout, ranks_per_copy
 from scalelab.errors import LabError
 from scalelab.plan.hardware import Device
 from scalelab.plan.lengths import LogNormal, Moments
-from scalelab.plan.memory import GeneratorMemory, TrainerMemory, generator_memory, kv_bytes_per_token, trainer_memory
+from scalelab.plan.memory import (
+    GeneratorMemory,
+    TrainerMemory,
+    generator_memory,
+    kv_bytes_per_token,
+    message_bytes,
+    trainer_memory,
+)
 from scalelab.plan.shape import parameter_counts
 from scalelab.plan.speed import (
     Assumptions,
@@ -103,7 +110,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     hf, length = run.model.to_hf(), _moments(run, assumed)
     longest = run.generator.max_model_len
     trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu)
-    generator = generator_memory(parameter_counts(hf).total, place.generator, device.gpu)
+    generator = generator_memory(parameter_counts(hf).total, place.generator, device.gpu, _messages(run))
     completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     ahead = run.schedule.k + 1 if isinstance(run.schedule, PipelineRL) else 1
     engine = decoding(hf, place.generator, completions * ahead / place.engines, length, device, assumed)
@@ -112,7 +119,8 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     train += host_step_seconds(hf, place.trainer, place.trainers, assumed)
     generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
     engines = place.engines, place.generator.tensor_parallel
-    weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed)
+    way = run.cluster.publication
+    weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed, way)
     seconds = {"train": train, "generate": generate, "publish": weights.standstill + weights.transfer + weights.pause}
     if isinstance(run.schedule, PipelineRL):  # weights are under way while both sides work
         seconds["step"] = max(train + weights.standstill, generate + weights.pause)
@@ -230,13 +238,20 @@ def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Train
     return next((config for config, fit in zip(cheapest_first, fits) if fit), None)
 
 
+def _messages(run: Run) -> float | None:
+    if run.cluster.publication == "files":
+        return None
+    return message_bytes(run.model.to_hf(), run.generator.dtype)
+
+
 def engines(run: Run, device: Device) -> Iterator[GeneratorConfig]:
     """Engines over 1, 2, 4, … devices of a node, whose KV cache takes what the weights leave."""
     config, total = run.generator_config, parameter_counts(run.model.to_hf()).total
     ranks = 1
     while ranks <= device.per_node and run.model.num_attention_heads % ranks == 0:
         engine = replace(config, tensor_parallel=ranks)
-        room = device.memory_gib - generator_memory(total, replace(engine, kv_cache_gib=1e-9), device.gpu).total
+        without_cache = generator_memory(total, replace(engine, kv_cache_gib=1e-9), device.gpu, _messages(run))
+        room = device.memory_gib - without_cache.total
         if room > 0:
             yield replace(engine, kv_cache_gib=min(config.kv_cache_gib, float(int(room * 4)) / 4 or room))
         ranks *= 2

@@ -45,7 +45,8 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
     completions = run.recipe.completions_per_step
     seconds = training_seconds(hf_config, run.trainer_config, unit, completions, moments, device, assumed)
     engines = run.cluster.generators, run.generator.tensor_parallel
-    update = publication(hf_config, run.generator.dtype, run.cluster.trainers, engines, device, assumed)
+    way = run.cluster.publication
+    update = publication(hf_config, run.generator.dtype, run.cluster.trainers, engines, device, assumed, way)
     return Rates(
         step_seconds=step,
         sequence_seconds=sequence,

@@ -7,7 +7,7 @@ restarts cost nothing in it. The assumptions are fields of `Assumptions`; the co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from moe.model.size import Parameters
 from moe.train.config import TrainerConfig
@@ -37,7 +37,8 @@ class Assumptions:
         staging: 10⁹ bytes/s at which a rank copies weights into shared memory.
         sockets: 10⁹ bytes/s that a machine sends or receives through sockets.
         loading: 10⁹ bytes/s at which an engine's process loads weights from shared memory, beside generation.
-        copying: 10⁹ bytes/s from page-locked host memory to a GPU.
+        copying: 10⁹ bytes/s from page-locked host memory to a GPU, or back.
+        broadcast: share of a device's network that a broadcast over NCCL reaches.
         host_adam: 10⁹ parameters/s whose AdamW step one thread computes on the host.
     """
 
@@ -55,6 +56,7 @@ class Assumptions:
     sockets: float = 3.0
     loading: float = 4.0
     copying: float = 20.0
+    broadcast: float = 0.4
     host_adam: float = 0.6
 
 
@@ -195,10 +197,10 @@ def _weights_read(counts: Parameters, fields: dict[str, Any], sequences: float) 
 
 @dataclass(frozen=True)
 class Publication:
-    """Seconds of one publication of the weights, shard by shard (`moe.weights.shards`).
+    """Seconds of one publication of the weights.
 
     Attributes:
-        standstill: of the trainer, while every rank copies its share into shared memory.
+        standstill: of the trainer, while every rank copies its share into shared memory, and while it broadcasts.
         transfer: until the last engine has loaded its part into host memory, beside training and generation.
         pause: of an engine, while each of its processes copies its part to its device.
     """
@@ -215,13 +217,17 @@ def publication(
     engines: tuple[int, int],
     device: Device,
     assumed: Assumptions,
+    way: Literal["files", "nccl"] = "files",
 ) -> Publication:
-    """Estimate a publication from the bytes of the real path and the assumed speeds of host memory and sockets.
+    """Estimate a publication from the bytes of the real path and the assumed speeds of memory and network.
 
     A rank stages 1/trainers of the model. Machines with engines fetch the model once each: a receiving machine is
     limited by its own sockets, the trainer's machines by those of all. Every process of an engine reads the whole
     model out of shared memory, keeps 1/devices of it, and copies that to its GPU while the engine stands still; on a
     CPU nothing is copied.
+
+    A broadcast comes on top of the staging, in place of fetching and loading: one device sends the whole model, which
+    passes from receiver to receiver, and each of these copies its part to its host. The slower of both counts.
 
     Args:
         hf_config: the model's.
@@ -230,6 +236,7 @@ def publication(
         engines: their number, and the devices of each.
         device: of all of them.
         assumed: the speeds.
+        way: "nccl" for a broadcast.
     """
     count, devices = engines
     size = parameter_counts(hf_config).total * BYTES[dtype]
@@ -237,4 +244,7 @@ def publication(
     apart = trainers + count * devices > device.per_node
     network = size * max(1.0, receivers / senders) / (assumed.sockets * 1e9) if apart else 0.0
     pause = size / devices / (assumed.copying * 1e9) if device.gpu else 0.0
-    return Publication(size / trainers / (assumed.staging * 1e9), network + size / (assumed.loading * 1e9), pause)
+    staging = size / trainers / (assumed.staging * 1e9)
+    if way == "nccl":
+        return Publication(staging + max(size / (device.network * 1e9 * assumed.broadcast), pause), 0.0, pause)
+    return Publication(staging, network + size / (assumed.loading * 1e9), pause)

@@ -9,6 +9,9 @@ from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
 
+MESSAGE = 2**28
+"""Bytes of weights after which a broadcast sends a message; a sender and a receiver hold two on their devices."""
+
 
 @dataclass(frozen=True, config=CHECKED)
 class GeneratorConfig:

@@ -146,18 +146,30 @@ class Engine:
         """Begin to load a version that is here, beside the next steps; vLLM's workers do it, each its part."""
         transfer.stage(self._engine, snapshot)
 
+    def join(self, init_info: dict[str, Any]) -> None:
+        """Begin to meet the sender of broadcasts, beside the next steps; see `scalelab.rollout.transfer.join`."""
+        transfer.join(self._engine, init_info)
+
+    def receive(self, version: int, update_info: dict[str, Any]) -> None:
+        """Begin to load a version that is broadcast, beside the next steps."""
+        transfer.receive(self._engine, version, update_info)
+
+    def leave(self) -> None:
+        """End this engine's part in broadcasts."""
+        transfer.leave(self._engine)
+
     def staged(self) -> bool:
-        """True once all of it is loaded.
+        """True once what was begun is done.
 
         Raises:
             LabError: it could not be.
         """
         return transfer.staged(self._engine)
 
-    def take(self, snapshot: Snapshot) -> None:
+    def take(self, version: int) -> None:
         """Switch to the staged version; unfinished sequences go on with it and keep their KV cache (PipelineRL)."""
-        transfer.update(self._engine, snapshot.version)
-        self._set_version(snapshot.version)
+        transfer.update(self._engine, version)
+        self._set_version(version)
         self._add_waiting_again()
 
     def replace_weights(self, snapshot: Snapshot) -> None:
@@ -165,7 +177,7 @@ class Engine:
         self.stage(snapshot)
         while not self.staged():
             time.sleep(0.001)
-        self.take(snapshot)
+        self.take(snapshot.version)
 
     def close(self) -> None:
         """Give back memory and the process group."""

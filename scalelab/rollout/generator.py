@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -76,6 +77,8 @@ class Generator:
         self._hf_config = read_config(model_dir)
         self._vocab_size = shapes[_EMBEDDING][0]
         self._changed, self._taking = threading.Condition(), threading.Lock()
+        self._received: str | None = None
+        self._listening = False
         self._live: dict[str, Request] = {}
         self._backlog: deque[Request] = deque()
         self._done: deque[Completion] = deque()
@@ -147,28 +150,99 @@ class Generator:
             LabError: it does not fit this model, or cannot be loaded (the old ones stay); or the engine failed.
         """
         ends, seconds = time.monotonic() + self._config.update_timeout, list[float]()
-        what = f"the generator to take weights of version {segments[0].version}"
+        version, size = segments[0].version, sum(segment.size for segment in segments)
+        what = f"the generator to take weights of version {version}"
+
+        def take(engine: Engine) -> None:
+            began = time.monotonic()
+            engine.take(version)
+            seconds.append(time.monotonic() - began)
+            self._stats["update_seconds"] += seconds[0]
+            self._stats["updates"] += 1
+            self._stats["update_bytes"] += size
+            self._stats["fetched_bytes"] += fetched
+
+        self._stop_listening()
+        with self._taking:
+            if self._received == segments[0].key:
+                fetched = size
+            else:
+                self._received = None
+                deadline = self._config.update_timeout
+                with closing(fetch(self._hf_config, segments, machine, deadline)) as snapshot:
+                    self._beside(lambda engine: engine.stage(snapshot), ends, what)
+                    fetched = snapshot.fetched
+            self._call(take, ends - time.monotonic(), what)
+        return seconds[0]
+
+    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
+        """Join the group that new weights are broadcast to over NCCL, in place of an earlier one.
+
+        Args:
+            init_info: see `scalelab.rollout.transfer.join`.
+
+        Raises:
+            LabError: the group was not formed in time, or cannot be.
+        """
+        ends = time.monotonic() + self._config.update_timeout
+        self._stop_listening()
+        with self._taking, self._listens():
+            what = "the generator to join the group that weights are broadcast to"
+            self._beside(lambda engine: engine.join(init_info), ends, what)
+
+    def receive_weights(self, key: str, version: int, update_info: dict[str, Any]) -> None:
+        """Load weights that are broadcast, while generation goes on; `take_weights` then puts them in place.
+
+        Args:
+            key: of the first segment of the same publication.
+            version: policy version.
+            update_info: see `scalelab.rollout.transfer.receive`.
+
+        Raises:
+            LabError: they did not all arrive; the weights in place stay.
+        """
+        ends = time.monotonic() + self._config.update_timeout
+        with self._taking, self._listens():
+            what = f"the broadcast of weights of version {version}"
+            self._beside(lambda engine: engine.receive(version, update_info), ends, what)
+            self._received = key
+
+    def leave_broadcasts(self) -> None:
+        """Leave the group; a broadcast under way ends with an error."""
+        what = "the generator to leave the group that weights are broadcast to"
+        self._call(lambda engine: engine.leave(), self._config.update_timeout, what)
+
+    @contextmanager
+    def _listens(self) -> Iterator[None]:
+        """Note that the sender of broadcasts is waited for; if it fails to come, leave the group."""
+        self._received, self._listening = None, True
+        try:
+            yield
+        except LabError:
+            self.leave_broadcasts()
+            raise
+        finally:
+            self._listening = False
+
+    def _stop_listening(self) -> None:
+        """End what waits for a sender that asks for other things by now."""
+        if self._listening:
+            self.leave_broadcasts()
+
+    def _beside(self, begin: Callable[[Engine], None], ends: float, what: str) -> None:
+        """Let the engine begin something, and wait until it is done, while generation goes on."""
         ready = threading.Event()
 
         def look(engine: Engine) -> None:
             if engine.staged():
                 ready.set()
 
-        def take(engine: Engine) -> None:
-            began = time.monotonic()
-            engine.take(snapshot)
-            seconds.append(time.monotonic() - began)
-            self._stats["update_seconds"] += seconds[0]
-            self._stats["updates"] += 1
-            self._stats["update_bytes"] += snapshot.size
-            self._stats["fetched_bytes"] += snapshot.fetched
-
-        with self._taking, closing(fetch(self._hf_config, segments, machine, self._config.update_timeout)) as snapshot:
-            self._call(lambda engine: engine.stage(snapshot), ends - time.monotonic(), what)
-            while not ready.wait(_LOOK_SECONDS):
-                self._call(look, ends - time.monotonic(), what)
-            self._call(take, ends - time.monotonic(), what)
-        return seconds[0]
+        self._call(begin, ends - time.monotonic(), what)
+        while not ready.wait(_LOOK_SECONDS):
+            if time.monotonic() > ends:
+                seconds = self._config.update_timeout
+                raise LabError(f"waited {seconds:.0f} s for {what}: raise the timeout if it only is slow")
+            self._call(look, self._config.update_timeout, what)
 
     def abort(self, ids: Iterable[str]) -> list[str]:
         """Forget unfinished requests; returns the ids that were unfinished, whose completions will not come."""

@@ -1,15 +1,17 @@
 """Weights from trainers to engines through vLLM's own weight transfer (`vllm.distributed.weight_transfer`, 0.32.0).
 
 `ShardTransfer` is a transfer engine of ours in vLLM's registry, for CPUs and for any GPUs: it reads what
-`moe.weights.shards` published. Every worker of an engine loads a version beside generation (`stage`, `staged`); then
-vLLM's start, update and finish put it in place between two steps (`update`).
+`moe.weights.shards` published, or receives a broadcast through vLLM's engine for NCCL (`scalelab.rollout.receiver`).
+Every worker of an engine loads a version beside generation (`stage` or `receive`, until `staged`); then vLLM's start,
+update and finish put it in place between two steps (`update`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,10 +29,14 @@ from moe.weights.segments import Segment, UnavailableError, check
 from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
 from scalelab.rollout import expert_bias
+from scalelab.rollout.receiver import Receiver
 from scalelab.rollout.twin import Twin
 
 BACKEND = "scalelab_shards"
 """Name of our engine in vLLM's registry."""
+
+Named = Iterable[tuple[str, Tensor]]
+"""Tensors by Hugging Face name."""
 
 
 @dataclass
@@ -47,8 +53,47 @@ class ShardUpdate(WeightTransferUpdateInfo):
     version: int
 
 
+class _Job:
+    """Work in a thread of its own.
+
+    Args:
+        work: what is to be done.
+        device: that it is done on.
+        after: a job to wait for.
+
+    Attributes:
+        problem: why it failed, if it did.
+    """
+
+    def __init__(self, work: Callable[[], None], device: torch.device, after: _Job | None = None) -> None:
+        self.problem: str | None = None
+        self._work, self._device, self._after = work, device, after
+        self._thread = threading.Thread(target=self._do, name="load weights", daemon=True)
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """True if it is done, has failed, or was given up."""
+        return self.problem is not None or not self._thread.is_alive()
+
+    def give_up(self, problem: str) -> None:
+        """Wait for it no longer."""
+        self.problem = problem
+
+    def _do(self) -> None:
+        try:
+            if self._after is not None:
+                self._after._thread.join()
+                self._after = None
+            if not current_platform.is_cpu():  # a new thread begins on the first device
+                torch.accelerator.set_device_index(self._device)
+            self._work()
+        except Exception as error:  # `staged` reports it to the engine
+            self.problem = f"{type(error).__name__}: {printable(error)}"
+
+
 class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
-    """Load a version from segments in shared memory into the model of one worker."""
+    """Load a version from segments in shared memory, or from a broadcast, into the model of one worker."""
 
     init_info_cls = ShardInit
     update_info_cls = ShardUpdate
@@ -57,36 +102,60 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         """Remember the model's config."""
         self._hf_config = init_info.hf_config
         self._twin: Twin | None = None
+        self._receiver: Receiver | None = None
         self._biases: dict[str, Tensor] = {}
-        self._thread: threading.Thread | None = None
-        self._problem: str | None = None
+        self._job: _Job | None = None
+        self._last_load: _Job | None = None
         self._version: int | None = None
 
     def stage(self, segments: Sequence[Segment]) -> None:
         """Begin to load a version in a thread of its own."""
-        before = self._thread
-        self._thread = threading.Thread(target=self._stage, args=(segments, before), name="stage weights", daemon=True)
-        self._thread.start()
 
-    def _stage(self, segments: Sequence[Segment], before: threading.Thread | None) -> None:
-        try:
-            if before is not None:  # a version that nobody waits for any more is not loaded at the same time
-                before.join()
-            self._problem, self._version = None, None
-            if self._twin is None:
-                self._twin = Twin(self.model, bool(self._hf_config.get("tie_word_embeddings")))
+        def read() -> None:
             snapshot = Snapshot(segments, machine=segments[0].machine)
             try:
-                self._biases = {}
-                with set_current_vllm_config(self.vllm_config):
-                    self._twin.load(self._without_biases(snapshot.weights(self._hf_config)))
+                self._load(snapshot.version, lambda add: add(snapshot.weights(self._hf_config)))
             finally:
                 snapshot.close()
-            self._version = snapshot.version
-        except Exception as error:  # `staged` reports it to the engine
-            self._problem = f"{type(error).__name__}: {printable(error)}"
 
-    def _without_biases(self, weights: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        self._begin_load(read)
+
+    def join(self, init_info: dict[str, Any]) -> None:
+        """Begin to meet the sender of broadcasts and its other receivers."""
+        if self._receiver is None:
+            self._receiver = Receiver(self.vllm_config, self.device, self.model)
+        # Loads do not wait for it: a group that never forms keeps its thread for minutes.
+        self._job = _Job(partial(self._receiver.join, init_info), self.device)
+
+    def receive(self, version: int, update_info: dict[str, Any]) -> None:
+        """Begin to load a version that is broadcast to the group."""
+        receiver = self._receiver
+        assert receiver is not None, "a worker joins a group first"
+        self._begin_load(lambda: self._load(version, lambda add: receiver.receive(update_info, add)))
+
+    def leave(self) -> None:
+        """End this worker's part in the group, a meeting or a broadcast under way included."""
+        if self._receiver is not None:
+            self._receiver.leave()
+        if self._job is not None and self._job is not self._last_load:
+            self._job.give_up("the group that weights are broadcast to was ended")
+
+    def _begin_load(self, work: Callable[[], None]) -> None:
+        # A version that nobody waits for any more is not loaded at the same time.
+        self._job = self._last_load = _Job(work, self.device, after=self._last_load)
+
+    def _load(self, version: int, give: Callable[[Callable[[Named], None]], None]) -> None:
+        """Load a version into the twin; `give` calls what it is given with all weights, one or more at a time."""
+        if self._twin is None:
+            self._twin = Twin(self.model, bool(self._hf_config.get("tie_word_embeddings")))
+        twin, self._biases, self._version = self._twin, {}, None
+        with set_current_vllm_config(self.vllm_config):
+            twin.begin()
+            give(lambda weights: twin.add(self._without_biases(weights)))
+            twin.end()
+        self._version = version
+
+    def _without_biases(self, weights: Named) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in weights:
             if name.endswith(EXPERT_BIAS):
                 self._biases[name] = tensor.clone()
@@ -95,8 +164,8 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
 
     def staged(self) -> tuple[bool, str | None]:
         """Tell whether the version is ready, and why it cannot be."""
-        ready = self._thread is not None and not self._thread.is_alive()
-        return ready, self._problem if ready else None
+        ready = self._job is not None and self._job.over
+        return ready, self._job.problem if self._job is not None and ready else None
 
     def start_weight_update(self) -> None:
         """Do nothing: the layers stay as they are."""
@@ -118,7 +187,8 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         """Do nothing: the weights are in place."""
 
     def shutdown(self) -> None:
-        """Do nothing: readers let go of their files by themselves."""
+        """Leave the group of a broadcast; readers let go of their files by themselves."""
+        self.leave()
 
 
 def install(worker: WorkerBase, init_info: dict[str, Any]) -> None:
@@ -145,6 +215,18 @@ def _staged(worker: WorkerBase) -> tuple[bool, str | None]:
     return _inner(worker).weight_transfer_engine.staged()
 
 
+def _join(worker: WorkerBase, init_info: dict[str, Any]) -> None:
+    _inner(worker).weight_transfer_engine.join(init_info)
+
+
+def _receive(worker: WorkerBase, version: int, update_info: dict[str, Any]) -> None:
+    _inner(worker).weight_transfer_engine.receive(version, update_info)
+
+
+def _leave(worker: WorkerBase) -> None:
+    _inner(worker).weight_transfer_engine.leave()
+
+
 def fetch(hf_config: dict[str, Any], segments: Sequence[Segment], machine: str | None, deadline: float) -> Snapshot:
     """Bring a published version to this machine, while engines go on generating; close it when it is loaded.
 
@@ -166,8 +248,34 @@ def stage(engine: LLMEngine, snapshot: Snapshot) -> None:
     engine.collective_rpc(_stage, args=(snapshot.segments,))
 
 
+def join(engine: LLMEngine, init_info: dict[str, Any]) -> None:
+    """Let all workers begin to meet the sender of broadcasts; `staged` tells when they have.
+
+    Args:
+        engine: vLLM's.
+        init_info: fields of vLLM's `NCCLWeightTransferInitInfo`, with this engine's `rank_offset`.
+    """
+    engine.collective_rpc(_join, args=(init_info,))
+
+
+def receive(engine: LLMEngine, version: int, update_info: dict[str, Any]) -> None:
+    """Let all workers begin to load a version that is broadcast, beside the engine's steps.
+
+    Args:
+        engine: vLLM's.
+        version: policy version.
+        update_info: fields of vLLM's `NCCLWeightTransferUpdateInfo`.
+    """
+    engine.collective_rpc(_receive, args=(version, update_info))
+
+
+def leave(engine: LLMEngine) -> None:
+    """End all workers' part in broadcasts; one under way ends with an error."""
+    engine.collective_rpc(_leave)
+
+
 def staged(engine: LLMEngine) -> bool:
-    """True once all workers have loaded it.
+    """True once all workers have done what they began.
 
     Raises:
         LabError: one of them could not.

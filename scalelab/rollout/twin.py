@@ -42,19 +42,37 @@ class Twin:
                 forms = {name: restore_layer_refs(form, twin) for name, form in parameters.items()}
                 self._layers.append((layer, twin, forms))
 
-    @torch.no_grad()
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load whole tensors by their Hugging Face names; may run in another thread than the model.
 
         Raises:
             LabError: a parameter got no value.
         """
+        self.begin()
+        self.add(weights)
+        self.end()
+
+    def begin(self) -> None:
+        """Make room for new values of all parameters."""
         for _, twin, forms in self._layers:
             for name, form in forms.items():
                 twin.register_parameter(name, _room(form))
-        wanted = {name for name, _ in self._model.named_parameters()}
+        self._loaded = set[str]()
+
+    @torch.no_grad()
+    def add(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Load some of the tensors."""
+        self._loaded |= self._model.load_weights(weights)
+
+    @torch.no_grad()
+    def end(self) -> None:
+        """Check that all were loaded, and put them into the form that the kernels read.
+
+        Raises:
+            LabError: a parameter got no value.
+        """
+        wanted, loaded = {name for name, _ in self._model.named_parameters()}, self._loaded
         kept = {name for name, one in self._model.named_modules() if is_deferred_attention_layer(one)}
-        loaded = self._model.load_weights(weights)
         if self._tied:
             self._model.lm_head.tie_weights(self._model.model.embed_tokens)
             loaded = loaded | {"lm_head.weight"}

@@ -100,6 +100,10 @@ def _faults(records: Sequence[Record], zero: float) -> list[dict[str, Any]]:
         if at is None:
             continue
         name = str(record.get("name") or record.get("role") or "something")[:80]
+        if record.get("event") == "unsent":  # nobody is replaced
+            text = str(record.get("error", ""))[:300]
+            faults.append({"name": name, "time": at - zero, "until": at - zero, "text": text})
+            continue
         if record.get("event") == "recovered":
             for fault in reversed(faults):
                 if fault["name"] == name and fault["until"] is None:

@@ -208,3 +208,9 @@ def test_a_damaged_configuration_is_refused_or_says_what_it_says(data: st.DataOb
         if resolved is not None:
             told = read_settings(file)
             assert {key: told[key] for key in told if key in resolved.bindings}.items() <= resolved.bindings.items()
+
+
+def test_a_broadcast_over_nccl_is_refused_where_the_devices_are_cores() -> None:
+    with pytest.raises(LabError, match=r"^.*Cluster.publication = 'nccl' is for GPUs, and .* are cores: leave it out"):
+        resolve("quickstart", ["Cluster.publication=nccl"])
+    assert resolve("h100/scalerl_8b", ["Cluster.publication=nccl"]).run.cluster.publication == "nccl"

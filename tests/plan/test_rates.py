@@ -1,5 +1,7 @@
 """Rates of a pretended cluster follow the plan's formulas, and moments are those of what is drawn."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,13 @@ def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
     assert plan.decoding.sequences <= at_once + 1
 
 
+def test_two_messages_of_a_broadcast_take_room_on_an_engines_device():
+    run = resolve("h100/scalerl_8b").run
+    broadcast = replace(run, cluster=replace(run.cluster, publication="nccl"))
+    updates = [plan_of(one, placement(one), device("h100"), Assumptions()).generator.update for one in (run, broadcast)]
+    assert updates == [0.25, pytest.approx(2 * (0.25 + 128256 * 4096 * 2 / 2**30))]
+
+
 def test_publication_counts_the_bytes_of_every_hand():
     """A calculation by hand: 16.06 GB, two trainer machines, eight with engines."""
     hf, h100 = resolve("h100/scalerl_8b").run.model.to_hf(), device("h100")
@@ -51,3 +60,9 @@ def test_publication_counts_the_bytes_of_every_hand():
         (16.06 / 16, 16.06 * 4 / 2 + 16.06 / 4, 16.06 / 2 / 8), rel=1e-3
     )
     assert publication(hf, "bfloat16", 4, (4, 1), h100, assumed).transfer == pytest.approx(16.06 / 4, rel=1e-3)
+    broadcast = publication(hf, "bfloat16", 16, (32, 2), h100, assumed, "nccl")
+    assert (broadcast.standstill, broadcast.transfer, broadcast.pause) == pytest.approx(
+        (16.06 / 16 + max(16.06 / (50 * 0.4), 16.06 / 2 / 8), 0.0, 16.06 / 2 / 8), rel=1e-3
+    )
+    eight = publication(hf, "bfloat16", 16, (32, 8), h100, assumed, "nccl")
+    assert eight.standstill == pytest.approx(16.06 / 16 + 16.06 / 20, rel=1e-3)

@@ -223,6 +223,19 @@ def test_an_engine_set_aside_keeps_its_weights_for_an_evaluation_and_follows_aft
     assert lab.events == []
 
 
+def test_weights_are_broadcast_to_the_engines_that_follow_the_trainer_and_to_no_other(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.engines.update(1, [1])
+        assert [one.name for one in lab.engines.listeners()] == ["generator 0", "generator 1"]
+        lab.engines.set_aside(1)
+        assert [one.name for one in lab.engines.listeners()] == ["generator 0"]
+        lab.engines.set_aside(0)
+        while len(lab.engines.listeners()) < 2:
+            await asyncio.sleep(0.001)
+
+    lab.run(scenario())
+
+
 def test_an_evaluation_that_loses_its_last_engine_says_so_and_nobody_else_does(lab: Lab) -> None:
     async def scenario() -> None:
         await lab.engines.update(1, [1])

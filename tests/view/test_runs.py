@@ -202,6 +202,7 @@ def test_the_time_line_lays_phases_out_and_pairs_faults(tmp_path: Path) -> None:
         {"time": 1002.0, "event": "missing", "name": "generator 1", "error": "no device"},
         {"time": 1003.0, "event": "overdue", "name": "generator 1", "error": "its node stays"},
         {"time": 1009.0, "event": "recovered", "name": "generator 1"},
+        {"time": 1010.0, "event": "unsent", "name": "weights", "error": "weights 3 were not broadcast: late"},
     ]
     found = timeline(metrics, [{"time": 1010.0, "step": 1}], faults, [{"step": 2, "message": "loud"}], generators=2)
     assert found is not None
@@ -209,8 +210,10 @@ def test_the_time_line_lays_phases_out_and_pairs_faults(tmp_path: Path) -> None:
     zero = 1006.0 - 5.1
     assert found["blocks"][0]["end"] == pytest.approx(5.1)
     assert found["blocks"][1]["idle"] == pytest.approx(1 / 6 / 2, abs=1e-4)
-    [loss] = found["faults"]
+    loss, unsent = found["faults"]
     assert (loss["time"], loss["until"]) == (pytest.approx(1001.0 - zero), pytest.approx(1009.0 - zero))
+    assert unsent["time"] == unsent["until"] == pytest.approx(1010.0 - zero)
+    assert unsent["text"] == "weights 3 were not broadcast: late"
     assert found["alarms"] == [{"time": pytest.approx(1012.0 - zero), "text": "loud"}]
 
 

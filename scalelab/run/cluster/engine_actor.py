@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from moe.weights.shards import Segment, UnavailableError
 from scalelab.rollout.config import GeneratorConfig
@@ -15,6 +15,15 @@ from scalelab.run.cluster.heartbeats import Beating, Pulse
 
 SPEED_OVER = 300.0
 """Seconds of an engine's work over which its speed is measured: a completion counts when it is finished."""
+
+
+class Listener(NamedTuple):
+    """An engine that weights are broadcast to."""
+
+    name: str
+    actor: Any
+    devices: int
+    """Processes of the engine, each of which receives everything."""
 
 
 class EngineActor(Beating):
@@ -63,6 +72,20 @@ class EngineActor(Beating):
         except UnavailableError as error:
             return str(error)
         return None
+
+    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
+        """Join the group that weights are broadcast to; see `Generator.join_broadcasts`."""
+        with self.at("joining the group of broadcasts"):
+            self._generator.join_broadcasts(init_info)
+
+    def receive_weights(self, key: str, version: int, update_info: dict[str, Any]) -> None:
+        """Load weights that are broadcast, beside generation; see `Generator.receive_weights`."""
+        with self.at("receiving weights"):
+            self._generator.receive_weights(key, version, update_info)
+
+    def leave_broadcasts(self) -> None:
+        """Leave that group; a broadcast under way ends with an error."""
+        self._generator.leave_broadcasts()
 
     def pulse(self) -> Pulse:
         """The engine's current work; while it generates, with the seconds since its last tokens."""

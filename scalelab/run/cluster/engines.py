@@ -25,7 +25,7 @@ from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.changes import Changes
 from scalelab.run.cluster.actors import actor_class
 from scalelab.run.cluster.assignments import Assignments
-from scalelab.run.cluster.engine_actor import EngineActor
+from scalelab.run.cluster.engine_actor import EngineActor, Listener
 from scalelab.run.cluster.faults import Faults
 from scalelab.run.cluster.placement import Reservation
 from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
@@ -177,6 +177,11 @@ class ClusterEngines:
         for place in self._places:
             total.update(place.stats)
         return dict(total)
+
+    def listeners(self) -> list[Listener]:
+        """The engines that new weights can be broadcast to: those that are up and not set aside, all in one version."""
+        devices = self._run.generator.tensor_parallel
+        return [Listener(one.name, one.actor, devices) for one in self._usual() if one.weights is self._weights]
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Generate all completions of a group, in the order of the requests."""

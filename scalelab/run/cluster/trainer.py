@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,14 @@ from moe.train.config import TrainerConfig
 from moe.weights.segments import Segment
 from scalelab.errors import LabError
 from scalelab.run.cluster.actors import actor_class, this_node
+from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.cluster.heartbeats import Beating
 from scalelab.run.cluster.placement import Reservation, packed
 from scalelab.run.cluster.waiting import LateError, LostError, answer
 from scalelab.run.config import Run
 from scalelab.run.loop import TrainerLostError
+
+log = logging.getLogger(__name__)
 
 # Below the ports that Linux hands out by itself, so that nobody else is given the one that was found free.
 RENDEZVOUS_PORTS = range(20_000, 32_000)
@@ -45,6 +51,7 @@ class TrainerRank(Beating):
         self._class = Trainer
         self._make = (hf_config, config, rank, world)
         self._trainer: Any = None
+        self._broadcaster: Any = None
 
     def address(self, alone: bool) -> str:
         """A free address on this node at which the ranks can meet.
@@ -52,14 +59,8 @@ class TrainerRank(Beating):
         Args:
             alone: whether all ranks are on this machine, so that no other need reach it.
         """
-        import socket
-
-        host = _host(alone)
-        for port in random.sample(RENDEZVOUS_PORTS, 100):
-            with socket.socket() as probe, suppress(OSError):
-                probe.bind((host, port))
-                return f"tcp://{host}:{port}"
-        raise LabError(f"found no free port among {RENDEZVOUS_PORTS} for the trainer ranks to meet at: free some")
+        host, port = _free_address(alone)
+        return f"tcp://{host}:{port}"
 
     def start(self, rendezvous: str, weights: str | None) -> str:
         """Build the model, from a Hugging Face folder if `weights` names one; returns the node that this rank is on."""
@@ -75,10 +76,25 @@ class TrainerRank(Beating):
         with self.at(method.replace("_", " ")):
             return getattr(self._trainer, method)(*args)
 
-    def publish(self, version: int, alone: bool) -> Segment:
-        """Write this rank's share of the weights where engines of this node map it, and others fetch it."""
+    def publish(self, version: int, alone: bool, listeners: Sequence[Listener] = ()) -> tuple[Segment, str | None]:
+        """Write this rank's share of the weights where engines of this node map it, and others fetch it.
+
+        Then send them to the listeners, if there are any; also returns the reason why that did not work.
+        """
         with self.at("publishing the weights"):
-            return self._trainer.publish(version, _host(alone), this_node())
+            segment = self._trainer.publish(version, _host(alone), this_node())
+        if not listeners:
+            return segment, None
+        with self.at("broadcasting the weights"):
+            if self._make[2] != 0:  # rank 0 sends what all gather
+                for _ in self._trainer.export_weights(host=False):
+                    pass
+                return segment, None
+            if self._broadcaster is None:
+                from scalelab.run.cluster.broadcast import Broadcaster
+
+                self._broadcaster = Broadcaster(self._trainer, partial(_free_address, alone))
+            return segment, self._broadcaster.send(segment, listeners)
 
 
 class ClusterTrainer:
@@ -95,6 +111,10 @@ class ClusterTrainer:
         self._seconds = run.cluster.startup_seconds
         self.nodes: frozenset[str] = frozenset()
         """Ray nodes that the ranks are on, once they are up."""
+        self.listeners: Callable[[], Sequence[Listener]] = tuple
+        """Gives the engines that weights are broadcast to."""
+        self.on_unsent: Callable[[str], None] = log.warning
+        """Takes the reason why a broadcast did not arrive."""
         bundles = packed(world, run.cluster.devices_per_node)
         self._reservation = Reservation(run.cluster, bundles, "the trainer")
         self._start()
@@ -139,8 +159,16 @@ class ClusterTrainer:
 
     def publish(self, version: int) -> Awaitable[list[Segment]]:
         """Let every rank lay out its share of the weights; gives what engines need to know of the shares."""
-        alone = self._run.cluster.address is None
-        return self._all([rank.publish.remote(version, alone) for rank in self._ranks], "weights to be laid out")
+        alone, listeners = self._run.cluster.address is None, self.listeners()
+        # A broadcast gives up within two thirds of the ranks' own deadline.
+        seconds = max(self._run.cluster.stall_seconds, self._run.trainer_config.deadline) if listeners else None
+        return self._published([rank.publish.remote(version, alone, listeners) for rank in self._ranks], seconds)
+
+    async def _published(self, refs: Sequence[Any], seconds: float | None) -> list[Segment]:
+        answers = await self._all(refs, "weights to be laid out", seconds)
+        if problem := next((problem for _, problem in answers if problem), None):
+            self.on_unsent(problem)
+        return [segment for segment, _ in answers]
 
     def save(self, path: str, state: Mapping[str, Any]) -> Awaitable[None]:
         """Take a checkpoint; it is written while later calls run, and the next one says if it could not be."""
@@ -222,6 +250,16 @@ class ClusterTrainer:
         finally:
             for one in waits:
                 one.cancel()
+
+
+def _free_address(alone: bool) -> tuple[str, int]:
+    """A host and a free port of this node."""
+    host = _host(alone)
+    for port in random.sample(RENDEZVOUS_PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((host, port))
+            return host, port
+    raise LabError(f"found no free port among {RENDEZVOUS_PORTS} for the trainer ranks to meet at: free some")
 
 
 def _host(alone: bool) -> str:

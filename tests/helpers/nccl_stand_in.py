@@ -1,0 +1,107 @@
+"""Let vLLM's engines for NCCL run on a computer without a GPU: real bytes through a small library over sockets.
+
+What is replaced: NCCL's library (`nccl_sockets.c`), and torch's streams and current device, which there are none of.
+vLLM's communicator, its transfer engines and their messages are the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from scalelab.run.cluster.engine_actor import EngineActor
+from scalelab.run.cluster.trainer import TrainerRank
+
+SOURCE = Path(__file__).with_name("nccl_sockets.c")
+
+
+def build(folder: Path) -> Path:
+    """Compile the library."""
+    library = folder / "libnccl.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE], check=True)
+    return library
+
+
+class Stream:
+    """A stream on which everything is done at once."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        """Do nothing."""
+
+
+def stand_in() -> None:
+    """Replace what is missing in this process; `VLLM_NCCL_SO_PATH` names the library."""
+    assert "VLLM_NCCL_SO_PATH" in os.environ
+    import torch
+    from vllm.utils import torch_utils
+
+    torch.cuda.Stream = Stream  # type: ignore[assignment,misc]
+    torch.cuda.stream = lambda stream: nullcontext()  # type: ignore[assignment]
+    torch.accelerator.current_device_index = lambda: "cpu"  # type: ignore[assignment,return-value]
+    torch.accelerator.synchronize = lambda device=None: None  # type: ignore[assignment]
+    torch_utils._StreamPlaceholder.cuda_stream = 0  # type: ignore[attr-defined]
+
+
+class StandInRank(TrainerRank):
+    """A trainer rank that broadcasts without a GPU."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        if args[2] == 0:  # the one that sends
+            stand_in()
+            from scalelab.run.cluster import broadcast
+
+            broadcast.MESSAGE = 2**18  # so that a small model takes several
+
+
+class DyingPeer:
+    """An engine's process that joins a group, receives a byte, and dies."""
+
+    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
+        """Meet the others."""
+        stand_in()
+        from vllm.distributed.weight_transfer.nccl_common import stateless_init_process_group
+
+        where = (init_info["master_address"], init_info["master_port"])
+        self._group = stateless_init_process_group(*where, init_info["rank_offset"], init_info["world_size"], "cpu")
+
+    def receive_weights(self, key: str, version: int, update_info: Any) -> None:
+        """Die in the middle of the first message."""
+        import torch
+
+        self._group.broadcast(torch.empty(1, dtype=torch.uint8), src=0)
+        os._exit(1)
+
+    def leave_broadcasts(self) -> None:
+        """Do nothing."""
+
+
+class StandInEngine(EngineActor):
+    """An engine that receives without a GPU, and shows its parameters."""
+
+    def __init__(self, *args: Any) -> None:
+        from scalelab.rollout import engine  # noqa: F401 - sets vLLM's environment first
+
+        stand_in()
+        super().__init__(*args)
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters that the engine computes with."""
+        found: dict[str, Any] = {}
+
+        def read(engine: Any) -> None:
+            [model] = engine._engine.collective_rpc(lambda worker: worker.model_runner.get_model())
+            found.update({name: one.detach().clone() for name, one in model.named_parameters()})
+            biased = [(name, one) for name, one in model.named_modules() if hasattr(one, "expert_bias_E")]
+            found.update({f"{name}.expert_bias": one.expert_bias_E.clone() for name, one in biased})
+
+        self._generator._call(read, 60, "the parameters")
+        return found
