@@ -48,22 +48,10 @@ class _Event:
 
 # Functions that Megatron gives a device by name. They are replaced one by one, since a `TorchFunctionMode` would send
 # every other call of torch through Python as well: 2 to 3 % of a training step of the miniatures.
-_MAKERS = [
-    "tensor",
-    "as_tensor",
-    "empty",
-    "zeros",
-    "ones",
-    "full",
-    "arange",
-    "rand",
-    "randn",
-    "randint",
-    "empty_like",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-]
+_MAKERS = (
+    *("tensor", "as_tensor", "empty", "zeros", "ones", "full", "arange", "rand", "randn", "randint"),
+    *("empty_like", "zeros_like", "ones_like", "full_like"),
+)
 
 
 def _made_on_cpu(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
