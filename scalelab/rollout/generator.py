@@ -277,7 +277,7 @@ class Generator:
             `completions_KIND`, `tokens_KIND` of finished completions and `busy_seconds_KIND` for KIND in train,
             eval (a step with both is split by their sequences); `completions` and `tokens` of both;
             `idle_seconds` without work; `update_seconds` standing still for `updates` new weights of `update_bytes`
-            together, of which `fetched_bytes` came from other machines; `steps`.
+            together, of which `fetched_bytes` came from other machines or by broadcast; `steps`.
         """
         with self._changed:
             self._check_alive()

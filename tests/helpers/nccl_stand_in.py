@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,10 @@ class DyingPeer:
         """Do nothing."""
 
 
+def _stand_in_at(worker: Any) -> None:
+    stand_in()
+
+
 class StandInEngine(EngineActor):
     """An engine that receives without a GPU, and shows its parameters."""
 
@@ -92,6 +98,8 @@ class StandInEngine(EngineActor):
 
         stand_in()
         super().__init__(*args)
+        # An engine on several devices has processes of its own.
+        self._generator._call(lambda one: one._engine.collective_rpc(_stand_in_at), 60, "the stand-in")
 
     def parameters(self) -> dict[str, Any]:
         """The parameters that the engine computes with."""
@@ -105,3 +113,26 @@ class StandInEngine(EngineActor):
 
         self._generator._call(read, 60, "the parameters")
         return found
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line with broadcasts on cores: `python -m tests.helpers.nccl_stand_in run quickstart …`."""
+    from scalelab.cli import main as command_line
+    from scalelab.run.cluster import engines, trainer, world
+
+    class BroadcastingRun(world.ClusterRun):
+        def __init__(self, run: Any, *others: Any) -> None:
+            object.__setattr__(run.cluster, "publication", "nccl")  # a configuration refuses it on cores
+            super().__init__(run, *others)
+
+    trainer.TrainerRank, engines.EngineActor = StandInRank, StandInEngine  # type: ignore[misc]
+    world.ClusterRun = BroadcastingRun  # type: ignore[misc]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["VLLM_NCCL_SO_PATH"] = str(build(Path(folder)))
+        return command_line(arguments)
+
+
+if __name__ == "__main__":
+    from tests.helpers import nccl_stand_in  # whose classes actors can import
+
+    sys.exit(nccl_stand_in.main(sys.argv[1:]))

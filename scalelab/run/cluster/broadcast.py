@@ -90,7 +90,7 @@ class Broadcaster:
     def _meet(self, engines: _Engines) -> NCCLTrainerWeightTransferEngine:
         """Form a group with the engines.
 
-        It is formed in another thread: one that never comes would keep this one for longer than its deadline.
+        It is formed in another thread, since an engine that never comes would hold this one up beyond its deadline.
         """
         met: Future[NCCLTrainerWeightTransferEngine] = Future()
         host, port = self._address()

@@ -86,9 +86,9 @@ class Faults:
         self._say(f"{error}; its devices cannot be used until then: end the node")
 
     def unsent(self, problem: str) -> None:
-        """Record that weights did not arrive by broadcast, and that engines fetch them."""
+        """Record that weights did not arrive by broadcast, and that engines take them from files."""
         self._write({"time": time.time(), "event": "unsent", "role": "trainer", "name": "weights", "error": problem})
-        self._say(f"{problem}; engines that lack the new weights fetch them through sockets this time")
+        self._say(f"{problem}; engines that lack the new weights take them from files this time")
 
     def recovered(self, role: Role, name: str) -> None:
         """Record that a lost actor was replaced, with the seconds since; do nothing if it was not lost."""
