@@ -55,7 +55,7 @@ _MAKERS = (
 
 
 def _made_on_cpu(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same function, which reads ``device="cuda"`` as the CPU and pins no memory."""
+    """Wrap a function of torch: it reads ``device="cuda"`` as the CPU and pins no memory."""
 
     @functools.wraps(make)
     def made(*args: Any, **kwargs: Any) -> Tensor:
