@@ -52,8 +52,8 @@ def _is_cuda(device: object) -> bool:
 class _CudaMeansCpu(TorchFunctionMode):
     """Read ``device="cuda"`` as the CPU, and report CPU tensors' types as the CUDA types Megatron expects."""
 
-    # It costs 2 to 3 % of a miniature's training step, since it sees every call. Replacing the functions themselves costs
-    # less, but torch remembers them in sets (`torch.utils._device`): then ``torch.device("meta")`` finds none of them.
+    # It sees every call, which costs 2 to 3 % of a miniature's training step. Replacing the functions themselves costs
+    # less, but torch keeps them in a set (`torch.utils._device`): ``torch.device("meta")`` would not know the others.
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
