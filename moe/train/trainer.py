@@ -27,6 +27,7 @@ from torch import Tensor
 from moe.checkpoint import distributed as checkpoint
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.checkpoint.saver import Saver
+from moe.cpu import bfloat16
 from moe.cpu import host as cpu_host
 from moe.errors import MoeError
 from moe.model import gpt as models
@@ -96,6 +97,8 @@ class Trainer:
             raise
 
     def _build(self, weights: WeightSource | None) -> None:
+        if self.config.dtype == "bfloat16":
+            bfloat16.install()
         with cpu_host.megatron():
             self.model = models.build(self.hf_config, self.config)
             self.optimizer = Optimizer(self.model, self.config.optimizer, self.config.overlap_gradients)

@@ -37,6 +37,7 @@ from vllm.v1.executor import Executor
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.worker_base import WorkerBase
 
+from moe.cpu import bfloat16
 from moe.cpu.groups import shared_when_alone
 from moe.weights.hf_folder import read_biases, read_config
 from moe.weights.links import expert_bias_names
@@ -90,6 +91,8 @@ class Engine:
             self._engine = LLMEngine(vllm_config, Executor.get_class(vllm_config), log_stats=False)
         if current_platform.is_cpu():
             self._engine.collective_rpc(_rank_no_logprobs)
+            if config.dtype == "bfloat16":
+                self._engine.collective_rpc(_multiply_bfloat16)
         if self._biases:
             self._engine.collective_rpc(
                 expert_bias.install, args=(list(self._biases), hf_config["num_experts_per_tok"])
@@ -290,6 +293,10 @@ def _rank_no_logprobs(worker: WorkerBase) -> None:
         return LogprobsTensors(ids_B1.to(torch.int32), logprobs_BV.gather(-1, ids_B1), torch.zeros_like(token_ids))
 
     worker.model_runner.sampler.gather_logprobs = gather
+
+
+def _multiply_bfloat16(worker: WorkerBase) -> None:
+    bfloat16.install()
 
 
 def bias_shapes(model_dir: Path, config: GeneratorConfig) -> dict[str, tuple[int, ...]]:
