@@ -66,4 +66,4 @@ def _wide(x: Tensor) -> Tensor:
 
 
 PRODUCTS = {"mm": _mm, "bmm": _bmm, "addmm": _addmm, "baddbmm": _baddbmm}
-"""What takes the place of torch's operators, by their names."""
+"""Replacements of torch's operators, by name."""
