@@ -3,7 +3,9 @@
     scalelab sft quickstart --out models/quickstart
     python tools/ship_base.py quickstart models/quickstart
 
-Do this again when a change of the miniature's model, tasks or fine-tuning gives its base model another key;
+and the same with `study/scalerl` and `models/study`, for the study.
+
+Do this again when a change of their model, tasks or fine-tuning gives its base model another key;
 `tests/run/test_shipped_base.py` fails then.
 """
 
@@ -23,12 +25,12 @@ from scalelab.run.base_model import KEY, SHIPPED, base_tokenizer, cache_key
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", help="a name, whose base model it is")
+    parser.add_argument("experiment", help="a name, whose base model it is; a family's members share theirs")
     parser.add_argument("model", type=Path, help="Hugging Face folder that `scalelab sft EXPERIMENT` wrote")
     args = parser.parse_args()
     run = resolve(args.experiment).run
     weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(args.model / "model.safetensors").items()}
-    folder = SHIPPED / args.experiment
+    folder = SHIPPED / args.experiment.partition("/")[0]
     shapes = {name: tensor.shape for name, tensor in weights.items()}
     save_folder(folder, read_config(args.model), weights.items(), shapes)
     copy_tokenizer(args.model, folder)

@@ -1,7 +1,7 @@
 """The model RL starts from: pretrained, or fine-tuned on the tasks' own or public traces and cached by its inputs.
 
-The quickstart's base model comes with the lab (`scalelab/bases/`, made by `tools/ship_base.py`), so that a first run
-starts with RL at once.
+The base models of the quickstart and of the study come with the lab (`scalelab/bases/`, made by `tools/ship_base.py`):
+a first run starts with RL at once, and all machines start the study from the same weights.
 """
 
 from __future__ import annotations

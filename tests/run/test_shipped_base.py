@@ -1,4 +1,4 @@
-"""The base model that comes with the lab is the quickstart's own."""
+"""The base models that come with the lab are the quickstart's own and the study's own."""
 
 import json
 from pathlib import Path
@@ -13,31 +13,46 @@ from scalelab.run.config import Run
 from scalelab.run.progress import Progress
 
 pytestmark = pytest.mark.slow
-FOLDER = SHIPPED / "quickstart"
 
 
 def never(run: Run) -> Any:
     raise AssertionError("nothing has to be fine-tuned")
 
 
-@pytest.mark.parametrize("experiment", ["quickstart", "recipes_miniature/scalerl", "leave_one_out_miniature/fp32_head"])
+@pytest.mark.parametrize(
+    ("experiment", "folder"),
+    [
+        ("quickstart", "quickstart"),
+        ("recipes_miniature/scalerl", "quickstart"),
+        ("leave_one_out_miniature/fp32_head", "quickstart"),
+        ("study/scalerl", "study"),
+        ("study/without_fp32_head", "study"),
+        ("study/batch_256", "study"),
+    ],
+)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_seed_of_a_miniature_starts_from_the_base_model_that_comes_with_the_lab(
-    experiment: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    experiment: str,
+    folder: str,
+    seed: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("SCALELAB_CACHE", str(tmp_path))
     run = resolve(experiment, [f"Run.seed={seed}"]).run
-    assert base_model(run, Progress(), never) == FOLDER, "python tools/ship_base.py makes a new one"
+    assert base_model(run, Progress(), never) == SHIPPED / folder, "python tools/ship_base.py makes a new one"
     assert "which comes with the lab" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_shape_and_tokens_are_those_of_the_run() -> None:
-    run = resolve("quickstart").run
-    assert pretrained(run, str(FOLDER)) == FOLDER
+@pytest.mark.parametrize(("experiment", "name"), [("quickstart", "quickstart"), ("study/scalerl", "study")])
+def test_its_shape_and_tokens_are_those_of_the_run(experiment: str, name: str) -> None:
+    run, folder = resolve(experiment).run, SHIPPED / name
+    assert pretrained(run, str(folder)) == folder
     texts = [f"{prompt.text}{completion}" for task in run.tasks for prompt, completion in [task.trace(7)]]
-    tokenizers = load_tokenizer(FOLDER), base_tokenizer(run)
-    assert json.loads((FOLDER / "config.json").read_text())["dtype"] == "bfloat16"
+    tokenizers = load_tokenizer(folder), base_tokenizer(run)
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
     for text in texts:
         one, other = (tokenizer.encode(text) for tokenizer in tokenizers)
         assert one == other
