@@ -19,6 +19,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -141,10 +142,8 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
     print_table(rows, [*header, "peak", "plan", "±", "TFLOP a row", "plan", "±"])
     longest = max(result.longest_row for result in results)
     print(f"\nlongest row: {longest:,} tokens; exchanges are those of a step of {micro_batches} micro-batches a rank")
-    for exchanges, alike in groupby(results, key=lambda result: result.collectives):
-        if exchanges:
-            print(f"\nexchanges of {', '.join(result.role.partition(':')[0] for result in alike)}")
-            print_table([_exchange(e) for e in exchanges], ["group", "operation", "calls", "GB a step"])
+    _print_exchanges(results, lambda result: result.collectives, "exchanges of", "GB a step")
+    _print_exchanges(results, lambda result: result.publication, "to publish weights, exchanges of", "GB")
     for result in results:
         for line in result.problems:
             print(f"\nbreaks: {result.role}: {line}")
@@ -152,6 +151,17 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
     print("\nnot rehearsed")
     for line in seen:
         print(f"  {line}")
+
+
+def _print_exchanges(
+    results: Sequence[RoleResult], chosen: Callable[[RoleResult], list[dict[str, Any]]], title: str, unit: str
+) -> None:
+    from scalelab.commands.output import print_table
+
+    for exchanges, alike in groupby(results, key=chosen):
+        if exchanges:
+            print(f"\n{title} {', '.join(result.role.partition(':')[0] for result in alike)}")
+            print_table([_exchange(e) for e in exchanges], ["group", "operation", "calls", unit])
 
 
 def _exchange(exchange: dict[str, Any]) -> list[str]:

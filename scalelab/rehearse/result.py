@@ -41,6 +41,7 @@ class RoleResult:
         plan_flops: the plan's, for the same rows.
         longest_row: tokens of the longest sequence that went through.
         collectives: exchanges of one optimiser step: group, op, calls, bytes.
+        publication: exchanges among trainer ranks for one publication of weights, in the same form.
         problems: why the role cannot run; none if it can.
         not_rehearsed: what was left out, and why.
     """
@@ -55,6 +56,7 @@ class RoleResult:
     plan_flops: float = 0.0
     longest_row: int = 0
     collectives: list[dict[str, Any]] = field(default_factory=list)
+    publication: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     not_rehearsed: list[str] = field(default_factory=list)
 

@@ -1,6 +1,7 @@
 """Trainer ranks at full width live through build, load, step and export, and need what the plan says."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -96,6 +97,24 @@ def test_bytes_between_ranks_are_those_of_the_tensors_that_cross():
     row = 2 * model.hidden_size * 2 + 4  # a token out and back in bf16, and its weight in fp32
     every = found["expert × 4", "all-to-all"]
     assert every["bytes"] == micro_batches * model.num_hidden_layers * 2 * routed * row
+
+
+def test_a_broadcast_gathers_every_expert_once_and_files_gather_nothing():
+    layout = Layout(tensor=2, expert=4)
+    run = run_of(MODELS["qwen3_moe"], layout, 8)
+    for publication in ("nccl", "files"):
+        run = replace(run, cluster=replace(run.cluster, publication=publication))
+        result = rehearse(RehearsalSettings(run, H100), trainer_roles(layout, 8)[0])
+        assert result.problems == []
+        found = {(e["group"], e["op"]): e["bytes"] for e in result.publication}
+        if publication == "files":
+            assert found == {}
+            continue
+        sizes = {name: 2 * math.prod(shape) for name, shape in shapes(run.model.to_hf()).items()}
+        experts = sum(size for name, size in sizes.items() if ".experts." in name)
+        assert found["expert × 4", "all-gather"] == experts
+        whole = sum(size for name, size in sizes.items() if "norm" in name or ".mlp.gate." in name)
+        assert found["tensor × 2", "all-gather"] == pytest.approx(sum(sizes.values()) - experts - whole, rel=1e-3)
 
 
 def test_what_needs_packages_for_gpus_is_rehearsed_without_them_and_said():
