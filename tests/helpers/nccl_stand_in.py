@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ class StandInRank(TrainerRank):
 class DyingPeer:
     """An engine's process that joins a group, receives a byte, and dies."""
 
-    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
+    def join_broadcasts(self, way: str, init_info: dict[str, Any]) -> None:
         """Meet the others."""
         stand_in()
         from vllm.distributed.weight_transfer.nccl_common import stateless_init_process_group
@@ -86,33 +87,43 @@ class DyingPeer:
         """Do nothing."""
 
 
-def _stand_in_at(worker: Any) -> None:
+def _stand_in_at(worker: Any, stand_in: Callable[[], None]) -> None:
     stand_in()
+
+
+def _parameters(worker: Any) -> dict[str, Any]:
+    model = worker.model_runner.get_model()
+    found = {name: one.detach().clone() for name, one in model.named_parameters()}
+    biased = [(name, one) for name, one in model.named_modules() if hasattr(one, "expert_bias_E")]
+    return found | {f"{name}.expert_bias": one.expert_bias_E.clone() for name, one in biased}
 
 
 class StandInEngine(EngineActor):
     """An engine that receives without a GPU, and shows its parameters."""
 
+    stand_in = staticmethod(stand_in)
+
     def __init__(self, *args: Any) -> None:
         from scalelab.rollout import engine  # noqa: F401 - sets vLLM's environment first
 
-        stand_in()
+        self.stand_in()
         super().__init__(*args)
         # An engine on several devices has processes of its own.
-        self._generator._call(lambda one: one._engine.collective_rpc(_stand_in_at), 60, "the stand-in")
+        self._in_workers(_stand_in_at, self.stand_in)
 
     def parameters(self) -> dict[str, Any]:
-        """The parameters that the engine computes with."""
-        found: dict[str, Any] = {}
+        """The parameters that the engine computes with, of all its processes."""
+        found = self._in_workers(_parameters)
+        return {f"{rank} {name}": one for rank, part in enumerate(found) for name, one in part.items()}
 
-        def read(engine: Any) -> None:
-            [model] = engine._engine.collective_rpc(lambda worker: worker.model_runner.get_model())
-            found.update({name: one.detach().clone() for name, one in model.named_parameters()})
-            biased = [(name, one) for name, one in model.named_modules() if hasattr(one, "expert_bias_E")]
-            found.update({f"{name}.expert_bias": one.expert_bias_E.clone() for name, one in biased})
+    def _in_workers(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        answers: list[Any] = []
 
-        self._generator._call(read, 60, "the parameters")
-        return found
+        def ask(engine: Any) -> None:
+            answers.extend(engine._engine.collective_rpc(function, args=args))
+
+        self._generator._call(ask, 60, "the workers")
+        return answers
 
 
 def main(arguments: list[str]) -> int:

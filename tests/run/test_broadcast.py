@@ -24,8 +24,8 @@ from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
 from scalelab.rollout.types import Request
 from scalelab.run.cluster import trainer as room
 from scalelab.run.cluster.actors import actor_class, end_ray, start_ray
-from scalelab.run.cluster.broadcast import _Engines
 from scalelab.run.cluster.engine_actor import Listener
+from scalelab.run.cluster.receiving import Engines
 from scalelab.run.cluster.trainer import ClusterTrainer
 from scalelab.run.cluster.waiting import LateError
 from scalelab.run.config import Cluster
@@ -48,7 +48,7 @@ CLUSTER = Cluster(trainers=2)
 class Refuser:
     """An engine that joins no group, and does not even answer when it is to receive."""
 
-    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
+    def join_broadcasts(self, way: str, init_info: dict[str, Any]) -> None:
         raise ValueError("no")
 
     def receive_weights(self, key: str, version: int, update_info: Any) -> None:
@@ -145,7 +145,8 @@ def test_broadcast_weights_equal_the_trainers_and_a_lost_engine_costs_one_broadc
     after = lab.parameters()
     assert any(not torch.equal(after[name], from_files[name]) for name in after)
 
-    engines = _Engines([Listener("generator 2", refuser, 1)], 1.0)
+    words = {"join": "", "receive": "receive weights {} by broadcast"}
+    engines = Engines("nccl", [Listener("generator 2", refuser, 1)], 1.0, **words, place=lambda *_: {})
     engines.publication = lab.segments[0]
     with pytest.raises(LateError, match=r"^waited 1 s for generator 2 to receive weights 5 by broadcast$"):
         engines.update_weights({})
