@@ -17,6 +17,7 @@ from typing import Any
 
 import ray
 import torch
+from ray.exceptions import RayError, RayTaskError
 from ray.experimental import deregister_nixl_memory
 from torch import Tensor, nn
 from torch.nn import Parameter
@@ -28,6 +29,7 @@ from vllm.distributed.weight_transfer.sharded_rdt_engine import (
 from vllm.model_executor.model_loader.reload.layerwise import _place_kernel_tensors, get_layerwise_info
 from vllm.model_executor.model_loader.reload.meta import to_meta_tensor
 
+from moe.errors import kind_and_line
 from moe.weights.links import EXPERT_BIAS
 from scalelab.errors import LabError
 from scalelab.rollout.twin import Twin
@@ -76,7 +78,8 @@ class Puller:
         if not ray.is_initialized():  # in the processes of an engine on several devices
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         engine = _Engine(*self._arguments)
-        engine.init_transfer_engine(engine.parse_init_info(init_info))
+        with _on_one_line():
+            engine.init_transfer_engine(engine.parse_init_info(init_info))
         if mine != self._joins:
             engine.shutdown()
             raise LabError(_ENDED)
@@ -97,7 +100,8 @@ class Puller:
         engine = self._engine
         if engine is None:
             raise LabError(_ENDED)
-        return engine.pull(seconds)
+        with _on_one_line():
+            return engine.pull(seconds)
 
     def leave(self) -> None:
         """End this worker's part; from another thread, that ends a transfer under way."""
@@ -105,6 +109,17 @@ class Puller:
         self._joins += 1
         if engine is not None:
             engine.end()
+
+
+@contextmanager
+def _on_one_line() -> Iterator[None]:
+    """Leave out the traces of other processes from Ray's errors."""
+    try:
+        yield
+    except RayTaskError as error:
+        raise LabError(f"a trainer rank's server failed: {kind_and_line(error.cause)}") from error
+    except RayError as error:
+        raise LabError(f"a trainer rank's server is lost: {kind_and_line(error)}") from error
 
 
 def without_nixl(who: str) -> str | None:

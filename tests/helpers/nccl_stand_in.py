@@ -94,8 +94,14 @@ def _stand_in_at(worker: Any, stand_in: Callable[[], None]) -> None:
 def _parameters(worker: Any) -> dict[str, Any]:
     model = worker.model_runner.get_model()
     found = {name: one.detach().clone() for name, one in model.named_parameters()}
-    biased = [(name, one) for name, one in model.named_modules() if hasattr(one, "expert_bias_E")]
-    return found | {f"{name}.expert_bias": one.expert_bias_E.clone() for name, one in biased}
+    for name, one in model.named_modules():
+        if hasattr(one, "expert_bias_E"):
+            found[f"{name}.expert_bias"] = one.expert_bias_E.clone()
+        if hasattr(one, "cpu_linear") and hasattr(one, "input_size_per_partition"):  # which holds the weights packed
+            import torch
+
+            found[f"{name}.product"] = one.cpu_linear(torch.eye(one.input_size_per_partition), one.weight, None)
+    return found
 
 
 class StandInEngine(EngineActor):

@@ -13,6 +13,7 @@ import ray
 import torch
 from vllm.distributed.weight_transfer import sharded_rdt_trainer
 
+from scalelab.rollout import transfer
 from scalelab.run.cluster.trainer import TrainerRank
 from tests.helpers.nccl_stand_in import StandInEngine, Stream
 
@@ -89,16 +90,22 @@ class StandInRank(TrainerRank):
         sharded_rdt_trainer._RDTProducerServer = Server  # type: ignore[misc]
         sharded_rdt_trainer.reduce_tensor = _shown
 
-    def server(self) -> str | None:
-        """The name of the server beside this rank."""
-        return self._sender and self._sender._sender and self._sender._sender._server_name
-
     def kill_server(self) -> None:
         """End the server beside this rank."""
         ray.kill(self._sender._sender._server)
+
+
+def _pulled(worker: Any) -> float:
+    engine = transfer._inner(worker).weight_transfer_engine
+    own = sum(form.nbytes for _, forms in engine._twin.layers for form in forms.values())
+    return engine.received() / (own + sum(bias_E.nbytes for bias_E in engine._biases.values()))
 
 
 class ShardEngine(StandInEngine):
     """An engine that pulls shards without a GPU."""
 
     stand_in = staticmethod(stand_in)
+
+    def pulled(self) -> list[float]:
+        """Bytes that each process pulled for the last version, over those of its parameters and biases."""
+        return self._in_workers(_pulled)

@@ -8,7 +8,8 @@ Imports vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
@@ -45,41 +46,46 @@ class ShardSender:
 
     Args:
         trainer: of this rank.
+        engines: the most engines that there can be at a time, all with the same number of processes.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer, self._first = trainer, trainer.rank == 0
+    def __init__(self, trainer: Trainer, engines: int) -> None:
+        self._trainer, self._most = trainer, engines
         # Ranks wait for each other in collective operations meanwhile, and give up at their deadline: servers start,
         # engines connect and slices are pulled within a quarter of it each.
         self._seconds = trainer.config.deadline / 4
         self._source = HeldSource(trainer)
-        self._listeners: list[Listener] = []
-        self._engines: _Engines | None = None
         self._sender: _Sender | None = None
+        self._numbers: dict[int, Listener] = {}
+        """The engines that are connected, by their number among the engines."""
 
     def send(self, segment: Segment, listeners: Sequence[Listener]) -> str | None:
         """Let the engines pull the weights; collective.
 
         Args:
             segment: of this rank; rank 0's stands for the publication.
-            listeners: the engines; others than last time are connected anew.
+            listeners: the engines; those that did not take part yet are connected.
 
         Returns:
-            The reason why they did not arrive, the same on all ranks; connections are formed anew next time.
+            The reason why they did not arrive, the same on all ranks; engines are connected anew next time.
 
         Raises:
             MoeError: a rank of the trainer is lost.
         """
+        numbers, newcomers = numbered(listeners, self._numbers)
         problem = None
-        if self._sender is None or self._listeners != list(listeners):
-            self._end()
-            problem = self._agreed(lambda: self._connect(listeners))
+        if self._sender is None:
+            problem = self._agreed(lambda: self._start(min(listener.devices for listener in listeners)))
+        if problem is None and newcomers:
+            problem = self._agreed(lambda: self._connect(newcomers))
         if problem is None:
-            problem = self._agreed(lambda: self._transfer(segment))
-        if problem is not None:
-            self._end()
-            return f"weights {segment.version} were not sent in shards: {problem}"
-        return None
+            self._numbers |= numbers
+            problem = self._agreed(lambda: self._transfer(segment, numbers))
+            if problem is not None:
+                self._numbers = {}
+                if self._agreed(self._check_server) is not None:
+                    self._end()
+        return problem and f"weights {segment.version} were not sent in shards: {problem}"
 
     def _agreed(self, work: Callable[[], None]) -> str | None:
         """Do something on all ranks; gives the first reason why it failed on any."""
@@ -90,50 +96,81 @@ class ShardSender:
             self._end()
             raise
         except Exception as error:  # of vLLM, of Ray, and of the engines
-            mine = why(self._engines, error)
+            mine = why(self._sender and self._sender.client, error)
         return next((problem for problem in _gathered(mine) if problem is not None), None)
 
-    def _connect(self, listeners: Sequence[Listener]) -> None:
-        """Start a server beside every rank, and let the engines find them."""
-        self._listeners = list(listeners)
-        devices = {listener.devices for listener in listeners}
-        assert len(devices) == 1, "all engines of a run have the same number of processes"
-        context = ray.get_runtime_context()
+    def _start(self, devices: int) -> None:
+        """Start a server beside every rank, for engines of so many processes."""
         info = ShardedRDTTrainerInitInfo(
-            num_consumers=len(listeners) * min(devices),
-            workers_per_replica=min(devices),
-            trainer_actor_namespace=context.namespace,
+            num_consumers=self._most * devices,
+            workers_per_replica=devices,
+            trainer_actor_namespace=ray.get_runtime_context().namespace,
             num_rdt_buffers=SHARD_BUFFERS,
             stall_timeout_s=self._seconds,
             rank=self._trainer.rank,
         )
-        self._sender = _Sender.trainer_init(info, client=_Engines(self._seconds, ()), source=self._source)
-        if self._first:
-            self._engines = self._sender.client = engines = _Engines(self._seconds, listeners)
-            engines.on_failure = self._sender.give_up
-            self._source.on_begin = engines.begun.set
-            connecting = self._sender.get_worker_init_payload() | {"ray_address": context.gcs_address}
-            engines.connect(connecting)
+        self._sender = _Sender.trainer_init(info, client=_Engines({}, self._seconds), source=self._source)
 
-    def _transfer(self, segment: Segment) -> None:
-        """Give this rank's layers, one after the other, to the server beside it, until engines have pulled them."""
+    def _connect(self, newcomers: dict[int, Listener]) -> None:
+        """Let engines find the servers; rank 0 alone asks them to."""
         assert self._sender is not None
-        if self._engines is not None:
-            self._engines.publication = segment
-            self._engines.begun.clear()
-        self._source.begin()
+        if self._trainer.rank == 0:
+            self._sender.client = engines = _Engines(newcomers, self._seconds)
+            address = {"ray_address": ray.get_runtime_context().gcs_address, "num_replicas": self._most}
+            try:
+                engines.connect(self._sender.get_worker_init_payload() | address)
+            except Exception:
+                engines.leave()
+                raise
+
+    def _transfer(self, segment: Segment, numbers: dict[int, Listener]) -> None:
+        """Give this rank's layers, one after the other, to the server beside it, until engines have pulled them."""
+        sender = self._sender
+        assert sender is not None
+        sender.client = engines = _Engines(numbers, self._seconds)
+        engines.publication = segment
+        engines.on_failure = sender.give_up
+        self._source.begin(engines.begun.set)
+        live = [number * one.devices + process for number, one in numbers.items() for process in range(one.devices)]
         try:
-            self._sender.send_weights()
+            sender.send_weights(live)
+        except Exception:
+            if sender.is_sender:
+                engines.leave()
+            raise
         finally:
             self._source.finish()
 
+    def _check_server(self) -> None:
+        """Make sure that the server beside this rank is there."""
+        assert self._sender is not None
+        self._sender._rpc("ping")
+
     def _end(self) -> None:
-        """End the connections."""
-        engines, sender, self._engines, self._sender = self._engines, self._sender, None, None
-        if engines is not None:
-            engines.leave()
+        """End the server beside this rank; engines are connected to others next time."""
+        sender, self._sender, self._numbers = self._sender, None, {}
         if sender is not None:
             sender.shutdown()
+
+
+def numbered(
+    listeners: Sequence[Listener], connected: Mapping[int, Listener]
+) -> tuple[dict[int, Listener], dict[int, Listener]]:
+    """Number engines, those that are connected as they were.
+
+    vLLM's servers serve a single engine only if its number is 0.
+
+    Returns:
+        All of them by number, and of these the ones that are not connected under it.
+    """
+    numbers = {number: one for number, one in connected.items() if one in listeners}
+    if len(listeners) == 1 and 0 not in numbers:
+        numbers = {}
+    for one in listeners:
+        if one not in numbers.values():
+            numbers[next(number for number in itertools.count() if number not in numbers)] = one
+    newcomers = {number: one for number, one in numbers.items() if connected.get(number) != one}
+    return dict(sorted(numbers.items())), newcomers
 
 
 def _gathered(mine: Any) -> list[Any]:
@@ -148,20 +185,17 @@ class HeldSource(WeightSource):
 
     Args:
         trainer: of this rank.
-
-    Attributes:
-        on_begin: called when all ranks have begun a walk.
     """
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._walk: Iterator[tuple[str, Tensor]] = iter(())
         self._begun = True
-        self.on_begin: Callable[[], None] = lambda: None
+        self._on_begin: Callable[[], None] = lambda: None
 
-    def begin(self) -> None:
-        """Begin a walk."""
-        self._walk, self._begun = self._trainer.export_held(), False
+    def begin(self, on_begin: Callable[[], None]) -> None:
+        """Begin a walk; `on_begin` is called when all ranks have."""
+        self._walk, self._begun, self._on_begin = self._trainer.export_held(), False, on_begin
 
     def finish(self) -> None:
         """Walk to the end, wherever the walk is: the other ranks do, too."""
@@ -178,7 +212,7 @@ class HeldSource(WeightSource):
         if not self._begun:
             self._begun = True
             _gathered(None)
-            self.on_begin()
+            self._on_begin()
 
     def metadata(self) -> list[ParamMeta]:
         """Name, type and shape of every tensor of the whole model, layer after layer."""
@@ -211,14 +245,18 @@ class HeldSource(WeightSource):
 
 
 class _Engines(Engines):
-    """The engines that pull, which begin when all ranks of the trainer have."""
+    """The engines that pull, by number; they begin when all ranks of the trainer have."""
 
-    def __init__(self, seconds: float, listeners: Sequence[Listener]) -> None:
-        def place(number: int, _: int) -> dict[str, Any]:
-            return {"replica_rank": number, "num_replicas": len(listeners)}
-
-        words = {"join": "connect to the trainer's shards", "receive": "pull their shards of weights {}"}
-        super().__init__("sharded_rdt", listeners, seconds, **words, place=place)
+    def __init__(self, numbers: Mapping[int, Listener], seconds: float) -> None:
+        order = list(numbers)
+        words = {"join": "connect to the trainer's shards", "receive": "pull its shards of weights {}"}
+        super().__init__(
+            "sharded_rdt",
+            list(numbers.values()),
+            seconds,
+            **words,
+            place=lambda index, _: {"replica_rank": order[index]},
+        )
         self.begun = Event()
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
@@ -238,6 +276,7 @@ class _Engines(Engines):
 class _Sender(ShardedRDTTrainerWeightTransferEngine):
     """vLLM's engine, whose waits have a deadline, and which fails on all ranks if it fails on one."""
 
+    client: Engines
     _server: Any
     _problem: str | None = None
     """Why the server beside this rank did not start."""

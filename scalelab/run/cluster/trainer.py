@@ -77,22 +77,23 @@ class TrainerRank(Beating):
             return getattr(self._trainer, method)(*args)
 
     def publish(
-        self, version: int, alone: bool, listeners: Sequence[Listener] = (), sharded: bool = False
+        self, version: int, alone: bool, listeners: Sequence[Listener] = (), engines: int | None = None
     ) -> tuple[Segment, str | None]:
         """Write this rank's share of the weights where engines of this node map it, and others fetch it.
 
-        Then send them to the listeners, if there are any; also returns the reason why that did not work.
+        Then send them to the listeners, if there are any, in shards if `engines` says how many there can be; also
+        returns the reason why that did not work.
         """
         with self.at("publishing the weights"):
             segment = self._trainer.publish(version, _host(alone), this_node())
         if not listeners:
             return segment, None
         with self.at("sending the weights"):
-            if sharded:
+            if engines is not None:
                 if self._sender is None:
                     from scalelab.run.cluster.sharded import ShardSender
 
-                    self._sender = ShardSender(self._trainer)
+                    self._sender = ShardSender(self._trainer, engines)
                 return segment, self._sender.send(segment, listeners)
             if self._make[2] != 0:  # rank 0 sends what all gather
                 for _ in self._trainer.export_weights(host=False):
@@ -170,8 +171,8 @@ class ClusterTrainer:
         alone, listeners = self._run.cluster.address is None, self.listeners()
         # A broadcast gives up within two thirds of the ranks' own deadline, a sharded transfer within three quarters.
         seconds = max(self._run.cluster.stall_seconds, self._run.trainer_config.deadline) if listeners else None
-        sharded = self._run.cluster.publication == "sharded_rdt"
-        refs = [rank.publish.remote(version, alone, listeners, sharded) for rank in self._ranks]
+        engines = self._run.cluster.generators if self._run.cluster.publication == "sharded_rdt" else None
+        refs = [rank.publish.remote(version, alone, listeners, engines) for rank in self._ranks]
         return self._published(refs, seconds)
 
     async def _published(self, refs: Sequence[Any], seconds: float | None) -> list[Segment]:
