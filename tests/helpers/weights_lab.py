@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,6 +95,20 @@ class Refuser:
         import threading
 
         threading.Event().wait()
+
+    def leave_broadcasts(self) -> None:
+        pass
+
+
+class DyingPeer:
+    """An engine that joins, and dies while the others receive."""
+
+    def join_broadcasts(self, way: str, init_info: dict[str, Any]) -> None:
+        pass
+
+    def receive_weights(self, key: str, version: int, update_info: Any) -> None:
+        time.sleep(1.0)
+        os._exit(1)
 
     def leave_broadcasts(self) -> None:
         pass

@@ -6,12 +6,9 @@ NIXL and Ray's transport are the real ones, on host memory; `tests.helpers.rdt_s
 from __future__ import annotations
 
 import importlib.util
-import os
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
@@ -22,31 +19,16 @@ from scalelab.run.cluster import trainer as room
 from scalelab.run.cluster.actors import end_ray, start_ray
 from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.config import Cluster
-from tests.helpers.weights_lab import TRAINER, Lab, Refuser
+from tests.helpers.weights_lab import TRAINER, DyingPeer, Lab, Refuser
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(importlib.util.find_spec("nixl") is None, reason="needs nixl (tools/install_nixl.sh)"),
 ]
 
 CLUSTER = Cluster(trainers=2, generators=2)
 object.__setattr__(CLUSTER, "publication", "sharded_rdt")  # a configuration refuses it on cores
-
-
-class DyingPeer:
-    """An engine's process that connects, and dies while the others pull."""
-
-    def join_broadcasts(self, way: str, init_info: dict[str, Any]) -> None:
-        """Do nothing."""
-
-    def receive_weights(self, key: str, version: int, update_info: Any) -> None:
-        """Die when the others wait for it."""
-        time.sleep(1.0)
-        os._exit(1)
-
-    def leave_broadcasts(self) -> None:
-        """Do nothing."""
 
 
 @pytest.fixture
@@ -56,7 +38,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setattr(room, "TrainerRank", StandInRank)
     start_ray(CLUSTER, 4)
     try:
-        yield Lab(tmp_path, CLUSTER, ShardEngine, devices=2, trainer=replace(TRAINER, deadline=400.0))
+        yield Lab(tmp_path, CLUSTER, ShardEngine, devices=2, trainer=replace(TRAINER, deadline=900.0))
     finally:
         end_ray()
 
@@ -81,6 +63,7 @@ def test_shards_equal_the_trainers_and_whoever_is_lost_costs_one_transfer(lab: L
     lab.trainer.listeners = lambda: lab.listeners
     lab.step(1)
     dying, refuser = (ray.remote(cls).options(num_cpus=0).remote() for cls in (DyingPeer, Refuser))
+    ray.get([one.leave_broadcasts.remote() for one in (dying, refuser)], timeout=300)  # they are up
     lab.listeners.append(Listener("generator 1", dying, 2))
     assert lab.publish(3) == 0
     [problem] = lab.problems
