@@ -156,6 +156,12 @@ class Cluster:
     trainer_restarts: NonNegativeInt = 3
     """Times that a run may start the trainer again, from its newest checkpoint, before it ends with an error."""
 
+    @property
+    def packages(self) -> dict[str, str]:
+        """Modules that settings of this configuration need on every node, with the setting that needs each."""
+        needed = f"Cluster.publication = {self.publication!r}"
+        return {"nixl": needed} if self.publication == "sharded_rdt" else {}
+
 
 @dataclass(frozen=True, config=CHECKED)
 class Virtual:

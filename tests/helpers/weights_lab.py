@@ -33,14 +33,21 @@ class Lab:
     """A trainer of two ranks, and an engine; `trainer.listeners` are `listeners`, `problems` what was not sent."""
 
     def __init__(
-        self, folder: Path, cluster: Cluster, engine: type, devices: int = 1, trainer: TrainerConfig = TRAINER
+        self,
+        folder: Path,
+        cluster: Cluster,
+        engine: type,
+        devices: int = 1,
+        trainer: TrainerConfig = TRAINER,
+        shape: Any = SHAPE,
     ) -> None:
-        run: Any = SimpleNamespace(cluster=cluster, model=SHAPE, trainer_config=trainer)
-        self.trainer = ClusterTrainer(run, write_model(folder / "trainer", SHAPE, 1), 2)
-        base = write_model(folder / "engines", SHAPE, 0)
-        save_tokenizer(build_tokenizer(["1 + 2 = 3"], SHAPE.vocab_size), base)
+        run: Any = SimpleNamespace(cluster=cluster, model=shape, trainer_config=trainer)
+        self.trainer = ClusterTrainer(run, write_model(folder / "trainer", shape, 1), 2)
+        base = write_model(folder / "engines", shape, 0)
+        save_tokenizer(build_tokenizer(["1 + 2 = 3"], shape.vocab_size), base)
+        settings = replace(ENGINE, tensor_parallel=devices, expert_bias=trainer.expert_bias > 0)
         actor = actor_class(engine, cluster, devices=devices, concurrency=4)
-        self.engine = actor.remote(str(base), replace(ENGINE, tensor_parallel=devices), (), (), 0)
+        self.engine = actor.remote(str(base), settings, (), (), 0)
         self.trainer.ready()
         ray.get(self.engine.up.remote(), timeout=300)
         self.listeners = [Listener("generator 0", self.engine, devices)]

@@ -17,7 +17,7 @@ from scalelab.rollout.types import Request
 from scalelab.run.cluster import trainer as room
 from scalelab.run.cluster.actors import end_ray, start_ray
 from scalelab.run.cluster.engine_actor import Listener
-from scalelab.run.cluster.receiving import Engines
+from scalelab.run.cluster.receiving import ListeningEngines
 from scalelab.run.cluster.waiting import LateError
 from scalelab.run.config import Cluster
 from tests.helpers.nccl_stand_in import DyingPeer, StandInEngine, StandInRank, build
@@ -77,7 +77,7 @@ def test_broadcast_weights_equal_the_trainers_and_a_lost_engine_costs_one_broadc
     assert any(not torch.equal(after[name], from_files[name]) for name in after)
 
     words = {"join": "", "receive": "receive weights {} by broadcast"}
-    engines = Engines("nccl", [Listener("generator 2", refuser, 1)], 1.0, **words, place=lambda *_: {})
+    engines = ListeningEngines("nccl", [Listener("generator 2", refuser, 1)], 1.0, **words, place=lambda *_: {})
     engines.publication = lab.segments[0]
     with pytest.raises(LateError, match=r"^waited 1 s for generator 2 to receive weights 5 by broadcast$"):
         engines.update_weights({})

@@ -14,11 +14,13 @@ import pytest
 import ray
 import torch
 
+from moe.train.config import Layout
 from scalelab.rollout.types import Request
 from scalelab.run.cluster import trainer as room
 from scalelab.run.cluster.actors import end_ray, start_ray
 from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.config import Cluster
+from tests.helpers.rollout_models import QWEN3
 from tests.helpers.weights_lab import TRAINER, DyingPeer, Lab, Refuser
 
 pytestmark = [
@@ -32,18 +34,34 @@ object.__setattr__(CLUSTER, "publication", "sharded_rdt")  # a configuration ref
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
+    """Ray, with ranks of a stand-in; gives the class of engines."""
     from tests.helpers.rdt_stand_in import ShardEngine, StandInRank
 
     monkeypatch.setattr(room, "TrainerRank", StandInRank)
     start_ray(CLUSTER, 4)
     try:
-        yield Lab(tmp_path, CLUSTER, ShardEngine, devices=2, trainer=replace(TRAINER, deadline=900.0))
+        yield ShardEngine
     finally:
         end_ray()
 
 
-def test_shards_equal_the_trainers_and_whoever_is_lost_costs_one_transfer(lab: Lab) -> None:
+def test_pipeline_stages_and_a_tied_head_give_all_that_an_engine_needs(tmp_path: Path, cluster: type) -> None:
+    config = replace(TRAINER, layout=Layout(pipeline=2), expert_bias=0.0, deadline=900.0)
+    lab = Lab(tmp_path, CLUSTER, cluster, trainer=config, shape=replace(QWEN3, vocab_size=320))
+    lab.step(0)
+    assert lab.publish(1) == pytest.approx(1, rel=0.01)
+    pulled = lab.parameters()
+    lab.trainer.listeners = tuple
+    assert lab.publish(2) == 0
+    assert not lab.problems
+    from_files = lab.parameters()
+    assert pulled.keys() == from_files.keys()
+    assert all(torch.equal(pulled[name], from_files[name]) for name in pulled)
+
+
+def test_shards_equal_the_trainers_and_whoever_is_lost_costs_one_transfer(tmp_path: Path, cluster: type) -> None:
+    lab = Lab(tmp_path, CLUSTER, cluster, devices=2, trainer=replace(TRAINER, deadline=900.0))
     requests = [Request(f"flying{n}", tuple(range(5, 45)), 200) for n in range(4)]
     ray.get(lab.engine.submit.remote(requests), timeout=60)
 

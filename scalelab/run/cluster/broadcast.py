@@ -24,7 +24,7 @@ from moe.weights.segments import Segment
 from scalelab.errors import LabError
 from scalelab.rollout.config import MESSAGE
 from scalelab.run.cluster.engine_actor import Listener
-from scalelab.run.cluster.receiving import Engines, why
+from scalelab.run.cluster.receiving import ListeningEngines, why
 from scalelab.run.cluster.waiting import LateError
 
 
@@ -41,7 +41,7 @@ class Broadcaster:
         # The other ranks wait for rank 0 in a collective operation meanwhile, and give up at their deadline.
         self._seconds = trainer.config.deadline / 3
         self._source = MegatronSource(trainer)
-        self._engines: Engines | None = None
+        self._engines: ListeningEngines | None = None
         self._sender: NCCLTrainerWeightTransferEngine | None = None
 
     def send(self, segment: Segment, listeners: Sequence[Listener]) -> str | None:
@@ -74,7 +74,7 @@ class Broadcaster:
     def _send(self, segment: Segment, listeners: Sequence[Listener]) -> None:
         if self._engines is None or self._engines.listeners != list(listeners):
             self._end()
-            self._engines = Engines(
+            self._engines = ListeningEngines(
                 "nccl",
                 listeners,
                 self._seconds,
@@ -88,7 +88,7 @@ class Broadcaster:
         self._engines.publication = segment
         self._sender.send_weights()
 
-    def _meet(self, engines: Engines) -> NCCLTrainerWeightTransferEngine:
+    def _meet(self, engines: ListeningEngines) -> NCCLTrainerWeightTransferEngine:
         """Form a group with the engines.
 
         It is formed in another thread, since an engine that never comes would hold this one up beyond its deadline.

@@ -19,7 +19,7 @@ LEAVE_SECONDS = 10.0
 """Seconds in which engines leave a group; one that does not is late for the next."""
 
 
-class Engines:
+class ListeningEngines:
     """The engines of a group, as the client that vLLM's sender calls (`VLLMWeightSyncClient`).
 
     The sender itself waits in its back-end, some of them without a deadline, so whoever waits for the engines here ends
@@ -101,7 +101,7 @@ class Engines:
             raise
 
 
-def why(engines: Engines | None, error: Exception) -> str:
+def why(engines: ListeningEngines | None, error: Exception) -> str:
     """The reason why weights did not arrive, on one line: what an engine did before what it led to here."""
     cause = (engines and engines.failure) or error
     if isinstance(cause, RayError):

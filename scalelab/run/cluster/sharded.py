@@ -34,7 +34,7 @@ from scalelab.errors import LabError
 from scalelab.rollout.config import SHARD_BUFFERS
 from scalelab.rollout.puller import without_nixl
 from scalelab.run.cluster.engine_actor import Listener
-from scalelab.run.cluster.receiving import Engines, why
+from scalelab.run.cluster.receiving import ListeningEngines, why
 from scalelab.run.cluster.waiting import LateError
 
 _SLACK = 15.0
@@ -109,13 +109,13 @@ class ShardSender:
             stall_timeout_s=self._seconds,
             rank=self._trainer.rank,
         )
-        self._sender = _Sender.trainer_init(info, client=_Engines({}, self._seconds), source=self._source)
+        self._sender = _Sender.trainer_init(info, client=_PullingEngines({}, self._seconds), source=self._source)
 
     def _connect(self, newcomers: dict[int, Listener]) -> None:
         """Let engines find the servers; rank 0 alone asks them to."""
         assert self._sender is not None
         if self._trainer.rank == 0:
-            self._sender.client = engines = _Engines(newcomers, self._seconds)
+            self._sender.client = engines = _PullingEngines(newcomers, self._seconds)
             address = {"ray_address": ray.get_runtime_context().gcs_address, "num_replicas": self._most}
             try:
                 engines.connect(self._sender.get_worker_init_payload() | address)
@@ -127,7 +127,7 @@ class ShardSender:
         """Give this rank's layers, one after the other, to the server beside it, until engines have pulled them."""
         sender = self._sender
         assert sender is not None
-        sender.client = engines = _Engines(numbers, self._seconds)
+        sender.client = engines = _PullingEngines(numbers, self._seconds)
         engines.publication = segment
         engines.on_failure = sender.give_up
         self._source.begin(engines.begun.set)
@@ -174,7 +174,7 @@ def numbered(
 
 
 def _gathered(mine: Any) -> list[Any]:
-    """What all ranks say, by rank."""
+    """Gather what all ranks say, by rank."""
     everybody = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, mine)
     return everybody
@@ -244,7 +244,7 @@ class HeldSource(WeightSource):
         return self._walk
 
 
-class _Engines(Engines):
+class _PullingEngines(ListeningEngines):
     """The engines that pull, by number; they begin when all ranks of the trainer have."""
 
     def __init__(self, numbers: Mapping[int, Listener], seconds: float) -> None:
@@ -276,10 +276,10 @@ class _Engines(Engines):
 class _Sender(ShardedRDTTrainerWeightTransferEngine):
     """vLLM's engine, whose waits have a deadline, and which fails on all ranks if it fails on one."""
 
-    client: Engines
+    client: ListeningEngines
     _server: Any
     _problem: str | None = None
-    """Why the server beside this rank did not start."""
+    """Reason why the server beside this rank did not start."""
 
     def give_up(self) -> None:
         """Let all servers end what waits in them."""
