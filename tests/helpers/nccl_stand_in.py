@@ -132,21 +132,26 @@ class StandInEngine(EngineActor):
         return answers
 
 
-def main(arguments: list[str]) -> int:
-    """Run the command line with broadcasts on cores: `python -m tests.helpers.nccl_stand_in run quickstart …`."""
+def run_with(arguments: list[str], publication: str, rank: type, engine: type) -> int:
+    """Run the command line with weights sent in a way that a configuration refuses on cores."""
     from scalelab.cli import main as command_line
     from scalelab.run.cluster import engines, trainer, world
 
-    class BroadcastingRun(world.ClusterRun):
+    class SendingRun(world.ClusterRun):
         def __init__(self, run: Any, *others: Any) -> None:
-            object.__setattr__(run.cluster, "publication", "nccl")  # a configuration refuses it on cores
+            object.__setattr__(run.cluster, "publication", publication)
             super().__init__(run, *others)
 
-    trainer.TrainerRank, engines.EngineActor = StandInRank, StandInEngine  # type: ignore[misc]
-    world.ClusterRun = BroadcastingRun  # type: ignore[misc]
+    trainer.TrainerRank, engines.EngineActor = rank, engine  # type: ignore[misc]
+    world.ClusterRun = SendingRun  # type: ignore[misc]
+    return command_line(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line with broadcasts on cores: `python -m tests.helpers.nccl_stand_in run quickstart …`."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["VLLM_NCCL_SO_PATH"] = str(build(Path(folder)))
-        return command_line(arguments)
+        return run_with(arguments, "nccl", StandInRank, StandInEngine)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ shows its memory to the server beside it, for which memory of files is taken. NI
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,7 +16,7 @@ from vllm.distributed.weight_transfer import sharded_rdt_trainer
 
 from scalelab.rollout import transfer
 from scalelab.run.cluster.trainer import TrainerRank
-from tests.helpers.nccl_stand_in import StandInEngine, Stream
+from tests.helpers.nccl_stand_in import StandInEngine, Stream, run_with
 
 ROUNDED_TO = 2**16
 """Bytes that a buffer is a multiple of; vLLM rounds up to 256 MiB, and a small model has many buffers."""
@@ -109,3 +110,14 @@ class ShardEngine(StandInEngine):
     def pulled(self) -> list[float]:
         """Bytes that each process pulled for the last version, over those of its parameters and biases."""
         return self._in_workers(_pulled)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line with shards on cores: `python -m tests.helpers.rdt_stand_in run quickstart …`."""
+    return run_with(arguments, "sharded_rdt", StandInRank, ShardEngine)
+
+
+if __name__ == "__main__":
+    from tests.helpers import rdt_stand_in  # whose classes actors can import
+
+    sys.exit(rdt_stand_in.main(sys.argv[1:]))
