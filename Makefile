@@ -25,6 +25,7 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --max-worker-re
 
 test: lint types
 	@tools/install_browser.sh
+	@tools/install_nixl.sh
 	@tools/install_verifiers.sh
 	@$(PYTEST)
 

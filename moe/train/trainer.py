@@ -189,6 +189,15 @@ class Trainer:
             for name, bias_E in hf_weights.expert_biases(self.model, self.hf_config).items():
                 yield name, bias_E if host else bias_E.to(self._device)
 
+    def export_held(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight that this rank holds; collective, see `moe.weights.hf_weights.export_held`."""
+        with self._waiting("export_held"):
+            yield from hf_weights.export_held(self.model, self.hf_config)
+
+    def held_names(self) -> list[str]:
+        """The names of `export_held`; not collective."""
+        return hf_weights.held_names(self.model, self.hf_config)
+
     def publish(self, version: int, host: str = "127.0.0.1", machine: str | None = None) -> Segment:
         """Write this rank's share of the weights for generators to read, in place of the last; not collective.
 

@@ -20,8 +20,9 @@ from torch import Tensor
 from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.model.gpt import LogProbModel
+from moe.model.layers import BIAS
 from moe.weights.hf_folder import FolderWeights
-from moe.weights.links import Link, check_names, check_shape, expert_bias_names, links, shapes
+from moe.weights.links import Link, check_names, check_shape, expert_bias_names, held_links, links, shapes
 from moe.weights.segments import Cut as ShardCut
 
 
@@ -100,11 +101,15 @@ def _counted_from_the_first(name: str, offset: int) -> str:
     return f"{decoder}.{layers}.{int(number) + offset}.{rest}"
 
 
-def _whole(param: Tensor, link: Link) -> Tensor:
-    """Gather the whole parameter; a collective operation over the ranks that share it."""
+def _whole(param: Tensor, link: Link, own_experts: bool = False) -> Tensor:
+    """Gather the whole parameter, or its part that belongs to this rank's experts.
+
+    A collective operation over the ranks that share it.
+    """
     whole = param.detach()
     for cut in _cuts(param, link):
-        whole = _gathered(whole.contiguous(), cut)
+        if not (own_experts and cut.group is parallel_state.get_expert_model_parallel_group()):
+            whole = _gathered(whole.contiguous(), cut)
     return whole
 
 
@@ -139,6 +144,35 @@ def _named(param: Tensor, link: Link) -> Iterator[tuple[str, Tensor]]:
     """The Hugging Face tensors of one parameter, which is let go of with the last."""
     for name, tensor in zip(link.names, link.split(_whole(param, link))):
         yield name, tensor.contiguous()
+
+
+def held_names(model: LogProbModel, hf_config: dict[str, Any]) -> list[str]:
+    """The names of `export_held`, in its order; not collective."""
+    return [name for link, _ in _held(model, hf_config) for name in link.names]
+
+
+def export_held(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Every weight of this rank's pipeline stage and of its experts, each expert by itself, and the experts' biases.
+
+    Collective over the ranks that cut matrices between them, which all must walk it to its end: matrices are gathered
+    from those, one at a time, and from nobody else.
+
+    Returns:
+        (Name of `moe.weights.links.held_links`, tensor on the model's device), layer after layer; the tensors may
+        share memory with the model.
+    """
+    for link, param in _held(model, hf_config):
+        yield from zip(link.names, link.split(_whole(param, link, own_experts=True)), strict=True)
+
+
+def _held(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[Link, Tensor]]:
+    """The parameters and biases of this rank, beside links of what it holds of them."""
+    params = {link.param: param for link, param in _linked(model, hf_config) if not _is_copy(param)}
+    biases = {f"decoder.layers.{one.layer_number - 1}.mlp.{BIAS}": one.bias_E for one in model.routers}
+    biases = {name: bias_E for name, bias_E in biases.items() if bias_E is not None}
+    everything = held_links(hf_config, _own_experts(hf_config), biased=bool(biases))
+    found = params | biases
+    return [(link, found[link.param]) for link in everything if link.param in found]
 
 
 def own_parts(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[str, tuple[ShardCut, ...], Tensor]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -58,6 +58,23 @@ def expert_bias_names(hf_config: dict[str, Any]) -> dict[int, str]:
     return {int(link.param.split(".")[2]): link.names[0].removesuffix(".weight") + EXPERT_BIAS for link in routers}
 
 
+def held_links(hf_config: dict[str, Any], experts: range | None = None, biased: bool = False) -> list[Link]:
+    """Links for a transfer in which every rank gives what it holds, in the order of the layers.
+
+    Args:
+        hf_config: the model's.
+        experts: leave out all others.
+        biased: with the biases of experts, each behind the weight of its router.
+    """
+    found = []
+    for link in links(hf_config, experts, single=True):
+        found.append(link)
+        if biased and link.param.endswith(".router.weight"):
+            name = link.names[0].removesuffix(".weight") + EXPERT_BIAS
+            found.append(Link(link.param.removesuffix("weight") + "bias_E", link.shape[:1], (name,)))
+    return found
+
+
 def check_names(wanted: Iterable[str], found: Iterable[str]) -> None:
     """Refuse tensors that are not those of a model.
 
@@ -84,12 +101,14 @@ def check_shape(name: str, found: Iterable[int], wanted: Iterable[int]) -> None:
         )
 
 
-def links(hf_config: dict[str, Any], experts: range | None = None) -> list[Link]:
+def links(hf_config: dict[str, Any], experts: range | None = None, single: bool = False) -> list[Link]:
     """The links of the whole model, in the order of the layers; Megatron's names count them from the model's first.
 
     Args:
         hf_config: the model's.
         experts: leave out all others: parameters of experts are shorter then, and so are tensors that stack them.
+        single: a tensor for each matrix of every expert, also in families whose files stack all experts; vLLM takes
+            both.
     """
     arch = architecture(hf_config)
     hidden = arch.fields["hidden_size"]
@@ -98,7 +117,10 @@ def links(hf_config: dict[str, Any], experts: range | None = None) -> list[Link]
     for number, plan in enumerate(arch.layers):
         here, there = f"decoder.layers.{number}.", f"model.layers.{number}."
         found += _attention_links(here, there, plan, arch.fields)
-        found += _feed_forward_links(f"{here}mlp.", there, hf_config["model_type"], plan, arch.fields, experts)
+        names = _NAMES.get(hf_config["model_type"], _Names())
+        if single and names.expert is None:
+            names = replace(names, expert=_Names.expert)
+        found += _feed_forward_links(f"{here}mlp.", there, names, plan, arch.fields, experts)
     found.append(Link("decoder.final_layernorm.weight", (hidden,), ("model.norm.weight",)))
     if not arch.tied:
         found.append(Link("output_layer.weight", words, ("lm_head.weight",)))
@@ -171,9 +193,8 @@ _NAMES = {
 
 
 def _feed_forward_links(
-    here: str, there: str, kind: str, plan: LayerPlan, fields: dict[str, Any], some: range | None
+    here: str, there: str, names: _Names, plan: LayerPlan, fields: dict[str, Any], some: range | None
 ) -> list[Link]:
-    names = _NAMES.get(kind, _Names())
     block, hidden = f"{there}{names.block}", fields["hidden_size"]
     if not plan.experts:
         return _gated_links(here, block, fields["ffn_hidden_size"], hidden)

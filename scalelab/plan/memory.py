@@ -7,21 +7,24 @@ experts); the reserve is an assumption.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from moe.model.architectures import LayerPlan
 from moe.train.config import LOGITS_AT_ONCE, TrainerConfig
-from scalelab.plan.shape import shape
+from scalelab.plan.shape import parameter_counts, shape
 from scalelab.plan.sizes import BYTES, held
-from scalelab.rollout.config import MESSAGE, GeneratorConfig
+from scalelab.rollout.config import MESSAGE, SHARD_BUFFERS, GeneratorConfig
 
 GIB = 2**30
 RESERVE = 5.0
 """GiB assumed for CUDA context, NCCL buffers, workspaces and fragmentation on a GPU."""
 ENGINE_RESERVE = 6.0
 """GiB assumed for the same, CUDA graphs and vLLM's activations."""
+_SLOT = 2**28  # bytes that vLLM rounds buffers for shards up to
+_SERVER = 2**29  # bytes assumed for CUDA's context of the server beside a rank
 _BUCKET = 0.25  # GiB of weights that are on their way at a time
 
 
@@ -59,8 +62,49 @@ class GeneratorMemory:
         return sum(asdict(self).values())
 
 
+@dataclass(frozen=True)
+class ShardMemory:
+    """Bytes that sharded transfers of weights take at most.
+
+    Attributes:
+        kept: on the device of a trainer rank, all the time.
+        passing: on the same during a transfer.
+        engine: on each device of an engine.
+    """
+
+    kept: float
+    passing: float
+    engine: float
+
+
+def shard_memory(hf_config: dict[str, Any], dtype: str, expert_ranks: int, devices: int) -> ShardMemory:
+    """Memory for sharded transfers (`scalelab.run.cluster.sharded`), as vLLM's engines allocate it.
+
+    Two layers of a rank are on their way at a time; of small tensors the server beside it gets copies. This has a ring
+    of buffers for every process of one engine, and that process a ring of its own; a buffer holds what it takes of a
+    rank's largest layer, or of the embedding, rounded up to 256 MiB. The process puts layers together beside it.
+
+    Args:
+        hf_config: the model's.
+        dtype: of its weights.
+        expert_ranks: trainer ranks that share the experts of a layer.
+        devices: of each engine.
+    """
+    counts, size = parameter_counts(hf_config), BYTES[dtype]
+    whole = max(counts.embedding, *(layer.total for layer in counts.layers)) * size
+    own = max(layer.total - layer.experts + layer.experts / expert_ranks for layer in counts.layers) * size
+    largest = max(counts.embedding * size, own)
+    ring = SHARD_BUFFERS * math.ceil(largest / devices / _SLOT) * _SLOT
+    return ShardMemory(kept=_SERVER + 2 * own + devices * ring, passing=2 * largest, engine=ring + whole / devices)
+
+
 def trainer_memory(
-    hf_config: dict[str, Any], config: TrainerConfig, world: int, longest: int, gpu: bool
+    hf_config: dict[str, Any],
+    config: TrainerConfig,
+    world: int,
+    longest: int,
+    gpu: bool,
+    shards: ShardMemory | None = None,
 ) -> TrainerMemory:
     """Memory of the fullest rank: the first or the last pipeline stage.
 
@@ -70,13 +114,14 @@ def trainer_memory(
         world: trainer ranks.
         longest: tokens of the longest sequence; a micro-batch holds at least that many.
         gpu: reserve what a GPU needs.
+        shards: for sharded transfers of weights; None if there are none.
     """
     layout = config.layout
     stages = {0, layout.pipeline - 1}
     parts = {stage: held(hf_config, layout, world, config.dtype, stage, settings=config.optimizer) for stage in stages}
     kept = {stage: activation_bytes(hf_config, config, longest, stage) for stage in stages}
     head = {stage: head_bytes(hf_config, config) * (stage == layout.pipeline - 1) for stage in stages}
-    whole = export_bytes(hf_config, config.dtype)
+    whole = max(export_bytes(hf_config, config.dtype), shards.passing if shards else 0.0)
     stage = max(stages, key=lambda s: parts[s].total + max(kept[s] + head[s], whole))
     return TrainerMemory(
         weights=parts[stage].weights / GIB,
@@ -84,7 +129,7 @@ def trainer_memory(
         optimizer=parts[stage].optimizer / GIB,
         activations=kept[stage] / GIB,
         logits=head[stage] / GIB,
-        reserve=RESERVE if gpu else 0.0,
+        reserve=(RESERVE if gpu else 0.0) + (shards.kept / GIB if shards else 0.0),
         export=max(0.0, whole - kept[stage] - head[stage]) / GIB,
     )
 
@@ -195,7 +240,7 @@ def generator_memory(
         parameters: of the model.
         config: the engine.
         gpu: reserve what a GPU needs.
-        messages: bytes that a broadcast of weights takes; None if they come as files.
+        messages: bytes that a broadcast of weights takes, or a sharded transfer; None if they come as files.
     """
     return GeneratorMemory(
         weights=parameters * BYTES[config.dtype] / config.tensor_parallel / GIB,

@@ -15,10 +15,12 @@ from scalelab.plan.hardware import Device
 from scalelab.plan.lengths import LogNormal, Moments
 from scalelab.plan.memory import (
     GeneratorMemory,
+    ShardMemory,
     TrainerMemory,
     generator_memory,
     kv_bytes_per_token,
     message_bytes,
+    shard_memory,
     trainer_memory,
 )
 from scalelab.plan.shape import parameter_counts
@@ -109,8 +111,10 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     """The plan of a placement: its memory, time, compute, and the reasons why it cannot run."""
     hf, length = run.model.to_hf(), _moments(run, assumed)
     longest = run.generator.max_model_len
-    trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu)
-    generator = generator_memory(parameter_counts(hf).total, place.generator, device.gpu, _messages(run))
+    shards = _shards(run, place.trainer, place.generator.tensor_parallel)
+    trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu, shards)
+    messages = _messages(run, place.generator.tensor_parallel)
+    generator = generator_memory(parameter_counts(hf).total, place.generator, device.gpu, messages)
     completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     ahead = run.schedule.k + 1 if isinstance(run.schedule, PipelineRL) else 1
     engine = decoding(hf, place.generator, completions * ahead / place.engines, length, device, assumed)
@@ -232,16 +236,27 @@ def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Train
 
     longest = run.generator.max_model_len
     cheapest_first = sorted(_trainer_configs(run, ranks, device), key=cost)
-    fits = (
-        trainer_memory(hf, config, ranks, longest, device.gpu).total <= device.memory_gib for config in cheapest_first
-    )
-    return next((config for config, fit in zip(cheapest_first, fits) if fit), None)
+
+    def fits(config: TrainerConfig) -> bool:
+        shards = _shards(run, config, run.generator.tensor_parallel)
+        return trainer_memory(hf, config, ranks, longest, device.gpu, shards).total <= device.memory_gib
+
+    return next((config for config in cheapest_first if fits(config)), None)
 
 
-def _messages(run: Run) -> float | None:
+def _messages(run: Run, devices: int) -> float | None:
+    """Bytes that weights which are sent take on each of the devices of an engine; None if they come as files."""
     if run.cluster.publication == "files":
         return None
+    if shards := _shards(run, run.trainer_config, devices):
+        return shards.engine
     return message_bytes(run.model.to_hf(), run.generator.dtype)
+
+
+def _shards(run: Run, trainer: TrainerConfig, devices: int) -> ShardMemory | None:
+    if run.cluster.publication != "sharded_rdt":
+        return None
+    return shard_memory(run.model.to_hf(), run.generator.dtype, trainer.layout.expert, devices)
 
 
 def engines(run: Run, device: Device) -> Iterator[GeneratorConfig]:
@@ -250,7 +265,7 @@ def engines(run: Run, device: Device) -> Iterator[GeneratorConfig]:
     ranks = 1
     while ranks <= device.per_node and run.model.num_attention_heads % ranks == 0:
         engine = replace(config, tensor_parallel=ranks)
-        without_cache = generator_memory(total, replace(engine, kv_cache_gib=1e-9), device.gpu, _messages(run))
+        without_cache = generator_memory(total, replace(engine, kv_cache_gib=1e-9), device.gpu, _messages(run, ranks))
         room = device.memory_gib - without_cache.total
         if room > 0:
             yield replace(engine, kv_cache_gib=min(config.kv_cache_gib, float(int(room * 4)) / 4 or room))

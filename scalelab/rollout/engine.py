@@ -149,16 +149,20 @@ class Engine:
         """Begin to load a version that is here, beside the next steps; vLLM's workers do it, each its part."""
         transfer.stage(self._engine, snapshot)
 
-    def join(self, init_info: dict[str, Any]) -> None:
-        """Begin to meet the sender of broadcasts, beside the next steps; see `scalelab.rollout.transfer.join`."""
-        transfer.join(self._engine, init_info)
+    def join(self, way: transfer.Way, init_info: dict[str, Any]) -> None:
+        """Begin to meet the sender of weights, beside the next steps; see `scalelab.rollout.transfer.join`."""
+        transfer.join(self._engine, way, init_info)
 
-    def receive(self, version: int, update_info: dict[str, Any]) -> None:
-        """Begin to load a version that is broadcast, beside the next steps."""
-        transfer.receive(self._engine, version, update_info)
+    def receive(self, version: int, update_info: dict[str, Any], seconds: float) -> None:
+        """Begin to load a version that is sent, beside the next steps."""
+        transfer.receive(self._engine, version, update_info, seconds)
+
+    def received(self) -> int | None:
+        """Bytes that this engine's processes pulled for the last version; None if each got all of it."""
+        return transfer.received(self._engine)
 
     def leave(self) -> None:
-        """End this engine's part in broadcasts."""
+        """End this engine's part in the group that weights are sent to."""
         transfer.leave(self._engine)
 
     def staged(self) -> bool:

@@ -26,7 +26,7 @@ from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.engine import Engine, Output, weight_shapes
 from scalelab.rollout.interruption import Phrases, forced_mask
 from scalelab.rollout.thinking import Transitions
-from scalelab.rollout.transfer import fetch
+from scalelab.rollout.transfer import Way, fetch
 from scalelab.rollout.types import Completion, Kind, Request
 
 _EMBEDDING = "model.embed_tokens.weight"
@@ -77,7 +77,7 @@ class Generator:
         self._hf_config = read_config(model_dir)
         self._vocab_size = shapes[_EMBEDDING][0]
         self._changed, self._taking = threading.Condition(), threading.Lock()
-        self._received: str | None = None
+        self._received: tuple[str, int | None] | None = None
         self._listening = False
         self._live: dict[str, Request] = {}
         self._backlog: deque[Request] = deque()
@@ -164,8 +164,8 @@ class Generator:
 
         self._stop_listening()
         with self._taking:
-            if self._received == segments[0].key:
-                fetched = size
+            if self._received is not None and self._received[0] == segments[0].key:
+                fetched = size if self._received[1] is None else self._received[1]
             else:
                 self._received = None
                 deadline = self._config.update_timeout
@@ -175,10 +175,11 @@ class Generator:
             self._call(take, ends - time.monotonic(), what)
         return seconds[0]
 
-    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
-        """Join the group that new weights are broadcast to over NCCL, in place of an earlier one.
+    def join_broadcasts(self, way: Way, init_info: dict[str, Any]) -> None:
+        """Join the group that new weights are sent to by a back-end of vLLM's, in place of an earlier one.
 
         Args:
+            way: the back-end.
             init_info: see `scalelab.rollout.transfer.join`.
 
         Raises:
@@ -187,11 +188,11 @@ class Generator:
         ends = time.monotonic() + self._config.update_timeout
         self._stop_listening()
         with self._taking, self._listens():
-            what = "the generator to join the group that weights are broadcast to"
-            self._beside(lambda engine: engine.join(init_info), ends, what)
+            what = "the generator to join the group that weights are sent to"
+            self._beside(lambda engine: engine.join(way, init_info), ends, what)
 
     def receive_weights(self, key: str, version: int, update_info: dict[str, Any]) -> None:
-        """Load weights that are broadcast, while generation goes on; `take_weights` then puts them in place.
+        """Load weights that are sent to the group, while generation goes on; `take_weights` then puts them in place.
 
         Args:
             key: of the first segment of the same publication.
@@ -201,20 +202,22 @@ class Generator:
         Raises:
             LabError: they did not all arrive; the weights in place stay.
         """
-        ends = time.monotonic() + self._config.update_timeout
+        seconds = self._config.update_timeout
+        ends, pulled = time.monotonic() + seconds, list[int | None]()
         with self._taking, self._listens():
-            what = f"the broadcast of weights of version {version}"
-            self._beside(lambda engine: engine.receive(version, update_info), ends, what)
-            self._received = key
+            what = f"weights of version {version} to be sent"
+            self._beside(lambda engine: engine.receive(version, update_info, seconds), ends, what)
+            self._call(lambda engine: pulled.append(engine.received()), ends - time.monotonic(), what)
+            self._received = key, pulled[0]
 
     def leave_broadcasts(self) -> None:
-        """Leave the group; a broadcast under way ends with an error."""
-        what = "the generator to leave the group that weights are broadcast to"
+        """Leave the group; a transfer under way ends with an error."""
+        what = "the generator to leave the group that weights are sent to"
         self._call(lambda engine: engine.leave(), self._config.update_timeout, what)
 
     @contextmanager
     def _listens(self) -> Iterator[None]:
-        """Note that the sender of broadcasts is waited for; if it fails to come, leave the group."""
+        """Note that the sender of weights is waited for; if it fails to come, leave the group."""
         self._received, self._listening = None, True
         try:
             yield

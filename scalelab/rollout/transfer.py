@@ -1,7 +1,8 @@
 """Weights from trainers to engines through vLLM's own weight transfer (`vllm.distributed.weight_transfer`, 0.32.0).
 
 `ShardTransfer` is a transfer engine of ours in vLLM's registry, for CPUs and for any GPUs: it reads what
-`moe.weights.shards` published, or receives a broadcast through vLLM's engine for NCCL (`scalelab.rollout.receiver`).
+`moe.weights.shards` published, receives a broadcast through vLLM's engine for NCCL (`scalelab.rollout.receiver`), or
+pulls its slices through vLLM's engine for sharded transfers (`scalelab.rollout.puller`).
 Every worker of an engine loads a version beside generation (`stage` or `receive`, until `staged`); then vLLM's start,
 update and finish put it in place between two steps (`update`).
 """
@@ -12,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +35,9 @@ from scalelab.rollout.twin import Twin
 
 BACKEND = "scalelab_shards"
 """Name of our engine in vLLM's registry."""
+
+Way = Literal["nccl", "sharded_rdt"]
+"""Names of vLLM's own back-ends that are used."""
 
 Named = Iterable[tuple[str, Tensor]]
 """Tensors by Hugging Face name."""
@@ -102,7 +106,10 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         """Remember the model's config."""
         self._hf_config = init_info.hf_config
         self._twin: Twin | None = None
+        self._twin_lock = threading.Lock()
         self._receiver: Receiver | None = None
+        self._puller: Any = None
+        self._received: int | None = None
         self._biases: dict[str, Tensor] = {}
         self._job: _Job | None = None
         self._last_load: _Job | None = None
@@ -114,46 +121,73 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         def read() -> None:
             snapshot = Snapshot(segments, machine=segments[0].machine)
             try:
-                self._load(snapshot.version, lambda add: add(snapshot.weights(self._hf_config)))
+                self._load(snapshot.version, lambda twin: self._add(twin, snapshot.weights(self._hf_config)))
             finally:
                 snapshot.close()
 
         self._begin_load(read)
 
-    def join(self, init_info: dict[str, Any]) -> None:
-        """Begin to meet the sender of broadcasts and its other receivers."""
-        if self._receiver is None:
-            self._receiver = Receiver(self.vllm_config, self.device, self.model)
-        # Loads do not wait for it: a group that never forms keeps its thread for minutes.
-        self._job = _Job(partial(self._receiver.join, init_info), self.device)
+    def join(self, way: Way, init_info: dict[str, Any]) -> None:
+        """Begin to meet the sender of weights and its other receivers."""
+        if way == "sharded_rdt":
+            if self._puller is None:
+                from scalelab.rollout.puller import Puller  # which imports Ray
 
-    def receive(self, version: int, update_info: dict[str, Any]) -> None:
-        """Begin to load a version that is broadcast to the group."""
-        receiver = self._receiver
-        assert receiver is not None, "a worker joins a group first"
-        self._begin_load(lambda: self._load(version, lambda add: receiver.receive(update_info, add)))
+                self._puller = Puller(self.vllm_config, self.device, self._get_twin, self._twin_lock)
+            meet = partial(self._puller.join, init_info)
+        else:
+            if self._receiver is None:
+                self._receiver = Receiver(self.vllm_config, self.device, self.model)
+            meet = partial(self._receiver.join, init_info)
+        # Loads do not wait for it: a group that never forms keeps its thread for minutes.
+        self._job = _Job(meet, self.device)
+
+    def receive(self, version: int, update_info: dict[str, Any], seconds: float) -> None:
+        """Begin to load a version that is sent to those who have joined."""
+        receiver, puller = self._receiver, self._puller
+        assert receiver or puller, "a worker joins a group first"
+
+        def take(twin: Twin) -> None:
+            if receiver is not None:
+                receiver.receive(update_info, partial(self._add, twin))
+            else:
+                self._biases, self._received = puller.receive(seconds)
+
+        self._begin_load(lambda: self._load(version, take))
+
+    def received(self) -> int | None:
+        """Bytes that this worker pulled for the last version, if it did not get all of it."""
+        return self._received
 
     def leave(self) -> None:
-        """End this worker's part in the group, a meeting or a broadcast under way included."""
-        if self._receiver is not None:
-            self._receiver.leave()
+        """End this worker's part in the group, a meeting or a transfer under way included."""
+        for end in (self._receiver, self._puller):
+            if end is not None:
+                end.leave()
         if self._job is not None and self._job is not self._last_load:
-            self._job.give_up("the group that weights are broadcast to was ended")
+            self._job.give_up("the group that weights are sent to was ended")
 
     def _begin_load(self, work: Callable[[], None]) -> None:
         # A version that nobody waits for any more is not loaded at the same time.
         self._job = self._last_load = _Job(work, self.device, after=self._last_load)
 
-    def _load(self, version: int, give: Callable[[Callable[[Named], None]], None]) -> None:
-        """Load a version into the twin; `give` calls what it is given with all weights, one or more at a time."""
+    def _get_twin(self) -> Twin:
+        """The twin; `_twin_lock` is held."""
         if self._twin is None:
             self._twin = Twin(self.model, bool(self._hf_config.get("tie_word_embeddings")))
-        twin, self._biases, self._version = self._twin, {}, None
-        with set_current_vllm_config(self.vllm_config):
+        return self._twin
+
+    def _load(self, version: int, give: Callable[[Twin], None]) -> None:
+        """Load a version into the twin; `give` fills it."""
+        with self._twin_lock, set_current_vllm_config(self.vllm_config):
+            twin, self._biases, self._received, self._version = self._get_twin(), {}, None, None
             twin.begin()
-            give(lambda weights: twin.add(self._without_biases(weights)))
+            give(twin)
             twin.end()
         self._version = version
+
+    def _add(self, twin: Twin, weights: Named) -> None:
+        twin.add(self._without_biases(weights))
 
     def _without_biases(self, weights: Named) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in weights:
@@ -180,7 +214,8 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         """Exchange the layers' parameters; biases of experts go to their gates."""
         if self._twin is None or self._version != update_info.version:
             raise LabError(f"weights of version {update_info.version} are to be put in place, {self._version} is there")
-        self._twin.exchange()
+        with self._twin_lock:  # workers may be meeting a new sender, which takes the twin, too
+            self._twin.exchange()
         expert_bias.set_biases(self.model, self._biases)
 
     def finish_weight_update(self) -> None:
@@ -215,12 +250,16 @@ def _staged(worker: WorkerBase) -> tuple[bool, str | None]:
     return _inner(worker).weight_transfer_engine.staged()
 
 
-def _join(worker: WorkerBase, init_info: dict[str, Any]) -> None:
-    _inner(worker).weight_transfer_engine.join(init_info)
+def _join(worker: WorkerBase, way: Way, init_info: dict[str, Any]) -> None:
+    _inner(worker).weight_transfer_engine.join(way, init_info)
 
 
-def _receive(worker: WorkerBase, version: int, update_info: dict[str, Any]) -> None:
-    _inner(worker).weight_transfer_engine.receive(version, update_info)
+def _receive(worker: WorkerBase, version: int, update_info: dict[str, Any], seconds: float) -> None:
+    _inner(worker).weight_transfer_engine.receive(version, update_info, seconds)
+
+
+def _received(worker: WorkerBase) -> int | None:
+    return _inner(worker).weight_transfer_engine.received()
 
 
 def _leave(worker: WorkerBase) -> None:
@@ -248,29 +287,38 @@ def stage(engine: LLMEngine, snapshot: Snapshot) -> None:
     engine.collective_rpc(_stage, args=(snapshot.segments,))
 
 
-def join(engine: LLMEngine, init_info: dict[str, Any]) -> None:
-    """Let all workers begin to meet the sender of broadcasts; `staged` tells when they have.
+def join(engine: LLMEngine, way: Way, init_info: dict[str, Any]) -> None:
+    """Let all workers begin to meet the sender of weights; `staged` tells when they have.
 
     Args:
         engine: vLLM's.
-        init_info: fields of vLLM's `NCCLWeightTransferInitInfo`, with this engine's `rank_offset`.
+        way: vLLM's back-end.
+        init_info: for "nccl" fields of vLLM's `NCCLWeightTransferInitInfo`, with this engine's `rank_offset`; for
+            "sharded_rdt" see `scalelab.rollout.puller.Puller.join`.
     """
-    engine.collective_rpc(_join, args=(init_info,))
+    engine.collective_rpc(_join, args=(way, init_info))
 
 
-def receive(engine: LLMEngine, version: int, update_info: dict[str, Any]) -> None:
-    """Let all workers begin to load a version that is broadcast, beside the engine's steps.
+def receive(engine: LLMEngine, version: int, update_info: dict[str, Any], seconds: float) -> None:
+    """Let all workers begin to load a version that is sent, beside the engine's steps.
 
     Args:
         engine: vLLM's.
         version: policy version.
-        update_info: fields of vLLM's `NCCLWeightTransferUpdateInfo`.
+        update_info: fields of the back-end's update info.
+        seconds: deadline for workers that pull.
     """
-    engine.collective_rpc(_receive, args=(version, update_info))
+    engine.collective_rpc(_receive, args=(version, update_info, seconds))
+
+
+def received(engine: LLMEngine) -> int | None:
+    """Bytes that all workers pulled together for the last version; None if each got all of it."""
+    counts = engine.collective_rpc(_received)
+    return None if None in counts else sum(counts)
 
 
 def leave(engine: LLMEngine) -> None:
-    """End all workers' part in broadcasts; one under way ends with an error."""
+    """End all workers' part in the group; a transfer under way ends with an error."""
     engine.collective_rpc(_leave)
 
 

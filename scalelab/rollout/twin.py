@@ -42,6 +42,20 @@ class Twin:
                 forms = {name: restore_layer_refs(form, twin) for name, form in parameters.items()}
                 self._layers.append((layer, twin, forms))
 
+    @property
+    def model(self) -> Any:
+        """The twin as a model of vLLM's."""
+        return self._model
+
+    @property
+    def layers(self) -> list[tuple[nn.Module, dict[str, Tensor]]]:
+        """Layers with parameters, and these in the form in which they are loaded, on the meta device."""
+        return [(twin, forms) for _, twin, forms in self._layers]
+
+    def note_loaded(self, names: set[str]) -> None:
+        """Note parameters that got values without `add`."""
+        self._loaded |= names
+
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load whole tensors by their Hugging Face names; may run in another thread than the model.
 

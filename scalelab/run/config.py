@@ -126,9 +126,10 @@ class Cluster:
     devices_per_node: PositiveInt = 8
     """Trainer ranks that share a node where there are as many; expert parallelism should stay within."""
 
-    publication: Literal["files", "nccl"] = "files"
+    publication: Literal["files", "nccl", "sharded_rdt"] = "files"
     """Way of new weights to the engines: "files" in memory, mapped on a machine and fetched by others, beside training;
-    or "nccl", vLLM's own back-end: the trainer stands still and broadcasts (GPUs only)."""
+    or a back-end of vLLM's, for which the trainer stands still (GPUs only): "nccl" broadcasts, with "sharded_rdt" every
+    process of an engine pulls the slices that it needs from the ranks that hold them."""
 
     generators: PositiveInt = 1
     """Engines, each on `GeneratorConfig.tensor_parallel` devices of one node."""
@@ -154,6 +155,12 @@ class Cluster:
 
     trainer_restarts: NonNegativeInt = 3
     """Times that a run may start the trainer again, from its newest checkpoint, before it ends with an error."""
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Modules that settings of this configuration need on every node, with the setting that needs each."""
+        needed = f"Cluster.publication = {self.publication!r}"
+        return {"nixl": needed} if self.publication == "sharded_rdt" else {}
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -324,10 +331,10 @@ class Run:
                 f"{' and '.join(self.trainer.gpu_only)} is for GPUs, and the run's devices are cores: leave it out, or "
                 "bind Cluster.device = 'gpu'"
             )
-        if self.cluster.device == "cpu" and self.cluster.publication == "nccl":
+        if self.cluster.device == "cpu" and self.cluster.publication != "files":
             raise ValueError(
-                "Cluster.publication = 'nccl' is for GPUs, and the run's devices are cores: leave it out, or bind "
-                "Cluster.device = 'gpu'"
+                f"Cluster.publication = {self.cluster.publication!r} is for GPUs, and the run's devices are cores: "
+                "leave it out, or bind Cluster.device = 'gpu'"
             )
         if self.trainer.seed != 0:
             raise ValueError(

@@ -190,7 +190,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
     try:
         if run.cluster.device == "gpu":
             check(run, of_ray(ray.nodes())).demand()
-            check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds)
+            check_gpu_nodes(run.trainer.packages | run.cluster.packages, run.cluster.startup_seconds)
         faults = Faults(run.cluster, folder.add_fault, progress.say)
         base = base_model(
             run, progress, ClusterTuner, saved=folder.sft, see_through=faults.see_through, prepared=prepared

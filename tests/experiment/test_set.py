@@ -210,7 +210,9 @@ def test_a_damaged_configuration_is_refused_or_says_what_it_says(data: st.DataOb
             assert {key: told[key] for key in told if key in resolved.bindings}.items() <= resolved.bindings.items()
 
 
-def test_a_broadcast_over_nccl_is_refused_where_the_devices_are_cores() -> None:
-    with pytest.raises(LabError, match=r"^.*Cluster.publication = 'nccl' is for GPUs, and .* are cores: leave it out"):
-        resolve("quickstart", ["Cluster.publication=nccl"])
-    assert resolve("h100/scalerl_8b", ["Cluster.publication=nccl"]).run.cluster.publication == "nccl"
+@pytest.mark.parametrize("way", ["nccl", "sharded_rdt"])
+def test_back_ends_of_vllm_are_refused_where_the_devices_are_cores(way: str) -> None:
+    refusal = rf"^.*Cluster.publication = '{way}' is for GPUs, and .* are cores: leave it out"
+    with pytest.raises(LabError, match=refusal):
+        resolve("quickstart", [f"Cluster.publication={way}"])
+    assert resolve("h100/scalerl_8b", [f"Cluster.publication={way}"]).run.cluster.publication == way

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ class StandInRank(TrainerRank):
 class DyingPeer:
     """An engine's process that joins a group, receives a byte, and dies."""
 
-    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
+    def join_broadcasts(self, way: str, init_info: dict[str, Any]) -> None:
         """Meet the others."""
         stand_in()
         from vllm.distributed.weight_transfer.nccl_common import stateless_init_process_group
@@ -86,50 +87,71 @@ class DyingPeer:
         """Do nothing."""
 
 
-def _stand_in_at(worker: Any) -> None:
+def _stand_in_at(worker: Any, stand_in: Callable[[], None]) -> None:
     stand_in()
+
+
+def _parameters(worker: Any) -> dict[str, Any]:
+    model = worker.model_runner.get_model()
+    found = {name: one.detach().clone() for name, one in model.named_parameters()}
+    for name, one in model.named_modules():
+        if hasattr(one, "expert_bias_E"):
+            found[f"{name}.expert_bias"] = one.expert_bias_E.clone()
+        if hasattr(one, "cpu_linear") and hasattr(one, "input_size_per_partition"):  # which holds the weights packed
+            import torch
+
+            found[f"{name}.product"] = one.cpu_linear(torch.eye(one.input_size_per_partition), one.weight, None)
+    return found
 
 
 class StandInEngine(EngineActor):
     """An engine that receives without a GPU, and shows its parameters."""
 
+    stand_in = staticmethod(stand_in)
+
     def __init__(self, *args: Any) -> None:
         from scalelab.rollout import engine  # noqa: F401 - sets vLLM's environment first
 
-        stand_in()
+        self.stand_in()
         super().__init__(*args)
         # An engine on several devices has processes of its own.
-        self._generator._call(lambda one: one._engine.collective_rpc(_stand_in_at), 60, "the stand-in")
+        self._in_workers(_stand_in_at, self.stand_in)
 
     def parameters(self) -> dict[str, Any]:
-        """The parameters that the engine computes with."""
-        found: dict[str, Any] = {}
+        """The parameters that the engine computes with, of all its processes."""
+        found = self._in_workers(_parameters)
+        return {f"{rank} {name}": one for rank, part in enumerate(found) for name, one in part.items()}
 
-        def read(engine: Any) -> None:
-            [model] = engine._engine.collective_rpc(lambda worker: worker.model_runner.get_model())
-            found.update({name: one.detach().clone() for name, one in model.named_parameters()})
-            biased = [(name, one) for name, one in model.named_modules() if hasattr(one, "expert_bias_E")]
-            found.update({f"{name}.expert_bias": one.expert_bias_E.clone() for name, one in biased})
+    def _in_workers(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        answers: list[Any] = []
 
-        self._generator._call(read, 60, "the parameters")
-        return found
+        def ask(engine: Any) -> None:
+            answers.extend(engine._engine.collective_rpc(function, args=args))
+
+        self._generator._call(ask, 60, "the workers")
+        return answers
+
+
+def run_with(arguments: list[str], publication: str, rank: type, engine: type) -> int:
+    """Run the command line with weights sent in a way that a configuration refuses on cores."""
+    from scalelab.cli import main as command_line
+    from scalelab.run.cluster import engines, trainer, world
+
+    class SendingRun(world.ClusterRun):
+        def __init__(self, run: Any, *others: Any) -> None:
+            object.__setattr__(run.cluster, "publication", publication)
+            super().__init__(run, *others)
+
+    trainer.TrainerRank, engines.EngineActor = rank, engine  # type: ignore[misc]
+    world.ClusterRun = SendingRun  # type: ignore[misc]
+    return command_line(arguments)
 
 
 def main(arguments: list[str]) -> int:
     """Run the command line with broadcasts on cores: `python -m tests.helpers.nccl_stand_in run quickstart …`."""
-    from scalelab.cli import main as command_line
-    from scalelab.run.cluster import engines, trainer, world
-
-    class BroadcastingRun(world.ClusterRun):
-        def __init__(self, run: Any, *others: Any) -> None:
-            object.__setattr__(run.cluster, "publication", "nccl")  # a configuration refuses it on cores
-            super().__init__(run, *others)
-
-    trainer.TrainerRank, engines.EngineActor = StandInRank, StandInEngine  # type: ignore[misc]
-    world.ClusterRun = BroadcastingRun  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["VLLM_NCCL_SO_PATH"] = str(build(Path(folder)))
-        return command_line(arguments)
+        return run_with(arguments, "nccl", StandInRank, StandInEngine)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Rates of a pretended cluster follow the plan's formulas, and moments are those of what is drawn."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -51,6 +52,18 @@ def test_two_messages_of_a_broadcast_take_room_on_an_engines_device():
     assert updates == [0.25, pytest.approx(2 * (0.25 + 128256 * 4096 * 2 / 2**30))]
 
 
+def test_buffers_of_shards_take_room_on_both_sides():
+    """A calculation by hand: a matrix of 128,256 × 4,096 numbers is larger than a layer, and all of it goes at once."""
+    run = resolve("h100/scalerl_8b").run
+    files, shards = (replace(run, cluster=replace(run.cluster, publication=way)) for way in ("files", "sharded_rdt"))
+    without, found = (plan_of(one, placement(one), device("h100"), Assumptions()) for one in (files, shards))
+    embedding, layer = 128256 * 4096 * 2 / 2**30, (4096 * (2 * 4096 + 2 * 1024 + 3 * 14336 + 2)) * 2 / 2**30
+    devices = placement(run).generator.tensor_parallel
+    ring = 2 * math.ceil(embedding / devices / 0.25) * 0.25
+    assert found.generator.update == pytest.approx(ring + embedding / devices)
+    assert found.trainer.reserve - without.trainer.reserve == pytest.approx(0.5 + 2 * layer + devices * ring)
+
+
 def test_publication_counts_the_bytes_of_every_hand():
     """A calculation by hand: 16.06 GB, two trainer machines, eight with engines."""
     hf, h100 = resolve("h100/scalerl_8b").run.model.to_hf(), device("h100")
@@ -64,5 +77,8 @@ def test_publication_counts_the_bytes_of_every_hand():
     assert (broadcast.standstill, broadcast.transfer, broadcast.pause) == pytest.approx(
         (16.06 / 16 + max(16.06 / (50 * 0.4), 16.06 / 2 / 8), 0.0, 16.06 / 2 / 8), rel=1e-3
     )
+    shards = publication(hf, "bfloat16", 16, (32, 2), h100, assumed, "sharded_rdt")
+    busiest = max(16.06 * 32 / 16, 16.06 / 2) / (50 * 0.4)
+    assert shards.standstill == pytest.approx(16.06 / 16 + busiest, rel=1e-3)
     eight = publication(hf, "bfloat16", 16, (32, 8), h100, assumed, "nccl")
     assert eight.standstill == pytest.approx(16.06 / 16 + 16.06 / 20, rel=1e-3)

@@ -18,12 +18,12 @@ SPEED_OVER = 300.0
 
 
 class Listener(NamedTuple):
-    """An engine that weights are broadcast to."""
+    """An engine that weights are sent to, by a broadcast or in shards."""
 
     name: str
     actor: Any
     devices: int
-    """Processes of the engine, each of which receives everything."""
+    """Processes of the engine, each of which receives."""
 
 
 class EngineActor(Beating):
@@ -73,18 +73,18 @@ class EngineActor(Beating):
             return str(error)
         return None
 
-    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
-        """Join the group that weights are broadcast to; see `Generator.join_broadcasts`."""
-        with self.at("joining the group of broadcasts"):
-            self._generator.join_broadcasts(init_info)
+    def join_broadcasts(self, way: Any, init_info: dict[str, Any]) -> None:
+        """Join the group that weights are sent to; see `Generator.join_broadcasts`."""
+        with self.at("joining the group that weights are sent to"):
+            self._generator.join_broadcasts(way, init_info)
 
     def receive_weights(self, key: str, version: int, update_info: dict[str, Any]) -> None:
-        """Load weights that are broadcast, beside generation; see `Generator.receive_weights`."""
+        """Load weights that are sent to the group, beside generation; see `Generator.receive_weights`."""
         with self.at("receiving weights"):
             self._generator.receive_weights(key, version, update_info)
 
     def leave_broadcasts(self) -> None:
-        """Leave that group; a broadcast under way ends with an error."""
+        """Leave that group; a transfer under way ends with an error."""
         self._generator.leave_broadcasts()
 
     def pulse(self) -> Pulse:

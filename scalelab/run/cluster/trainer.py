@@ -51,7 +51,7 @@ class TrainerRank(Beating):
         self._class = Trainer
         self._make = (hf_config, config, rank, world)
         self._trainer: Any = None
-        self._broadcaster: Any = None
+        self._sender: Any = None
 
     def address(self, alone: bool) -> str:
         """A free address on this node at which the ranks can meet.
@@ -76,25 +76,34 @@ class TrainerRank(Beating):
         with self.at(method.replace("_", " ")):
             return getattr(self._trainer, method)(*args)
 
-    def publish(self, version: int, alone: bool, listeners: Sequence[Listener] = ()) -> tuple[Segment, str | None]:
+    def publish(
+        self, version: int, alone: bool, listeners: Sequence[Listener] = (), engines: int | None = None
+    ) -> tuple[Segment, str | None]:
         """Write this rank's share of the weights where engines of this node map it, and others fetch it.
 
-        Then send them to the listeners, if there are any; also returns the reason why that did not work.
+        Then send them to the listeners, if there are any, in shards if `engines` says how many there can be; also
+        returns the reason why that did not work.
         """
         with self.at("publishing the weights"):
             segment = self._trainer.publish(version, _host(alone), this_node())
         if not listeners:
             return segment, None
-        with self.at("broadcasting the weights"):
+        with self.at("sending the weights"):
+            if engines is not None:
+                if self._sender is None:
+                    from scalelab.run.cluster.sharded import ShardSender
+
+                    self._sender = ShardSender(self._trainer, engines)
+                return segment, self._sender.send(segment, listeners)
             if self._make[2] != 0:  # rank 0 sends what all gather
                 for _ in self._trainer.export_weights(host=False):
                     pass
                 return segment, None
-            if self._broadcaster is None:
+            if self._sender is None:
                 from scalelab.run.cluster.broadcast import Broadcaster
 
-                self._broadcaster = Broadcaster(self._trainer, partial(_free_address, alone))
-            return segment, self._broadcaster.send(segment, listeners)
+                self._sender = Broadcaster(self._trainer, partial(_free_address, alone))
+            return segment, self._sender.send(segment, listeners)
 
 
 class ClusterTrainer:
@@ -112,9 +121,9 @@ class ClusterTrainer:
         self.nodes: frozenset[str] = frozenset()
         """Ray nodes that the ranks are on, once they are up."""
         self.listeners: Callable[[], Sequence[Listener]] = tuple
-        """Gives the engines that weights are broadcast to."""
+        """Gives the engines that weights are sent to."""
         self.on_unsent: Callable[[str], None] = log.warning
-        """Takes the reason why a broadcast did not arrive."""
+        """Takes the reason why weights that were sent did not arrive."""
         bundles = packed(world, run.cluster.devices_per_node)
         self._reservation = Reservation(run.cluster, bundles, "the trainer")
         self._start()
@@ -160,9 +169,11 @@ class ClusterTrainer:
     def publish(self, version: int) -> Awaitable[list[Segment]]:
         """Let every rank lay out its share of the weights; gives what engines need to know of the shares."""
         alone, listeners = self._run.cluster.address is None, self.listeners()
-        # A broadcast gives up within two thirds of the ranks' own deadline.
+        # A broadcast gives up within two thirds of the ranks' own deadline, a sharded transfer within three quarters.
         seconds = max(self._run.cluster.stall_seconds, self._run.trainer_config.deadline) if listeners else None
-        return self._published([rank.publish.remote(version, alone, listeners) for rank in self._ranks], seconds)
+        engines = self._run.cluster.generators if self._run.cluster.publication == "sharded_rdt" else None
+        refs = [rank.publish.remote(version, alone, listeners, engines) for rank in self._ranks]
+        return self._published(refs, seconds)
 
     async def _published(self, refs: Sequence[Any], seconds: float | None) -> list[Segment]:
         answers = await self._all(refs, "weights to be laid out", seconds)

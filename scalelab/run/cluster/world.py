@@ -71,7 +71,7 @@ class ClusterRun:
         self.trainer = ClusterTrainer(run, base, run.cluster.trainers)
         self.graders = ClusterGraders(run, self.changes)
         self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes, faults)
-        if run.cluster.publication == "nccl":
+        if run.cluster.publication != "files":
             self.trainer.listeners, self.trainer.on_unsent = self.engines.listeners, faults.unsent
         faults.see_through(self.trainer.ready, self.trainer.restart)
         folder.describe(clock="wall", verifiers=self.graders.describe())

@@ -1,0 +1,123 @@
+"""Let vLLM's engines for sharded transfers run on a computer without a GPU, over Ray's transport and NIXL as they are.
+
+What is replaced is what CUDA alone has: streams, events and the current device, and the handles through which a rank
+shows its memory to the server beside it, for which memory of files is taken. NIXL moves host memory through UCX.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import ray
+import torch
+from vllm.distributed.weight_transfer import sharded_rdt_trainer
+
+from scalelab.rollout import transfer
+from scalelab.run.cluster.trainer import TrainerRank
+from tests.helpers.nccl_stand_in import StandInEngine, Stream, run_with
+
+ROUNDED_TO = 2**16
+"""Bytes that a buffer is a multiple of; vLLM rounds up to 256 MiB, and a small model has many buffers."""
+
+
+class Event:
+    """An event that has always happened."""
+
+    def record(self, stream: Any = None) -> None:
+        """Do nothing."""
+
+    def synchronize(self) -> None:
+        """Do nothing."""
+
+
+class WaitingStream(Stream):
+    """A stream that may wait for an event."""
+
+    def wait_event(self, event: Event) -> None:
+        """Do nothing."""
+
+
+def _rounded(nbytes: int, presize: int = 0) -> int:
+    return max(presize, -(-nbytes // ROUNDED_TO) * ROUNDED_TO)
+
+
+def stand_in() -> None:
+    """Replace what is missing in a process of an engine."""
+    from vllm.distributed.weight_transfer import sharded_rdt_engine
+
+    torch.cuda.Stream = WaitingStream  # type: ignore[assignment,misc]
+    torch.cuda.Event = Event  # type: ignore[assignment,misc]
+    torch.cuda.stream = lambda stream: nullcontext()  # type: ignore[assignment]
+    torch.cuda.device = lambda device: nullcontext()  # type: ignore[assignment,misc]
+    torch.cuda.set_device = lambda device: None
+    sharded_rdt_engine.buffer_alloc_bytes = _rounded
+
+
+def _shown(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
+    """In place of CUDA's handle of a storage: the name of the file in memory that it is moved to."""
+    manager, handle, size = tensor.untyped_storage()._share_filename_cpu_()
+    return None, (manager, handle, size, 0, 0, 0, "the device's number is put here")
+
+
+def _seen(manager: bytes, handle: bytes, size: int, *_: Any) -> torch.Tensor:
+    storage = torch.UntypedStorage._new_shared_filename_cpu(manager, handle, size)
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+class Server(sharded_rdt_trainer._RDTProducerServer):
+    """The server beside a rank, with memory of the host's."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        torch.accelerator.current_device_index = lambda: 0  # type: ignore[assignment]
+        sharded_rdt_trainer.rebuild_cuda_tensor = _seen
+        sharded_rdt_trainer.buffer_alloc_bytes = _rounded
+        super().__init__(**kwargs)
+        self._serve_device = torch.device("cpu")
+
+    def warmup_nixl(self) -> None:
+        """Make NIXL's agent."""
+        self._nixl_warmup_buf = torch.zeros(2**16, dtype=torch.uint8)
+        sharded_rdt_trainer.register_nixl_memory(self._nixl_warmup_buf)
+
+
+class StandInRank(TrainerRank):
+    """A trainer rank that sends shards without a GPU."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        torch.Tensor.cuda = lambda self: self  # type: ignore[assignment,method-assign,misc]
+        sharded_rdt_trainer._RDTProducerServer = Server  # type: ignore[misc]
+        sharded_rdt_trainer.reduce_tensor = _shown
+
+    def kill_server(self) -> None:
+        """End the server beside this rank."""
+        ray.kill(self._sender._sender._server)
+
+
+def _pulled(worker: Any) -> float:
+    engine = transfer._inner(worker).weight_transfer_engine
+    own = sum(form.nbytes for _, forms in engine._twin.layers for form in forms.values())
+    return engine.received() / (own + sum(bias_E.nbytes for bias_E in engine._biases.values()))
+
+
+class ShardEngine(StandInEngine):
+    """An engine that pulls shards without a GPU."""
+
+    stand_in = staticmethod(stand_in)
+
+    def pulled(self) -> list[float]:
+        """Bytes that each process pulled for the last version, over those of its parameters and biases."""
+        return self._in_workers(_pulled)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line with shards on cores: `python -m tests.helpers.rdt_stand_in run quickstart …`."""
+    return run_with(arguments, "sharded_rdt", StandInRank, ShardEngine)
+
+
+if __name__ == "__main__":
+    from tests.helpers import rdt_stand_in  # whose classes actors can import
+
+    sys.exit(rdt_stand_in.main(sys.argv[1:]))

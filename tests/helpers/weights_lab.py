@@ -1,0 +1,121 @@
+"""A trainer of two ranks and an engine in Ray actors, for tests of the ways of weights from one to the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+import torch
+
+from moe.train.config import Layout, TrainerConfig
+from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
+from scalelab.run.cluster.actors import actor_class
+from scalelab.run.cluster.engine_actor import Listener
+from scalelab.run.cluster.trainer import ClusterTrainer
+from scalelab.run.config import Cluster
+from tests.helpers.moe_models import batch, weighted
+from tests.helpers.rollout_models import MOE, write_model
+
+# Experts can be cut in two on a CPU, whose kernels want multiples of 32.
+SHAPE = replace(MOE, vocab_size=320, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128)
+TRAINER = TrainerConfig(layout=Layout(tensor=2, expert=2), expert_bias=0.25, deadline=200.0)
+ENGINE = GeneratorConfig(max_model_len=256, max_sequences=8, block_size=32, kv_cache_gib=0.02, expert_bias=True)
+
+
+class Lab:
+    """A trainer of two ranks, and an engine; `trainer.listeners` are `listeners`, `problems` what was not sent."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cluster: Cluster,
+        engine: type,
+        devices: int = 1,
+        trainer: TrainerConfig = TRAINER,
+        shape: Any = SHAPE,
+    ) -> None:
+        run: Any = SimpleNamespace(cluster=cluster, model=shape, trainer_config=trainer)
+        self.trainer = ClusterTrainer(run, write_model(folder / "trainer", shape, 1), 2)
+        base = write_model(folder / "engines", shape, 0)
+        save_tokenizer(build_tokenizer(["1 + 2 = 3"], shape.vocab_size), base)
+        settings = replace(ENGINE, tensor_parallel=devices, expert_bias=trainer.expert_bias > 0)
+        actor = actor_class(engine, cluster, devices=devices, concurrency=4)
+        self.engine = actor.remote(str(base), settings, (), (), 0)
+        self.trainer.ready()
+        ray.get(self.engine.up.remote(), timeout=300)
+        self.listeners = [Listener("generator 0", self.engine, devices)]
+        self.problems: list[str] = []
+        self.trainer.on_unsent = self.problems.append
+        self.trainer.listeners = lambda: self.listeners
+
+    def publish(self, version: int) -> float:
+        """Publish, and let the engine take the weights; returns the bytes that were sent to it over the model's."""
+
+        async def go() -> Any:
+            return await self.trainer.publish(version)
+
+        before = self.stats()
+        self.segments = asyncio.run(go())
+        assert ray.get(self.engine.take_weights.remote(self.segments), timeout=300) is None
+        after, size = self.stats(), sum(segment.size for segment in self.segments)
+        assert after["update_bytes"] - before["update_bytes"] == size
+        return (after["fetched_bytes"] - before["fetched_bytes"]) / size
+
+    def stats(self) -> dict[str, float]:
+        return ray.get(self.engine.collect.remote(0, 0.0), timeout=300)[1]
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return ray.get(self.engine.parameters.remote(), timeout=60)
+
+    def step(self, number: int) -> None:
+        async def go() -> Any:
+            return await self.trainer.step(batch(number), weighted)
+
+        asyncio.run(go())
+
+    def completions(self, count: int) -> list[Any]:
+        """Wait for completions; each token must have the version of weights that was in place."""
+        done: list[Any] = []
+        while len(done) < count:
+            done += ray.get(self.engine.collect.remote(8, 5.0), timeout=60)[0]
+        for completion in done:
+            versions, starts, ends = zip(*completion.spans, strict=True)
+            assert list(versions) == sorted(set(versions))
+            assert (starts, ends[-1]) == ((0, *ends[:-1]), len(completion.token_ids))
+        return done
+
+
+class Refuser:
+    """An engine that joins no group, and does not even answer when it is to receive."""
+
+    def join_broadcasts(self, way: str, init_info: dict[str, Any]) -> None:
+        raise ValueError("no")
+
+    def receive_weights(self, key: str, version: int, update_info: Any) -> None:
+        import threading
+
+        threading.Event().wait()
+
+    def leave_broadcasts(self) -> None:
+        pass
+
+
+class DyingPeer:
+    """An engine that joins, and dies while the others receive."""
+
+    def join_broadcasts(self, way: str, init_info: dict[str, Any]) -> None:
+        pass
+
+    def receive_weights(self, key: str, version: int, update_info: Any) -> None:
+        time.sleep(1.0)
+        os._exit(1)
+
+    def leave_broadcasts(self) -> None:
+        pass

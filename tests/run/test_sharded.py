@@ -1,0 +1,111 @@
+"""Sharded transfers through vLLM's engines, with ranks of Megatron and an engine of two processes in Ray actors.
+
+NIXL and Ray's transport are the real ones, on host memory; `tests.helpers.rdt_stand_in` says what is replaced.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+
+from moe.train.config import Layout
+from scalelab.rollout.types import Request
+from scalelab.run.cluster import trainer as room
+from scalelab.run.cluster.actors import end_ray, start_ray
+from scalelab.run.cluster.engine_actor import Listener
+from scalelab.run.config import Cluster
+from tests.helpers.rollout_models import QWEN3
+from tests.helpers.weights_lab import TRAINER, DyingPeer, Lab, Refuser
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(importlib.util.find_spec("nixl") is None, reason="needs nixl (tools/install_nixl.sh)"),
+]
+
+CLUSTER = Cluster(trainers=2, generators=2)
+object.__setattr__(CLUSTER, "publication", "sharded_rdt")  # a configuration refuses it on cores
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
+    """Ray, with ranks of a stand-in; gives the class of engines."""
+    from tests.helpers.rdt_stand_in import ShardEngine, StandInRank
+
+    monkeypatch.setattr(room, "TrainerRank", StandInRank)
+    start_ray(CLUSTER, 4)
+    try:
+        yield ShardEngine
+    finally:
+        end_ray()
+
+
+def test_pipeline_stages_and_a_tied_head_give_all_that_an_engine_needs(tmp_path: Path, cluster: type) -> None:
+    config = replace(TRAINER, layout=Layout(pipeline=2), expert_bias=0.0, deadline=900.0)
+    lab = Lab(tmp_path, CLUSTER, cluster, trainer=config, shape=replace(QWEN3, vocab_size=320))
+    lab.step(0)
+    assert lab.publish(1) == pytest.approx(1, rel=0.01)
+    pulled = lab.parameters()
+    lab.trainer.listeners = tuple
+    assert lab.publish(2) == 0
+    assert not lab.problems
+    from_files = lab.parameters()
+    assert pulled.keys() == from_files.keys()
+    assert all(torch.equal(pulled[name], from_files[name]) for name in pulled)
+
+
+def test_shards_equal_the_trainers_and_whoever_is_lost_costs_one_transfer(tmp_path: Path, cluster: type) -> None:
+    lab = Lab(tmp_path, CLUSTER, cluster, devices=2, trainer=replace(TRAINER, deadline=900.0))
+    requests = [Request(f"flying{n}", tuple(range(5, 45)), 200) for n in range(4)]
+    ray.get(lab.engine.submit.remote(requests), timeout=60)
+
+    lab.step(0)
+    share = lab.publish(1)
+    assert 1 < share <= 1.05  # both processes together, each with norms, routers and biases of its own
+    pulled = lab.parameters()
+    assert all(1 <= part <= 1.05 for part in ray.get(lab.engine.pulled.remote(), timeout=60))
+    lab.trainer.listeners = tuple
+    assert lab.publish(2) == 0
+    from_files = lab.parameters()
+    assert pulled.keys() == from_files.keys()
+    assert all(torch.equal(pulled[name], from_files[name]) for name in pulled)
+    assert any(one.any() for name, one in pulled.items() if name.endswith("expert_bias"))
+    assert not lab.problems
+
+    lab.trainer.listeners = lambda: lab.listeners
+    lab.step(1)
+    dying, refuser = (ray.remote(cls).options(num_cpus=0).remote() for cls in (DyingPeer, Refuser))
+    ray.get([one.leave_broadcasts.remote() for one in (dying, refuser)], timeout=300)  # they are up
+    lab.listeners.append(Listener("generator 1", dying, 2))
+    assert lab.publish(3) == 0
+    [problem] = lab.problems
+    assert problem.startswith(
+        "weights 3 were not sent in shards: an actor died while the run waited for generator 1 to"
+    )
+
+    lab.listeners[1] = Listener("generator 2", refuser, 2)
+    assert lab.publish(4) == 0
+    assert lab.problems[1:] == ["weights 4 were not sent in shards: generator 2 to connect to the trainer's shards: no"]
+
+    lab.listeners.pop()
+    assert lab.publish(5) == share
+    assert len(lab.problems) == 2
+    after = lab.parameters()
+    assert any(not torch.equal(after[name], from_files[name]) for name in after)
+
+    ray.get(lab.trainer.actors()["trainer rank 1"].kill_server.remote(), timeout=60)
+    assert lab.publish(6) == 0
+    assert lab.problems[2].startswith("weights 6 were not sent in shards: ")
+    assert lab.publish(7) == share
+    assert len(lab.problems) == 3
+    lab.trainer.listeners = tuple
+    again = lab.parameters()
+    assert lab.publish(8) == 0
+    assert all(torch.equal(again[name], one) for name, one in lab.parameters().items())
+    lab.completions(len(requests))
