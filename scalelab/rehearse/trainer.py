@@ -22,7 +22,7 @@ from moe.train.config import TrainerConfig
 from moe.train.micro_batch import LOSS
 from moe.train.trainer import Trainer
 from moe.weights.hf_folder import FolderWeights
-from moe.weights.links import shapes
+from moe.weights.links import held_links, shapes
 from scalelab.recipe.step import StepLoss
 from scalelab.rehearse import planned
 from scalelab.rehearse.collectives import Collectives
@@ -179,9 +179,16 @@ class _TrainerRehearsal:
 
     def _export(self) -> None:
         assert self.trainer is not None
-        wanted = {name: tuple(shape) for name, shape in shapes(self.hf).items() if self._is_here(name)}
+        if self.run_config.cluster.publication == "sharded_rdt":
+            held = set(self.trainer.held_names())
+            parts = [part for link in held_links(self.hf, biased=False) for part in link.parts()]
+            wanted = {name: tuple(shape) for name, shape in parts if name in held}
+            walk = self.trainer.export_held()
+        else:
+            wanted = {name: tuple(shape) for name, shape in shapes(self.hf).items() if self._is_here(name)}
+            walk = self.trainer.export_weights()
         self.collectives.forget()
-        found = {name: tuple(tensor.shape) for name, tensor in self.trainer.export_weights()}
+        found = {name: tuple(tensor.shape) for name, tensor in walk}
         if wrong := {name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)}:
             name = min(wrong)
             raise ValueError(f"{name} comes out as {found.get(name)}, the config says {wanted.get(name)}")
