@@ -34,31 +34,29 @@ def install() -> None:
 
 
 _LIBRARY = torch.library.Library("aten", "IMPL")  # what is registered lives as long as this object
-
-
-# With `out`, torch calls another operator, which is not replaced.
+_ATEN = torch.ops.aten  # the forms with `out` are operators of their own, which are not replaced
 
 
 def _mm(a: Tensor, b: Tensor) -> Tensor:
     wide, dtype = _wide(a), a.dtype
-    return torch.mm(wide, _wide(b), out=wide.new_empty(a.shape[0], b.shape[1])).to(dtype)
+    return _ATEN.mm.out(wide, _wide(b), out=wide.new_empty(a.shape[0], b.shape[1])).to(dtype)
 
 
 def _bmm(a: Tensor, b: Tensor) -> Tensor:
     wide, dtype = _wide(a), a.dtype
-    return torch.bmm(wide, _wide(b), out=wide.new_empty(a.shape[0], a.shape[1], b.shape[2])).to(dtype)
+    return _ATEN.bmm.out(wide, _wide(b), out=wide.new_empty(a.shape[0], a.shape[1], b.shape[2])).to(dtype)
 
 
 def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     wide, dtype = _wide(a), a.dtype
     out = wide.new_empty(a.shape[0], b.shape[1])
-    return torch.addmm(_wide(c), wide, _wide(b), beta=beta, alpha=alpha, out=out).to(dtype)
+    return _ATEN.addmm.out(_wide(c), wide, _wide(b), beta=beta, alpha=alpha, out=out).to(dtype)
 
 
 def _baddbmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     wide, dtype = _wide(a), a.dtype
     out = wide.new_empty(a.shape[0], a.shape[1], b.shape[2])
-    return torch.baddbmm(_wide(c), wide, _wide(b), beta=beta, alpha=alpha, out=out).to(dtype)
+    return _ATEN.baddbmm.out(_wide(c), wide, _wide(b), beta=beta, alpha=alpha, out=out).to(dtype)
 
 
 def _wide(x: Tensor) -> Tensor:
