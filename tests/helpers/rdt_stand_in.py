@@ -1,11 +1,13 @@
 """Let vLLM's engines for sharded transfers run on a computer without a GPU, over Ray's transport and NIXL as they are.
 
 What is replaced is what CUDA alone has: streams, events and the current device, and the handles through which a rank
-shows its memory to the server beside it, for which memory of files is taken. NIXL moves host memory through UCX.
+shows its memory to the server beside it; memory with a file descriptor is taken for these. NIXL moves host memory
+through UCX.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import nullcontext
 from typing import Any
@@ -56,13 +58,20 @@ def stand_in() -> None:
 
 
 def _shown(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
-    """In place of CUDA's handle of a storage: the name of the file in memory that it is moved to."""
-    manager, handle, size = tensor.untyped_storage()._share_filename_cpu_()
-    return None, (manager, handle, size, 0, 0, 0, "the device's number is put here")
+    """In place of CUDA's handle of a storage: the descriptor of the memory that it is moved to, and whose it is.
+
+    torch's other way, files with names, needs a process of torch's (`torch_shm_manager`), which broke off once in two.
+    """
+    descriptor, size = tensor.untyped_storage()._share_fd_cpu_()
+    return None, (os.getpid(), descriptor, size, 0, 0, 0, "the device's number is put here")
 
 
-def _seen(manager: bytes, handle: bytes, size: int, *_: Any) -> torch.Tensor:
-    storage = torch.UntypedStorage._new_shared_filename_cpu(manager, handle, size)
+def _seen(pid: int, descriptor: int, size: int, *_: Any) -> torch.Tensor:
+    opened = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR)
+    try:
+        storage = torch.UntypedStorage._new_shared_fd_cpu(opened, size)
+    finally:
+        os.close(opened)
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 

@@ -6,6 +6,7 @@ NIXL and Ray's transport are the real ones, on host memory; `tests.helpers.rdt_s
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -60,13 +61,14 @@ def test_pipeline_stages_and_a_tied_head_give_all_that_an_engine_needs(tmp_path:
     assert all(torch.equal(pulled[name], from_files[name]) for name in pulled)
 
 
-def test_shards_equal_the_trainers_and_whoever_is_lost_costs_one_transfer(tmp_path: Path, cluster: type) -> None:
+def test_shards_equal_the_trainers_weights(tmp_path: Path, cluster: type) -> None:
     lab = Lab(tmp_path, CLUSTER, cluster, devices=2, trainer=replace(TRAINER, deadline=900.0))
     requests = [Request(f"flying{n}", tuple(range(5, 45)), 200) for n in range(4)]
     ray.get(lab.engine.submit.remote(requests), timeout=60)
 
     lab.step(0)
     share = lab.publish(1)
+    assert not lab.problems
     assert 1 < share <= 1.05  # both processes together, each with norms, routers and biases of its own
     pulled = lab.parameters()
     assert all(1 <= part <= 1.05 for part in ray.get(lab.engine.pulled.remote(), timeout=60))
@@ -77,8 +79,18 @@ def test_shards_equal_the_trainers_and_whoever_is_lost_costs_one_transfer(tmp_pa
     assert all(torch.equal(pulled[name], from_files[name]) for name in pulled)
     assert any(one.any() for name, one in pulled.items() if name.endswith("expert_bias"))
     assert not lab.problems
+    lab.completions(len(requests))
 
-    lab.trainer.listeners = lambda: lab.listeners
+
+@pytest.mark.skipif("SCALELAB_LONG" not in os.environ, reason="takes minutes: set SCALELAB_LONG")
+def test_whoever_is_lost_costs_one_transfer(tmp_path: Path, cluster: type) -> None:
+    lab = Lab(tmp_path, CLUSTER, cluster, devices=2, trainer=replace(TRAINER, deadline=900.0))
+    lab.step(0)
+    share = lab.publish(1)
+    assert share > 1
+    assert not lab.problems
+    before = lab.parameters()
+
     lab.step(1)
     dying, refuser = (ray.remote(cls).options(num_cpus=0).remote() for cls in (DyingPeer, Refuser))
     ray.get([one.leave_broadcasts.remote() for one in (dying, refuser)], timeout=300)  # they are up
@@ -97,7 +109,7 @@ def test_shards_equal_the_trainers_and_whoever_is_lost_costs_one_transfer(tmp_pa
     assert lab.publish(5) == share
     assert len(lab.problems) == 2
     after = lab.parameters()
-    assert any(not torch.equal(after[name], from_files[name]) for name in after)
+    assert any(not torch.equal(after[name], before[name]) for name in after)
 
     ray.get(lab.trainer.actors()["trainer rank 1"].kill_server.remote(), timeout=60)
     assert lab.publish(6) == 0
@@ -108,4 +120,3 @@ def test_shards_equal_the_trainers_and_whoever_is_lost_costs_one_transfer(tmp_pa
     again = lab.parameters()
     assert lab.publish(8) == 0
     assert all(torch.equal(again[name], one) for name, one in lab.parameters().items())
-    lab.completions(len(requests))
