@@ -97,7 +97,7 @@ class Trainer:
             raise
 
     def _build(self, weights: WeightSource | None) -> None:
-        if self.config.dtype == "bfloat16":
+        if self.config.dtype == "bfloat16" and not torch.cuda.is_available():
             bfloat16.install()
         with cpu_host.megatron():
             self.model = models.build(self.hf_config, self.config)

@@ -60,7 +60,7 @@ def stand_in() -> None:
 def _shown(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
     """In place of CUDA's handle of a storage: the descriptor of the memory that it is moved to, and whose it is.
 
-    torch's other way, files with names, needs a process of torch's (`torch_shm_manager`), which broke off once in two.
+    torch's other way, files with names, needs a process of torch's (`torch_shm_manager`), which broke off in two runs.
     """
     descriptor, size = tensor.untyped_storage()._share_fd_cpu_()
     return None, (os.getpid(), descriptor, size, 0, 0, 0, "the device's number is put here")
