@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     hardware = device(args.hardware or usual(experiment))
     place = placement(experiment) if args.gpus is None else resize(experiment, args.gpus)
     plan = plan_of(experiment, place, hardware, assumed)
-    gpus = args.gpus or place.trainers + place.generators
+    gpus = args.gpus or place.devices
     proposal = None
     if plan.problems:
         proposal = nearest(experiment, gpus, hardware, assumed, place.trainers)
@@ -95,7 +95,7 @@ def _json(
         "experiment": name,
         "hardware": asdict(hardware),
         "parameters": {"total": sizes.total, "active": sizes.active},
-        "gpus": place.trainers + place.generators,
+        "gpus": place.devices,
         "roles": {"generator": place.generators, "trainer": place.trainers},
         "engines": place.engines,
         "layout": {**asdict(place.trainer.layout), "data": _data(place)},
@@ -150,11 +150,12 @@ def _print(
     steps, gpu_hours = hours(run, plan)
     nodes = -(-place.trainers // hardware.per_node)
     rest = -(-place.generators // hardware.per_node)
-    print(f"{name} on {place.trainers + place.generators} × {hardware.name}")
+    shared = ", which the trainer shares" if place.shared else ""
+    print(f"{name} on {place.devices} × {hardware.name}")
     rows = [
         ("parameters", f"{_count(sizes.total)} in all, {_count(sizes.active)} active"),
         ("trainer", f"{place.trainers} ranks on {nodes} nodes: {_layout(place)}"),
-        ("generators", f"{place.engines} engines on {place.generators} devices, {rest} nodes"),
+        ("generators", f"{place.engines} engines on {place.generators} devices, {rest} nodes" + shared),
         ("decoding", f"{plan.decoding.sequences:.0f} sequences an engine, {_speed(plan)}"),
         ("step", _seconds(run, plan)),
         ("budget", f"{steps:,} steps, {gpu_hours:,.0f} {run.compute_unit}"),

@@ -49,24 +49,36 @@ class Placement:
         engines: generators.
         trainer: layout, micro-batch and recompute of the trainer.
         generator: the engines, with the devices that share one.
+        shared: whether a trainer rank and an engine are on each device (`Cluster.share_devices`); None leaves what the
+            run says.
     """
 
     trainers: int
     engines: int
     trainer: TrainerConfig
     generator: GeneratorConfig
+    shared: bool | None = None
 
     @property
     def generators(self) -> int:
         """Devices that the generators hold."""
         return self.engines * self.generator.tensor_parallel
 
+    @property
+    def devices(self) -> int:
+        """Devices in all."""
+        return self.trainers if self.shared else self.trainers + self.generators
+
     def settings(self) -> dict[str, Any]:
         """The bindings that give a run this placement."""
         layout = {f"Layout.{axis}": size for axis, size in asdict(self.trainer.layout).items()}
+        sharing: dict[str, Any] = {}
+        if self.shared is not None:  # and a way of new weights that is right for both
+            sharing = {"Cluster.share_devices": self.shared, "Cluster.publication": "files"}
         return {
             "Cluster.trainers": self.trainers,
             "Cluster.generators": self.engines,
+            **sharing,
             **layout,
             "TrainerConfig.recompute": self.trainer.recompute,
             "GeneratorConfig.tensor_parallel": self.generator.tensor_parallel,
@@ -104,7 +116,8 @@ class RunPlan:
 
 def placement(run: Run) -> Placement:
     """The placement in a run's configuration."""
-    return Placement(run.cluster.trainers, run.cluster.generators, run.trainer_config, run.generator_config)
+    cluster, shared = run.cluster, run.cluster.share_devices or None
+    return Placement(cluster.trainers, cluster.generators, run.trainer_config, run.generator_config, shared)
 
 
 def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) -> RunPlan:
@@ -127,7 +140,8 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed, way)
     seconds = {"train": train, "generate": generate, "publish": weights.standstill + weights.transfer + weights.pause}
     if isinstance(run.schedule, PipelineRL):  # weights are under way while both sides work
-        seconds["step"] = max(train + weights.standstill, generate + weights.pause)
+        sides = train + weights.standstill, generate + weights.pause
+        seconds["step"] = sum(sides) if place.shared else max(sides)
     else:  # a round ends with its longest completion
         steps = run.schedule.k if isinstance(run.schedule, PPOOffPolicy) else 1
         alone = decoding(hf, place.generator, 1, length, device, assumed)
@@ -178,6 +192,13 @@ def _problems(
             yield (
                 f"a {role} does not fit: {memory.total:.0f} GiB of {device.memory_gib:.0f} on {device.name} ({kinds})"
             )
+    if place.shared and max(trainer.total, generator.total) <= device.memory_gib < trainer.total + generator.total:
+        yield (
+            f"a trainer rank and an engine do not fit on one {device.name} of {device.memory_gib:.0f} GiB: "
+            f"{trainer.total:.0f} and {generator.total:.0f} GiB"
+        )
+    if place.shared and device.gpu and place.trainers > device.per_node:
+        yield f"{place.trainers} devices that are shared must be on a node of {device.per_node}: lower Cluster.trainers"
     if not holds_a_sequence(run, place.generator):
         needed = kv_bytes(run, place.generator)
         yield (
@@ -203,13 +224,15 @@ def holds_a_sequence(run: Run, engine: GeneratorConfig) -> bool:
 
 
 def propose(run: Run, gpus: int, device: Device, assumed: Assumptions, trainers: int | None = None) -> RunPlan | None:
-    """The placement with the shortest step among those that fit, or None.
+    """The placement with the shortest step among those that fit, or None; on a single device both roles share it.
 
     Layouts are all that `check_layout` allows with tensor parallelism within a node; trainer counts all multiples of
     what a layout needs, unless given.
     """
+    if gpus == 1:
+        return _on_one(run, device, assumed)
     best: RunPlan | None = None
-    choices = list(engines(run, device))
+    choices, shared = list(engines(run, device)), False if run.cluster.share_devices else None
     for count in [trainers] if trainers else _counts(gpus, device):
         config = fastest(run, count, device, assumed)
         if config is None:
@@ -218,10 +241,26 @@ def propose(run: Run, gpus: int, device: Device, assumed: Assumptions, trainers:
             number = (gpus - count) // engine.tensor_parallel
             if number < 1:
                 continue
-            found = plan_of(run, Placement(count, number, config, engine), device, assumed)
+            found = plan_of(run, Placement(count, number, config, engine, shared), device, assumed)
             if not found.problems and (best is None or found.seconds["step"] < best.seconds["step"]):
                 best = found
     return best
+
+
+def _on_one(run: Run, device: Device, assumed: Assumptions) -> RunPlan | None:
+    """An engine beside the trainer on one device, with the KV cache that there is room for."""
+    config = fastest(run, 1, device, assumed)
+    if config is None:
+        return None
+    place = Placement(1, 1, config, replace(run.generator_config, tensor_parallel=1, kv_cache_gib=1e-9), shared=True)
+    alone = plan_of(run, place, device, assumed)
+    room = device.memory_gib - alone.trainer.total - alone.generator.total
+    cache = min(run.generator.kv_cache_gib, int(room * 4) / 4)
+    if cache <= 0:
+        return None
+    place = replace(place, generator=replace(place.generator, kv_cache_gib=cache))
+    found = plan_of(run, place, device, assumed)
+    return None if found.problems else found
 
 
 def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> TrainerConfig | None:
@@ -300,7 +339,7 @@ def _valid(hf: dict[str, Any], layout: Layout, ranks: int) -> bool:
 
 def hours(run: Run, plan: RunPlan) -> tuple[int, float]:
     """(optimiser steps, GPU-hours) to the end of the budget."""
-    step_hours = plan.seconds["step"] * (plan.placement.trainers + plan.placement.generators) / 3600
+    step_hours = plan.seconds["step"] * plan.placement.devices / 3600
     steps = run.budget.steps
     if run.budget.hours is not None:
         steps = min(steps, max(1, int(run.budget.hours / step_hours)))
@@ -308,14 +347,15 @@ def hours(run: Run, plan: RunPlan) -> tuple[int, float]:
 
 
 def resize(run: Run, gpus: int) -> Placement:
-    """A run's placement with its roles in the same proportion on another number of devices.
+    """A run's placement with its roles in the same proportion on another number of devices; one device is shared.
 
     Raises:
         LabError: if there are too few for one of each.
     """
-    place = placement(run)
+    place, multiple = placement(run), ranks_per_copy(run.trainer.layout)
+    if (place.shared or gpus == 1) and gpus % multiple == 0:
+        return replace(place, trainers=gpus, engines=gpus, shared=True)
     share = place.trainers / (place.trainers + place.generators)
-    multiple = ranks_per_copy(place.trainer.layout)
     trainers = max(1, round(gpus * share / multiple)) * multiple
     engines = (gpus - trainers) // place.generator.tensor_parallel
     if engines < 1:

@@ -33,7 +33,15 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
 
     Returns:
         Of one engine, and of one trainer unit: one copy of the model, on `trainer_unit(run)` ranks.
+
+    Raises:
+        LabError: engines and trainer share devices, where each slows the other down.
     """
+    if run.cluster.share_devices:
+        raise LabError(
+            "how much engines and trainer slow each other down on one device is not estimated: bind "
+            "Cluster.share_devices = False"
+        )
     hf_config, unit = run.model.to_hf(), trainer_unit(run)
     assumed, moments = Assumptions(prompt=round(prompt_tokens), dropped=1 - kept), lengths.moments()
     alone, full = (

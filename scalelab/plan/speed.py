@@ -217,7 +217,7 @@ def publication(
     engines: tuple[int, int],
     device: Device,
     assumed: Assumptions,
-    way: Literal["files", "nccl", "sharded_rdt"] = "files",
+    way: Literal["files", "nccl", "sharded_rdt", "ipc"] = "files",
 ) -> Publication:
     """Estimate a publication from the bytes of the real path and the assumed speeds of memory and network.
 
@@ -232,6 +232,8 @@ def publication(
     In a sharded transfer every rank sends its share to all engines, and every device of an engine receives its own.
     The gathering of a layer among tensor-parallel ranks, and the copies from buffer to buffer, count as nothing.
 
+    On a GPU that both share, the engine copies the weights to its host, which is the slowest part.
+
     Args:
         hf_config: the model's.
         dtype: of its weights.
@@ -239,7 +241,8 @@ def publication(
         engines: their number, and the devices of each.
         device: of all of them.
         assumed: the speeds.
-        way: "nccl" for a broadcast, "sharded_rdt" for a sharded transfer.
+        way: "nccl" for a broadcast, "sharded_rdt" for a sharded transfer, "ipc" for engines that read the memory of a
+            GPU that they share with the trainer.
     """
     count, devices = engines
     size = parameter_counts(hf_config).total * BYTES[dtype]
@@ -250,6 +253,8 @@ def publication(
     staging = size / trainers / (assumed.staging * 1e9)
     if way == "nccl":
         return Publication(staging + max(size / (device.network * 1e9 * assumed.broadcast), pause), 0.0, pause)
+    if way == "ipc":
+        return Publication(staging + pause, 0.0, pause)
     if way == "sharded_rdt":
         busiest = size * max(count / trainers, 1 / devices) / (device.network * 1e9 * assumed.broadcast)
         return Publication(staging + max(busiest, pause), 0.0, pause)

@@ -44,6 +44,8 @@ class GeneratorConfig:
     TrainerConfig.expert_bias."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Device that the engine must run on; "auto" takes the one its vLLM was built for. Bound through Cluster.device."""
+    shares_device: bool = False
+    """Leave room on the device for a trainer rank; bound through Cluster.share_devices."""
     start_timeout: PositiveFloat = 600.0
     """Seconds an engine may take to start."""
     update_timeout: PositiveFloat = 300.0

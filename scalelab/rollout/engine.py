@@ -49,6 +49,9 @@ from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2
 from scalelab.rollout.routing import RoutingRecorder
 from scalelab.rollout.types import Request
 
+SHARED_PART = 0.2
+"""Part of a GPU that must be free when an engine starts beside a trainer rank."""
+
 
 @dataclass(frozen=True)
 class Output:
@@ -157,9 +160,9 @@ class Engine:
         """Begin to load a version that is sent, beside the next steps."""
         transfer.receive(self._engine, version, update_info, seconds)
 
-    def received(self) -> int | None:
-        """Bytes that this engine's processes pulled for the last version; None if each got all of it."""
-        return transfer.received(self._engine)
+    def received(self, version: int) -> tuple[bool, int | None]:
+        """True if all of a version is here, and the bytes that were pulled for it; see `transfer.received`."""
+        return transfer.received(self._engine, version)
 
     def leave(self) -> None:
         """End this engine's part in the group that weights are sent to."""
@@ -223,6 +226,8 @@ def engine_config(
         max_num_seqs=config.max_sequences,
         block_size=config.block_size,
         kv_cache_memory_bytes=int(config.kv_cache_gib * 2**30),
+        # vLLM wants this part of a GPU to be free at the start, and with the size of the cache given asks nothing else.
+        **({"gpu_memory_utilization": SHARED_PART} if config.shares_device else {}),
         enable_prefix_caching=config.prefix_caching,
         # A prompt in pieces makes vLLM take back a draw of a request with a seed, which a CPU's generator cannot.
         enable_chunked_prefill=False if current_platform.is_cpu() else None,

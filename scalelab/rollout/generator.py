@@ -194,6 +194,8 @@ class Generator:
     def receive_weights(self, key: str, version: int, update_info: dict[str, Any]) -> None:
         """Load weights that are sent to the group, while generation goes on; `take_weights` then puts them in place.
 
+        A back-end may send them in several calls.
+
         Args:
             key: of the first segment of the same publication.
             version: policy version.
@@ -203,12 +205,13 @@ class Generator:
             LabError: they did not all arrive; the weights in place stay.
         """
         seconds = self._config.update_timeout
-        ends, pulled = time.monotonic() + seconds, list[int | None]()
+        ends, pulled = time.monotonic() + seconds, list[tuple[bool, int | None]]()
         with self._taking, self._listens():
             what = f"weights of version {version} to be sent"
             self._beside(lambda engine: engine.receive(version, update_info, seconds), ends, what)
-            self._call(lambda engine: pulled.append(engine.received()), ends - time.monotonic(), what)
-            self._received = key, pulled[0]
+            self._call(lambda engine: pulled.append(engine.received(version)), ends - time.monotonic(), what)
+            [(whole, size)] = pulled
+            self._received = (key, size) if whole else None
 
     def leave_broadcasts(self) -> None:
         """Leave the group; a transfer under way ends with an error."""

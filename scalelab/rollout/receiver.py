@@ -1,14 +1,14 @@
-"""One worker's end of a broadcast over NCCL: vLLM's own transfer engine, which loads into the twin (vLLM 0.32.0).
+"""One worker's end of a transfer of whole weights: vLLM's own engine, which loads into the twin (vLLM 0.32.0).
 
-vLLM's engine receives into the layers that generate, so it would hold generation up for a whole transfer, and leave
-a mixture of two versions behind if the transfer breaks. Here it gets another target: a broadcast that breaks costs
+vLLM's engines receive into the layers that generate, so they would hold generation up for a whole transfer, and leave
+a mixture of two versions behind if the transfer breaks. Here they get another target: a transfer that breaks costs
 nothing but itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,23 +17,24 @@ from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 
 from scalelab.errors import LabError
 
-BACKEND = "nccl"
-"""Name of vLLM's engine in its registry."""
-
-_ENDED = "the group of the broadcast was ended"
+_ENDED = "the group that weights are sent to was ended"
 
 
 class Receiver:
-    """vLLM's engine for NCCL in one worker.
+    """vLLM's engine for NCCL, or for the memory of a shared GPU, in one worker.
 
     Args:
+        backend: name of vLLM's engine in its registry.
         vllm_config: of the worker.
         device: of the worker.
         model: of the worker.
     """
 
-    def __init__(self, vllm_config: VllmConfig, device: torch.device, model: nn.Module) -> None:
-        self._arguments = WeightTransferConfig(backend=BACKEND), vllm_config, device, model
+    def __init__(
+        self, backend: Literal["nccl", "ipc"], vllm_config: VllmConfig, device: torch.device, model: nn.Module
+    ) -> None:
+        self._backend = backend
+        self._arguments = WeightTransferConfig(backend=backend), vllm_config, device, model
         self._model_config = vllm_config.model_config
         self._group: Any = None
         """vLLM's engine, if this worker is in a group."""
@@ -49,7 +50,8 @@ class Receiver:
         mine = self._joins
         group: Any = WeightTransferEngineFactory.create_engine(*self._arguments)
         group.init_transfer_engine(group.parse_init_info(init_info))
-        if group.model_update_group.disabled:  # without a word, and whatever it receives then is noise
+        # Without a word, and whatever it receives then is noise.
+        if self._backend == "nccl" and group.model_update_group.disabled:
             raise LabError("NCCL's library cannot be loaded by this engine: install the GPU packages")
         if mine != self._joins:
             group.shutdown()
@@ -57,7 +59,11 @@ class Receiver:
         self._group = group
 
     def receive(self, update_info: dict[str, Any], add: Callable[[list[tuple[str, Tensor]]], None]) -> None:
-        """Receive all weights of a version; `add` gets them chunk by chunk, and may not keep them.
+        """Receive weights of a version; `add` gets them chunk by chunk, and may not keep them.
+
+        Args:
+            update_info: fields of the back-end's update info; none at the end of weights that came in several calls.
+            add: takes a chunk.
 
         Raises:
             LabError: the group was ended meanwhile.
@@ -73,6 +79,9 @@ class Receiver:
             add(weights)
 
         check()
+        if not update_info:
+            group._packed_importer.close()  # the trainer gets its memory back
+            return
         group.set_weight_update_target(_Target(load), self._model_config)
         group.update_weights(update_info)
         check()
@@ -86,7 +95,7 @@ class Receiver:
 
 
 class _Target(nn.Module):
-    """The only part of a model that vLLM's engine for NCCL uses."""
+    """The only part of a model that vLLM's engines use here."""
 
     def __init__(self, load_weights: Callable[[list[tuple[str, Tensor]]], None]) -> None:
         super().__init__()

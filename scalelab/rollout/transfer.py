@@ -1,8 +1,9 @@
 """Weights from trainers to engines through vLLM's own weight transfer (`vllm.distributed.weight_transfer`, 0.32.0).
 
 `ShardTransfer` is a transfer engine of ours in vLLM's registry, for CPUs and for any GPUs: it reads what
-`moe.weights.shards` published, receives a broadcast through vLLM's engine for NCCL (`scalelab.rollout.receiver`), or
-pulls its slices through vLLM's engine for sharded transfers (`scalelab.rollout.puller`).
+`moe.weights.shards` published, receives whole weights through vLLM's engine for NCCL or for a shared GPU's memory
+(`scalelab.rollout.receiver`), or pulls its slices through vLLM's engine for sharded transfers
+(`scalelab.rollout.puller`).
 Every worker of an engine loads a version beside generation (`stage` or `receive`, until `staged`); then vLLM's start,
 update and finish put it in place between two steps (`update`).
 """
@@ -36,7 +37,7 @@ from scalelab.rollout.twin import Twin
 BACKEND = "scalelab_shards"
 """Name of our engine in vLLM's registry."""
 
-Way = Literal["nccl", "sharded_rdt"]
+Way = Literal["nccl", "sharded_rdt", "ipc"]
 """Names of vLLM's own back-ends that are used."""
 
 Named = Iterable[tuple[str, Tensor]]
@@ -114,6 +115,8 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         self._job: _Job | None = None
         self._last_load: _Job | None = None
         self._version: int | None = None
+        self._loading: int | None = None
+        """The version of which some parts are loaded."""
 
     def stage(self, segments: Sequence[Segment]) -> None:
         """Begin to load a version in a thread of its own."""
@@ -137,15 +140,17 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
             meet = partial(self._puller.join, init_info)
         else:
             if self._receiver is None:
-                self._receiver = Receiver(self.vllm_config, self.device, self.model)
+                self._receiver = Receiver(way, self.vllm_config, self.device, self.model)
             meet = partial(self._receiver.join, init_info)
         # Loads do not wait for it: a group that never forms keeps its thread for minutes.
         self._job = _Job(meet, self.device)
 
     def receive(self, version: int, update_info: dict[str, Any], seconds: float) -> None:
-        """Begin to load a version that is sent to those who have joined."""
+        """Begin to load a version, or a part of it, that is sent to those who have joined."""
         receiver, puller = self._receiver, self._puller
         assert receiver or puller, "a worker joins a group first"
+        update_info = dict(update_info)
+        first, last = update_info.pop("first", True), update_info.pop("last", True)
 
         def take(twin: Twin) -> None:
             if receiver is not None:
@@ -153,11 +158,11 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
             else:
                 self._biases, self._received = puller.receive(seconds)
 
-        self._begin_load(lambda: self._load(version, take))
+        self._begin_load(lambda: self._load(version, take, first, last))
 
-    def received(self) -> int | None:
-        """Bytes that this worker pulled for the last version, if it did not get all of it."""
-        return self._received
+    def received(self) -> tuple[int | None, int | None]:
+        """The last version that this worker has all of, and the bytes that it pulled for it, if these are not all."""
+        return self._version, self._received
 
     def leave(self) -> None:
         """End this worker's part in the group, a meeting or a transfer under way included."""
@@ -177,14 +182,23 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
             self._twin = Twin(self.model, bool(self._hf_config.get("tie_word_embeddings")))
         return self._twin
 
-    def _load(self, version: int, give: Callable[[Twin], None]) -> None:
-        """Load a version into the twin; `give` fills it."""
+    def _load(self, version: int, give: Callable[[Twin], None], first: bool = True, last: bool = True) -> None:
+        """Load a version into the twin, or the first, the last, or another part of it; `give` fills it.
+
+        Raises:
+            LabError: another version has taken the place of the parts that came before.
+        """
         with self._twin_lock, set_current_vllm_config(self.vllm_config):
-            twin, self._biases, self._received, self._version = self._get_twin(), {}, None, None
-            twin.begin()
+            twin = self._get_twin()
+            if first:
+                self._biases, self._received, self._version, self._loading = {}, None, None, version
+                twin.begin()
+            elif self._loading != version:
+                raise LabError(f"the first parts of weights {version} are gone")
             give(twin)
-            twin.end()
-        self._version = version
+            if last:
+                twin.end()
+                self._version, self._loading = version, None
 
     def _add(self, twin: Twin, weights: Named) -> None:
         twin.add(self._without_biases(weights))
@@ -258,7 +272,7 @@ def _receive(worker: WorkerBase, version: int, update_info: dict[str, Any], seco
     _inner(worker).weight_transfer_engine.receive(version, update_info, seconds)
 
 
-def _received(worker: WorkerBase) -> int | None:
+def _received(worker: WorkerBase) -> tuple[int | None, int | None]:
     return _inner(worker).weight_transfer_engine.received()
 
 
@@ -294,7 +308,7 @@ def join(engine: LLMEngine, way: Way, init_info: dict[str, Any]) -> None:
         engine: vLLM's.
         way: vLLM's back-end.
         init_info: for "nccl" fields of vLLM's `NCCLWeightTransferInitInfo`, with this engine's `rank_offset`; for
-            "sharded_rdt" see `scalelab.rollout.puller.Puller.join`.
+            "sharded_rdt" see `scalelab.rollout.puller.Puller.join`; for "ipc" `packed` alone.
     """
     engine.collective_rpc(_join, args=(way, init_info))
 
@@ -305,16 +319,17 @@ def receive(engine: LLMEngine, version: int, update_info: dict[str, Any], second
     Args:
         engine: vLLM's.
         version: policy version.
-        update_info: fields of the back-end's update info.
+        update_info: fields of the back-end's update info. For "ipc", whose weights come in parts, also `first` and
+            `last`: whether a part is; the last has no other fields.
         seconds: deadline for workers that pull.
     """
     engine.collective_rpc(_receive, args=(version, update_info, seconds))
 
 
-def received(engine: LLMEngine) -> int | None:
-    """Bytes that all workers pulled together for the last version; None if each got all of it."""
-    counts = engine.collective_rpc(_received)
-    return None if None in counts else sum(counts)
+def received(engine: LLMEngine, version: int) -> tuple[bool, int | None]:
+    """True if all workers have all of a version, and the bytes that they pulled together; None if each got all."""
+    versions, counts = zip(*engine.collective_rpc(_received), strict=True)
+    return set(versions) == {version}, None if None in counts else sum(counts)
 
 
 def leave(engine: LLMEngine) -> None:

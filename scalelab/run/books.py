@@ -158,5 +158,5 @@ def new_books(run: Run) -> Books:
     return Books(
         schedule=run.schedule.start(run.recipe.prompts_per_step, run.budget.steps),
         sampler=MixtureSampler(run.tasks, weights, run.seed, run.recipe.retire_at),
-        ledger=Ledger(run.generator_devices, run.cluster.trainers),
+        ledger=Ledger(run.generator_devices * run.cluster.share, run.cluster.trainers * run.cluster.share),
     )

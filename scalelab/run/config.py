@@ -126,10 +126,15 @@ class Cluster:
     devices_per_node: PositiveInt = 8
     """Trainer ranks that share a node where there are as many; expert parallelism should stay within."""
 
-    publication: Literal["files", "nccl", "sharded_rdt"] = "files"
+    share_devices: bool = False
+    """Put generator i and trainer rank i on one device, as on a machine with a single GPU. Half of it counts as each
+    one's. They work at the same time, so both are slower."""
+
+    publication: Literal["files", "nccl", "sharded_rdt", "ipc"] = "files"
     """Way of new weights to the engines: "files" in memory, mapped on a machine and fetched by others, beside training;
     or a back-end of vLLM's, for which the trainer stands still (GPUs only): "nccl" broadcasts, with "sharded_rdt" every
-    process of an engine pulls the slices that it needs from the ranks that hold them."""
+    process of an engine pulls the slices that it needs from the ranks that hold them, and with "ipc" an engine reads
+    them in the memory of the GPU that it shares with a trainer rank (`share_devices`)."""
 
     generators: PositiveInt = 1
     """Engines, each on `GeneratorConfig.tensor_parallel` devices of one node."""
@@ -155,6 +160,30 @@ class Cluster:
 
     trainer_restarts: NonNegativeInt = 3
     """Times that a run may start the trainer again, from its newest checkpoint, before it ends with an error."""
+
+    def __post_init__(self) -> None:
+        if not self.share_devices:
+            if self.publication == "ipc":
+                raise ValueError(
+                    "Cluster.publication = 'ipc' is for engines that share their GPUs with the trainer: bind "
+                    "Cluster.share_devices = True, or take another"
+                )
+            return
+        if self.generators != self.trainers or self.trainers > self.devices_per_node:
+            raise ValueError(
+                f"Cluster.share_devices pairs generators and trainer ranks of one node: {self.generators} generators "
+                f"and {self.trainers} trainers on nodes of {self.devices_per_node} devices cannot be paired"
+            )
+        if self.publication not in ("files", "ipc"):
+            raise ValueError(
+                f"Cluster.publication = {self.publication!r} needs a device for each side, and Cluster.share_devices "
+                "gives both one: take 'files' or 'ipc'"
+            )
+
+    @property
+    def share(self) -> float:
+        """Part of a device that a generator's process or a trainer rank holds."""
+        return 0.5 if self.share_devices else 1.0
 
     @property
     def packages(self) -> dict[str, str]:
@@ -257,6 +286,7 @@ class Run:
         self._check_tasks()
         self._check_lengths()
         self._check_sides_agree()
+        self._check_sharing()
 
     def _check_tasks(self) -> None:
         names = [task.name for task in self.tasks]
@@ -351,6 +381,19 @@ class Run:
             except MoeError as error:
                 raise ValueError(f"{name} = {ranks} with TrainerConfig.layout: {error}") from error
 
+    def _check_sharing(self) -> None:
+        if not self.cluster.share_devices:
+            return
+        if self.generator.tensor_parallel > 1:
+            raise ValueError(
+                f"Cluster.share_devices is for engines on one device: GeneratorConfig.tensor_parallel is "
+                f"{self.generator.tensor_parallel}, set it to 1"
+            )
+        if self.virtual is not None:
+            raise ValueError(
+                "Run.virtual pretends devices that do one thing at a time: bind Cluster.share_devices = False"
+            )
+
     @property
     def compute_unit(self) -> str:
         """Unit of compute: GPU-hours (of a pretended cluster, too), or core-hours where each role holds a core."""
@@ -364,7 +407,7 @@ class Run:
     @property
     def devices(self) -> int:
         """Devices that the run holds."""
-        return self.generator_devices + self.cluster.trainers
+        return self.cluster.trainers if self.cluster.share_devices else self.generator_devices + self.cluster.trainers
 
     @property
     def trainer_config(self) -> TrainerConfig:
@@ -382,4 +425,5 @@ class Run:
             record_routing=recipe.router_replay,
             expert_bias=self.trainer.expert_bias > 0,
             device=self.cluster.device,
+            shares_device=self.cluster.share_devices,
         )

@@ -17,10 +17,15 @@ class Ledger:
     the share of its work that was evaluation, a trainer's second if the trainer stood idle while an evaluation ran;
     all else is charged to the role. `compute`, the x-axis, leaves `evaluation` out: a curve must not depend on how
     closely it was looked at (ScaleRL §2 counts training compute).
+
+    Attributes:
+        generators: devices that generators hold; one that they share with a trainer rank counts as half of each.
+        trainers: devices that trainer ranks hold, likewise.
+        hours: by role.
     """
 
-    generators: int
-    trainers: int
+    generators: float
+    trainers: float
     hours: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROLES, 0.0))
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from scalelab.experiment import read_settings, resolve
 from scalelab.experiment.lab import LAB
 from scalelab.experiment.overrides import set_statement
 from scalelab.experiment.resolve import Heading, resolve_statements
+from scalelab.run.books import new_books
 from tests.helpers.experiment_toys import TOYS, ToyClip, ToyRun, ToyTrainer
 
 T = TypeVar("T")
@@ -216,3 +218,28 @@ def test_back_ends_of_vllm_are_refused_where_the_devices_are_cores(way: str) -> 
     with pytest.raises(LabError, match=refusal):
         resolve("quickstart", [f"Cluster.publication={way}"])
     assert resolve("h100/scalerl_8b", [f"Cluster.publication={way}"]).run.cluster.publication == way
+
+
+@pytest.mark.parametrize(
+    ("settings", "refusal"),
+    [
+        (["Cluster.trainers=2"], "1 generators and 2 trainers on nodes of 8 devices cannot be paired"),
+        (["Cluster.trainers=9", "Cluster.generators=9"], "9 generators and 9 trainers on nodes of 8 devices cannot be"),
+        (["Cluster.publication=nccl"], "needs a device for each side"),
+        (["Cluster.publication=ipc", "Cluster.device=cpu"], "'ipc' is for GPUs, and the run's devices are cores"),
+        (["GeneratorConfig.tensor_parallel=3"], "GeneratorConfig.tensor_parallel is 3, set it to 1"),
+        (["Cluster.share_devices=False", "Cluster.publication=ipc"], "bind Cluster.share_devices = True, or take"),
+    ],
+)
+def test_shared_devices_are_refused_where_there_are_no_pairs(settings: list[str], refusal: str) -> None:
+    with pytest.raises(LabError, match=re.escape(refusal)) as refused:
+        resolve("smollm2_one_gpu", settings)
+    assert "\n" not in str(refused.value)
+
+
+def test_shared_devices_count_once_and_each_role_pays_half() -> None:
+    run = resolve("smollm2_one_gpu", ["Cluster.publication=ipc", "Cluster.generators=4", "Cluster.trainers=4"]).run
+    assert run.devices == 4
+    ledger = new_books(run).ledger
+    ledger.advance(3600.0, evaluation_share=0.0, trainer_idle=False)
+    assert ledger.hours == {"generator": 2.0, "trainer": 2.0, "evaluation": 0.0}

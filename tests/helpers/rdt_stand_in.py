@@ -57,7 +57,7 @@ def stand_in() -> None:
     sharded_rdt_engine.buffer_alloc_bytes = _rounded
 
 
-def _shown(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
+def shown(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
     """In place of CUDA's handle of a storage: the descriptor of the memory that it is moved to, and whose it is.
 
     torch's other way, files with names, needs a process of torch's (`torch_shm_manager`), which broke off in two runs.
@@ -66,7 +66,8 @@ def _shown(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
     return None, (os.getpid(), descriptor, size, 0, 0, 0, "the device's number is put here")
 
 
-def _seen(pid: int, descriptor: int, size: int, *_: Any) -> torch.Tensor:
+def seen(pid: int, descriptor: int, size: int, *_: Any) -> torch.Tensor:
+    """In place of CUDA's rebuilding of a tensor from its handle."""
     opened = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR)
     try:
         storage = torch.UntypedStorage._new_shared_fd_cpu(opened, size)
@@ -80,7 +81,7 @@ class Server(sharded_rdt_trainer._RDTProducerServer):
 
     def __init__(self, **kwargs: Any) -> None:
         torch.accelerator.current_device_index = lambda: 0  # type: ignore[assignment]
-        sharded_rdt_trainer.rebuild_cuda_tensor = _seen
+        sharded_rdt_trainer.rebuild_cuda_tensor = seen
         sharded_rdt_trainer.buffer_alloc_bytes = _rounded
         super().__init__(**kwargs)
         self._serve_device = torch.device("cpu")
@@ -98,7 +99,7 @@ class StandInRank(TrainerRank):
         super().__init__(*args)
         torch.Tensor.cuda = lambda self: self  # type: ignore[assignment,method-assign,misc]
         sharded_rdt_trainer._RDTProducerServer = Server  # type: ignore[misc]
-        sharded_rdt_trainer.reduce_tensor = _shown
+        sharded_rdt_trainer.reduce_tensor = shown
 
     def kill_server(self) -> None:
         """End the server beside this rank."""

@@ -29,6 +29,13 @@ TRAINER = TrainerConfig(layout=Layout(tensor=2, expert=2), expert_bias=0.25, dea
 ENGINE = GeneratorConfig(max_model_len=256, max_sequences=8, block_size=32, kv_cache_gib=0.02, expert_bias=True)
 
 
+def sending(way: str, **settings: Any) -> Cluster:
+    """A cluster on cores whose weights are sent in a way that a configuration refuses there."""
+    cluster = Cluster(**settings)
+    object.__setattr__(cluster, "publication", way)
+    return cluster
+
+
 class Lab:
     """A trainer of two ranks, and an engine; `trainer.listeners` are `listeners`, `problems` what was not sent."""
 
@@ -73,6 +80,16 @@ class Lab:
 
     def parameters(self) -> dict[str, torch.Tensor]:
         return ray.get(self.engine.parameters.remote(), timeout=60)
+
+    def assert_as_from_files(self, version: int) -> dict[str, torch.Tensor]:
+        """Publish without sending: no parameter of the engine may change by a bit; returns the parameters."""
+        sent, self.trainer.listeners = self.parameters(), tuple
+        assert self.publish(version) == 0
+        self.trainer.listeners = lambda: self.listeners
+        from_files = self.parameters()
+        assert sent.keys() == from_files.keys()
+        assert all(torch.equal(sent[name], from_files[name]) for name in sent)
+        return from_files
 
     def step(self, number: int) -> None:
         async def go() -> Any:

@@ -45,6 +45,32 @@ def test_a_misfit_is_refused_in_one_line_with_what_fits():
     assert "what fits on 80 × h100: --set Cluster.trainers=" in line
 
 
+def test_on_one_gpu_both_roles_are_put_on_it_with_the_cache_that_fits():
+    two, one = resolve("smollm2_gpu").run, Hardware(device("h100"), 1)
+    refused = check(two, one)
+    assert refused.problems == ("the run wants 2 devices (1 to train), there are 1",)
+    offered = [word for word in refused.line.split() if "=" in word][:-1]
+    assert {"Cluster.share_devices=True", "Cluster.generators=1", "Cluster.trainers=1"} <= set(offered)
+    found = resolve("smollm2_gpu", [f"{k}={v}" for k, v in refused.nearest.placement.settings().items()]).run
+    assert check(found, one).problems == ()
+
+    much = replace(found, generator=replace(found.generator, kv_cache_gib=60.0))
+    full = check(much, one)
+    assert full.problems[0].startswith("a trainer rank and an engine do not fit on one h100 of 75 GiB: ")
+    cache = full.nearest.placement.generator.kv_cache_gib
+    fits = replace(found, generator=replace(found.generator, kv_cache_gib=cache))
+    assert check(fits, one).problems == ()
+    assert check(replace(fits, generator=replace(fits.generator, kv_cache_gib=cache + 1)), one).problems
+    assert full.nearest.seconds["step"] > check(much, Hardware(device("h100"), 2)).nearest.seconds["step"]
+
+
+def test_two_devices_are_not_shared_where_they_need_not_be():
+    run = resolve("smollm2_one_gpu", ["Cluster.publication=ipc", "GeneratorConfig.kv_cache_gib=60"]).run
+    settings = check(run, Hardware(device("h100"), 2)).nearest.placement.settings()
+    found = resolve("smollm2_one_gpu", [f"{k}={v}" for k, v in settings.items()]).run
+    assert (found.cluster.share_devices, found.devices, found.cluster.publication) == (False, 2, "files")
+
+
 @pytest.mark.slow
 def test_too_few_devices_are_told_how_many_it_takes():
     run = resolve("scalerl_17bx16").run

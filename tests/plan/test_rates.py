@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.plan.hardware import device
 from scalelab.plan.lengths import LogNormal, Recorded
@@ -45,6 +46,12 @@ def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
     assert plan.decoding.sequences <= at_once + 1
 
 
+def test_devices_that_are_shared_have_no_rates():
+    run = resolve("smollm2_one_gpu").run
+    with pytest.raises(LabError, match=r"one device is not estimated: bind Cluster.share_devices = False$"):
+        rates(run, device("h100"), LogNormal.of_recipe(run.recipe, 100, 0.5), prompt_tokens=100.0)
+
+
 def test_two_messages_of_a_broadcast_take_room_on_an_engines_device():
     run = resolve("h100/scalerl_8b").run
     broadcast = replace(run, cluster=replace(run.cluster, publication="nccl"))
@@ -80,5 +87,7 @@ def test_publication_counts_the_bytes_of_every_hand():
     shards = publication(hf, "bfloat16", 16, (32, 2), h100, assumed, "sharded_rdt")
     busiest = max(16.06 * 32 / 16, 16.06 / 2) / (50 * 0.4)
     assert shards.standstill == pytest.approx(16.06 / 16 + busiest, rel=1e-3)
+    shared = publication(hf, "bfloat16", 8, (8, 1), h100, assumed, "ipc")
+    assert (shared.standstill, shared.pause) == pytest.approx((16.06 / 8 + 16.06 / 8, 16.06 / 8), rel=1e-3)
     eight = publication(hf, "bfloat16", 16, (32, 8), h100, assumed, "nccl")
     assert eight.standstill == pytest.approx(16.06 / 16 + 16.06 / 20, rel=1e-3)

@@ -20,9 +20,8 @@ from scalelab.rollout.types import Request
 from scalelab.run.cluster import trainer as room
 from scalelab.run.cluster.actors import end_ray, start_ray
 from scalelab.run.cluster.engine_actor import Listener
-from scalelab.run.config import Cluster
 from tests.helpers.rollout_models import QWEN3
-from tests.helpers.weights_lab import TRAINER, DyingPeer, Lab, Refuser
+from tests.helpers.weights_lab import TRAINER, DyingPeer, Lab, Refuser, sending
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,8 +29,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("nixl") is None, reason="needs nixl (tools/install_nixl.sh)"),
 ]
 
-CLUSTER = Cluster(trainers=2, generators=2)
-object.__setattr__(CLUSTER, "publication", "sharded_rdt")  # a configuration refuses it on cores
+CLUSTER = sending("sharded_rdt", trainers=2, generators=2)
 
 
 @pytest.fixture
@@ -52,13 +50,8 @@ def test_pipeline_stages_and_a_tied_head_give_all_that_an_engine_needs(tmp_path:
     lab = Lab(tmp_path, CLUSTER, cluster, trainer=config, shape=replace(QWEN3, vocab_size=320))
     lab.step(0)
     assert lab.publish(1) == pytest.approx(1, rel=0.01)
-    pulled = lab.parameters()
-    lab.trainer.listeners = tuple
-    assert lab.publish(2) == 0
+    lab.assert_as_from_files(2)
     assert not lab.problems
-    from_files = lab.parameters()
-    assert pulled.keys() == from_files.keys()
-    assert all(torch.equal(pulled[name], from_files[name]) for name in pulled)
 
 
 def test_shards_equal_the_trainers_weights(tmp_path: Path, cluster: type) -> None:
@@ -70,14 +63,9 @@ def test_shards_equal_the_trainers_weights(tmp_path: Path, cluster: type) -> Non
     share = lab.publish(1)
     assert not lab.problems
     assert 1 < share <= 1.05  # both processes together, each with norms, routers and biases of its own
-    pulled = lab.parameters()
     assert all(1 <= part <= 1.05 for part in ray.get(lab.engine.pulled.remote(), timeout=60))
-    lab.trainer.listeners = tuple
-    assert lab.publish(2) == 0
-    from_files = lab.parameters()
-    assert pulled.keys() == from_files.keys()
-    assert all(torch.equal(pulled[name], from_files[name]) for name in pulled)
-    assert any(one.any() for name, one in pulled.items() if name.endswith("expert_bias"))
+    found = lab.assert_as_from_files(2)
+    assert any(one.any() for name, one in found.items() if name.endswith("expert_bias"))
     assert not lab.problems
     lab.completions(len(requests))
 
@@ -116,7 +104,4 @@ def test_whoever_is_lost_costs_one_transfer(tmp_path: Path, cluster: type) -> No
     assert lab.problems[2].startswith("weights 6 were not sent in shards: ")
     assert lab.publish(7) == share
     assert len(lab.problems) == 3
-    lab.trainer.listeners = tuple
-    again = lab.parameters()
-    assert lab.publish(8) == 0
-    assert all(torch.equal(again[name], one) for name, one in lab.parameters().items())
+    lab.assert_as_from_files(8)

@@ -217,7 +217,7 @@ def end_ray() -> None:
 
 
 def actor_class(
-    cls: type, cluster: Cluster, *, devices: int = 0, concurrency: int = 1, strategy: Any = "DEFAULT"
+    cls: type, cluster: Cluster, *, devices: float = 0, concurrency: int = 1, strategy: Any = "DEFAULT"
 ) -> Any:
     """A Ray actor class that holds some devices, placed by a scheduling strategy of Ray's and asked for heartbeats."""
     resources = {"num_cpus": devices, "num_gpus": devices if cluster.device == "gpu" else 0}

@@ -6,6 +6,7 @@ process of the engines, many in one message. Imports vLLM.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -160,6 +161,10 @@ class MegatronSource(WeightSource):
         return [ParamMeta(name, dtype, tuple(shape)) for name, shape in found.items()] + [
             ParamMeta(name, torch.float32, tuple(shape)) for name, shape in experts
         ]
+
+    def largest(self) -> int:
+        """Bytes of the largest tensor."""
+        return max(one.dtype.itemsize * math.prod(one.shape) for one in self.metadata())
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         return self._walk

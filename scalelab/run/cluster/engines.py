@@ -96,16 +96,24 @@ class ClusterEngines:
         end_think: how the end of thinking is recognised.
         changes: told of whatever others may wait for.
         faults: told of every engine that is lost.
+        reservation: devices that others hold, too; None takes some for the engines alone.
     """
 
     def __init__(
-        self, run: Run, model: Path, phrase_ids: Sequence[int], end_think: Any, changes: Changes, faults: Faults
+        self,
+        run: Run,
+        model: Path,
+        phrase_ids: Sequence[int],
+        end_think: Any,
+        changes: Changes,
+        faults: Faults,
+        reservation: Reservation | None = None,
     ) -> None:
         self._run, self._cluster, self._changes, self._faults = run, run.cluster, changes, faults
         self._arguments = (str(model), run.generator_config, tuple(phrase_ids), end_think)
         self._weights = Weights(0, None)
         bundles = [run.generator.tensor_parallel] * run.cluster.generators
-        self._reservation = Reservation(run.cluster, bundles, "the generators")
+        self._reservation = reservation or Reservation(run.cluster, bundles, "the generators")
         self._places = [EnginePlace(n, self._start(n, 0), self._weights) for n in range(run.cluster.generators)]
         self._assigned = Assignments()
         self._groups: dict[str, _Group] = {}
@@ -116,9 +124,9 @@ class ClusterEngines:
         self._epoch = 0
 
     def _start(self, index: int, restarts: int) -> Any:
-        devices = self._run.generator.tensor_parallel
-        strategy = self._reservation.strategy(index * devices)
-        actor = actor_class(EngineActor, self._cluster, devices=devices, concurrency=4, strategy=strategy)
+        devices, held = self._run.generator.tensor_parallel, self._reservation
+        strategy = held.strategy(index * devices)
+        actor = actor_class(EngineActor, self._cluster, devices=devices * held.share, concurrency=4, strategy=strategy)
         # Engines with one seed draw alike, and so would a new engine and the one that it replaces.
         return actor.remote(*self._arguments, stable_number(self._run.seed, "generator", index, restarts) % 2**31)
 

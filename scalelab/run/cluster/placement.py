@@ -23,19 +23,20 @@ def packed(devices: int, per_node: int) -> list[int]:
 
 
 class Reservation:
-    """Devices that are held for one role.
+    """Devices that are held for one role, or for two that share them.
 
     Args:
         cluster: says what a device is, and how long to wait for all of them.
         bundles: devices of each bundle; a bundle lies on one node.
         role: whom they are for, for messages: "the trainer".
+        share: part of a device that each process on it holds.
 
     Raises:
         LabError: the cluster did not have them in time.
     """
 
-    def __init__(self, cluster: Cluster, bundles: list[int], role: str) -> None:
-        self._bundles = bundles
+    def __init__(self, cluster: Cluster, bundles: list[int], role: str, share: float = 1.0) -> None:
+        self._bundles, self.share = bundles, share
         kinds = ("CPU", "GPU") if cluster.device == "gpu" else ("CPU",)
         self._group = placement_group([{kind: float(n) for kind in kinds} for n in bundles], strategy="PACK")
         try:
@@ -59,6 +60,13 @@ class Reservation:
     def release(self) -> None:
         """Give the devices back; actors still on them are ended by Ray."""
         remove_placement_group(self._group)
+
+
+def shared(cluster: Cluster) -> Reservation | None:
+    """Devices that generators and trainer ranks share, one of each on a device; None if they share none."""
+    if not cluster.share_devices:
+        return None
+    return Reservation(cluster, [1] * cluster.trainers, "the trainer and the generators", cluster.share)
 
 
 def _devices(kind: str) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import ray
+import torch.distributed as dist
 from ray.exceptions import RayError
 
 from moe.errors import kind_and_line
@@ -42,7 +43,7 @@ class ListeningEngines:
 
     def __init__(
         self,
-        way: Literal["nccl", "sharded_rdt"],
+        way: Literal["nccl", "sharded_rdt", "ipc"],
         listeners: Sequence[Listener],
         seconds: float,
         *,
@@ -99,6 +100,13 @@ class ListeningEngines:
             self.failure = error
             self.on_failure()
             raise
+
+
+def gathered(mine: Any) -> list[Any]:
+    """Gather what all ranks of the trainer say, by rank; collective."""
+    everybody = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, mine)
+    return everybody
 
 
 def why(engines: ListeningEngines | None, error: Exception) -> str:

@@ -18,7 +18,6 @@ from typing import Any
 
 import ray
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 from vllm.distributed.weight_transfer.sharded_rdt_trainer import (
@@ -34,7 +33,7 @@ from scalelab.errors import LabError
 from scalelab.rollout.config import SHARD_BUFFERS
 from scalelab.rollout.puller import without_nixl
 from scalelab.run.cluster.engine_actor import Listener
-from scalelab.run.cluster.receiving import ListeningEngines, why
+from scalelab.run.cluster.receiving import ListeningEngines, gathered, why
 from scalelab.run.cluster.waiting import LateError
 
 _SLACK = 15.0
@@ -97,7 +96,7 @@ class ShardSender:
             raise
         except Exception as error:  # of vLLM, of Ray, and of the engines
             mine = why(self._sender and self._sender.client, error)
-        return next((problem for problem in _gathered(mine) if problem is not None), None)
+        return next((problem for problem in gathered(mine) if problem is not None), None)
 
     def _start(self, devices: int) -> None:
         """Start a server beside every rank, for engines of so many processes."""
@@ -173,13 +172,6 @@ def numbered(
     return dict(sorted(numbers.items())), newcomers
 
 
-def _gathered(mine: Any) -> list[Any]:
-    """Gather what all ranks say, by rank."""
-    everybody = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, mine)
-    return everybody
-
-
 class HeldSource(WeightSource):
     """The weights that this rank holds: its pipeline stage, of the experts its own, each with the biases it has.
 
@@ -211,7 +203,7 @@ class HeldSource(WeightSource):
         """
         if not self._begun:
             self._begun = True
-            _gathered(None)
+            gathered(None)
             self._on_begin()
 
     def metadata(self) -> list[ParamMeta]:
@@ -325,7 +317,7 @@ class _Sender(ShardedRDTTrainerWeightTransferEngine):
         Raises:
             LabError: on every rank, if one of them did not start.
         """
-        names, problems = zip(*_gathered((self._server_name, self._problem)), strict=True)
+        names, problems = zip(*gathered((self._server_name, self._problem)), strict=True)
         if problem := next((problem for problem in problems if problem is not None), None):
             self.shutdown()
             raise LabError(problem)

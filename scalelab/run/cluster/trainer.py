@@ -25,7 +25,7 @@ from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.cluster.heartbeats import Beating
 from scalelab.run.cluster.placement import Reservation, packed
 from scalelab.run.cluster.waiting import LateError, LostError, answer
-from scalelab.run.config import Run
+from scalelab.run.config import Cluster, Run
 from scalelab.run.loop import TrainerLostError
 
 log = logging.getLogger(__name__)
@@ -76,34 +76,38 @@ class TrainerRank(Beating):
         with self.at(method.replace("_", " ")):
             return getattr(self._trainer, method)(*args)
 
-    def publish(
-        self, version: int, alone: bool, listeners: Sequence[Listener] = (), engines: int | None = None
-    ) -> tuple[Segment, str | None]:
+    def publish(self, version: int, cluster: Cluster, listeners: Sequence[Listener] = ()) -> tuple[Segment, str | None]:
         """Write this rank's share of the weights where engines of this node map it, and others fetch it.
 
-        Then send them to the listeners, if there are any, in shards if `engines` says how many there can be; also
-        returns the reason why that did not work.
+        Then send them to the listeners, if there are any; also returns the reason why that did not work.
         """
+        alone = cluster.address is None
         with self.at("publishing the weights"):
             segment = self._trainer.publish(version, _host(alone), this_node())
         if not listeners:
             return segment, None
         with self.at("sending the weights"):
-            if engines is not None:
-                if self._sender is None:
-                    from scalelab.run.cluster.sharded import ShardSender
-
-                    self._sender = ShardSender(self._trainer, engines)
-                return segment, self._sender.send(segment, listeners)
-            if self._make[2] != 0:  # rank 0 sends what all gather
+            if cluster.publication == "nccl" and self._trainer.rank != 0:  # rank 0 sends what all gather
                 for _ in self._trainer.export_weights(host=False):
                     pass
                 return segment, None
             if self._sender is None:
-                from scalelab.run.cluster.broadcast import Broadcaster
-
-                self._sender = Broadcaster(self._trainer, partial(_free_address, alone))
+                self._sender = self._make_sender(cluster)
             return segment, self._sender.send(segment, listeners)
+
+    def _make_sender(self, cluster: Cluster) -> Any:
+        """This rank's part in the way of new weights; imports vLLM."""
+        if cluster.publication == "sharded_rdt":
+            from scalelab.run.cluster.sharded import ShardSender
+
+            return ShardSender(self._trainer, cluster.generators)
+        if cluster.publication == "ipc":
+            from scalelab.run.cluster.ipc import IpcSender
+
+            return IpcSender(self._trainer)
+        from scalelab.run.cluster.broadcast import Broadcaster
+
+        return Broadcaster(self._trainer, partial(_free_address, cluster.address is None))
 
 
 class ClusterTrainer:
@@ -113,9 +117,10 @@ class ClusterTrainer:
         run: the run.
         weights: Hugging Face folder to start from; None starts from the run's seed.
         world: number of ranks.
+        reservation: devices that others hold, too; None takes some for the trainer alone.
     """
 
-    def __init__(self, run: Run, weights: Path | None, world: int) -> None:
+    def __init__(self, run: Run, weights: Path | None, world: int, reservation: Reservation | None = None) -> None:
         self._run, self._weights, self._world = run, weights, world
         self._seconds = run.cluster.startup_seconds
         self.nodes: frozenset[str] = frozenset()
@@ -125,7 +130,7 @@ class ClusterTrainer:
         self.on_unsent: Callable[[str], None] = log.warning
         """Takes the reason why weights that were sent did not arrive."""
         bundles = packed(world, run.cluster.devices_per_node)
-        self._reservation = Reservation(run.cluster, bundles, "the trainer")
+        self._reservation = reservation or Reservation(run.cluster, bundles, "the trainer")
         self._start()
 
     def _start(self) -> None:
@@ -135,8 +140,8 @@ class ClusterTrainer:
         self._started: list[Any] = []
 
     def _rank(self, rank: int) -> Any:
-        run, strategy = self._run, self._reservation.strategy(rank)
-        actor = actor_class(TrainerRank, run.cluster, devices=1, strategy=strategy)
+        run, held = self._run, self._reservation
+        actor = actor_class(TrainerRank, run.cluster, devices=held.share, strategy=held.strategy(rank))
         return actor.remote(run.model.to_hf(), run.trainer_config, rank, self._world)
 
     def ready(self) -> None:
@@ -168,11 +173,10 @@ class ClusterTrainer:
 
     def publish(self, version: int) -> Awaitable[list[Segment]]:
         """Let every rank lay out its share of the weights; gives what engines need to know of the shares."""
-        alone, listeners = self._run.cluster.address is None, self.listeners()
+        cluster, listeners = self._run.cluster, self.listeners()
         # A broadcast gives up within two thirds of the ranks' own deadline, a sharded transfer within three quarters.
-        seconds = max(self._run.cluster.stall_seconds, self._run.trainer_config.deadline) if listeners else None
-        engines = self._run.cluster.generators if self._run.cluster.publication == "sharded_rdt" else None
-        refs = [rank.publish.remote(version, alone, listeners, engines) for rank in self._ranks]
+        seconds = max(cluster.stall_seconds, self._run.trainer_config.deadline) if listeners else None
+        refs = [rank.publish.remote(version, cluster, listeners) for rank in self._ranks]
         return self._published(refs, seconds)
 
     async def _published(self, refs: Sequence[Any], seconds: float | None) -> list[Segment]:

@@ -18,6 +18,7 @@ from scalelab.run.cluster.engines import ClusterEngines
 from scalelab.run.cluster.faults import PAUSES, Faults
 from scalelab.run.cluster.graders import ClusterGraders
 from scalelab.run.cluster.heartbeats import Heartbeats, stragglers
+from scalelab.run.cluster.placement import shared
 from scalelab.run.cluster.trainer import ClusterTrainer
 from scalelab.run.config import Run
 from scalelab.run.copying import Copier
@@ -68,9 +69,10 @@ class ClusterRun:
     ) -> None:
         self.run, self.folder, self.progress, self.faults = run, folder, progress, faults
         self.changes, self._ray = Changes(), RayProcesses()
-        self.trainer = ClusterTrainer(run, base, run.cluster.trainers)
+        devices = shared(run.cluster)
+        self.trainer = ClusterTrainer(run, base, run.cluster.trainers, devices)
         self.graders = ClusterGraders(run, self.changes)
-        self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes, faults)
+        self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes, faults, devices)
         if run.cluster.publication != "files":
             self.trainer.listeners, self.trainer.on_unsent = self.engines.listeners, faults.unsent
         faults.see_through(self.trainer.ready, self.trainer.restart)
