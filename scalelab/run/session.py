@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import LabError
+from scalelab.imports import without_collector
 from scalelab.run.config import Run
 from scalelab.run.copying import second_copy, take_back
 from scalelab.run.facts import facts, git_commit, processor, versions
@@ -210,13 +211,14 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
 def _run_virtual(run: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
     """Start engine and trainer in this process, then run the loop on a simulated clock."""
     os.environ["OMP_NUM_THREADS"] = "1"  # two threads on busy cores fall to a twentieth of the speed
-    import torch
+    with without_collector():
+        import torch
 
-    from scalelab.rollout.interruption import Phrases
-    from scalelab.run.base_model import base_model
-    from scalelab.run.fine_tuning import LocalTuner
-    from scalelab.run.virtual.clock import VirtualLoop
-    from scalelab.run.virtual.world import VirtualRun, engine_config, pretended_rates
+        from scalelab.rollout.interruption import Phrases
+        from scalelab.run.base_model import base_model
+        from scalelab.run.fine_tuning import LocalTuner
+        from scalelab.run.virtual.clock import VirtualLoop
+        from scalelab.run.virtual.world import VirtualRun, engine_config, pretended_rates
 
     before = cpu_seconds()
     torch.set_num_threads(1)

@@ -90,7 +90,7 @@ class Lab:
         self.broken: set[int] = set()
         self.answers = True
         self.events: list[dict[str, Any]] = []
-        places = SimpleNamespace(strategy=lambda device: None, release=lambda: None)
+        places = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
         monkeypatch.setattr(module, "Reservation", lambda *_: places)
         monkeypatch.setattr(module, "actor_class", lambda *_, **__: SimpleNamespace(remote=lambda *_: Actor(self)))
         monkeypatch.setattr(module.ray, "kill", lambda actor: None)

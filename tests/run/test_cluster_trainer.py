@@ -56,7 +56,7 @@ class Lab:
         self.events: list[dict[str, Any]] = []
         cluster = Cluster(trainers=RANKS, trainer_restarts=restarts, startup_seconds=0.05)
         run: Any = SimpleNamespace(cluster=cluster, model=SimpleNamespace(to_hf=dict), trainer_config=None)
-        places = SimpleNamespace(strategy=lambda device: None, release=lambda: None)
+        places = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
         monkeypatch.setattr(room, "Reservation", lambda *_: places)
         monkeypatch.setattr(room, "actor_class", lambda *_, **__: SimpleNamespace(remote=self.rank))
         monkeypatch.setattr(room.ray, "kill", self.killed.append)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError
-from scalelab.run.cluster.actors import draining_nodes, join_cluster, this_node
-from scalelab.run.cluster.placement import Reservation, packed
+from scalelab.run.cluster.actors import actor_class, draining_nodes, join_cluster, this_node
+from scalelab.run.cluster.placement import Reservation, packed, shared
 from scalelab.run.config import Cluster
 
 FILES = Path(__file__).parents[2] / "tools" / "cluster"
@@ -46,8 +48,8 @@ def three_nodes() -> Iterator[str]:
 
     nodes = RayCluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
-        for _ in range(2):
-            nodes.add_node(num_cpus=2)
+        for gpus in (0, 2):
+            nodes.add_node(num_cpus=2, num_gpus=gpus)
         ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
         yield nodes.address
     finally:
@@ -69,6 +71,35 @@ def test_ranks_of_a_bundle_share_a_node(three_nodes: str) -> None:
     ranks = [Rank.options(scheduling_strategy=reservation.strategy(rank)).remote() for rank in range(4)]
     nodes = ray.get([rank.node.remote() for rank in ranks], timeout=120)
     assert nodes[0] == nodes[1] != nodes[2] == nodes[3]
+    reservation.release()
+
+
+class Seeing:
+    """An actor that says which GPUs it may use."""
+
+    def gpus(self) -> str:
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_each_engine_shares_its_gpu_with_one_rank_and_so_does_the_one_that_replaces_it(three_nodes: str) -> None:
+    import ray
+
+    cluster = Cluster(device="gpu", share_devices=True, generators=2, trainers=2, startup_seconds=60)
+    reservation = shared(cluster)
+    assert reservation is not None
+
+    def on(device: int) -> Any:
+        return actor_class(Seeing, cluster, devices=reservation.share, strategy=reservation.strategy(device)).remote()
+
+    engines, ranks = [on(0), on(1)], [on(0), on(1)]
+    seen = ray.get([one.gpus.remote() for one in (*engines, *ranks)], timeout=120)
+    assert seen[:2] == seen[2:]
+    assert {*seen} == {"0", "1"}
+    ray.kill(engines[0])
+    assert ray.get(on(0).gpus.remote(), timeout=120) == seen[0]
+    reservation.release()
     reservation.release()
 
 

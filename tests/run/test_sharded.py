@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("nixl") is None, reason="needs nixl (tools/install_nixl.sh)"),
 ]
 
+takes_minutes = pytest.mark.skipif("SCALELAB_LONG" not in os.environ, reason="takes minutes: set SCALELAB_LONG")
 CLUSTER = sending("sharded_rdt", trainers=2, generators=2)
 
 
@@ -45,6 +46,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
         end_ray()
 
 
+@takes_minutes
 def test_pipeline_stages_and_a_tied_head_give_all_that_an_engine_needs(tmp_path: Path, cluster: type) -> None:
     config = replace(TRAINER, layout=Layout(pipeline=2), expert_bias=0.0, deadline=900.0)
     lab = Lab(tmp_path, CLUSTER, cluster, trainer=config, shape=replace(QWEN3, vocab_size=320))
@@ -70,7 +72,7 @@ def test_shards_equal_the_trainers_weights(tmp_path: Path, cluster: type) -> Non
     lab.completions(len(requests))
 
 
-@pytest.mark.skipif("SCALELAB_LONG" not in os.environ, reason="takes minutes: set SCALELAB_LONG")
+@takes_minutes
 def test_whoever_is_lost_costs_one_transfer(tmp_path: Path, cluster: type) -> None:
     lab = Lab(tmp_path, CLUSTER, cluster, devices=2, trainer=replace(TRAINER, deadline=900.0))
     lab.step(0)

@@ -72,31 +72,26 @@ def test_a_run_learns_in_pretended_hours_and_says_so(whole: Path) -> None:
     assert {line["of"] for line in read_lines(whole / "wall.jsonl")} == {"step", "evaluation"}
 
 
-def test_the_same_configuration_gives_the_same_run_beside_other_load(folder: Path, whole: Path) -> None:
+def test_a_run_beside_other_load_that_is_killed_and_resumed_is_the_same_run(folder: Path, whole: Path) -> None:
+    out = folder / "killed"
     load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        again = run(folder, "again")
+        process = subprocess.Popen(
+            command(folder, out), env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        deadline = time.monotonic() + 250
+        while not (out / "metrics.jsonl").exists() or (out / "metrics.jsonl").read_bytes().count(b"\n") < 5:
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            assert time.monotonic() < deadline, "the run took no five steps"
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        resume = [sys.executable, "-m", "scalelab", "run", str(out), "--resume"]
+        done = subprocess.run(resume, env=environment(folder), capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr[-3000:]
     finally:
         load.kill()
         load.wait()
-    assert_the_same(whole, again, folder)
-
-
-def test_a_run_that_is_killed_and_resumed_is_the_same_run(folder: Path, whole: Path) -> None:
-    out = folder / "killed"
-    process = subprocess.Popen(
-        command(folder, out), env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 250
-    while not (out / "metrics.jsonl").exists() or (out / "metrics.jsonl").read_bytes().count(b"\n") < 5:
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        assert time.monotonic() < deadline, "the run took no five steps"
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    resume = [sys.executable, "-m", "scalelab", "run", str(out), "--resume"]
-    done = subprocess.run(resume, env=environment(folder), capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-3000:]
     assert_the_same(whole, out, folder)
 
 

@@ -8,10 +8,12 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tasks import environments
 from tasks.environments.task import VerifiersTask
 from tasks.errors import TaskError
 from tasks.task import require_task
@@ -63,6 +65,19 @@ UNFIT = {
 }  # fmt: skip
 
 
+FOREIGN = str(Path(environments.__file__).with_name("foreign"))
+REFUSALS = """
+import json, sys
+sys.path[:0] = sys.argv[1:3]
+from verifiers_taskset import UnfitError, service
+for name in sys.argv[3:]:
+    try:
+        service(json.dumps({"taskset": name, "settings": {}, "most": 10}).encode())
+    except UnfitError as error:
+        print(error)
+"""
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "my_sums.py").write_text(SUMS)
@@ -96,14 +111,23 @@ def test_a_taskset_is_asked_and_scored_by_its_own_rewards(folder):
 
 @pytest.mark.slow
 @needs_verifiers
-@pytest.mark.parametrize("why", UNFIT)
-def test_what_needs_more_than_an_answer_is_refused(folder, why):
-    old, new, says = UNFIT[why]
-    assert old in SUMS
-    (folder / "my_sums.py").write_text(SUMS.replace(old, new, 1))
-    with pytest.raises(TaskError, match=says) as caught:
-        task(folder).prompt(0)
+def test_what_needs_more_than_an_answer_is_refused(folder):
+    """One through the task, all through what its process runs, since the package takes seconds to import."""
+    for why, (old, new, _) in UNFIT.items():
+        assert old in SUMS
+        (folder / f"with_{why}.py").write_text(SUMS.replace(old, new, 1))
+    with pytest.raises(TaskError, match=UNFIT["prompt"][2]) as caught:
+        replace(task(folder), taskset="with_prompt").prompt(0)
     assert "\n" not in str(caught.value)
+    done = subprocess.run(
+        [PYTHON, "-c", REFUSALS, FOREIGN, str(folder), *(f"with_{why}" for why in UNFIT)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    said = done.stdout.splitlines()
+    assert len(said) == len(UNFIT), done.stderr[-2000:]
+    assert all(says in line for (*_, says), line in zip(UNFIT.values(), said, strict=True)), said
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from moe.weights.shards import Segment, UnavailableError
+from scalelab.imports import without_collector
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.cluster.actors import this_node
@@ -32,8 +33,9 @@ class EngineActor(Beating):
     def __init__(
         self, model: str, config: GeneratorConfig, phrase_ids: Sequence[int], end_think: Any, seed: int
     ) -> None:
-        from scalelab.rollout.generator import Generator
-        from scalelab.rollout.tokenizer import load_tokenizer
+        with without_collector():
+            from scalelab.rollout.generator import Generator
+            from scalelab.rollout.tokenizer import load_tokenizer
 
         super().__init__()
         self._tokenizer = load_tokenizer(model)

@@ -20,6 +20,7 @@ from moe.train.batch import TrainingSequence
 from moe.train.config import TrainerConfig
 from moe.weights.segments import Segment
 from scalelab.errors import LabError
+from scalelab.imports import without_collector
 from scalelab.run.cluster.actors import actor_class, this_node
 from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.cluster.heartbeats import Beating
@@ -45,7 +46,8 @@ class TrainerRank(Beating):
 
         super().__init__()
         # Imported before an address is chosen, so that it is soon taken.
-        from moe.train.trainer import Trainer
+        with without_collector():
+            from moe.train.trainer import Trainer
 
         torch.set_num_threads(1)
         self._class = Trainer
