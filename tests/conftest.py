@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import gc
 import os
 from collections import Counter
 
@@ -14,6 +15,15 @@ from tests.helpers.slow import all_slow
 settings.register_profile("lab", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "lab"))
+
+
+gc.disable()  # while test files import what they need, which is not looked at later either
+
+
+def pytest_collection_finish(session):
+    """Let the garbage collector begin its work."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path, config):
