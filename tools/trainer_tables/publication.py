@@ -3,7 +3,9 @@
 Two ways in one run. By shards, as the lab does: a rank is ready for its next step when its call returns; the engine
 loads beside generation, and stands still for the exchange only. As a whole, as the lab did before: every rank gathers
 every tensor and keeps it, the first one writes all into one file in memory while the others wait, and the engine stands
-still while it loads. Run as a script, this file is one rank: ``python publication.py RANK NUMBER FOLDER``.
+still while it loads. Besides, the ranks' own part in the ways that send weights: shards, then a walk through all
+tensors ("broadcast", "ipc") or through what a rank holds ("sharded_rdt"), whose messages come on top. Run as a script,
+this file is one rank: ``python publication.py RANK NUMBER FOLDER``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from moe.weights.memory_file import MEMORY
 from moe.weights.shards import Snapshot
 
 WORLD, ROUNDS, WAIT = 4, 3, 3600.0
-SHARDS, WHOLE = WAYS = ("shards", "whole")
+SHARDS, WHOLE = ("shards", "whole")
+WALK, WALK_HELD = ("shards, and a walk through all tensors", "shards, and a walk through what a rank holds")
+WAYS = (SHARDS, WALK, WALK_HELD, WHOLE)
 CASES: dict[str, tuple[Model, Layout]] = {
     "Llama, 272M": (
         Llama(
@@ -81,7 +85,8 @@ def lines() -> Iterator[str]:
         for way in WAYS:
             peak, still = (max(rank[way][what] for rank in told) for what in (0, 1))
             own = f"{share:.0f} + {2 * layer:.0f}"
-            yield f"| {name} | {size:.0f} | {way} | {own} | {peak:.0f} | {still:.2f} | {engine[way]:.3f} |"
+            stands = f"{engine[way]:.3f}" if way in engine else "–"
+            yield f"| {name} | {size:.0f} | {way} | {own} | {peak:.0f} | {still:.2f} | {stands} |"
     yield ""
     yield "By shards, with the engine at work:"
     yield ""
@@ -199,6 +204,24 @@ def _publish_whole(one: Trainer, path: Path) -> dict[str, torch.Tensor]:
     return gathered
 
 
+def _publish_and_walk(one: Trainer) -> None:
+    """Publish, then gather one tensor after the other."""
+    one.publish(1)
+    for _ in one.export_weights(host=False):
+        pass
+
+
+def _publish_and_walk_held(one: Trainer) -> None:
+    """Publish, then gather what the rank holds; of the last two layers everything is kept, as vLLM's sender does."""
+    one.publish(1)
+    layers: dict[str, list[torch.Tensor]] = {}
+    for name, tensor in one.export_held():
+        layer = name.partition(".layers.")[2].partition(".")[0] or name
+        layers.setdefault(layer, []).append(tensor)
+        if len(layers) > 2:
+            del layers[next(iter(layers))]
+
+
 def _status(key: str) -> float:
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields[key].split()[0]) * 1024 / 1e6
@@ -217,11 +240,14 @@ def main(rank: int, number: int, folder: Path) -> None:
     whole = _median(lambda: _publish_whole(one, file))
     file.unlink(missing_ok=True)
     shards = _median(lambda: one.publish(1))
+    walk, held = _median(lambda: _publish_and_walk(one)), _median(lambda: _publish_and_walk_held(one))
     segment = one.publish(1)
     told: dict[str, Any] = {
         "bytes": sum(sizes.values()),
         "layer": layer,
         SHARDS: shards,
+        WALK: walk,
+        WALK_HELD: held,
         WHOLE: whole,
         "segment": segment,
         "share": segment.size,
