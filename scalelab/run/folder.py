@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import FileIO
@@ -18,7 +19,8 @@ from moe.durable import append, made_whole, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.jsonl import plain, read_objects
-from scalelab.run.status_file import StatusFile
+from scalelab.run.native_output import RAY_LOG
+from scalelab.run.status_file import STATUS, StatusFile
 from scalelab.run.trackers import Trackers
 
 if TYPE_CHECKING:
@@ -73,6 +75,29 @@ def read_run_manifest(path: Path) -> dict[str, Any]:
             value = str(manifest[name])[:40]
             raise LabError(f"{path / MANIFEST}: {name} is {value!r}, which no run writes: mend it, or start another")
     return manifest
+
+
+_BEGUN = frozenset({MANIFEST, CONFIG, STATUS, RAY_LOG, "lock", "tensorboard"})
+"""Names in the folder of a run that has made nothing yet, besides empty files and folders."""
+
+
+def made_nothing(path: Path) -> bool:
+    """True for an empty folder, and for that of a run that failed before it made anything, as one that is refused."""
+    entries = list(path.iterdir())
+    for entry in entries:
+        empty = next(entry.iterdir(), None) is None if entry.is_dir() else entry.stat().st_size == 0
+        if not empty and entry.name not in _BEGUN:
+            return False
+    return not entries or ((path / MANIFEST).exists() and read_run_manifest(path).get("status") == "failed")
+
+
+def clear(path: Path) -> None:
+    """Remove what `made_nothing` allows; the lock stays with its holder."""
+    for entry in path.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != "lock":
+            entry.unlink()
 
 
 def config_sha256(path: Path) -> str:

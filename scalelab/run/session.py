@@ -19,7 +19,7 @@ from scalelab.imports import without_collector
 from scalelab.run.config import Run
 from scalelab.run.copying import second_copy, take_back
 from scalelab.run.facts import facts, git_commit, processor, versions
-from scalelab.run.folder import TOKENIZER, RunFolder, check_config, free_folder, read_run_manifest
+from scalelab.run.folder import TOKENIZER, RunFolder, check_config, clear, free_folder, made_nothing, read_run_manifest
 from scalelab.run.native_output import RAY_LOG, native_stderr_to
 from scalelab.run.progress import Progress
 from scalelab.run.recovery import Return, choose
@@ -43,9 +43,10 @@ def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
     """
     path = out or free_folder(resolved.name)
     check_disk(path, resolved.run)
-    if path.exists() and any(path.iterdir()):
+    if path.exists() and not made_nothing(path):
         raise LabError(f"{path} exists and is not empty: give another --out, move it away, or go on with --resume")
     with _alone(path):
+        clear(path)
         folder = RunFolder(path)
         folder.begin(resolved.config_gin(), **facts(resolved), started=time.time(), status="running")
         progress.say(f"{resolved.name}: writing to {path}")

@@ -18,7 +18,9 @@ from scalelab.run.folder import (
     Lines,
     RunFolder,
     check_config,
+    clear,
     free_folder,
+    made_nothing,
     read_lines,
     read_run_manifest,
     write_whole,
@@ -34,6 +36,28 @@ def test_a_torn_last_line_is_left_out_and_cut_off_before_the_next(tmp_path: Path
     lines.write({"step": 2})
     lines.close()
     assert [record["step"] for record in read_lines(path)] == [0, 1, 2]
+
+
+def test_a_run_that_was_refused_leaves_its_folder_to_the_next_and_any_other_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    folder = RunFolder(path)
+    folder.begin("Run.seed = 1\n", status="running")
+    (path / "lock").touch()
+    assert not made_nothing(path), "it is still going on"
+    folder.describe(status="failed")
+    folder.close()
+    assert made_nothing(path)
+    for mine in ("notes.txt", "checkpoints/step_000001/weights", "evals.jsonl", "sft/step_000010/weights"):
+        kept = path / mine
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text("1\n")
+        assert not made_nothing(path), mine
+        kept.unlink()
+        shutil.rmtree(path / mine.split("/")[0], ignore_errors=True)
+    clear(path)
+    assert [one.name for one in path.iterdir()] == ["lock"]
+    (path / "lock").unlink()
+    assert made_nothing(path), "an empty folder can be given"
 
 
 def test_paths_for_actors_hold_in_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
