@@ -109,7 +109,7 @@ class StandInRank(TrainerRank):
 def _pulled(worker: Any) -> float:
     engine = transfer._inner(worker).weight_transfer_engine
     own = sum(form.nbytes for _, forms in engine._twin.layers for form in forms.values())
-    return engine.received() / (own + sum(bias_E.nbytes for bias_E in engine._biases.values()))
+    return engine.received()[1] / (own + sum(bias_E.nbytes for bias_E in engine._biases.values()))
 
 
 class ShardEngine(StandInEngine):
