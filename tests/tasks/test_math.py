@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from fractions import Fraction
 
 import pytest
@@ -252,8 +253,8 @@ def test_a_stuck_answer_takes_none_of_its_neighbours_with_it(verifier):
     assert together == [["timeout", "passed", "failed", "passed"]] * 2
 
 
-def worker_pids(parent):
-    """Supervisor processes of math workers below a process, and their children."""
+def children(parent):
+    """Processes whose parent is this one."""
     pids = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -268,31 +269,39 @@ def worker_pids(parent):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_killed_worker_costs_a_retry_and_two_are_an_error_not_a_failure(verifier):
-    assert grade(verifier, r"\pi", r"2\pi/2") == "passed"
-    (supervisor,) = [pid for pid in worker_pids(os.getpid()) if worker_pids(pid)]
-    for child in worker_pids(supervisor):
-        os.kill(child, signal.SIGKILL)
-    assert grade(verifier, r"\pi", r"3\pi/3") == "passed"
-    assert [pid for pid in worker_pids(os.getpid()) if worker_pids(pid)] == [supervisor]
-    os.kill(supervisor, signal.SIGKILL)
-    assert grade(verifier, r"\pi", r"4\pi/4") == "passed"
+def test_a_killed_worker_costs_a_retry_and_two_are_an_error_not_a_failure():
+    others = {*children(os.getpid())}  # of tests before this one
 
-    stop = threading.Event()
+    def supervisors():
+        return [pid for pid in children(os.getpid()) if pid not in others and children(pid)]
 
-    def murder():
-        while not stop.wait(0.02):
-            for pid in worker_pids(os.getpid()):
-                for child in worker_pids(pid):
-                    os.kill(child, signal.SIGKILL)
+    def kill_workers():
+        for supervisor in supervisors():
+            for child in children(supervisor):
+                os.kill(child, signal.SIGKILL)
 
-    murderer = threading.Thread(target=murder)
-    murderer.start()
-    try:
-        assert grade(verifier, "5", "9^{9^{9^{9}}}") == "error"
-    finally:
-        stop.set()
-        murderer.join(timeout=10)
+    with closing(MathVerifier(workers=1, deadline=1.0)) as verifier:
+        assert grade(verifier, r"\pi", r"2\pi/2") == "passed"
+        (supervisor,) = supervisors()
+        kill_workers()
+        assert grade(verifier, r"\pi", r"3\pi/3") == "passed"
+        assert supervisors() == [supervisor]
+        os.kill(supervisor, signal.SIGKILL)
+        assert grade(verifier, r"\pi", r"4\pi/4") == "passed"
+
+        stop = threading.Event()
+
+        def murder():
+            while not stop.wait(0.02):
+                kill_workers()
+
+        murderer = threading.Thread(target=murder)
+        murderer.start()
+        try:
+            assert grade(verifier, "5", "9^{9^{9^{9}}}") == "error"
+        finally:
+            stop.set()
+            murderer.join(timeout=10)
 
 
 def burn(_):
@@ -346,10 +355,10 @@ def test_too_much_memory_is_memory():
 @pytest.mark.timeout(60)
 def test_what_spelling_decides_starts_no_process():
     verifier = MathVerifier()
-    before = worker_pids(os.getpid())
+    before = children(os.getpid())
     items = [(Prompt("math/1", "math", "", "5"), completion) for completion in ("</think>5", "</think>6", "5")]
     assert [verdict.outcome for verdict in verifier.verify(items)] == ["passed", "failed", "failed"]
-    assert worker_pids(os.getpid()) == before
+    assert children(os.getpid()) == before
     verifier.close()
 
 
