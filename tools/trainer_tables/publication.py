@@ -176,11 +176,11 @@ def _steps_a_second(generator: Any, action: Callable[[], Any]) -> tuple[Any, flo
     return given, (generator.stats()["steps"] - steps) / seconds, seconds
 
 
-def _peak(action: Callable[[], Any]) -> tuple[float, float]:
-    """MB by which an action raises this process's memory at most, and its seconds."""
+def _peak(action: Callable[[], Any], before: float) -> tuple[float, float]:
+    """MB of this process at most during an action, over what it had before the first, and its seconds."""
     dist.barrier()
     Path("/proc/self/clear_refs").write_text("5")
-    before, began = _status("VmRSS"), time.perf_counter()
+    began = time.perf_counter()
     held = action()
     seconds = time.perf_counter() - began
     peak = _status("VmHWM") - before
@@ -188,9 +188,9 @@ def _peak(action: Callable[[], Any]) -> tuple[float, float]:
     return peak, seconds
 
 
-def _median(action: Callable[[], Any]) -> tuple[float, float]:
+def _median(action: Callable[[], Any], before: float) -> tuple[float, float]:
     """The largest of several peaks, and the median of the seconds."""
-    runs = [_peak(action) for _ in range(ROUNDS)]
+    runs = [_peak(action, before) for _ in range(ROUNDS)]
     return max(peak for peak, _ in runs), sorted(seconds for _, seconds in runs)[ROUNDS // 2]
 
 
@@ -237,10 +237,12 @@ def main(rank: int, number: int, folder: Path) -> None:
     sizes = {name: tensor.nbytes for name, tensor in one.export_weights()}
     layer = sum(size for name, size in sizes.items() if ".layers.0." in name)
     file = MEMORY / f"{folder.name}-whole"
-    whole = _median(lambda: _publish_whole(one, file))
+    before = _status("VmRSS")
+    whole = _median(lambda: _publish_whole(one, file), before)
     file.unlink(missing_ok=True)
-    shards = _median(lambda: one.publish(1))
-    walk, held = _median(lambda: _publish_and_walk(one)), _median(lambda: _publish_and_walk_held(one))
+    shards = _median(lambda: one.publish(1), before)
+    walk = _median(lambda: _publish_and_walk(one), before)
+    held = _median(lambda: _publish_and_walk_held(one), before)
     segment = one.publish(1)
     told: dict[str, Any] = {
         "bytes": sum(sizes.values()),
