@@ -91,13 +91,15 @@ def made_nothing(path: Path) -> bool:
     return not entries or ((path / MANIFEST).exists() and read_run_manifest(path).get("status") == "failed")
 
 
-def clear(path: Path) -> None:
-    """Remove what `made_nothing` allows; the lock stays with its holder."""
-    for entry in path.iterdir():
+def clear(path: Path) -> bool:
+    """Remove what `made_nothing` allows, and say if there was anything; the lock stays with its holder."""
+    entries = [entry for entry in path.iterdir() if entry.name != "lock"]
+    for entry in entries:
         if entry.is_dir():
             shutil.rmtree(entry)
-        elif entry.name != "lock":
+        else:
             entry.unlink()
+    return bool(entries)
 
 
 def config_sha256(path: Path) -> str:

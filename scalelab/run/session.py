@@ -46,7 +46,8 @@ def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
     if path.exists() and not made_nothing(path):
         raise LabError(f"{path} exists and is not empty: give another --out, move it away, or go on with --resume")
     with _alone(path):
-        clear(path)
+        if clear(path):
+            progress.say(f"{path} is of a run that failed before it made anything: its files are replaced")
         folder = RunFolder(path)
         folder.begin(resolved.config_gin(), **facts(resolved), started=time.time(), status="running")
         progress.say(f"{resolved.name}: writing to {path}")

@@ -58,19 +58,8 @@ class Broadcaster:
         Raises:
             MoeError: a rank of the trainer is lost.
         """
-        self._source.begin()
-        try:
-            self._send(segment, listeners)
-        except MoeError:
-            self._end()
-            raise
-        except Exception as error:  # of vLLM, of NCCL, and of the engines
-            reason = why(self._engines, error)
-            self._end()
-            return f"weights {segment.version} were not broadcast: {reason}"
-        finally:
-            self._source.finish()
-        return None
+        problem = attempt(self._source, lambda: self._send(segment, listeners), lambda: self._engines, self._end)
+        return problem and f"weights {segment.version} were not broadcast: {problem}"
 
     def _send(self, segment: Segment, listeners: Sequence[Listener]) -> None:
         if self._engines is None or self._engines.listeners != list(listeners):
@@ -130,6 +119,41 @@ class Broadcaster:
             engines.leave()
         if sender is not None:
             sender.shutdown()
+
+
+def attempt(
+    source: MegatronSource,
+    send: Callable[[], None],
+    engines: Callable[[], ListeningEngines | None],
+    end: Callable[[], None],
+) -> str | None:
+    """Send a walk through the weights; whatever happens, the walk goes to its end, as those of the other ranks do.
+
+    Args:
+        source: of this rank.
+        send: does it.
+        engines: gives those that are sent to.
+        end: is called when it failed.
+
+    Returns:
+        The reason why it failed.
+
+    Raises:
+        MoeError: a rank of the trainer is lost.
+    """
+    source.begin()
+    try:
+        send()
+    except MoeError:
+        end()
+        raise
+    except Exception as error:  # of vLLM, of NCCL or CUDA, and of the engines
+        reason = why(engines(), error)
+        end()
+        return reason
+    finally:
+        source.finish()
+    return None
 
 
 class MegatronSource(WeightSource):

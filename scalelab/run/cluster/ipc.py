@@ -12,12 +12,11 @@ from typing import Any
 
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerWeightTransferEngine
 
-from moe.errors import MoeError
 from moe.train.trainer import Trainer
 from moe.weights.segments import Segment
 from scalelab.errors import LabError
 from scalelab.rollout.config import MESSAGE
-from scalelab.run.cluster.broadcast import MegatronSource
+from scalelab.run.cluster.broadcast import MegatronSource, attempt
 from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.cluster.receiving import ListeningEngines, gathered, why
 from scalelab.run.cluster.waiting import LateError
@@ -50,19 +49,8 @@ class IpcSender:
         Raises:
             MoeError: a rank of the trainer is lost.
         """
-        self._source.begin()
-        try:
-            self._send(segment, listeners)
-        except MoeError:
-            self._end()
-            raise
-        except Exception as error:  # of vLLM, of CUDA, and of the engines
-            reason = why(self._engines, error)
-            self._end()
-            return f"weights {segment.version} were not passed through the GPU's memory: {reason}"
-        finally:
-            self._source.finish()
-        return None
+        problem = attempt(self._source, lambda: self._send(segment, listeners), lambda: self._engines, self._end)
+        return problem and f"weights {segment.version} were not passed through the GPU's memory: {problem}"
 
     def _send(self, segment: Segment, listeners: Sequence[Listener]) -> None:
         first = self._trainer.rank == 0
@@ -95,7 +83,8 @@ class _SharingEngines(ListeningEngines):
     def __init__(self, listeners: Sequence[Listener], seconds: float) -> None:
         words = {"join": "be ready for weights in the GPU's memory", "receive": "copy weights {} from the GPU's memory"}
         super().__init__("ipc", listeners, seconds, **words, place=lambda *_: {})
-        self._ends = float("inf")
+        self._within = seconds
+        self._ends = 0.0
         self._first = True
 
     def make_ready(self) -> None:
@@ -104,18 +93,22 @@ class _SharingEngines(ListeningEngines):
 
     def begin(self, segment: Segment) -> None:
         """Begin with the first part of a publication."""
-        self.publication, self._first, self._ends = segment, True, time.monotonic() + self._seconds
+        self.publication, self._first, self._ends = segment, True, time.monotonic() + self._within
 
     def update_weights(self, update_info: Any) -> None:
         """Let the engines copy a part of the weights."""
-        if time.monotonic() > self._ends:
-            raise LateError(f"the engines did not copy all weights within {self._seconds:.0f} s")
         first, self._first = self._first, False
-        super().update_weights(update_info | {"first": first, "last": False})
+        self._part(update_info | {"first": first, "last": False})
 
     def finish(self) -> None:
         """Let the engines put together what they have."""
-        super().update_weights({"first": False, "last": True})
+        self._part({"first": False, "last": True})
+
+    def _part(self, update_info: dict[str, Any]) -> None:
+        self._seconds = self._ends - time.monotonic()
+        if self._seconds <= 0:
+            raise LateError(f"the engines did not copy all weights within {self._within:.0f} s")
+        super().update_weights(update_info)
 
 
 class _Sender(IPCTrainerWeightTransferEngine):
