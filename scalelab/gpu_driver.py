@@ -1,4 +1,4 @@
-"""Compare torch's CUDA with the NVIDIA driver of this machine, and look for packages; nothing heavy is imported."""
+"""Compare torch's CUDA with the NVIDIA driver here, look for packages, measure memory; nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -41,3 +41,22 @@ def problem_here(
         return None
     have = version[0].split()[-1]
     return f"the NVIDIA driver is {have}, and CUDA {cuda[1]}.{cuda[2]} wants {oldest} or newer: update the driver"
+
+
+def smallest_memory() -> float | None:
+    """GiB of the smallest GPU of this machine, as the driver counts them; None where it cannot be asked."""
+    try:
+        import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore] # of requirements/gpu.txt alone
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return min((pynvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30 for handle in handles), default=None)
+    except pynvml.NVMLError:
+        return None
+
+
+def look_here(packages: Mapping[str, str]) -> tuple[str | None, float | None]:
+    """Return what `problem_here` and `smallest_memory` say of this machine."""
+    return problem_here(packages), smallest_memory()

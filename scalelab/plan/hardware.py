@@ -68,9 +68,21 @@ class Hardware:
     def __str__(self) -> str:
         return f"{self.count} × {self.device.name}"
 
+    @property
+    def doubt(self) -> str | None:
+        """What a plan for devices that are not in the table assumes of them; None for those that are."""
+        if self.known:
+            return None
+        device = self.device
+        return f"{device.name} is not in the plan's table: it counts on {device.memory_gib:.0f} GiB and an A100's speed"
 
-def of_ray(nodes: Iterable[Mapping[str, Any]]) -> Hardware:
+
+def of_ray(nodes: Iterable[Mapping[str, Any]], memory_gib: float | None = None) -> Hardware:
     """Read the GPUs of a cluster off what `ray.nodes()` says.
+
+    Args:
+        nodes: of the cluster.
+        memory_gib: of the smallest of its GPUs, if it was measured.
 
     Raises:
         LabError: there are no GPUs, or GPUs of several kinds.
@@ -82,7 +94,7 @@ def of_ray(nodes: Iterable[Mapping[str, Any]]) -> Hardware:
     kinds = {key.partition(":")[2] for node in alive for key in node if key.startswith(_KIND)}
     if len(kinds) > 1:
         raise LabError(f"the Ray cluster mixes {', '.join(sorted(kinds))}: a run needs GPUs of one kind")
-    return found(kinds.pop() if kinds else "unknown", sum(counts), max(counts))
+    return found(kinds.pop() if kinds else "unknown", sum(counts), max(counts), memory_gib)
 
 
 def found(name: str, count: int, per_node: int, memory_gib: float | None = None) -> Hardware:
@@ -92,13 +104,18 @@ def found(name: str, count: int, per_node: int, memory_gib: float | None = None)
         name: of the device.
         count: how many there are.
         per_node: most of them in one node.
-        memory_gib: of each, if it was measured; else the table's.
+        memory_gib: of each, if it was measured. Of a device in the table the smaller of both counts: an A100 may have
+            40 GB, and a driver's total includes what a process cannot have. Without it, the table's; of a device that
+            is not in it, an A100's.
     """
     words = name.lower().replace("-", " ").split()
     entry = next((entry for entry in DEVICES.values() if entry.gpu and entry.name in words), None)
     known = entry is not None
     entry = entry or replace(DEVICES["a100"], name=name)
-    return Hardware(replace(entry, per_node=per_node, memory_gib=memory_gib or entry.memory_gib), count, known)
+    memory = memory_gib or entry.memory_gib
+    return Hardware(
+        replace(entry, per_node=per_node, memory_gib=min(memory, entry.memory_gib) if known else memory), count, known
+    )
 
 
 _KIND = "accelerator_type:"

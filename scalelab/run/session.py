@@ -192,8 +192,11 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
     guard_ray(partial(_broken_off, folder, progress))
     try:
         if run.cluster.device == "gpu":
-            check(run, of_ray(ray.nodes())).demand()
-            check_gpu_nodes(run.trainer.packages | run.cluster.packages, run.cluster.startup_seconds)
+            memory = check_gpu_nodes(run.trainer.packages | run.cluster.packages, run.cluster.startup_seconds)
+            hardware = of_ray(ray.nodes(), memory)
+            if hardware.doubt:
+                progress.say(hardware.doubt)
+            check(run, hardware).demand()
         faults = Faults(run.cluster, folder.add_fault, progress.say)
         base = base_model(
             run, progress, ClusterTuner, saved=folder.sft, see_through=faults.see_through, prepared=prepared

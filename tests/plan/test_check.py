@@ -113,6 +113,14 @@ def test_devices_are_known_by_the_names_that_others_have_for_them():
     assert found("NVIDIA GB200", 4, 4).device == DEVICES["gb200"]
     unknown = found("RTX-PRO-6000", 2, 2, memory_gib=95.0)
     assert (unknown.known, unknown.device.memory_gib, unknown.device.name) == (False, 95.0, "RTX-PRO-6000")
+    assert unknown.doubt == "RTX-PRO-6000 is not in the plan's table: it counts on 95 GiB and an A100's speed"
+    assert found("H100", 8, 8).doubt is None
+
+
+def test_of_a_device_in_the_table_the_smaller_of_its_memories_counts():
+    node = {"Alive": True, "Resources": {"GPU": 8.0, "accelerator_type:A100": 1.0}}
+    assert of_ray([node], 40.0).device.memory_gib == 40.0
+    assert of_ray([node], 79.6).device == of_ray([node]).device == DEVICES["a100"]
 
 
 @pytest.mark.slow

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from moe.train.config import OptimizerConfig, TrainerConfig
-from scalelab.gpu_driver import problem_here
+from scalelab.gpu_driver import problem_here, smallest_memory
 from scalelab.run.config import Cluster
 
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 24 2025\nGCC version:  gcc 12\n"
@@ -51,3 +53,28 @@ def test_this_torch_is_judged_by_its_own_file() -> None:
 
     said = problem_here(driver=Path("/nowhere"))
     assert (said is None) == (torch.version.cuda is not None)
+
+
+def test_the_smallest_gpu_counts_and_a_driver_that_cannot_be_asked_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NVMLError(Exception):
+        pass
+
+    def broken() -> None:
+        raise NVMLError("Driver Not Loaded")
+
+    sizes = [80 * 2**30, 40 * 2**30]
+    library = SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: len(sizes),
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=sizes[handle]),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    assert smallest_memory() == 40.0
+    sizes.clear()
+    assert smallest_memory() is None
+    library.nvmlInit = broken
+    assert smallest_memory() is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert smallest_memory() is None
