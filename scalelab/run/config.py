@@ -10,15 +10,13 @@ from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
 from moe.checkpoint.folder import CheckpointPolicy
-from moe.errors import MoeError
-from moe.model.architectures import check_expert_bias
-from moe.model.config import Llama4Text, Model, routed_experts
+from moe.model.config import Model
 from moe.train.config import TrainerConfig
-from moe.train.layout import check_layout, ranks_per_copy
 from scalelab.plan.durations import Rates
 from scalelab.plan.hardware import device
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
+from scalelab.run.checks import check_settings
 from scalelab.run.monitors import Monitors
 from scalelab.run.retention import Retention
 from scalelab.schedule.schedule import SchedulePolicy
@@ -278,121 +276,7 @@ class Run:
     """Services that show the run besides its own folder and TensorBoard (docs/howto/trackers.md)."""
 
     def __post_init__(self) -> None:
-        if self.virtual is not None and ranks_per_copy(self.trainer.layout) > 1:
-            raise ValueError(
-                f"Run.virtual trains in one process, but Layout spreads a copy of the model over "
-                f"{ranks_per_copy(self.trainer.layout)}: set Layout.tensor, .pipeline, .context and .expert to 1"
-            )
-        self._check_tasks()
-        self._check_lengths()
-        self._check_sides_agree()
-        self._check_sharing()
-
-    def _check_tasks(self) -> None:
-        names = [task.name for task in self.tasks]
-        if not names or len(set(names)) != len(names):
-            raise ValueError(f"Run.tasks is {names}: give at least one task, each name once")
-        if self.task_weights is not None and len(self.task_weights) != len(names):
-            raise ValueError(f"Run.task_weights is {self.task_weights} for {len(names)} tasks: give each a share")
-        for task in self.tasks:
-            if task.held_out_size is not None and self.evaluation.prompts > task.held_out_size:
-                raise ValueError(
-                    f"Evaluation.prompts ({self.evaluation.prompts}) exceeds held_out_size ({task.held_out_size}) of "
-                    f"{task.name}: lower the one or raise the other"
-                )
-            if not task.has_thinking and (control := self.recipe.length_control) is not None and control.phrase:
-                raise ValueError(
-                    f"length_control interrupts a thinking that {task.name} does not have: bind "
-                    "Recipe.length_control = None or @LengthPenalty()"
-                )
-
-        if self.evaluation.engines and self.evaluation.engines >= self.cluster.generators:
-            raise ValueError(
-                f"Evaluation.engines ({self.evaluation.engines}) leaves none of Cluster.generators "
-                f"({self.cluster.generators}) to go on: set fewer aside, or 0"
-            )
-
-    def _check_lengths(self) -> None:
-        longest, limit = self.generator.max_model_len, self.model.max_position_embeddings
-        if self.recipe.max_tokens >= longest:
-            raise ValueError(
-                f"Recipe.max_tokens ({self.recipe.max_tokens}) leaves no room for a prompt within "
-                f"GeneratorConfig.max_model_len ({longest}): lower the one or raise the other"
-            )
-        if longest > limit:
-            raise ValueError(
-                f"GeneratorConfig.max_model_len ({longest}) exceeds the model's max_position_embeddings ({limit})"
-            )
-        if self.sft.traces is not None and self.sft.longest > longest:
-            raise ValueError(
-                f"SFT.longest ({self.sft.longest}) exceeds GeneratorConfig.max_model_len ({longest}): traces that long "
-                "teach what RL cuts off; lower the one or raise the other"
-            )
-        chunk = self.model.attention_chunk_size if isinstance(self.model, Llama4Text) else self.generator.block_size
-        if chunk % self.generator.block_size:
-            raise ValueError(
-                f"GeneratorConfig.block_size ({self.generator.block_size}) must divide the model's "
-                f"attention_chunk_size ({chunk})"
-            )
-
-    def _check_sides_agree(self) -> None:
-        if not (self.trainer.fp32_head and self.generator.fp32_head):
-            raise ValueError("the head's precision is the recipe's choice: bind Recipe.fp32_head, nothing else")
-        if self.generator.record_routing:
-            raise ValueError("experts are recorded where they are replayed: bind Recipe.router_replay, nothing else")
-        if self.generator.expert_bias:
-            raise ValueError("generators have biases of experts where the trainer does: bind TrainerConfig.expert_bias")
-        if self.trainer.expert_bias:
-            try:
-                check_expert_bias(self.model.to_hf())
-            except MoeError as error:
-                raise ValueError(f"TrainerConfig.expert_bias = {self.trainer.expert_bias}: {error}") from error
-        if self.recipe.router_replay and not routed_experts(self.model):
-            raise ValueError("Recipe.router_replay needs a mixture of experts: Run.model is dense")
-        if self.recipe.router_replay and self.trainer.recompute != "none" and self.trainer.layout.pipeline > 1:
-            raise ValueError(
-                "Recipe.router_replay with pipeline stages cannot recompute activations: set TrainerConfig.recompute "
-                "to 'none' or Layout.pipeline to 1"
-            )
-        if (self.trainer.device, self.generator.device) != ("auto", "auto"):
-            raise ValueError("what a run's actors occupy is one choice for both sides: bind Cluster.device")
-        if self.cluster.device == "cpu" and self.trainer.gpu_only:
-            raise ValueError(
-                f"{' and '.join(self.trainer.gpu_only)} is for GPUs, and the run's devices are cores: leave it out, or "
-                "bind Cluster.device = 'gpu'"
-            )
-        if self.cluster.device == "cpu" and self.cluster.publication != "files":
-            raise ValueError(
-                f"Cluster.publication = {self.cluster.publication!r} is for GPUs, and the run's devices are cores: "
-                "leave it out, or bind Cluster.device = 'gpu'"
-            )
-        if self.trainer.seed != 0:
-            raise ValueError(
-                "the seed of the initial weights is the run's: bind Run.seed instead of TrainerConfig.seed"
-            )
-        if self.recipe.temperature != 1.0:
-            raise ValueError(
-                f"Recipe.temperature is {self.recipe.temperature}: generators record the log-probs of the unscaled "
-                "policy, so only 1.0 gives right importance ratios"
-            )
-        for name, ranks in (("Cluster.trainers", self.cluster.trainers), ("SFT.trainers", self.sft.trainers)):
-            try:
-                check_layout(self.model.to_hf(), self.trainer.layout, ranks)
-            except MoeError as error:
-                raise ValueError(f"{name} = {ranks} with TrainerConfig.layout: {error}") from error
-
-    def _check_sharing(self) -> None:
-        if not self.cluster.share_devices:
-            return
-        if self.generator.tensor_parallel > 1:
-            raise ValueError(
-                f"Cluster.share_devices is for engines on one device: GeneratorConfig.tensor_parallel is "
-                f"{self.generator.tensor_parallel}, set it to 1"
-            )
-        if self.virtual is not None:
-            raise ValueError(
-                "Run.virtual pretends devices that do one thing at a time: bind Cluster.share_devices = False"
-            )
+        check_settings(self)
 
     @property
     def compute_unit(self) -> str:

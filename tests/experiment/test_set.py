@@ -220,6 +220,13 @@ def test_back_ends_of_vllm_are_refused_where_the_devices_are_cores(way: str) -> 
     assert resolve("h100/scalerl_8b", [f"Cluster.publication={way}"]).run.cluster.publication == way
 
 
+def test_shards_are_refused_for_a_vocabulary_that_vllm_pads() -> None:
+    binding = "Llama.vocab_size=128250"
+    with pytest.raises(LabError, match="a vocabulary of 128250 only if that is a multiple of 64: take 'nccl'"):
+        resolve("h100/scalerl_8b", ["Cluster.publication=sharded_rdt", binding])
+    assert resolve("h100/scalerl_8b", ["Cluster.publication=nccl", binding]).run.model.vocab_size == 128250
+
+
 @pytest.mark.parametrize(
     ("settings", "refusal"),
     [
