@@ -70,7 +70,7 @@ class Hardware:
 
     @property
     def doubt(self) -> str | None:
-        """What a plan for devices that are not in the table assumes of them; None for those that are."""
+        """Assumption of a plan about devices that are not in its table; None for those that are."""
         if self.known:
             return None
         device = self.device
