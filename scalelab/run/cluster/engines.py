@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from scalelab.run.changes import Changes
 from scalelab.run.cluster.actors import actor_class
 from scalelab.run.cluster.assignments import Assignments
 from scalelab.run.cluster.engine_actor import EngineActor, Listener
+from scalelab.run.cluster.engine_place import EnginePlace, Weights
 from scalelab.run.cluster.faults import Faults
 from scalelab.run.cluster.placement import Reservation
 from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
@@ -41,39 +42,6 @@ RETRY_SECONDS = 1.0
 
 class DrainedError(LabError):
     """The engine's node is about to go."""
-
-
-@dataclass(frozen=True, eq=False)
-class Weights:
-    """One publication of weights; told apart by identity, since version numbers repeat after a rollback."""
-
-    version: int
-    segments: list[Segment] | None
-    """The shares of all trainer ranks; None for those that every engine starts with."""
-
-
-@dataclass(eq=False)
-class EnginePlace:
-    """An engine's place, which is held by one actor after the other."""
-
-    index: int
-    actor: Any
-    weights: Weights | None
-    """Weights that it holds; None while it starts again."""
-    restarts: int = 0
-    """Actors that were lost here."""
-    node: str | None = None
-    """The Ray node that its actor is on; None before it is up."""
-    stats: dict[str, float] = field(default_factory=dict)
-    dealt: list[Request] = field(default_factory=list)
-    """Requests that are dealt to it and not yet sent to its actor."""
-    vain: list[str] = field(default_factory=list)
-    """Forgotten requests that its actor has not aborted yet."""
-
-    @property
-    def name(self) -> str:
-        """Name of the engine in messages."""
-        return f"generator {self.index}"
 
 
 @dataclass(eq=False)
