@@ -25,8 +25,15 @@ grep -v '^transformer-engine-torch==' requirements/gpu.txt > .venv/gpu-wheels.tx
 .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -e .
 if command -v nvcc >/dev/null; then
     .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps wheel==0.48.0 pybind11==3.1.0
-    .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation \
-        "$(grep '^transformer-engine-torch==' requirements/gpu.txt)"
+    # The headers of NCCL and cuDNN come with their packages; not every machine that has nvcc has them elsewhere.
+    headers=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia
+    CPATH="$headers/nccl/include:$headers/cudnn/include${CPATH:+:$CPATH}" \
+        .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation \
+        "$(grep '^transformer-engine-torch==' requirements/gpu.txt)" || {
+        echo "Transformer Engine's torch part was not compiled: mend what is said above and run this again, or run it" \
+            "without nvcc on the PATH, for Megatron's own layers" >&2
+        exit 1
+    }
 else
     # Without its torch part Transformer Engine cannot be imported, and Megatron would try.
     .venv/bin/uv pip uninstall --quiet --python .venv/bin/python transformer-engine transformer-engine-cu13
