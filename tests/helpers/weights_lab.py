@@ -109,6 +109,13 @@ class Lab:
         return done
 
 
+def come_up(*classes: type) -> list[Any]:
+    """An actor of each class, once they are up: what a start takes beside load must not count towards a deadline."""
+    actors = [ray.remote(cls).options(num_cpus=0).remote() for cls in classes]
+    ray.get([actor.__ray_ready__.remote() for actor in actors], timeout=300)
+    return actors
+
+
 class Refuser:
     """An engine that joins no group, and does not even answer when it is to receive."""
 

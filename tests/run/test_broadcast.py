@@ -20,7 +20,7 @@ from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.cluster.receiving import ListeningEngines
 from scalelab.run.cluster.waiting import LateError
 from tests.helpers.nccl_stand_in import DyingPeer, StandInEngine, StandInRank, build
-from tests.helpers.weights_lab import Lab, Refuser, sending
+from tests.helpers.weights_lab import Lab, Refuser, come_up, sending
 
 pytestmark = [
     pytest.mark.slow,
@@ -53,7 +53,7 @@ def test_broadcast_weights_equal_the_trainers_and_a_lost_engine_costs_one_broadc
     assert not lab.problems
 
     lab.step(1)
-    dying, refuser = (ray.remote(cls).options(num_cpus=0).remote() for cls in (DyingPeer, Refuser))
+    dying, refuser = come_up(DyingPeer, Refuser)
     lab.listeners.append(Listener("generator 1", dying, 1))
     assert lab.publish(3) in (0, 1)
     [problem] = lab.problems

@@ -16,7 +16,7 @@ from scalelab.rollout.types import Request
 from scalelab.run.cluster import trainer as room
 from scalelab.run.cluster.actors import end_ray, start_ray
 from scalelab.run.cluster.engine_actor import Listener
-from tests.helpers.weights_lab import DyingPeer, Lab, Refuser, sending
+from tests.helpers.weights_lab import DyingPeer, Lab, Refuser, come_up, sending
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 
@@ -46,7 +46,7 @@ def test_weights_in_a_gpus_memory_equal_the_trainers_and_a_lost_engine_costs_one
     assert any(one.any() for name, one in found.items() if name.endswith("expert_bias"))
 
     lab.step(1)
-    dying, refuser = (ray.remote(cls).options(num_cpus=0).remote() for cls in (DyingPeer, Refuser))
+    dying, refuser = come_up(DyingPeer, Refuser)
     lab.listeners.append(Listener("generator 1", dying, 1))
     assert lab.publish(3) == 0  # the first part had arrived
     [problem] = lab.problems

@@ -21,7 +21,7 @@ from scalelab.run.cluster import trainer as room
 from scalelab.run.cluster.actors import end_ray, start_ray
 from scalelab.run.cluster.engine_actor import Listener
 from tests.helpers.rollout_models import QWEN3
-from tests.helpers.weights_lab import TRAINER, DyingPeer, Lab, Refuser, sending
+from tests.helpers.weights_lab import TRAINER, DyingPeer, Lab, Refuser, come_up, sending
 
 pytestmark = [
     pytest.mark.slow,
@@ -82,8 +82,7 @@ def test_whoever_is_lost_costs_one_transfer(tmp_path: Path, cluster: type) -> No
     before = lab.parameters()
 
     lab.step(1)
-    dying, refuser = (ray.remote(cls).options(num_cpus=0).remote() for cls in (DyingPeer, Refuser))
-    ray.get([one.leave_broadcasts.remote() for one in (dying, refuser)], timeout=300)  # they are up
+    dying, refuser = come_up(DyingPeer, Refuser)
     lab.listeners.append(Listener("generator 1", dying, 2))
     assert lab.publish(3) == 0
     [problem] = lab.problems
