@@ -8,6 +8,7 @@ from moe.errors import MoeError
 from moe.model.architectures import check_expert_bias
 from moe.model.config import Llama4Text, routed_experts
 from moe.train.layout import check_layout, ranks_per_copy
+from scalelab.run.ports import too_few_places
 
 if TYPE_CHECKING:
     from scalelab.run.config import Run
@@ -52,6 +53,9 @@ def _check_tasks(run: Run) -> None:
             f"Evaluation.engines ({run.evaluation.engines}) leaves none of Cluster.generators "
             f"({run.cluster.generators}) to go on: set fewer aside, or 0"
         )
+    places = (run.cluster.generators - run.evaluation.engines) * run.generator.max_sequences
+    if problem := too_few_places(places, run.recipe.generations_per_prompt):
+        raise ValueError(problem)
 
 
 def _check_lengths(run: Run) -> None:

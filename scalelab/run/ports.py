@@ -17,6 +17,22 @@ from scalelab.rollout.types import Completion, Request
 from tasks.types import Prompt, Verdict
 
 
+def room_of(places: int) -> int:
+    """Completions that engines with so many places take: half as many again wait, so that no place stands empty."""
+    return round(places * 1.5)
+
+
+def too_few_places(places: int, completions: int) -> str | None:
+    """The reason why no group of so many completions could ever be started; None if one can."""
+    if room_of(places) >= completions:
+        return None
+    return (
+        f"a group has {completions} completions, and all engines together take {room_of(places)} at a time: raise "
+        "GeneratorConfig.max_sequences, GeneratorConfig.kv_cache_gib or Cluster.generators, or lower "
+        "Recipe.generations_per_prompt"
+    )
+
+
 class EvaluationLostError(LabError):
     """The engines that were set aside for an evaluation are lost, and with them its weights."""
 

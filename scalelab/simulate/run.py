@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scalelab.errors import LabError
 from scalelab.plan.durations import Rates
 from scalelab.plan.lengths import Lengths
 from scalelab.run.books import Books
@@ -21,6 +22,7 @@ from scalelab.run.changes import Changes
 from scalelab.run.config import Budget
 from scalelab.run.ledger import Ledger
 from scalelab.run.loop import Loop, TrainerLostError
+from scalelab.run.ports import too_few_places
 from scalelab.run.virtual.clock import run_virtual, virtual_loop
 from scalelab.run.virtual.durations import PretendedGraders, PretendedTrainer
 from scalelab.run.virtual.engines import DrawnDecoder, PretendedEngines
@@ -180,9 +182,14 @@ class Simulation:
 
     Attributes:
         history: totals at the end of every step.
+
+    Raises:
+        LabError: the engines together have too few places for a group.
     """
 
     def __init__(self, schedule: Schedule, shape: Shape, rates: Rates, draws: Iterator[Drawn]) -> None:
+        if problem := too_few_places(shape.generators * shape.slots, shape.generations):
+            raise LabError(problem)
         self.schedule, self.shape, self.rates = schedule, shape, rates
         self.history: list[Totals] = []
         self._totals = Totals()

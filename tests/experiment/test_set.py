@@ -244,6 +244,12 @@ def test_shared_devices_are_refused_where_there_are_no_pairs(settings: list[str]
     assert "\n" not in str(refused.value)
 
 
+def test_engines_with_too_few_places_for_a_group_are_refused() -> None:
+    with pytest.raises(LabError, match="a group has 8 completions, and all engines together take 6 at a time: raise"):
+        resolve("quickstart", ["GeneratorConfig.max_sequences=4"])
+    assert resolve("quickstart", ["GeneratorConfig.max_sequences=5"]).run.generator.max_sequences == 5
+
+
 def test_shared_devices_count_once_and_each_role_pays_half() -> None:
     run = resolve("smollm2_one_gpu", ["Cluster.publication=ipc", "Cluster.generators=4", "Cluster.trainers=4"]).run
     assert run.devices == 4

@@ -15,12 +15,29 @@ import pytest
 from safetensors.numpy import load_file
 
 from scalelab.cli import main
+from scalelab.errors import LabError
+from scalelab.experiment import resolve
 from scalelab.run.folder import read_lines
 from tests.helpers.virtual_runs import command, environment, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 REPEATED = ("evals.jsonl", "metrics.jsonl", "alarms.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("settings", "refusal"),
+    [
+        (["Virtual.memory_gib=0.001"], "whose KV cache takes .* GiB of Virtual.memory_gib = 0.001: lower"),
+        (["GeneratorConfig.kv_cache_gib=0.0001"], "a group has 8 completions, and all engines together take 2 at a"),
+    ],
+)
+def test_pretended_engines_that_cannot_be_are_refused(settings: list[str], refusal: str) -> None:
+    from scalelab.run.virtual.world import engine_config, pretended_rates
+
+    pretended = resolve("quickstart", ["Run.virtual=@Virtual()", *settings]).run
+    with pytest.raises(LabError, match=refusal):
+        engine_config(pretended, pretended_rates(pretended)[1])
 
 
 @pytest.fixture(scope="module")

@@ -179,6 +179,12 @@ def test_wrong_options_are_said_in_one_line(
     assert says in capsys.readouterr().err
 
 
+def test_engines_with_too_few_places_for_a_group_are_refused() -> None:
+    shape = replace(SHAPE, slots=2, generations=4)
+    with pytest.raises(LabError, match="a group has 4 completions, and all engines together take 3 at a time"):
+        Simulation(PipelineRL(1).start(4, 5), shape, RATES, drawn(TEN, shape, 0))
+
+
 def test_the_virtual_worlds_engines_and_the_simulators_agree_to_the_tick_on_the_same_lengths() -> None:
     """Engines that must look at every token see the same steps, versions and times as those that count."""
 

@@ -32,8 +32,7 @@ from scalelab.run.cluster.placement import Reservation
 from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
 from scalelab.run.config import Run
 from scalelab.run.loop import first_error
-from scalelab.run.ports import EvaluationLostError
-from scalelab.run.virtual.engines import WAITING
+from scalelab.run.ports import EvaluationLostError, room_of
 from tasks.stream import stable_number
 
 RETRY_SECONDS = 1.0
@@ -145,7 +144,7 @@ class ClusterEngines:
     def room(self) -> int:
         """Completions that can be asked for now: to empty places in the engines, and to wait for the next."""
         outstanding = self._assigned.outstanding_of("train") if self._assigned.evaluating else self.outstanding
-        return round(self._run.generator.max_sequences * len(self._usual()) * (1 + WAITING)) - outstanding
+        return room_of(self._run.generator.max_sequences * len(self._usual())) - outstanding
 
     def totals(self) -> dict[str, float]:
         """The engines' counters (`Generator.stats`) as of their last answers, summed over all, dead ones too."""

@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from scalelab.plan.durations import Rates
+from scalelab.run.ports import room_of
 from scalelab.run.virtual.clock import VirtualLoop, set_done, sleep_until, ticks, virtual_loop
-
-WAITING = 0.5
-"""Requests kept waiting at the engines, as a share of their places, so that none stands empty while others are made."""
 
 
 @dataclass(eq=False, slots=True)
@@ -93,7 +91,7 @@ class PretendedEngines:
         self.usage = Usage()
         self._decoder, self._changed = decoder, changed
         self._step, self._sequence = ticks(rates.step_seconds), ticks(rates.sequence_seconds)
-        self._capacity = round(self.places * (1 + WAITING))
+        self._capacity = room_of(self.places)
         self._waiting: deque[Stream] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self._loop: VirtualLoop

@@ -41,6 +41,7 @@ from scalelab.run.folder import RunFolder
 from scalelab.run.journal import Journal
 from scalelab.run.keeping import Keeper
 from scalelab.run.loop import Loop, TrainerLostError
+from scalelab.run.ports import too_few_places
 from scalelab.run.progress import Progress, Status
 from scalelab.run.virtual.clock import virtual_loop
 from scalelab.run.virtual.durations import PretendedGraders, PretendedTrainer
@@ -70,10 +71,12 @@ def engine_config(run: Run, places: int) -> GeneratorConfig:
     """Configuration of the one engine that holds the sequences of all pretended engines.
 
     Raises:
-        LabError: their KV cache does not fit into `Virtual.memory_gib`.
+        LabError: their KV cache does not fit into `Virtual.memory_gib`, or they have too few places for a group.
     """
     assert run.virtual is not None
     config = run.generator_config
+    if problem := too_few_places(run.cluster.generators * places, run.recipe.generations_per_prompt):
+        raise LabError(problem)
     # No more than the schedule can have in flight, whatever the engines could hold.
     most = min(run.cluster.generators * places, _in_flight(run))
     blocks = -(-config.max_model_len // config.block_size) + 1
