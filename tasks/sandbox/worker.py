@@ -75,6 +75,9 @@ class Worker:
         if problem := self.found.get("problem"):
             self.close()
             raise WorkerError(str(problem))
+        if self._process.poll() is not None:  # killed before it had tied the server's life to its own
+            self.close()
+            raise WorkerError("the fork server did not start: what starts it was killed")
 
     def run(self, job: Job, limits: Limits) -> Result:
         """Run one job; returns within its wall-clock limit and a grace period.

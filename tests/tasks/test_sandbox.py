@@ -576,6 +576,19 @@ def test_a_job_whose_server_dies_is_tried_once_more(survey):
         pool.close()
 
 
+@pytest.mark.timeout(60)
+def test_a_server_whose_starter_is_killed_early_is_not_used():
+    """Bubblewrap ties the server to itself late; killed before that, it leaves a server that nobody could kill."""
+
+    class Killed(Tier):
+        def command(self, packages=(), interpreter=None):
+            late = 'exec 3<&0; (sleep 0.3; exec "$@" <&3) & kill -9 $$'
+            return ["/bin/sh", "-c", late, "sh", *super().command(packages, interpreter)]
+
+    with pytest.raises(WorkerError, match="what starts it was killed"):
+        Worker(Killed(bubblewrap=True, landlock=True))
+
+
 def test_ctrl_c_reaches_the_host_only(worker):
     assert os.getsid(worker.pid) != os.getsid(0)
 
