@@ -50,8 +50,25 @@ def browser() -> Iterator:
 
 
 @pytest.fixture
-def visit(browser) -> Iterator[Callable]:
-    """Opens a page and collects what goes wrong on it; at the end nothing may have."""
+def serve() -> Iterator[Callable[[Path], str]]:
+    """Serves the live page of some runs until its test is over; returns its address."""
+    started: list[Served] = []
+
+    def start(folder: Path) -> str:
+        started.append(Served(folder))
+        return started[-1].address
+
+    yield start
+    for served in started:
+        served.close()
+
+
+@pytest.fixture
+def visit(browser, serve) -> Iterator[Callable]:
+    """Opens a page and collects what goes wrong on it; at the end nothing may have.
+
+    It comes after `serve`, so that pages are closed before their servers: one that still asks would be refused.
+    """
     contexts, wrong = [], []
 
     def open_page(address: str, width: int = 1400, scheme: str = "light", offline: bool = False):
@@ -251,82 +268,70 @@ def test_the_budget_moves_the_forecast_as_numpy_has_it(visit, served: Served) ->
     assert "100 × what is spent" in page.inner_text(".budget")
 
 
-def test_a_run_that_is_being_written_is_followed(visit, tmp_path: Path) -> None:
+def test_a_run_that_is_being_written_is_followed(visit, serve, tmp_path: Path) -> None:
     folder = made_run(tmp_path / "runs" / "young", rollouts=False, status="running", evaluations=12)
     lines = (folder / "evals.jsonl").read_text().splitlines(keepends=True)
     (folder / "evals.jsonl").write_text(lines[0] + lines[1][:20])
-    served = Served(tmp_path / "runs")
-    try:
-        page = visit(served.address)
-        page.wait_for_selector("#answer >> text=No fit yet")
-        assert "running" in page.inner_text("#subtitle")
-        with open(folder / "evals.jsonl", "a") as file:
-            file.write(lines[1][20:])
-            for line in lines[2:]:
-                file.write(line)
-                file.flush()
-        page.wait_for_selector("#answer >> text=heads for A")
-        add_rollouts(folder, 110)
-        (folder / "manifest.json").write_text((folder / "manifest.json").read_text().replace("running", "finished"))
-        page.wait_for_selector("nav >> text=Completions")
-        until(lambda: "running" not in page.inner_text("#subtitle"), "the run to be finished")
-    finally:
-        served.close()
+    address = serve(tmp_path / "runs")
+    page = visit(address)
+    page.wait_for_selector("#answer >> text=No fit yet")
+    assert "running" in page.inner_text("#subtitle")
+    with open(folder / "evals.jsonl", "a") as file:
+        file.write(lines[1][20:])
+        for line in lines[2:]:
+            file.write(line)
+            file.flush()
+    page.wait_for_selector("#answer >> text=heads for A")
+    add_rollouts(folder, 110)
+    (folder / "manifest.json").write_text((folder / "manifest.json").read_text().replace("running", "finished"))
+    page.wait_for_selector("nav >> text=Completions")
+    until(lambda: "running" not in page.inner_text("#subtitle"), "the run to be finished")
 
 
-def test_what_every_actor_does_is_shown_and_followed_while_no_line_is_written(visit, tmp_path: Path) -> None:
+def test_what_every_actor_does_is_shown_and_followed_while_no_line_is_written(visit, serve, tmp_path: Path) -> None:
     folder = made_run(tmp_path / "runs" / "young", rollouts=False, status="running")
     status, actor = StatusFile(folder), {"name": "trainer 1", "seconds": 31.0, "silent": 1.0, "node": "there", "pid": 7}
     status.write("RL", actors=[{**actor, "doing": "train step"}])
-    served = Served(tmp_path / "runs")
-    try:
-        page = visit(served.address + "#/run/r0")
-        page.wait_for_selector("#now >> text=train step")
-        status.write("RL", actors=[{**actor, "doing": HOSTILE}], stragglers=[f"trainer 1 holds all up {HOSTILE}"])
-        page.wait_for_selector("#now .problem >> text=Held up: trainer 1 holds all up")
-        assert page.query_selector("#now img, #now script") is None
-    finally:
-        served.close()
+    address = serve(tmp_path / "runs")
+    page = visit(address + "#/run/r0")
+    page.wait_for_selector("#now >> text=train step")
+    status.write("RL", actors=[{**actor, "doing": HOSTILE}], stragglers=[f"trainer 1 holds all up {HOSTILE}"])
+    page.wait_for_selector("#now .problem >> text=Held up: trainer 1 holds all up")
+    assert page.query_selector("#now img, #now script") is None
 
 
-def test_nothing_that_a_run_says_is_executed(visit, tmp_path: Path) -> None:
+def test_nothing_that_a_run_says_is_executed(visit, serve, tmp_path: Path) -> None:
     made_run(tmp_path / "runs" / "<img src=x onerror=alert(1)>", text=HOSTILE, name=HOSTILE)
     made_run(tmp_path / "runs" / "plain", loss="other", seed=2)
-    served = Served(tmp_path / "runs")
-    try:
-        page = visit(served.address)
-        fitted(page)
-        for view in VIEWS:
-            go(page, served.address, view)
-            for fold in page.query_selector_all("main details > summary"):
-                fold.click()
-            drawn(page)
-            assert page.evaluate("window.pwned") is None
-            assert page.query_selector("main img, main script, main iframe") is None
-        go(page, served.address, "#/completions/r0")
-        page.wait_for_selector(".reading pre")
-        text = page.inner_text(".reading")
-        assert "<script>window.pwned=1</script>" in text
-        assert "\u202e" not in text
-        assert "⟨202e⟩" in text
-    finally:
-        served.close()
+    address = serve(tmp_path / "runs")
+    page = visit(address)
+    fitted(page)
+    for view in VIEWS:
+        go(page, address, view)
+        for fold in page.query_selector_all("main details > summary"):
+            fold.click()
+        drawn(page)
+        assert page.evaluate("window.pwned") is None
+        assert page.query_selector("main img, main script, main iframe") is None
+    go(page, address, "#/completions/r0")
+    page.wait_for_selector(".reading pre")
+    text = page.inner_text(".reading")
+    assert "<script>window.pwned=1</script>" in text
+    assert "\u202e" not in text
+    assert "⟨202e⟩" in text
 
 
-def test_a_broken_run_is_said_and_the_others_are_shown(visit, tmp_path: Path) -> None:
+def test_a_broken_run_is_said_and_the_others_are_shown(visit, serve, tmp_path: Path) -> None:
     made_run(tmp_path / "runs" / "good")
     broken = made_run(tmp_path / "runs" / "broken", loss="other")
     (broken / "manifest.json").write_text("{")
     (broken / "evals.jsonl").write_text('{"task": 1}\nnonsense\n')
     (broken / "rollouts" / "step_000000.parquet").write_bytes(b"PAR1")
-    served = Served(tmp_path / "runs")
-    try:
-        page = visit(served.address)
-        fitted(page)
-        assert "good" in page.inner_text("#answer")
-        assert "not JSON" in page.inner_text(".unusual")
-    finally:
-        served.close()
+    address = serve(tmp_path / "runs")
+    page = visit(address)
+    fitted(page)
+    assert "good" in page.inner_text("#answer")
+    assert "not JSON" in page.inner_text(".unusual")
 
 
 def test_tokens_are_shaded_and_forced_ones_marked(visit, written: str) -> None:
