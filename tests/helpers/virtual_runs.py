@@ -67,7 +67,9 @@ def command(folder: Path, out: Path, *more: str) -> list[str]:
     (folder / "coin.py").write_text(COIN)
     (folder / "coins.py").write_text(EXPERIMENT)
     chosen = any(one.startswith(("Run.schedule", "PipelineRL.k")) for one in more)
-    settings = SETTINGS if chosen else {**SETTINGS, "PipelineRL.k": 2}
+    given = {setting.split("=")[0] for setting in more}
+    settings = {name: value for name, value in SETTINGS.items() if name not in given}
+    settings |= {} if chosen else {"PipelineRL.k": 2}
     sets = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     return [sys.executable, "-m", "scalelab", "run", str(folder / "coins.py"), "--out", str(out), *sets, *more]
 

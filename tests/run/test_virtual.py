@@ -118,7 +118,11 @@ def test_the_synchronous_case_of_all_schedules_trains_the_same_weights(folder: P
         "pipeline": ("PipelineRL.k=0",),
         "ppo": ("Run.schedule=@PPOOffPolicy()", "PPOOffPolicy.k=1"),
     }
-    runs = {name: run(folder, name, *(part for one in more for part in ("--set", one))) for name, more in sets.items()}
+    short = ("Budget.steps=3", "Evaluation.every=3")
+    runs = {
+        name: run(folder, name, *(part for one in (*more, *short) for part in ("--set", one)))
+        for name, more in sets.items()
+    }
     steps = {name: read_lines(out / "metrics.jsonl") for name, out in runs.items()}
     assert all(step["staleness"] == {"0": 16} for step in steps["synchronous"])
     expected = weights(runs["synchronous"], folder)
