@@ -18,7 +18,7 @@ from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.folder import read_lines
-from tests.helpers.virtual_runs import command, environment, run
+from tests.helpers.virtual_runs import command, environment, run, run_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -113,16 +113,13 @@ def test_a_run_beside_other_load_that_is_killed_and_resumed_is_the_same_run(fold
 
 
 def test_the_synchronous_case_of_all_schedules_trains_the_same_weights(folder: Path) -> None:
-    sets = {
-        "synchronous": ("Run.schedule=@Synchronous()",),
-        "pipeline": ("PipelineRL.k=0",),
-        "ppo": ("Run.schedule=@PPOOffPolicy()", "PPOOffPolicy.k=1"),
+    short = ("--set", "Budget.steps=3", "--set", "Evaluation.every=3")
+    schedules = {
+        "synchronous": ("--set", "Run.schedule=@Synchronous()"),
+        "pipeline": ("--set", "PipelineRL.k=0"),
+        "ppo": ("--set", "Run.schedule=@PPOOffPolicy()", "--set", "PPOOffPolicy.k=1"),
     }
-    short = ("Budget.steps=3", "Evaluation.every=3")
-    runs = {
-        name: run(folder, name, *(part for one in (*more, *short) for part in ("--set", one)))
-        for name, more in sets.items()
-    }
+    runs = run_all(folder, {name: (*chosen, *short) for name, chosen in schedules.items()})
     steps = {name: read_lines(out / "metrics.jsonl") for name, out in runs.items()}
     assert all(step["staleness"] == {"0": 16} for step in steps["synchronous"])
     expected = weights(runs["synchronous"], folder)
