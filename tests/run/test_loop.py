@@ -203,7 +203,7 @@ def test_a_run_broken_off_says_why_and_leaves_readable_files_and_no_process(
 def test_weights_that_are_broken_end_the_run_with_the_cause(finished: Path, cache: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = [sys.executable, "-m", "scalelab", "run", str(finished / "config.gin"), "--out", str(out)]
-    arguments += ["--virtual", "--set", "OptimizerConfig.lr=1e30", "--set", "Budget.steps=100"]
+    arguments += ["--set", "OptimizerConfig.lr=1e30", "--set", "Budget.steps=100"]
     done = subprocess.run(arguments, env=environment(cache), capture_output=True, text=True, timeout=280)
     assert done.returncode == 1
     # Either the engines' log-probs or the trainer's skipped steps show it first.
