@@ -172,7 +172,6 @@ def _resume(args: argparse.Namespace) -> None:
     from scalelab.run.progress import Progress
     from scalelab.run.session import resume
 
-    demand_engines()
     heed_signals()
     path, asked = Path(args.experiment), None
     path = path.parent if path.name == "config.gin" else path
@@ -218,7 +217,8 @@ def _sweep(args: argparse.Namespace, members: list[Member]) -> int:
 
     if args.jobs is not None:
         _check_jobs(args.jobs, members)
-    demand_engines(members[0].resolved.run.cluster.device)
+    for device in sorted({member.resolved.run.cluster.device for member in members}):
+        demand_engines(device)
     heed_signals()  # its runs must not outlive it
     clusters = {(m.resolved.run.cluster.address, m.resolved.run.cluster.device) for m in members}
     [(address, device), *more] = clusters
