@@ -13,12 +13,14 @@ class LabError(Exception):
     """
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest known names."""
+def nearest(name: str, names: Iterable[str], otherwise: str | None = None) -> str:
+    """The end of a message about an unknown name: the nearest known one, or `otherwise`, or all that are known."""
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1) or [one for one in names if one.lower() == name.lower()]
     if near:
         return f"did you mean {near[0]!r}?"
+    if otherwise is not None:
+        return otherwise
     return f"there are: {', '.join(names)}" if names else "there is none"
 
 

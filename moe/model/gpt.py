@@ -149,12 +149,10 @@ class LogProbModel(GPTModel):
             hidden_states = tensor_parallel.gather_from_sequence_parallel_region(
                 hidden_states, tensor_parallel_output_grad=False
             )
-        tied = self.share_embeddings_and_output_weights
-        weight = self.shared_embedding_or_output_weight() if tied else self.output_layer.weight
         here_2T = torch.stack(
             token_logprobs(
                 hidden_states.squeeze(1),
-                weight,
+                self.output_matrix,
                 labels.squeeze(0),
                 chunk=self.head_chunk,
                 fp32=self.fp32_head,
@@ -169,6 +167,12 @@ class LogProbModel(GPTModel):
             ranks = self.pg_collection.tp
             padding_mask = padding_mask.chunk(ranks.size(), dim=1)[ranks.rank()]
         return super().forward(*args, padding_mask=padding_mask, **kwargs)
+
+    @property
+    def output_matrix(self) -> Tensor:
+        """This rank's share of the matrix that gives the logits; the last stage has one."""
+        tied = self.share_embeddings_and_output_weights
+        return self.shared_embedding_or_output_weight() if tied else self.output_layer.weight
 
     @property
     def routers(self) -> list[Router]:

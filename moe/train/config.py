@@ -111,6 +111,9 @@ class TrainerConfig:
     and feed-forwards) or "full" (whole layers: each keeps its input alone)."""
     overlap_gradients: bool = False
     """Exchange gradients between data-parallel ranks while the last backward pass goes on, bucket by bucket."""
+    overlap_parameters: bool = False
+    """Gather the parameters of a step while what follows goes on, bucket by bucket; needs ``overlap_gradients``, which
+    cuts the buckets. Publishing waits for all of them, so it helps where not every step is published."""
     dispatch: Dispatch = "alltoall"
     """Way of tokens to experts on other ranks: "alltoall" (NCCL), or Megatron's "flex" dispatcher with the kernels of
     "deepep" or "hybridep", which the package `deep_ep` has."""
@@ -131,6 +134,10 @@ class TrainerConfig:
         require(
             not (self.balance and self.expert_bias),
             "balance and expert_bias are two ways to spread tokens over experts: bind one of them",
+        )
+        require(
+            self.overlap_gradients or not self.overlap_parameters,
+            "overlap_parameters needs the buckets of overlap_gradients: bind TrainerConfig.overlap_gradients = True",
         )
         saved = [name for name in self.gpu_only if name.startswith("OptimizerConfig")]
         require(

@@ -73,6 +73,8 @@ class Optimizer:
         model: the model, on its device.
         config: settings of AdamW.
         overlap: whether gradients are exchanged while the backward pass goes on.
+        overlap_parameters: whether `step` returns before the new parameters of the other ranks have arrived. Modules
+            wait for their own when they are called; `wait_for_parameters` waits for all.
 
     Attributes:
         ddp: the model in Megatron's DDP; gradients are *summed* over the data-parallel ranks.
@@ -82,7 +84,13 @@ class Optimizer:
         MoeError: the settings ask for what is not here.
     """
 
-    def __init__(self, model: LogProbModel, config: OptimizerConfig, overlap: bool = False) -> None:
+    def __init__(
+        self,
+        model: LogProbModel,
+        config: OptimizerConfig,
+        overlap: bool = False,
+        overlap_parameters: bool = False,
+    ) -> None:
         low = model.config.params_dtype is not torch.float32
         self.config = config
         if config.moments != "float32" and USING_PYTORCH_OPTIMIZER:
@@ -97,10 +105,17 @@ class Optimizer:
         self.ddp = DistributedDataParallel(
             model.config,
             DistributedDataParallelConfig(
-                grad_reduce_in_fp32=low, use_distributed_optimizer=True, overlap_grad_reduce=overlap
+                grad_reduce_in_fp32=low,
+                use_distributed_optimizer=True,
+                overlap_grad_reduce=overlap,
+                overlap_param_gather=overlap_parameters,
+                align_param_gather=overlap_parameters,  # `step` begins all, so a module begins no other's
             ),
             model,
         )
+        if overlap_parameters and model.post_process:
+            # the output product reads its matrix without calling its module, right after this norm
+            model.decoder.final_layernorm.register_forward_pre_hook(self._wait_for_head)
         self.megatron: ChainedOptimizer = get_megatron_optimizer(
             _megatron_config(config, model.config.params_dtype), [self.ddp]
         )
@@ -180,7 +195,20 @@ class Optimizer:
             if scale < 1 and mine:  # a share of the optimiser that lies within one matrix has no vectors at all
                 torch._foreach_mul_(mine, scale)
         self.megatron.step_with_ready_grads()
+        if self.ddp.ddp_config.overlap_param_gather:
+            self.ddp.start_param_sync()
         return norm, True
+
+    def wait_for_parameters(self) -> None:
+        """Wait until the parameters that `step` began to gather are here; not collective."""
+        for group in (*self.ddp.bucket_groups, *self.ddp.expert_parallel_bucket_groups):
+            if group.param_gather_handle is not None:
+                group.finish_param_sync(skip_next_bucket_dispatch=True)
+
+    def _wait_for_head(self, *_: object) -> None:
+        """Wait for the output matrix, as Megatron's hooks wait for the parameters of the module that they are for."""
+        matrix = self.ddp.module.output_matrix
+        self.ddp.param_to_bucket_group[matrix].finish_param_sync(skip_next_bucket_dispatch=True)
 
     def not_finite(self) -> str | None:
         """The first parameter of this rank with a gradient that is not finite, and how much of it is not."""

@@ -101,7 +101,8 @@ class Trainer:
             bfloat16.install()
         with cpu_host.megatron():
             self.model = models.build(self.hf_config, self.config)
-            self.optimizer = Optimizer(self.model, self.config.optimizer, self.config.overlap_gradients)
+            overlap = self.config.overlap_gradients, self.config.overlap_parameters
+            self.optimizer = Optimizer(self.model, self.config.optimizer, *overlap)
         if weights is None:  # drawing takes minutes for a large model
             layers = self.hf_config["num_hidden_layers"]
             weights = InitialWeights(shapes(self.hf_config).items(), layers, self.config.seed)
@@ -185,14 +186,14 @@ class Trainer:
         if not `host`, on the model's device, gathered one parameter at a time.
         """
         with self._waiting("export_weights"):
-            yield from hf_weights.export(self.model, self.hf_config, host)
+            yield from hf_weights.export(self._whole_model(), self.hf_config, host)
             for name, bias_E in hf_weights.expert_biases(self.model, self.hf_config).items():
                 yield name, bias_E if host else bias_E.to(self._device)
 
     def export_held(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight that this rank holds; collective, see `moe.weights.hf_weights.export_held`."""
         with self._waiting("export_held"):
-            yield from hf_weights.export_held(self.model, self.hf_config)
+            yield from hf_weights.export_held(self._whole_model(), self.hf_config)
 
     def held_names(self) -> list[str]:
         """The names of `export_held`; not collective."""
@@ -211,7 +212,7 @@ class Trainer:
         """
         if self._publisher is None:
             self._publisher = Publisher(host, machine=machine)
-        return self._publisher.publish(version, self.rank, hf_weights.own_parts(self.model, self.hf_config))
+        return self._publisher.publish(version, self.rank, hf_weights.own_parts(self._whole_model(), self.hf_config))
 
     def load_weights(self, weights: WeightSource) -> None:
         """Set the weights from a Hugging Face folder or from (name, tensor) pairs; the optimiser is kept.
@@ -226,7 +227,7 @@ class Trainer:
         else:
             weights = weights if isinstance(weights, Mapping) else dict(weights)
             biases = {name: weights[name] for name in weights if name.endswith(EXPERT_BIAS)}
-        hf_weights.load(self.model, self.hf_config, weights, biases)
+        hf_weights.load(self._whole_model(), self.hf_config, weights, biases)
         with cpu_host.megatron():
             self.optimizer.reload_weights()
 
@@ -237,7 +238,7 @@ class Trainer:
         """
         with self._waiting("save_hf"):
             biases = hf_weights.expert_biases(self.model, self.hf_config)
-        weights = hf_weights.export(self.model, self.hf_config)
+        weights = hf_weights.export(self._whole_model(), self.hf_config)
         with self._waiting("save_hf"), parallel.one_does(f"write the model to {folder}") as first:
             try:
                 if first:
@@ -269,7 +270,7 @@ class Trainer:
         counters = {"version": self.version, "skipped": self.skipped, "in_a_row": self._skipped_in_a_row}
         with cpu_host.megatron(), self._waiting("save"):
             staged = checkpoint.stage(
-                path, self.model, self.optimizer, self.hf_config, self.config.layout, counters, state, keep
+                path, self._whole_model(), self.optimizer, self.hf_config, self.config.layout, counters, state, keep
             )
         self._saver.start(staged, background)
 
@@ -301,7 +302,7 @@ class Trainer:
         """
         with cpu_host.megatron(), self._waiting("load"):
             checkpoint.verify(Path(path), self.hf_config)
-            counters = checkpoint.load(Path(path), self.model, self.optimizer, self.config.layout)
+            counters = checkpoint.load(Path(path), self._whole_model(), self.optimizer, self.config.layout)
         self.version, self.skipped, self._skipped_in_a_row = (counters[n] for n in ("version", "skipped", "in_a_row"))
 
     def close(self) -> None:
@@ -317,6 +318,11 @@ class Trainer:
             for held in ("model", "optimizer"):
                 self.__dict__.pop(held, None)
             gc.collect()  # the model's cycles hold the groups, and each of those three threads
+
+    def _whole_model(self) -> models.LogProbModel:
+        """The model when all parameters of its last step are here; whatever reads or sets weights asks for this."""
+        self.optimizer.wait_for_parameters()
+        return self.model
 
     @property
     def _device(self) -> torch.device:

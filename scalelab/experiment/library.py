@@ -228,4 +228,5 @@ def _unknown_experiment(spec: str) -> str:
         )
     names = [listed.name for listed in listing()[0]]
     families = [name.partition("/")[0] for name in names if "/" in name]
-    return f"there is no experiment {spec!r}; {nearest(spec, [*names, *dict.fromkeys(families)])}"
+    hint = nearest(spec, [*names, *dict.fromkeys(families)], "`scalelab list` shows them all")
+    return f"there is no experiment {spec!r}; {hint}"

@@ -167,7 +167,7 @@ def test_a_file_without_description_is_refused(folder: Path) -> None:
         ("single.py/seeded", "single.py has no member 'seeded'; it is a single experiment"),
         ("quickstrt", "there is no experiment 'quickstrt'; did you mean 'quickstart'?"),
         ("runs/first", "runs/first is a run's folder: `scalelab run runs/first --resume` goes on with it"),
-        ("__init__", "there is no experiment '__init__'"),
+        ("__init__", "there is no experiment '__init__'; `scalelab list` shows them all"),
     ],
 )
 def test_unknown_experiments_are_named_with_the_nearest(folder: Path, spec: str, says: str) -> None:

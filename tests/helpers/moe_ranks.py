@@ -11,16 +11,21 @@ import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
+from megatron.core.distributed import DistributedDataParallelConfig
 
 from moe.errors import MoeError
 from moe.model.config import Model
 from moe.model.head import token_logprobs
+from moe.train import optimizer
 from moe.train.config import Layout, OptimizerConfig
 from moe.train.trainer import Trainer
 from moe.weights.links import EXPERT_BIAS
@@ -178,6 +183,49 @@ def vocabulary_share(rank: int, world: int) -> dict[str, torch.Tensor]:
     return {"out": out.detach(), "hidden": hidden.grad, "weight": weight.grad}
 
 
+OVERLAPPED = (
+    Case("Llama, tied", Layout(pipeline=2), overlap=True),
+    Case("Llama-4", Layout(expert=2), overlap=True),
+)
+"""Cases whose parameters are gathered after the step, too."""
+
+
+def gathered_late(case: Case, rank: int, world: int, meetings: Iterator[str]) -> dict[str, Any]:
+    """Weights and log-probabilities after two steps, with every parameter in a bucket of its own.
+
+    Args:
+        case: model and layout.
+        rank: this rank.
+        world: number of ranks.
+        meetings: where they meet, one after the other.
+
+    Returns:
+        Log-probabilities when parameters are gathered within the step ("within"), right after it ("after"), or each
+        only when a module waits for it ("lazily"): what is read without being waited for is then certainly old. For
+        the first two the weights as well, and how many buckets were under way after the second step.
+    """
+    found: dict[str, Any] = {"logprobs": {}, "weights": {}, "under way": {}}
+    for when in ("within", "after", "lazily"):
+        late = {"overlap_gradients": True, "overlap_parameters": when != "within"}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                optimizer, "DistributedDataParallelConfig", partial(DistributedDataParallelConfig, bucket_size=1)
+            )
+            one = trainer(MODELS[case.model], rank, world, next(meetings), layout=case.layout, **late)
+        ddp = one.optimizer.ddp
+        if when == "lazily":
+            ddp.start_param_sync = lambda: None
+        for step in range(2):
+            one.train_step(batch(step), weighted, lr=0.1)
+        groups = ddp.bucket_groups + ddp.expert_parallel_bucket_groups
+        found["under way"][when] = sum(group.param_gather_handle is not None for group in groups)
+        if when != "lazily":
+            found["weights"][when] = weights(one)
+        found["logprobs"][when] = one.logprobs(batch(2))
+        one.close()
+    return found
+
+
 BIAS_RATE = 0.1
 """Bias rate of the trainers whose checkpoints travel."""
 TRAVELS = (Layout(tensor=2, pipeline=2, expert=2), Layout(context=2, expert=2, expert_tensor=2))
@@ -206,6 +254,7 @@ def main(rank: int, world: int, folder: Path) -> None:
         travel(layout, stations[i], stations[i + 1], 2 + i, rank, world, next(meetings))
         for i, layout in enumerate(TRAVELS)
     ]
+    told["late"] = {case.name: gathered_late(case, rank, world, meetings) for case in OVERLAPPED}
     last = trainer(MOE, rank, world, next(meetings))
     told["vocabulary"] = vocabulary_share(rank, world)
     told["lost"] = bereaved(last, rank)

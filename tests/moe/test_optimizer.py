@@ -106,11 +106,11 @@ def test_a_step_in_host_memory_is_the_same_step(make, tmp_path):
     assert not all(torch.equal(tensor, start[name]) for name, tensor in found[False].items())
 
 
-def test_gradients_may_be_exchanged_during_the_backward_pass(make):
-    """One rank: the hooks that begin an exchange leave the sums of several micro-batches as they are."""
+def test_overlapped_exchanges_change_nothing_on_one_rank(make):
+    """Megatron's hooks begin exchanges with nobody; sums over several micro-batches stay as they are."""
     steps = {}
     for overlap in (False, True):
-        one = make(MOE, overlap_gradients=overlap)
+        one = make(MOE, overlap_gradients=overlap, overlap_parameters=overlap)
         one.train_step(batch(0), weighted)
         steps[overlap] = weights(one)
     assert all(torch.equal(tensor, steps[False][name]) for name, tensor in steps[True].items())
@@ -133,6 +133,8 @@ def test_settings_that_exclude_each_other_are_refused():
         OptimizerConfig(offload=True, moments="bfloat16")
     with pytest.raises(ValueError, match=r"OptimizerConfig.offload = True saves memory of bfloat16 models"):
         TrainerConfig(optimizer=OptimizerConfig(offload=True))
+    with pytest.raises(ValueError, match=r"bind TrainerConfig.overlap_gradients = True"):
+        TrainerConfig(overlap_parameters=True)
 
 
 def test_endless_nans_stop_training_with_their_cause(make):

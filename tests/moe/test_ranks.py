@@ -12,6 +12,7 @@ from tests.helpers.moe_ranks import (
     BIAS_RATE,
     FOUR,
     MODELS,
+    OVERLAPPED,
     TRAVELS,
     largest_difference,
     probe,
@@ -64,6 +65,19 @@ def test_four_processes_learn_as_one(told, case):
         kept = mine["result"].logprobs
         for a, b in zip(mine["logprobs"][-len(kept) :], kept, strict=True):
             np.testing.assert_allclose(b, a, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", OVERLAPPED, ids=lambda case: case.name)
+def test_parameters_that_arrive_after_the_step_are_waited_for_wherever_they_are_read(told, case):
+    for rank in told["all"]:
+        late = rank["late"][case.name]
+        assert late["under way"]["after"] > 5
+        within, after = late["weights"]["within"], late["weights"]["after"]
+        assert all(torch.equal(tensor, after[name]) for name, tensor in within.items())
+        assert late["under way"]["lazily"] == 0
+        for gathered in ("after", "lazily"):
+            for a, b in zip(late["logprobs"]["within"], late["logprobs"][gathered], strict=True):
+                np.testing.assert_array_equal(a, b)
 
 
 def test_a_checkpoint_goes_on_at_any_layout_as_if_never_moved(told):

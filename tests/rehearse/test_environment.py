@@ -47,7 +47,9 @@ def test_a_mixture_lives_on_a_pretended_gpu(offload):
     layout = Layout(tensor=2, expert=4)
     run = run_of(MODELS["mixtral"], layout, 8, "selective")
     optimizer = replace(run.trainer.optimizer, offload=offload)
-    run = replace(run, trainer=replace(run.trainer, optimizer=optimizer, overlap_gradients=offload))
+    run = replace(
+        run, trainer=replace(run.trainer, optimizer=optimizer, overlap_gradients=offload, overlap_parameters=offload)
+    )
     interpreters = {"trainer": pretended_cuda(H100)}
     roles = trainer_roles(layout, 8)  # two, which are forks of one process
     result, other = rehearse_all(RehearsalSettings(run, H100), roles, interpreters, 1, 280, lambda *said: None)

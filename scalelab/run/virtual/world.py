@@ -83,7 +83,7 @@ def engine_config(run: Run, places: int) -> GeneratorConfig:
     gib = kv_bytes_per_token(run.model.to_hf(), config.dtype) * blocks * config.block_size * most / GIB
     if gib > run.virtual.memory_gib:
         raise LabError(
-            f"the pretended engines hold {most} sequences side by side, whose KV cache takes {gib:.1f} GiB of "
+            f"the pretended engines hold {most} sequences side by side, whose KV cache takes {gib:.3g} GiB of "
             f"Virtual.memory_gib = {run.virtual.memory_gib:g}: lower Cluster.generators or "
             "GeneratorConfig.max_sequences, or raise it"
         )
