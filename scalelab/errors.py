@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class LabError(Exception):
@@ -45,3 +46,11 @@ FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130
 
 BROKEN_OFF = 75
 """Exit code of a run that the machine broke off; in `sysexits.h` this code means that trying again may help."""
+
+
+def first_error(group: BaseExceptionGroup[Any]) -> Any:
+    """The first error inside nested exception groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

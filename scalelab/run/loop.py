@@ -24,15 +24,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from scalelab.errors import LabError
+from scalelab.errors import LabError, first_error
 from scalelab.run.books import Books
 from scalelab.run.changes import Changes
 from scalelab.run.config import Budget
-from scalelab.run.ports import Engines, Graders, Trainer
-
-
-class TrainerLostError(LabError):
-    """The trainer died or hangs: the run has to go back to a checkpoint."""
+from scalelab.run.ports import Engines, Graders, Trainer, TrainerLostError
 
 
 class Work(Protocol):
@@ -105,7 +101,11 @@ class Home(Protocol):
         """
 
     async def rest(self) -> None:
-        """Take a checkpoint, and evaluate what is due while the engines have nothing else to do."""
+        """Take a checkpoint that is on the disk when this returns, and evaluate what is due on engines at rest.
+
+        Raises:
+            TrainerLostError: the run has to go back.
+        """
 
     async def go_back(self, error: TrainerLostError) -> None:
         """Replace the trainer; put it and the books back to the newest checkpoint."""
@@ -159,7 +159,6 @@ class Loop:
             serving = [] if self.home.rests else [services.create_task(one) for one in self.services()]
             while not self.over:
                 await self.stretch()
-            await self.trainer.finish_saving()
             for task in serving:
                 task.cancel()
         if self.failure is not None:
@@ -192,11 +191,14 @@ class Loop:
             lost = first_error(errors)
         self.stepping = self.updating = False
         self.unasked = 0
-        self.behind = self.home.rests or lost is not None
         self.engines.forget()
         if lost is None:
-            await self.home.rest()
-        else:
+            try:
+                await self.home.rest()
+            except TrainerLostError as error:
+                lost = error
+        self.behind = self.home.rests or lost is not None
+        if lost is not None:
             await self.home.go_back(lost)
 
     def services(self) -> list[Coroutine[Any, Any, None]]:
@@ -250,24 +252,24 @@ class Loop:
         Consumes: finished groups. Waits for: a batch; weights and evaluations that a step must not overtake. Produces:
         policy versions.
         """
-        while not (self.stopping or self.budget_spent):
-            began = self.clock()
-            await self.changes.until(
-                lambda: self.stopping or self.save_asked or self.batch(), "a batch of finished groups"
-            )
-            if self.save_asked and not self.stopping:
+        began = self.clock()
+        while not self.ending:
+            names = self.batch()
+            if self.save_asked:
                 self.save_asked = False
                 self.spawn(self.home.save(), name="checkpoint")
-                await self.changes.until(lambda: self.stopping or self.batch(), "a batch of finished groups")
-            names = self.batch()
-            if self.stopping or names is None:
-                return
-            await self.step(names, self.clock() - began)
-            self.spawn(self.home.check(), name="look at the last checkpoint")
-            if self.books.version % self.checkpoint_every == 0:
-                if self.home.rests:
-                    return
-                self.spawn(self.home.save(), name="checkpoint")
+            elif names is None:
+                await self.changes.until(
+                    lambda: self.ending or self.save_asked or self.batch(), "a batch of finished groups"
+                )
+            else:
+                await self.step(names, self.clock() - began)
+                self.spawn(self.home.check(), name="look at the last checkpoint")
+                if self.books.version % self.checkpoint_every == 0:
+                    if self.home.rests:
+                        return
+                    self.spawn(self.home.save(), name="checkpoint")
+                began = self.clock()
         if not (self.stopping or self.evaluation.done(self.books.version)):
             self.evaluation.due(self.books.version)
             self.changes.notify()
@@ -315,13 +317,18 @@ class Loop:
         return self.books.version >= self.budget.steps or (hours is not None and self.books.ledger.compute >= hours)
 
     @property
+    def ending(self) -> bool:
+        """True if no further step may start, for whatever reason."""
+        return self.stopping or self.budget_spent
+
+    @property
     def over(self) -> bool:
         """True if the run was asked to stop, or has spent its budget and evaluated its last policy."""
         return self.stopping or (self.budget_spent and self.evaluation.done(self.books.version))
 
     def admitted(self) -> int:
         """Number of groups that may be started now."""
-        if self.behind or self.stopping or self.evaluation.holds_draws or self.budget_spent:
+        if self.behind or self.ending or self.evaluation.holds_draws:
             return 0
         room = self.engines.room // self.work.generations - self.unasked if self.graders.room > 0 else 0
         return min(room, self.books.schedule.may_start(self.engines.version)) if room > 0 else 0
@@ -339,11 +346,3 @@ class Loop:
         if self.engines.version == self.books.version:
             return False
         return self.books.schedule.may_publish() or self.budget_spent
-
-
-def first_error(group: BaseExceptionGroup[Any]) -> Any:
-    """The first error inside nested exception groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -33,6 +33,10 @@ def too_few_places(places: int, completions: int) -> str | None:
     )
 
 
+class TrainerLostError(LabError):
+    """The trainer died or hangs: the run has to go back to a checkpoint."""
+
+
 class EvaluationLostError(LabError):
     """The engines that were set aside for an evaluation are lost, and with them its weights."""
 
@@ -102,12 +106,6 @@ class Trainer(Protocol):
 
     def publish(self, version: int) -> Awaitable[Any]:
         """Lay the weights out for the engines, as those of a policy version; they replace the last ones."""
-
-    def save(self, path: str, state: Mapping[str, Any]) -> Awaitable[None]:
-        """Take a checkpoint; it may be written while later calls run."""
-
-    async def finish_saving(self) -> None:
-        """Wait until the last checkpoint is on the disk."""
 
 
 class Graders(Protocol):

@@ -21,8 +21,8 @@ from scalelab.run.books import Books
 from scalelab.run.changes import Changes
 from scalelab.run.config import Budget
 from scalelab.run.ledger import Ledger
-from scalelab.run.loop import Loop, TrainerLostError
-from scalelab.run.ports import too_few_places
+from scalelab.run.loop import Loop
+from scalelab.run.ports import TrainerLostError, too_few_places
 from scalelab.run.virtual.clock import run_virtual, virtual_loop
 from scalelab.run.virtual.durations import PretendedGraders, PretendedTrainer
 from scalelab.run.virtual.engines import DrawnDecoder, PretendedEngines

@@ -20,7 +20,7 @@ from tasks.types import Outcome
 # Times that asserts may ask for further calls: each time they depend on the answers before.
 _ROUNDS = 200
 # Limits of the tests' own work: asking which calls asserts make, comparing two outputs.
-_TESTS_OWN = Limits(seconds=2.0)
+_TESTS_OWN = Limits(seconds=5.0)
 
 RunJob = Callable[[Job, Limits | None], Result]
 """Function that runs a job in the sandbox, within the program's limits or the given ones."""
@@ -166,6 +166,8 @@ def _judge_asserts(tests: AssertTests, code: str, run: RunJob) -> Judgement:
     """Ask which calls the asserts make, have the program answer them, and run the asserts on the answers."""
     check = Job("check", tests.code, tests.prelude, tests.setup, tests.entry_point)
     result = run(check, _TESTS_OWN)
+    if result.ending in ("timeout", "memory"):  # no program has run yet
+        return Judgement("error", f"the asserts alone take too much ({result.ending})")
     answers: list[Any] = []
     for _ in range(_ROUNDS):
         if result.ending == "prelude":

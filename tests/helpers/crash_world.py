@@ -25,7 +25,8 @@ from scalelab.run.changes import Changes
 from scalelab.run.config import Run
 from scalelab.run.folder import RunFolder, check_config, read_run_manifest
 from scalelab.run.keeping import Keeper
-from scalelab.run.loop import Loop, TrainerLostError
+from scalelab.run.loop import Loop
+from scalelab.run.ports import TrainerLostError
 from scalelab.run.work import RolloutWork
 from scalelab.run.world import build_loop, evaluate_in_flight
 from tasks.stream import stable_number
@@ -147,9 +148,6 @@ class Trainer:
     def load(self, path: Path) -> None:
         """Go on from a checkpoint."""
         self.steps = json.loads((path / "weights").read_text())
-
-    async def finish_saving(self) -> None:
-        """Return at once: no checkpoint is written in the background."""
 
 
 _METRICS = dict.fromkeys(

@@ -18,7 +18,8 @@ from scalelab.run.changes import Changes
 from scalelab.run.config import Budget
 from scalelab.run.evaluations import InFlightEvaluation, Spent
 from scalelab.run.ledger import Ledger
-from scalelab.run.loop import Loop, TrainerLostError
+from scalelab.run.loop import Loop
+from scalelab.run.ports import TrainerLostError
 from scalelab.run.virtual.clock import run_virtual
 from tasks.types import Prompt
 
@@ -88,6 +89,9 @@ class World:
         stop_at: simulated seconds at which the run is asked to stop.
         save_at: simulated seconds at which a checkpoint is asked for.
         aside: engines that keep their weights for an evaluation.
+        rests: whether a stretch ends at every checkpoint, as in the virtual world.
+        hours: budget of device-hours, charged every second as on a cluster.
+        cancel_at: simulated seconds at which the run is cancelled, as by a second Ctrl-C.
     """
 
     def __init__(
@@ -101,9 +105,13 @@ class World:
         restarts: int = 3,
         save_at: float | None = None,
         aside: int = 0,
+        rests: bool = False,
+        hours: float | None = None,
+        cancel_at: float | None = None,
     ) -> None:
         self.rng, self.folder = random.Random(seed), folder
         self.lose, self.stop_at, self.restarts, self.save_at = set(lose), stop_at, restarts, save_at
+        self.cancel_at, self.rests = cancel_at, rests
         self.changes = Changes()
         self.books = Books(schedule.start(3, steps), Sampler(), Ledger(1, 1))
         self.calls = 0
@@ -122,7 +130,6 @@ class World:
         self.updates_beside = 0
         self.forgets = 0
         self.counts: dict[str, int] = {}
-        self.rests = False
         self.stop_after: int | None = None
         self.evaluation = InFlightEvaluation(
             books=self.books,
@@ -141,7 +148,7 @@ class World:
         )
         self.loop = Loop(
             books=self.books,
-            budget=Budget(steps=steps),
+            budget=Budget(steps=steps, hours=hours),
             evaluation_every=4,
             checkpoint_every=3,
             work=Work(),
@@ -161,10 +168,20 @@ class World:
                 asyncio.get_running_loop().call_later(self.stop_at, self.loop.stop)
             if self.save_at is not None:
                 asyncio.get_running_loop().call_later(self.save_at, self._ask_to_save)
+            if self.cancel_at is not None:
+                asyncio.get_running_loop().call_later(self.cancel_at, asyncio.current_task().cancel)  # type: ignore[union-attr]
+            charging = asyncio.get_running_loop().create_task(self._charge_every_second())
             async with asyncio.timeout(100_000):
                 await self.loop.run()
+            charging.cancel()
 
         run_virtual(main())
+
+    async def _charge_every_second(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self.books.ledger.advance(1.0, evaluation_share=0.0, trainer_idle=not self.loop.stepping)
+            self.changes.notify()
 
     def _ask_to_save(self) -> None:
         self.asked_to_save = True
@@ -240,9 +257,6 @@ class World:
         self._call()
         return version
 
-    async def finish_saving(self) -> None:
-        pass
-
     # Journal and home.
 
     def charge(self, stepping: bool) -> None:
@@ -272,7 +286,8 @@ class World:
         pass
 
     async def rest(self) -> None:
-        self.kept = self.books.capture(self.folder)
+        if self.kept["schedule"]["trainer_version"] < self.books.version:
+            await self.save()
 
     async def go_back(self, error: TrainerLostError) -> None:
         self.restarts -= 1
@@ -288,7 +303,7 @@ class World:
 
     # What must hold at the end.
 
-    def audit(self, stopped: bool = False) -> None:
+    def audit(self, stopped: bool = False, spent: bool = False) -> None:
         steps = [step for step, _ in self.trained]
         assert steps == list(range(1, len(steps) + 1)), "each step once, in order"
         names = [name for _, of_step in self.trained for name in of_step]
@@ -298,6 +313,6 @@ class World:
         assert self.books.drawn == settled + len(self.books.groups), "no group is lost"
         assert self.outstanding == 0
         if not stopped:
-            assert steps[-1] == self.books.schedule.steps
+            assert spent or self.books.version == self.books.schedule.steps
             assert self.evaluated[0] == 0
-            assert self.evaluated[-1] == steps[-1]
+            assert self.evaluated[-1] == self.books.version

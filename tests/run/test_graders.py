@@ -16,10 +16,10 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster as RayCluster
 
+from scalelab.errors import first_error
 from scalelab.experiment import resolve
 from scalelab.run.changes import Changes
 from scalelab.run.cluster.graders import CHUNK, DEPTH, ClusterGraders
-from scalelab.run.loop import first_error
 from tasks.math.miniature import MathMiniature
 from tasks.types import Prompt, Verdict, verdict
 
@@ -210,6 +210,21 @@ def test_an_actor_that_hangs_is_killed_and_its_completions_graded_elsewhere() ->
     while left := [pid for pid in replaced if Path(f"/proc/{pid}").exists()]:  # Ray ends a stopped one in seconds
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.2)
+
+
+def test_a_verifier_that_was_kept_free_for_work_that_is_cancelled_takes_other_work() -> None:
+    async def body(graders: ClusterGraders) -> list[str]:
+        [worker] = graders._workers
+        worker.calls += 1  # as if it held completions
+        kept = asyncio.create_task(graders._reserve(worker, (Prompt("trap/0", "trap", "", "1"), "right")))
+        await asyncio.sleep(0)
+        assert worker.alone
+        kept.cancel()  # the trainer is lost, and with it whoever waits for a verdict
+        await asyncio.gather(kept, return_exceptions=True)
+        worker.calls -= 1
+        return await grade(graders, ["right"])
+
+    assert grading((TrapTask(),), 1, body) == ["passed"]
 
 
 def test_an_actor_that_never_comes_up_again_ends_the_run_with_the_reason() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,8 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scalelab.errors import LabError
-from scalelab.run.loop import first_error
+from scalelab.errors import LabError, first_error
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from tests.helpers.fake_world import Work, World
@@ -23,8 +24,9 @@ BOUNDS = {PipelineRL(8): 8, PipelineRL(2): 2, PipelineRL(0): 0, PPOOffPolicy(3):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_a_run_without_faults_takes_every_step_within_the_bound(tmp_path: Path, schedule: Any) -> None:
-    world = World(tmp_path, schedule)
+@pytest.mark.parametrize("rests", [False, True])
+def test_a_run_without_faults_takes_every_step_within_the_bound(tmp_path: Path, schedule: Any, rests: bool) -> None:
+    world = World(tmp_path, schedule, rests=rests)
     world.run()
     world.audit()
     assert max(world.stale) <= BOUNDS[schedule]
@@ -68,6 +70,15 @@ def test_a_trainer_lost_at_any_call_costs_no_group(tmp_path: Path, call: int) ->
     assert len(world.went_back) == (world.calls >= call)
 
 
+def test_a_trainer_lost_while_the_last_checkpoint_is_taken_costs_no_group(tmp_path: Path) -> None:
+    whole = World(tmp_path, PipelineRL(2), steps=11)  # the last checkpoint is not one that is due
+    whole.run()
+    world = World(tmp_path, PipelineRL(2), steps=11, lose=[whole.calls])
+    world.run()
+    world.audit()
+    assert world.went_back == [9]
+
+
 @pytest.mark.parametrize("call", range(1, 12))
 def test_two_faults_one_right_after_the_other_cost_no_group(tmp_path: Path, call: int) -> None:
     world = World(tmp_path, PipelineRL(8), lose=[call, call + 1])
@@ -107,6 +118,46 @@ def test_a_run_stopped_at_any_moment_goes_on_as_if_it_had_not_been(
         second.books.restore(first.kept, folder, print)
         second.trained, second.evaluated = first.trained, first.evaluated
         second.books.add_evaluated(first.evaluated)
+        second.run()
+        second.audit()
+
+
+@settings(max_examples=60)
+@given(
+    schedule=st.sampled_from(SCHEDULES),
+    seed=st.integers(0, 1000),
+    capacity=st.sampled_from([4, 10, 100]),
+    hours=st.floats(0.0005, 0.06),
+)
+@example(schedule=PPOOffPolicy(3), seed=0, capacity=4, hours=0.011)  # in the middle of a batch that never fills
+def test_a_budget_of_hours_that_is_spent_at_any_moment_ends_the_run(
+    schedule: Any, seed: int, capacity: int, hours: float
+) -> None:
+    with TemporaryDirectory() as name:
+        world = World(Path(name), schedule, seed, hours=hours)
+        world.capacity = capacity
+        world.run()
+        world.audit(spent=True)
+        assert world.kept["schedule"]["trainer_version"] == world.books.version
+
+
+@settings(max_examples=30)
+@given(
+    schedule=st.sampled_from(SCHEDULES), seed=st.integers(0, 1000), rests=st.booleans(), cancel_at=st.floats(0.01, 90.0)
+)
+def test_a_run_that_is_cancelled_at_any_moment_goes_on_from_a_checkpoint(
+    schedule: Any, seed: int, rests: bool, cancel_at: float
+) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        first = World(folder, schedule, seed, rests=rests, cancel_at=cancel_at)
+        with suppress(asyncio.CancelledError):  # or it has ended
+            first.run()
+        second = World(folder, schedule, seed + 1, rests=rests)
+        second.books.restore(first.kept, folder, print)
+        second.trained = first.trained[: second.books.version]
+        second.evaluated = [step for step in first.evaluated if step <= second.books.version]
+        second.books.add_evaluated(second.evaluated)
         second.run()
         second.audit()
 

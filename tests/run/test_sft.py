@@ -24,7 +24,7 @@ from scalelab.run.cluster import faults as faults_room
 from scalelab.run.cluster.faults import Faults
 from scalelab.run.config import Cluster, Run
 from scalelab.run.fine_tuning import LocalTuner
-from scalelab.run.loop import TrainerLostError
+from scalelab.run.ports import TrainerLostError
 from scalelab.run.progress import Progress
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

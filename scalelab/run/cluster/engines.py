@@ -20,7 +20,7 @@ from typing import Any
 import ray
 
 from moe.weights.shards import Segment
-from scalelab.errors import LabError
+from scalelab.errors import LabError, first_error
 from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.changes import Changes
 from scalelab.run.cluster.actors import actor_class
@@ -31,7 +31,6 @@ from scalelab.run.cluster.faults import Faults
 from scalelab.run.cluster.placement import Reservation
 from scalelab.run.cluster.waiting import LateError, LostError, answer, wait_for
 from scalelab.run.config import Run
-from scalelab.run.loop import first_error
 from scalelab.run.ports import EvaluationLostError, room_of
 from tasks.stream import stable_number
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from scalelab.errors import LabError
 from scalelab.run.config import Cluster
-from scalelab.run.loop import TrainerLostError
+from scalelab.run.ports import TrainerLostError
 
 PAUSES = (1.0, 5.0, 20.0, 60.0)
 """Seconds between two attempts to replace a trainer, the last for all that follow."""

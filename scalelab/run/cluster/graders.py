@@ -192,25 +192,28 @@ class ClusterGraders:
 
     async def _grade_alone(self, item: tuple[Prompt, str], lost_at: GraderPlace) -> Verdict:
         """Grade one completion on an actor that does nothing else; the verdict is `error` if that is lost, too."""
-        worker = await self._next(lambda: self._other(lost_at))
-        while not await self._emptied(worker):  # lost by the items that it held before
-            worker = await self._next(lambda: self._other(lost_at))
-        worker.calls += 1
+        given: Verdict | None = None
+        while given is None:
+            given = await self._reserve(await self._next(lambda: self._other(lost_at)), item)
+        return given
+
+    async def _reserve(self, worker: GraderPlace, item: tuple[Prompt, str]) -> Verdict | None:
+        """Keep an actor free until it has no work, and grade a completion on it; None if its work kills it before."""
+        actor, worker.alone = worker.actor, True
         try:
+            await self._changes.until(lambda: worker.calls == 0 or not worker.up, "a verifier without work")
+            if not worker.up:
+                return None
+            worker.calls += 1
             [given] = await self._call(worker, [item])
             return given
         except LabError as error:
             self._counts["errors"] += 1
             return verdict("error", detail=f"two verifiers were lost grading it; the last: {error}")
-        finally:
-            worker.alone = False
-            self._changes.notify()
-
-    async def _emptied(self, worker: GraderPlace) -> bool:
-        """Keep an actor free until it has finished its items; returns whether it is still up."""
-        worker.alone = True
-        await self._changes.until(lambda: worker.calls == 0 or not worker.up, "a verifier without work")
-        return worker.up
+        finally:  # at a cancellation, too
+            if worker.actor is actor:
+                worker.alone = False
+                self._changes.notify()
 
     async def _next(self, choose: Callable[[], GraderPlace | None]) -> GraderPlace:
         self._queued += 1

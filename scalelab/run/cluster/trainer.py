@@ -27,7 +27,7 @@ from scalelab.run.cluster.heartbeats import Beating
 from scalelab.run.cluster.placement import Reservation, packed
 from scalelab.run.cluster.waiting import LateError, LostError, answer
 from scalelab.run.config import Cluster, Run
-from scalelab.run.loop import TrainerLostError
+from scalelab.run.ports import TrainerLostError
 
 log = logging.getLogger(__name__)
 

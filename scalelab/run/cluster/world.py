@@ -26,7 +26,8 @@ from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.folder import RunFolder
 from scalelab.run.journal import Journal
 from scalelab.run.keeping import Keeper, State
-from scalelab.run.loop import Loop, TrainerLostError
+from scalelab.run.loop import Loop
+from scalelab.run.ports import TrainerLostError
 from scalelab.run.progress import Progress, Status, duration
 from scalelab.run.work import RolloutWork
 from scalelab.run.world import build_loop, evaluate_in_flight
@@ -168,6 +169,7 @@ class ClusterRun:
         while True:
             self._ray.check()
             self._journal.charge(self.loop.stepping)
+            self.changes.notify()  # the budget's hours may be over
             self.show()
             if self.folder.status.due:
                 self.folder.status.write("RL", **self._standing())

@@ -64,13 +64,6 @@ class PretendedTrainer:
         """Drop calls under way."""
         self._free_at = 0
 
-    async def save(self, path: str, state: Mapping[str, Any]) -> None:
-        """Refuse: checkpoints are taken at rests."""
-        raise AssertionError("unreachable: a run on a simulated clock takes its checkpoints at rest")
-
-    async def finish_saving(self) -> None:
-        """Return at once: no checkpoint is written in the background."""
-
 
 class PretendedGraders:
     """The graders' port on a simulated clock: verdicts come a fixed time after a group's last token.

@@ -40,8 +40,8 @@ from scalelab.run.evaluations import EvaluationAtRest, Spent
 from scalelab.run.folder import RunFolder
 from scalelab.run.journal import Journal
 from scalelab.run.keeping import Keeper
-from scalelab.run.loop import Loop, TrainerLostError
-from scalelab.run.ports import too_few_places
+from scalelab.run.loop import Loop
+from scalelab.run.ports import TrainerLostError, too_few_places
 from scalelab.run.progress import Progress, Status
 from scalelab.run.virtual.clock import virtual_loop
 from scalelab.run.virtual.durations import PretendedGraders, PretendedTrainer
