@@ -16,7 +16,7 @@ import ray
 import torch
 from vllm.distributed.weight_transfer import sharded_rdt_trainer
 
-from scalelab.rollout import transfer
+from scalelab.rollout import puller, transfer
 from scalelab.run.cluster.trainer import TrainerRank
 from tests.helpers.nccl_stand_in import StandInEngine, Stream, run_with
 
@@ -112,6 +112,21 @@ def _pulled(worker: Any) -> float:
     return engine.received()[1] / (own + sum(bias_E.nbytes for bias_E in engine._biases.values()))
 
 
+def _signal_in_pull(worker: Any, number: int) -> int:
+    pull, pulled = puller._Engine._complete_pull, 0
+
+    def signalled(engine: Any, pending: Any) -> Any:
+        nonlocal pulled
+        pulled += 1
+        if pulled == 3:
+            puller._Engine._complete_pull = pull  # type: ignore[method-assign]
+            os.kill(os.getpid(), number)
+        return pull(engine, pending)
+
+    puller._Engine._complete_pull = signalled  # type: ignore[method-assign]
+    return os.getpid()
+
+
 class ShardEngine(StandInEngine):
     """An engine that pulls shards without a GPU."""
 
@@ -120,6 +135,10 @@ class ShardEngine(StandInEngine):
     def pulled(self) -> list[float]:
         """Bytes that each process pulled for the last version, over those of its parameters and biases."""
         return self._in_workers(_pulled)
+
+    def signal_in_pull(self, number: int) -> list[int]:
+        """Let each process send itself a signal once, when two pulls of the next version are done; gives their ids."""
+        return self._in_workers(_signal_in_pull, number)
 
 
 def main(arguments: list[str]) -> int:

@@ -48,19 +48,25 @@ class Lab:
         trainer: TrainerConfig = TRAINER,
         shape: Any = SHAPE,
     ) -> None:
+        self.cluster = cluster
         run: Any = SimpleNamespace(cluster=cluster, model=shape, trainer_config=trainer)
         self.trainer = ClusterTrainer(run, write_model(folder / "trainer", shape, 1), 2)
-        base = write_model(folder / "engines", shape, 0)
-        save_tokenizer(build_tokenizer(["1 + 2 = 3"], shape.vocab_size), base)
-        settings = replace(ENGINE, tensor_parallel=devices, expert_bias=trainer.expert_bias > 0)
-        actor = actor_class(engine, cluster, devices=devices, concurrency=4)
-        self.engine = actor.remote(str(base), settings, (), (), 0)
+        self.base = write_model(folder / "engines", shape, 0)
+        save_tokenizer(build_tokenizer(["1 + 2 = 3"], shape.vocab_size), self.base)
+        self.settings = replace(ENGINE, tensor_parallel=devices, expert_bias=trainer.expert_bias > 0)
+        self.engine = self.another_engine(engine)
         self.trainer.ready()
-        ray.get(self.engine.up.remote(), timeout=300)
         self.listeners = [Listener("generator 0", self.engine, devices)]
         self.problems: list[str] = []
         self.trainer.on_unsent = self.problems.append
         self.trainer.listeners = lambda: self.listeners
+
+    def another_engine(self, engine: type) -> Any:
+        """An engine like the one that the lab has, once it is up."""
+        actor = actor_class(engine, self.cluster, devices=self.settings.tensor_parallel, concurrency=4)
+        made = actor.remote(str(self.base), self.settings, (), (), 0)
+        ray.get(made.up.remote(), timeout=300)
+        return made
 
     def publish(self, version: int) -> float:
         """Publish, and let the engine take the weights; returns the bytes that were sent to it over the model's."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
 import pytest
 import ray
@@ -106,3 +108,40 @@ def test_whoever_is_lost_costs_one_transfer(tmp_path: Path, cluster: type) -> No
     assert lab.publish(7) == share
     assert len(lab.problems) == 3
     lab.assert_as_from_files(8)
+
+
+@takes_minutes
+def test_an_engine_that_is_killed_or_stopped_in_mid_pull_costs_one_transfer(tmp_path: Path, cluster: type) -> None:
+    lab = Lab(tmp_path, CLUSTER, cluster, trainer=replace(TRAINER, deadline=400.0))
+    other = lab.another_engine(cluster)
+    lab.listeners.append(Listener("generator 1", other, 1))
+    lab.step(0)
+    share = lab.publish(1)
+    assert share == pytest.approx(1, rel=0.01)
+    assert not lab.problems
+    before = lab.parameters()
+
+    ray.get(other.signal_in_pull.remote(signal.SIGKILL), timeout=60)
+    lab.step(1)
+    assert lab.publish(2) == 0  # the first engine gets these weights another way
+    [problem] = lab.problems
+    assert problem.startswith(
+        "weights 2 were not sent in shards: an actor died while the run waited for generator 1 to"
+    )
+    lab.listeners.pop()
+    lab.step(2)
+    assert lab.publish(3) == share
+    after = lab.parameters()
+    assert any(not torch.equal(after[name], before[name]) for name in after)
+
+    [stopped] = ray.get(lab.engine.signal_in_pull.remote(signal.SIGSTOP), timeout=60)
+    lab.step(3)
+    Timer(130.0, os.kill, (stopped, signal.SIGCONT)).start()  # the trainer waits for 100 seconds
+    assert lab.publish(4) == 0
+    assert lab.problems[1].startswith(
+        "weights 4 were not sent in shards: waited 100 s for generator 0 to pull its shards"
+    )
+    lab.step(4)
+    assert lab.publish(5) == share
+    assert len(lab.problems) == 2
+    lab.assert_as_from_files(6)
