@@ -114,6 +114,11 @@ class Measured:
     def per_hour(self) -> float:
         return 3600 * self.completions / self.seconds
 
+    def staleness(self, warm: int) -> float:
+        """Mean staleness of the groups trained on after some steps, in versions."""
+        groups = [(int(late), count) for step in self.steps[warm:] for late, count in step["staleness"].items()]
+        return sum(late * count for late, count in groups) / sum(count for _, count in groups)
+
 
 def processor_seconds() -> dict[str, float]:
     """Processor time so far of this process and its children: of the two sides, and of all others together."""
@@ -240,7 +245,8 @@ def measured_section(sets: Sequence[str]) -> str:
     best = runs["PipelineRL-8"].per_hour
     rows = []
     for name, measured in runs.items():
-        predicted = predict(name, measured, rates, run).completions_per_hour
+        simulated = predict(name, measured, rates, run)
+        predicted = simulated.completions_per_hour
         waits = sum(step["seconds"]["wait"] for step in measured.steps[STEPS[name][1] :]) / measured.seconds
         rows.append(
             (
@@ -250,6 +256,8 @@ def measured_section(sets: Sequence[str]) -> str:
                 f"{waits:.0%}",
                 f"{predicted:,.0f}",
                 f"{predicted / measured.per_hour - 1:+.0%}",
+                f"{measured.staleness(STEPS[name][1]):.1f}",
+                f"{simulated.mean_staleness:.1f}",
             )
         )
     seconds, _, completions = runs["synchronous"].alone["trainer"]
@@ -257,6 +265,7 @@ def measured_section(sets: Sequence[str]) -> str:
     sides = {"generator": 3600 * generated, "trainer": 3600 * completions / seconds}
     slower = min(sides, key=sides.__getitem__)
     header = ("", "completions/h", "PipelineRL-8 is faster by", "trainer waits", "simulator says", "off by")
+    header += ("mean staleness", "simulator says")
     lengths = np.concatenate(runs["PipelineRL-8"].lengths)
     return "\n\n".join(
         [

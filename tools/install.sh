@@ -18,7 +18,8 @@ started=$SECONDS
 .venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python --no-deps -r requirements/cpu.txt
 .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -e .
 rm -f .venv/installed-*
-# The strongest tier of the sandbox needs bubblewrap; without it programs run in the next one, and its tests are skipped.
+# The strongest tier of the sandbox needs bubblewrap; without it programs run in the next one, and `make test` fails since
+# its tests are skipped (tests/helpers/skips.py).
 # Grading C++ needs a compiler, grading JavaScript needs Node.js. Without libnuma vLLM has no CPU kernels.
 missing=()
 command -v bwrap >/dev/null || missing+=(bubblewrap)

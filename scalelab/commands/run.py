@@ -127,6 +127,7 @@ def _run(args: argparse.Namespace) -> int | None:
     if args.hardware is not None:
         args.sets = [*args.sets, f"Virtual.hardware={args.hardware!r}"]
     if args.resume:
+        _refuse_beside_resume(args)
         _resume(args)
         return None
     members = load(args.experiment)
@@ -147,6 +148,16 @@ def _run(args: argparse.Namespace) -> int | None:
         raise LabError(f"--hours and --stop-losers are for families; end {name} with --set Budget.hours=…")
     _run_one(args, resolve_experiment(name, experiment, args.sets, imports=True))
     return None
+
+
+def _refuse_beside_resume(args: argparse.Namespace) -> None:
+    """Refuse options of families, which say nothing of one run that goes on as it is."""
+    for option in ("only", "sweep", "seeds", "hours", "stop_losers", "jobs"):
+        if getattr(args, option) not in (None, [], False):
+            raise LabError(
+                f"--{option.replace('_', '-')} is for families, and --resume goes on with one run as it is: leave one "
+                "of them out (a family that is run again resumes its members)"
+            )
 
 
 def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from scalelab.errors import LabError
+
+TICKS_PER_SECOND = 2**26
+"""Resolution of simulated time."""
+_LEAST = 1 / TICKS_PER_SECOND
+"""Shortest step, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,9 @@ class Rates:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and value < 0:
-                raise LabError(f"{name} is {value:g}: a rate cannot be negative")
-        if self.step_seconds + self.sequence_seconds <= 0 or self.train_token_seconds + self.train_step_seconds <= 0:
+            if value is not None and not 0 <= value < math.inf:
+                raise LabError(f"{name} is {value:g}: give a rate of 0 or more")
+        if self.cores is not None and self.cores < 1:
+            raise LabError(f"cores is {self.cores}: give at least 1, or leave it out")
+        if min(self.step_seconds + self.sequence_seconds, self.train_token_seconds + self.train_step_seconds) < _LEAST:
             raise LabError("a decoding step and an optimiser step must take some time: give rates above 0")

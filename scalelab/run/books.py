@@ -86,6 +86,7 @@ class Books:
         else:
             self.schedule.book_drop(name)
             self.dropped[drop_reason] += 1
+            self.generated += sum(len(rollout.completion_ids) for rollout in rollouts)
             del self.groups[name]
 
     def take(self, names: Sequence[str]) -> list[Any]:

@@ -116,6 +116,10 @@ def _check_devices(run: Run) -> None:
             f"Run.virtual trains in one process, but Layout spreads a copy of the model over "
             f"{ranks_per_copy(run.trainer.layout)}: set Layout.tensor, .pipeline, .context and .expert to 1"
         )
+    if run.virtual is not None and run.virtual.rates is not None and run.virtual.rates.cores is not None:
+        raise ValueError(
+            "Rates.cores is for `scalelab simulate`; the parts of Run.virtual wait for no core: leave it out"
+        )
     if (run.trainer.device, run.generator.device) != ("auto", "auto"):
         raise ValueError("what a run's actors occupy is one choice for both sides: bind Cluster.device")
     if run.cluster.device == "cpu" and run.trainer.gpu_only:

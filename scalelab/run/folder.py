@@ -337,11 +337,18 @@ def _open_board(folder: Path) -> Board:
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:
-    """`runs/NAME`, or the first of `runs/NAME-2`, `runs/NAME-3`, … that does not exist yet."""
+    """`runs/NAME`, or the first of `runs/NAME-2`, `runs/NAME-3`, … that no run has made anything in."""
     for path in _candidates(_folder(name, root)):
-        if not path.exists():
+        if not path.exists() or (path.is_dir() and _free(path)):
             return path
     raise AssertionError("unreachable: the candidates never end")
+
+
+def _free(path: Path) -> bool:
+    try:
+        return any(path.iterdir()) and made_nothing(path)
+    except (LabError, OSError):  # whatever it is, it is something
+        return False
 
 
 def latest_folder(name: str, root: Path = Path("runs")) -> Path:

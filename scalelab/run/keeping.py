@@ -64,14 +64,13 @@ class Keeper:
             self._say(problem)
         return chosen
 
-    def go_back(self, load: Callable[[Path], None], check: Callable[[State], None] = lambda _: None) -> State | None:
+    def go_back(self, load: Callable[[Path], None]) -> State | None:
         """Restore trainer and books from the newest whole checkpoint, or from the beginning if there is none.
 
         Lines of steps that are undone leave the files of the run.
 
         Args:
             load: loads the trainer from a checkpoint's folder.
-            check: refuses a state that the world cannot go on from, before anything is changed.
 
         Returns:
             The checkpoint's state; None if there is none.
@@ -81,7 +80,6 @@ class Keeper:
         """
         chosen, books = self.choose(), self._books
         if chosen.path is not None:
-            check(chosen.state)
             load(chosen.path)
         try:
             books.restore(chosen.state or self._first, self._root, self._say)

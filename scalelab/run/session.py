@@ -26,6 +26,7 @@ from scalelab.run.recovery import Return, choose
 from scalelab.run.retention import check_disk
 from scalelab.run.signals import heed_signals, stops
 from scalelab.run.trackers import settings_of
+from scalelab.run.virtual.cluster import check_pretended
 from tasks.thinking import THINK_CLOSE
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
         LabError: anything that a user can mend; what was recorded until then stays readable.
     """
     path = out or free_folder(resolved.name)
+    check_pretended(resolved.run, path, {})
     check_disk(path, resolved.run)
     if path.exists() and not made_nothing(path):
         raise LabError(f"{path} exists and is not empty: give another --out, move it away, or go on with --resume")
@@ -76,6 +78,7 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
         )
     if asked is not None:
         _refuse_differences(path, own, asked)
+    check_pretended(own.run, path, manifest)
     check_disk(path, own.run)
     with _alone(path):
         take_back(path, own.run.retention.copy_to, progress.say)
@@ -151,7 +154,6 @@ def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
     """Run in the world of the run's configuration."""
     from scalelab.run.data import describe_tasks
 
-    folder.describe(tasks=describe_tasks(run))
     prepared: PreparedTraces | None = None
     if run.sft.traces is not None:
         from scalelab.run.base_model import prepare_traces
@@ -162,6 +164,7 @@ def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
         from scalelab.run.base_model import pretrained
 
         pretrained(run, run.sft.pretrained)  # refuses another model before anything starts
+    folder.describe(tasks=describe_tasks(run))
     if run.virtual is not None:
         _run_virtual(run, folder, progress, prepared)
     else:
@@ -223,11 +226,10 @@ def _run_virtual(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
         from scalelab.run.base_model import base_model
         from scalelab.run.fine_tuning import LocalTuner
         from scalelab.run.virtual.clock import VirtualLoop
-        from scalelab.run.virtual.world import VirtualRun, engine_config, pretended_rates
+        from scalelab.run.virtual.world import VirtualRun
 
     before = cpu_seconds()
     torch.set_num_threads(1)
-    engine_config(run, pretended_rates(run)[1])  # refuses what does not fit, before anything is trained
     base = base_model(run, progress, LocalTuner, saved=folder.sft, prepared=prepared)
     progress.say("RL: starting one engine and one trainer that stand for the pretended cluster")
     tokenizer = _tokenizer(run, base, folder)
@@ -290,7 +292,8 @@ def drive(
                 this.cancel()
             else:
                 loop.stop()
-                progress.say(f"{number.name}: finishing the step and saving; again to stop at once")
+                ends = "finishing the step" if loop.home.rests else "finishing the step and saving"
+                progress.say(f"{number.name}: {ends}; again to stop at once")
 
         def attach(loop: Loop) -> None:
             loops.append(loop)

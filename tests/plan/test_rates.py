@@ -8,6 +8,7 @@ import pytest
 
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
+from scalelab.plan.durations import Rates
 from scalelab.plan.hardware import device
 from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.plan.planner import placement, plan_of
@@ -91,3 +92,21 @@ def test_publication_counts_the_bytes_of_every_hand():
     assert (shared.standstill, shared.pause) == pytest.approx((16.06 / 8 + 16.06 / 8, 16.06 / 8), rel=1e-3)
     eight = publication(hf, "bfloat16", 16, (32, 8), h100, assumed, "nccl")
     assert eight.standstill == pytest.approx(16.06 / 16 + 16.06 / 20, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"step_seconds": math.nan},
+        {"step_seconds": math.inf},
+        {"step_seconds": -1.0},
+        {"step_seconds": 1e-9, "sequence_seconds": 0.0},
+        {"train_token_seconds": 0.0},
+        {"verify_seconds": math.nan},
+        {"cores": 0},
+    ],
+    ids=str,
+)
+def test_rates_by_which_no_time_would_pass_or_none_is_known_are_refused(changed):
+    with pytest.raises(LabError, match="give "):
+        Rates(**{"step_seconds": 1.0, "sequence_seconds": 0.1, "train_token_seconds": 0.1, **changed})

@@ -177,6 +177,10 @@ def test_a_second_run_gets_a_folder_of_its_own(tmp_path: Path) -> None:
     first = free_folder("family/member", tmp_path)
     first.mkdir(parents=True)
     assert free_folder("family/member", tmp_path) == first.with_name("member-2")
+    RunFolder(first).begin("", status="failed", started=0.0)  # of a run that was refused
+    assert free_folder("family/member", tmp_path) == first
+    RunFolder(first).describe(status="running")
+    assert free_folder("family/member", tmp_path) == first.with_name("member-2")
 
 
 @given(st.text(st.sampled_from("./ab\\~$ \0"), min_size=1, max_size=12))

@@ -211,6 +211,23 @@ def test_a_finished_run_and_a_running_one_and_none_at_all_are_refused_kindly(
     assert "runs/quickstart does not exist" in refusal(capsys, "quickstart")
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--jobs", "2"],
+        ["--only", "a*"],
+        ["--sweep", "Run.seed=0,1"],
+        ["--seeds", "1"],
+        ["--hours", "1"],
+        ["--stop-losers"],
+    ],
+    ids=lambda option: option[0],
+)
+def test_options_of_families_are_refused_beside_resume(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "quickstart", "--resume", *option]) == 1
+    assert f"{option[0]} is for families" in capsys.readouterr().err
+
+
 def test_the_newest_folder_of_a_name_is_resumed(tmp_path: Path) -> None:
     for name in ("quickstart", "quickstart-2", "quickstart-4"):
         (tmp_path / name).mkdir()

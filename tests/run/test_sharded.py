@@ -120,6 +120,9 @@ def test_an_engine_that_is_killed_or_stopped_in_mid_pull_costs_one_transfer(tmp_
     assert share == pytest.approx(1, rel=0.01)
     assert not lab.problems
     before = lab.parameters()
+    ray.get(other.take_weights.remote(lab.segments), timeout=300)
+    theirs = ray.get(other.parameters.remote(), timeout=60)
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in before.items())
 
     ray.get(other.signal_in_pull.remote(signal.SIGKILL), timeout=60)
     lab.step(1)

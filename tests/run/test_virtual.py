@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,29 +16,56 @@ import pytest
 from safetensors.numpy import load_file
 
 from scalelab.cli import main
-from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.run.folder import read_lines
+from scalelab.run.facts import facts
+from scalelab.run.folder import RunFolder, read_lines
+from scalelab.run.virtual.cluster import clock_facts
 from tests.helpers.virtual_runs import command, environment, run, run_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+RATES = (
+    "Virtual.rates=@Rates()",
+    "Rates.step_seconds=1.0",
+    "Rates.sequence_seconds=0",
+    "Rates.train_token_seconds=1.0",
+)
 REPEATED = ("evals.jsonl", "metrics.jsonl", "alarms.jsonl")
 
 
 @pytest.mark.parametrize(
     ("settings", "refusal"),
     [
-        (["Virtual.memory_gib=0.001"], "whose KV cache takes .* GiB of Virtual.memory_gib = 0.001: lower"),
+        (["Virtual.memory_gib=0.001"], r"KV cache takes 0\.0\d+ GiB of Virtual.memory_gib = 0.001: lower"),
         (["GeneratorConfig.kv_cache_gib=0.0001"], "a group has 8 completions, and all engines together take 2 at a"),
+        ([*RATES, "Rates.cores=2"], "the parts of Run.virtual wait for no core: leave it out"),
     ],
 )
-def test_pretended_engines_that_cannot_be_are_refused(settings: list[str], refusal: str) -> None:
-    from scalelab.run.virtual.world import engine_config, pretended_rates
+def test_pretended_clusters_that_cannot_be_leave_one_line_and_no_folder(
+    settings: list[str], refusal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, sets = tmp_path / "run", [part for one in settings for part in ("--set", one)]
+    assert main(["run", "quickstart", "--virtual", "--out", str(out), *sets]) == 1
+    said = capsys.readouterr().err
+    assert re.search(refusal, said)
+    assert said.count("\n") == 1
+    assert not out.exists()
 
-    pretended = resolve("quickstart", ["Run.virtual=@Virtual()", *settings]).run
-    with pytest.raises(LabError, match=refusal):
-        engine_config(pretended, pretended_rates(pretended)[1])
+
+@pytest.mark.parametrize("changed", ["rates", "places"])
+def test_a_run_that_pretended_another_cluster_is_not_resumed_and_stays_as_it_is(
+    changed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolved = resolve("quickstart", ["Run.virtual=@Virtual()"])
+    before = clock_facts(resolved.run)
+    before[changed] = {**before["rates"], "step_seconds": 9.0} if changed == "rates" else 7
+    folder = RunFolder(tmp_path)
+    folder.begin(resolved.config_gin(), **facts(resolved), started=0.0, status="interrupted", **before)
+    folder.close()
+    manifest = (tmp_path / "manifest.json").read_bytes()
+    assert main(["run", str(tmp_path), "--resume"]) == 1
+    assert f"was begun with the {changed} " in capsys.readouterr().err
+    assert (tmp_path / "manifest.json").read_bytes() == manifest
 
 
 @pytest.fixture(scope="module")
@@ -89,21 +117,36 @@ def test_a_run_learns_in_pretended_hours_and_says_so(whole: Path) -> None:
     assert {line["of"] for line in read_lines(whole / "wall.jsonl")} == {"step", "evaluation"}
 
 
-def test_a_run_beside_other_load_that_is_killed_and_resumed_is_the_same_run(folder: Path, whole: Path) -> None:
-    out = folder / "killed"
-    load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
+def test_a_run_beside_other_load_that_is_stopped_and_killed_and_resumed_is_the_same_run(
+    folder: Path, whole: Path
+) -> None:
+    out = folder / "broken_off"
+    lines, undone = out / "metrics.jsonl", out / "undone.jsonl"
+
+    def steps() -> int:
+        return lines.read_bytes().count(b"\n") if lines.exists() else 0
+
+    def end(arguments: list[str], number: signal.Signals, when: Callable[[], bool]) -> int:
+        """Send a process a signal; gives how it ended."""
         process = subprocess.Popen(
-            command(folder, out), env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            arguments, env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         deadline = time.monotonic() + 250
-        while not (out / "metrics.jsonl").exists() or (out / "metrics.jsonl").read_bytes().count(b"\n") < 5:
+        while not when():
             assert process.poll() is None, process.stderr and process.stderr.read()
-            assert time.monotonic() < deadline, "the run took no five steps"
+            assert time.monotonic() < deadline, "the run took too few steps"
             time.sleep(0.02)
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
-        resume = [sys.executable, "-m", "scalelab", "run", str(out), "--resume"]
+        process.send_signal(number)
+        process.communicate(timeout=100)
+        return process.returncode
+
+    resume = [sys.executable, "-m", "scalelab", "run", str(out), "--resume"]
+    load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        assert end(command(folder, out), signal.SIGINT, lambda: steps() >= 4) == 130
+        kept = sorted(path.name for path in (out / "checkpoints").glob("step_*"))
+        assert kept in (["step_000003"], ["step_000003", "step_000006"]), "none but those that are due"
+        assert end(resume, signal.SIGKILL, lambda: steps() >= 5 + (not undone.exists())) == -signal.SIGKILL
         done = subprocess.run(resume, env=environment(folder), capture_output=True, text=True, timeout=280)
         assert done.returncode == 0, done.stderr[-3000:]
     finally:

@@ -16,8 +16,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from scalelab.errors import LabError
-
-TICKS_PER_SECOND = 2**26
+from scalelab.plan.durations import TICKS_PER_SECOND
 
 LOOK_EVERY = 64
 """Turns of the event loop between two checks for signals: a check costs as much as a turn."""

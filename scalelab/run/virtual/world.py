@@ -9,22 +9,14 @@ taken then, from weights that were kept, and take no simulated time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from moe.train.trainer import Trainer
 from moe.weights.shards import Snapshot
-from scalelab.errors import LabError
-from scalelab.plan.check import usual
-from scalelab.plan.durations import Rates
-from scalelab.plan.hardware import device
-from scalelab.plan.lengths import LogNormal
-from scalelab.plan.memory import kv_bytes_per_token
-from scalelab.plan.rates import rates as estimated_rates
-from scalelab.plan.rates import slots, trainer_unit
+from scalelab.plan.rates import trainer_unit
 from scalelab.recipe.types import Rollout
-from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.engine import Engine
 from scalelab.rollout.generator import complete
 from scalelab.rollout.interruption import Phrases
@@ -41,59 +33,16 @@ from scalelab.run.folder import RunFolder
 from scalelab.run.journal import Journal
 from scalelab.run.keeping import Keeper
 from scalelab.run.loop import Loop
-from scalelab.run.ports import TrainerLostError, too_few_places
+from scalelab.run.ports import TrainerLostError
 from scalelab.run.progress import Progress, Status
 from scalelab.run.virtual.clock import virtual_loop
+from scalelab.run.virtual.cluster import clock_facts, engine_config, pretended_rates
 from scalelab.run.virtual.durations import PretendedGraders, PretendedTrainer
 from scalelab.run.virtual.engines import PretendedEngines, Stream, Usage
 from scalelab.run.work import RolloutWork
 from scalelab.run.world import build_loop
 
 GIB = 2**30
-
-
-def pretended_rates(run: Run) -> tuple[Rates, int]:
-    """Durations in a run's pretended cluster, and the number of sequences side by side in each of its engines.
-
-    Raises:
-        LabError: a rate is missing or not positive.
-    """
-    assert run.virtual is not None
-    if run.virtual.rates is not None:
-        return run.virtual.rates, run.generator.max_sequences
-    hardware, lengths = device(run.virtual.hardware or usual(run)), LogNormal.of_recipe(run.recipe, None, 0.6)
-    prompt_tokens = (run.generator.max_model_len - run.recipe.max_tokens) / 4
-    rates = estimated_rates(run, hardware, lengths, prompt_tokens=prompt_tokens)
-    return rates, slots(run, hardware, lengths, prompt_tokens=prompt_tokens)
-
-
-def engine_config(run: Run, places: int) -> GeneratorConfig:
-    """Configuration of the one engine that holds the sequences of all pretended engines.
-
-    Raises:
-        LabError: their KV cache does not fit into `Virtual.memory_gib`, or they have too few places for a group.
-    """
-    assert run.virtual is not None
-    config = run.generator_config
-    if problem := too_few_places(run.cluster.generators * places, run.recipe.generations_per_prompt):
-        raise LabError(problem)
-    # No more than the schedule can have in flight, whatever the engines could hold.
-    most = min(run.cluster.generators * places, _in_flight(run))
-    blocks = -(-config.max_model_len // config.block_size) + 1
-    gib = kv_bytes_per_token(run.model.to_hf(), config.dtype) * blocks * config.block_size * most / GIB
-    if gib > run.virtual.memory_gib:
-        raise LabError(
-            f"the pretended engines hold {most} sequences side by side, whose KV cache takes {gib:.3g} GiB of "
-            f"Virtual.memory_gib = {run.virtual.memory_gib:g}: lower Cluster.generators or "
-            "GeneratorConfig.max_sequences, or raise it"
-        )
-    return replace(config, max_sequences=most, kv_cache_gib=max(0.05, 1.02 * gib), tensor_parallel=1)
-
-
-def _in_flight(run: Run) -> int:
-    """Most completions that the schedule can have in flight."""
-    schedule = run.schedule.start(run.recipe.prompts_per_step, run.budget.steps)
-    return run.recipe.generations_per_prompt * max(1, schedule.may_start(0))
 
 
 class EngineDecoder:
@@ -173,7 +122,7 @@ class VirtualRun:
         self._decoder = EngineDecoder(self._engine, phrases, tokenizer)
         self._trainer = Trainer(run.model.to_hf(), run.trainer_config, rendezvous=None, weights=str(base))
         self._real_graders = LocalGraders(run.tasks, 1, run.cluster.stall_seconds)
-        folder.describe(verifiers=self._verifiers(), **self.facts())
+        folder.describe(verifiers=self._verifiers(), **clock_facts(run))
         self.work = RolloutWork(run.recipe, tokenizer, run.seed, True, run.retention.train_every)
         self._held_out = held_out(run)
         units = run.cluster.trainers // trainer_unit(run)
@@ -192,23 +141,9 @@ class VirtualRun:
         tiers = {name: sandbox.describe() for name, sandbox in self._real_graders.sandboxes().items()}
         return {"workers": 1, "sandboxes": [tiers]}
 
-    def facts(self) -> dict[str, Any]:
-        """The manifest's facts about the clock."""
-        virtual = self.run.virtual
-        assert virtual is not None
-        return {
-            "clock": "virtual",
-            "rates": asdict(self.rates),
-            "pretended_hardware": None if virtual.rates else virtual.hardware or usual(self.run),
-        }
-
     def load(self) -> None:
-        """Restore the newest whole checkpoint, or the beginning if there is none.
-
-        Raises:
-            LabError: the run was made with other rates.
-        """
-        state = self._keeper.go_back(self._load, self._check_rates)
+        """Restore the newest whole checkpoint, or the beginning if there is none."""
+        state = self._keeper.go_back(self._load)
         if state is not None:
             self.engines.version = self.books.version
             self.books.ledger.load_state_dict(state["ledger"])  # unlike real hours, those of undone steps do not count
@@ -217,14 +152,6 @@ class VirtualRun:
 
     def _load(self, path: Path) -> None:
         self._trainer.load(str(path))
-
-    def _check_rates(self, state: dict[str, Any]) -> None:
-        before, now = state["virtual"]["rates"], asdict(self.rates)
-        if before != now:
-            raise LabError(
-                f"{self.folder.path} was begun with the rates {before}, now they are {now}: go on with the version of "
-                "scalelab that began it"
-            )
 
     async def main(self, attach: Callable[[Loop], None] = lambda _: None) -> None:
         """Run on the running event loop, a `VirtualLoop`.
@@ -296,7 +223,13 @@ class VirtualRun:
         """Return at once: a checkpoint that could not be written has ended the run already."""
 
     async def rest(self) -> None:
-        """Evaluate what is due, take a checkpoint, and leave engines and clock as a resumed run finds them."""
+        """Evaluate what is due, take a checkpoint, and leave engines and clock as a resumed run finds them.
+
+        A run that is asked to stop rests nowhere else than one that is not, so that both are the same run: it goes on
+        from the last checkpoint that was due.
+        """
+        if self.loop.stopping and self.loop.failure is None and not self._checkpoint_due:
+            return
         self.trainer.forget()
         self.graders.forget()
         self.engines.version = self.books.version  # they get these weights before anything else
@@ -304,7 +237,6 @@ class VirtualRun:
         if self._keeper.due:
             virtual = {
                 "tick": virtual_loop().now,
-                "rates": asdict(self.rates),
                 "usage": asdict(self.engines.usage),
             }
             path, state = self._keeper.begin(virtual=virtual)
@@ -312,6 +244,12 @@ class VirtualRun:
             self._keeper.prune()
             self._copier.update()
         self._journal.begin()
+
+    @property
+    def _checkpoint_due(self) -> bool:
+        """True if a run that is not asked to stop takes a checkpoint now."""
+        version = self.books.version
+        return self._keeper.due and version > 0 and version % self.loop.checkpoint_every == 0
 
     async def go_back(self, error: TrainerLostError) -> None:
         """Fail: the trainer is in this process, so its end is the end of the run until it is resumed."""
