@@ -78,12 +78,32 @@ class Placement:
         return {
             "Cluster.trainers": self.trainers,
             "Cluster.generators": self.engines,
+            "SFT.trainers": self.trainers,  # a layout that cuts RL's ranks need not cut another number of them
             **sharing,
             **layout,
             "TrainerConfig.recompute": self.trainer.recompute,
             "GeneratorConfig.tensor_parallel": self.generator.tensor_parallel,
             "GeneratorConfig.kv_cache_gib": self.generator.kv_cache_gib,
         }
+
+    def given_to(self, run: Run) -> Run | None:
+        """The run that `settings` make of another; None if it cannot have this placement."""
+        sharing: dict[str, Any] = {}
+        if self.shared is not None:
+            sharing = {"share_devices": self.shared, "publication": "files"}
+        trainer, engine = self.trainer, self.generator
+        try:
+            return replace(
+                run,
+                cluster=replace(run.cluster, trainers=self.trainers, generators=self.engines, **sharing),
+                sft=replace(run.sft, trainers=self.trainers),
+                trainer=replace(run.trainer, layout=trainer.layout, recompute=trainer.recompute),
+                generator=replace(
+                    run.generator, tensor_parallel=engine.tensor_parallel, kv_cache_gib=engine.kv_cache_gib
+                ),
+            )
+        except ValueError:
+            return None
 
     def options(self) -> str:
         """Options of the command line for this placement."""
@@ -241,10 +261,19 @@ def propose(run: Run, gpus: int, device: Device, assumed: Assumptions, trainers:
             number = (gpus - count) // engine.tensor_parallel
             if number < 1:
                 continue
-            found = plan_of(run, Placement(count, number, config, engine, shared), device, assumed)
-            if not found.problems and (best is None or found.seconds["step"] < best.seconds["step"]):
+            found = _plan_as_set(run, Placement(count, number, config, engine, shared), device, assumed)
+            if found and (best is None or found.seconds["step"] < best.seconds["step"]):
                 best = found
     return best
+
+
+def _plan_as_set(run: Run, place: Placement, device: Device, assumed: Assumptions) -> RunPlan | None:
+    """The plan of the run that a placement's settings make; None if there is no such run, or it does not fit."""
+    made = place.given_to(run)
+    if made is None:
+        return None
+    found = plan_of(made, place, device, assumed)
+    return None if found.problems else found
 
 
 def _on_one(run: Run, device: Device, assumed: Assumptions) -> RunPlan | None:
@@ -259,8 +288,7 @@ def _on_one(run: Run, device: Device, assumed: Assumptions) -> RunPlan | None:
     if cache <= 0:
         return None
     place = replace(place, generator=replace(place.generator, kv_cache_gib=cache))
-    found = plan_of(run, place, device, assumed)
-    return None if found.problems else found
+    return _plan_as_set(run, place, device, assumed)
 
 
 def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> TrainerConfig | None:
@@ -278,7 +306,10 @@ def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Train
 
     def fits(config: TrainerConfig) -> bool:
         shards = _shards(run, config, run.generator.tensor_parallel)
-        return trainer_memory(hf, config, ranks, longest, device.gpu, shards).total <= device.memory_gib
+        if trainer_memory(hf, config, ranks, longest, device.gpu, shards).total > device.memory_gib:
+            return False
+        beside = Placement(ranks, run.cluster.generators, config, run.generator, shared=False)
+        return beside.given_to(run) is not None
 
     return next((config for config in cheapest_first if fits(config)), None)
 

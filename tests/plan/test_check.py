@@ -1,5 +1,6 @@
 """A run is held against the devices that are there before anything starts, and the nearest that fits is named."""
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from moe.train.layout import check_layout
 from scalelab.errors import LabError
 from scalelab.experiment import load, resolve
-from scalelab.plan.check import check, smallest
+from scalelab.plan.check import check, check_fine_tuning, nearest, smallest
 from scalelab.plan.hardware import DEVICES, Hardware, device, found, of_ray
 from scalelab.plan.planner import propose
 from scalelab.plan.speed import Assumptions
@@ -69,6 +70,42 @@ def test_two_devices_are_not_shared_where_they_need_not_be():
     settings = check(run, Hardware(device("h100"), 2)).nearest.placement.settings()
     found = resolve("smollm2_one_gpu", [f"{k}={v}" for k, v in settings.items()]).run
     assert (found.cluster.share_devices, found.devices, found.cluster.publication) == (False, 2, "files")
+
+
+CHANGES = [
+    ("smollm2_gpu", "h100", 1, ()),
+    ("smollm2_gpu", "a100", 3, ("Evaluation.samples=2",)),
+    ("smollm2_one_gpu", "h200", 8, ()),
+    ("quickstart", "cpu", 1, ()),
+    ("quickstart", "cpu", 4, ()),
+    ("h100/scalerl_8b_node", "h200", 8, ()),
+    *(
+        pytest.param(*row, marks=pytest.mark.slow)
+        for row in (
+            ("scalerl_8b", "h100", 8, ()),
+            ("scalerl_8b", "h100", 80, ("Cluster.publication=nccl",)),
+            ("scalerl_8b", "a100", 24, ()),
+            ("scalerl_17bx16", "h100", 40, ()),
+            ("scalerl_17bx16", "h100", 80, ()),
+            ("scalerl_17bx16", "h100", 80, ("Recipe.router_replay=True",)),
+            ("scalerl_17bx16", "b200", 40, ("Cluster.publication=sharded_rdt",)),
+            ("h100/scalerl_17bx16", "gb200", 80, ()),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("experiment", "name", "count", "sets"), CHANGES)
+def test_what_is_proposed_is_a_run_that_passes_the_same_check(experiment, name, count, sets):
+    run, assumed = resolve(experiment, sets).run, Assumptions()
+    hardware = Hardware(device(name), count)
+    found = nearest(run, count, hardware.device, assumed, run.cluster.trainers)
+    assert found is not None
+    pasted = shlex.split(found.placement.options())[1::2]
+    made = resolve(experiment, [*sets, *pasted]).run
+    assert check(made, hardware, assumed).problems == ()
+    check_fine_tuning(made, hardware)
+    assert found.placement.given_to(run) == made
 
 
 @pytest.mark.slow
