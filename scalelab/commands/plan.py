@@ -20,7 +20,8 @@ from scalelab.errors import LabError
 
 if TYPE_CHECKING:
     from scalelab.plan.hardware import Device
-    from scalelab.plan.planner import Placement, RunPlan
+    from scalelab.plan.placement import Placement
+    from scalelab.plan.planner import RunPlan
     from scalelab.plan.speed import Assumptions
     from scalelab.run.config import Run
 
@@ -51,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.experiment import load, resolve_experiment
     from scalelab.plan.check import nearest, usual
     from scalelab.plan.hardware import device
-    from scalelab.plan.planner import placement, plan_of, resize
+    from scalelab.plan.placement import placement, resize
+    from scalelab.plan.planner import plan_of
 
     members = load(args.experiment)
     if len(members) > 1:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from scalelab.errors import LabError
 from scalelab.plan.hardware import Device, Hardware
 from scalelab.plan.memory import trainer_memory
-from scalelab.plan.planner import RunPlan, engines, fastest, holds_a_sequence, placement, plan_of, propose
+from scalelab.plan.placement import placement, room_for_engines
+from scalelab.plan.planner import RunPlan, engines, fastest, holds_a_sequence, plan_of, propose
 from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
 
@@ -64,10 +65,26 @@ def check(run: Run, hardware: Hardware, assumed: Assumptions | None = None) -> P
     if run.devices > hardware.count:
         short = f"the run wants {run.devices} devices ({run.cluster.trainers} to train), there are {hardware.count}"
         problems = (short, *problems)
+    elif not problems and (packing := _packing_problem(run, hardware)):
+        problems = (packing,)
     if not problems:
         return PlacementCheck(hardware, ())
     fits = nearest(run, hardware.count, hardware.device, assumed, run.cluster.trainers)
     return PlacementCheck(hardware, problems, fits, None if fits else smallest(run, hardware.device, assumed))
+
+
+def _packing_problem(run: Run, hardware: Hardware) -> str | None:
+    """Say that the devices are enough, but not on the same nodes: neither a rank's bundle nor an engine spans two."""
+    place, per_node = placement(run), hardware.device.per_node
+    if not hardware.device.gpu or place.shared:
+        return None
+    room = room_for_engines(place, hardware.count, per_node)
+    if room >= place.engines:
+        return None
+    return (
+        f"nodes of {per_node} have room for {room} of {place.engines} engines of {place.generator.tensor_parallel} "
+        f"devices beside {place.trainers} trainer ranks, {place.per_node} on a node"
+    )
 
 
 def check_fine_tuning(run: Run, hardware: Hardware) -> None:

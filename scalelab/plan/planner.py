@@ -1,4 +1,4 @@
-"""Plan a run: occupied devices, memory, time per step, and the nearest placement that fits."""
+"""Plan a run: memory, time per step, and the nearest placement that fits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 from moe.errors import MoeError
 from moe.train.config import RECOMPUTE, Layout, TrainerConfig
-from moe.train.layout import check_layout, ranks_per_copy
-from scalelab.errors import LabError
+from moe.train.layout import check_layout
 from scalelab.plan.hardware import Device
 from scalelab.plan.lengths import LogNormal, Moments
 from scalelab.plan.memory import (
@@ -23,6 +22,7 @@ from scalelab.plan.memory import (
     shard_memory,
     trainer_memory,
 )
+from scalelab.plan.placement import Placement, room_for_engines
 from scalelab.plan.shape import parameter_counts
 from scalelab.plan.speed import (
     Assumptions,
@@ -38,76 +38,6 @@ from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.config import Run
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy
-
-
-@dataclass(frozen=True)
-class Placement:
-    """The devices of each role.
-
-    Attributes:
-        trainers: trainer ranks, one device each.
-        engines: generators.
-        trainer: layout, micro-batch and recompute of the trainer.
-        generator: the engines, with the devices that share one.
-        shared: whether a trainer rank and an engine are on each device (`Cluster.share_devices`); None leaves what the
-            run says.
-    """
-
-    trainers: int
-    engines: int
-    trainer: TrainerConfig
-    generator: GeneratorConfig
-    shared: bool | None = None
-
-    @property
-    def generators(self) -> int:
-        """Devices that the generators hold."""
-        return self.engines * self.generator.tensor_parallel
-
-    @property
-    def devices(self) -> int:
-        """Devices in all."""
-        return self.trainers if self.shared else self.trainers + self.generators
-
-    def settings(self) -> dict[str, Any]:
-        """The bindings that give a run this placement."""
-        layout = {f"Layout.{axis}": size for axis, size in asdict(self.trainer.layout).items()}
-        sharing: dict[str, Any] = {}
-        if self.shared is not None:  # and a way of new weights that is right for both
-            sharing = {"Cluster.share_devices": self.shared, "Cluster.publication": "files"}
-        return {
-            "Cluster.trainers": self.trainers,
-            "Cluster.generators": self.engines,
-            "SFT.trainers": self.trainers,  # a layout that cuts RL's ranks need not cut another number of them
-            **sharing,
-            **layout,
-            "TrainerConfig.recompute": self.trainer.recompute,
-            "GeneratorConfig.tensor_parallel": self.generator.tensor_parallel,
-            "GeneratorConfig.kv_cache_gib": self.generator.kv_cache_gib,
-        }
-
-    def given_to(self, run: Run) -> Run | None:
-        """The run that `settings` make of another; None if it cannot have this placement."""
-        sharing: dict[str, Any] = {}
-        if self.shared is not None:
-            sharing = {"share_devices": self.shared, "publication": "files"}
-        trainer, engine = self.trainer, self.generator
-        try:
-            return replace(
-                run,
-                cluster=replace(run.cluster, trainers=self.trainers, generators=self.engines, **sharing),
-                sft=replace(run.sft, trainers=self.trainers),
-                trainer=replace(run.trainer, layout=trainer.layout, recompute=trainer.recompute),
-                generator=replace(
-                    run.generator, tensor_parallel=engine.tensor_parallel, kv_cache_gib=engine.kv_cache_gib
-                ),
-            )
-        except ValueError:
-            return None
-
-    def options(self) -> str:
-        """Options of the command line for this placement."""
-        return " ".join(f"--set {name}={value!r}" for name, value in self.settings().items())
 
 
 @dataclass(frozen=True)
@@ -132,12 +62,6 @@ class RunPlan:
     decoding: Decoding
     flops: float
     problems: tuple[str, ...]
-
-
-def placement(run: Run) -> Placement:
-    """The placement in a run's configuration."""
-    cluster, shared = run.cluster, run.cluster.share_devices or None
-    return Placement(cluster.trainers, cluster.generators, run.trainer_config, run.generator_config, shared)
 
 
 def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) -> RunPlan:
@@ -219,6 +143,11 @@ def _problems(
         )
     if place.shared and device.gpu and place.trainers > device.per_node:
         yield f"{place.trainers} devices that are shared must be on a node of {device.per_node}: lower Cluster.trainers"
+    elif device.gpu and min(place.per_node, place.trainers) > device.per_node:
+        yield (
+            f"{min(place.per_node, place.trainers)} trainer ranks are to share a node, and one has {device.per_node} "
+            f"devices: lower Cluster.devices_per_node to {device.per_node}"
+        )
     if not holds_a_sequence(run, place.generator):
         needed = kv_bytes(run, place.generator)
         yield (
@@ -252,16 +181,19 @@ def propose(run: Run, gpus: int, device: Device, assumed: Assumptions, trainers:
     if gpus == 1:
         return _on_one(run, device, assumed)
     best: RunPlan | None = None
+    per_node = _per_node(run, device)
     choices, shared = list(engines(run, device)), False if run.cluster.share_devices else None
     for count in [trainers] if trainers else _counts(gpus, device):
         config = fastest(run, count, device, assumed)
         if config is None:
             continue
         for engine in choices:
-            number = (gpus - count) // engine.tensor_parallel
-            if number < 1:
+            place = Placement(count, (gpus - count) // engine.tensor_parallel, config, engine, per_node, shared)
+            if device.gpu:
+                place = replace(place, engines=room_for_engines(place, gpus, device.per_node))
+            if place.engines < 1:
                 continue
-            found = _plan_as_set(run, Placement(count, number, config, engine, shared), device, assumed)
+            found = _plan_as_set(run, place, device, assumed)
             if found and (best is None or found.seconds["step"] < best.seconds["step"]):
                 best = found
     return best
@@ -276,12 +208,18 @@ def _plan_as_set(run: Run, place: Placement, device: Device, assumed: Assumption
     return None if found.problems else found
 
 
+def _per_node(run: Run, device: Device) -> int:
+    """Trainer ranks to put on a node: as many as it has devices; cores have no nodes."""
+    return device.per_node if device.gpu else run.cluster.devices_per_node
+
+
 def _on_one(run: Run, device: Device, assumed: Assumptions) -> RunPlan | None:
     """An engine beside the trainer on one device, with the KV cache that there is room for."""
     config = fastest(run, 1, device, assumed)
     if config is None:
         return None
-    place = Placement(1, 1, config, replace(run.generator_config, tensor_parallel=1, kv_cache_gib=1e-9), shared=True)
+    engine = replace(run.generator_config, tensor_parallel=1, kv_cache_gib=1e-9)
+    place = Placement(1, 1, config, engine, _per_node(run, device), shared=True)
     alone = plan_of(run, place, device, assumed)
     room = device.memory_gib - alone.trainer.total - alone.generator.total
     cache = min(run.generator.kv_cache_gib, int(room * 4) / 4)
@@ -308,7 +246,7 @@ def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Train
         shards = _shards(run, config, run.generator.tensor_parallel)
         if trainer_memory(hf, config, ranks, longest, device.gpu, shards).total > device.memory_gib:
             return False
-        beside = Placement(ranks, run.cluster.generators, config, run.generator, shared=False)
+        beside = Placement(ranks, run.cluster.generators, config, run.generator, ranks, shared=False)
         return beside.given_to(run) is not None
 
     return next((config for config in cheapest_first if fits(config)), None)
@@ -375,23 +313,3 @@ def hours(run: Run, plan: RunPlan) -> tuple[int, float]:
     if run.budget.hours is not None:
         steps = min(steps, max(1, int(run.budget.hours / step_hours)))
     return steps, steps * step_hours
-
-
-def resize(run: Run, gpus: int) -> Placement:
-    """A run's placement with its roles in the same proportion on another number of devices; one device is shared.
-
-    Raises:
-        LabError: if there are too few for one of each.
-    """
-    place, multiple = placement(run), ranks_per_copy(run.trainer.layout)
-    if (place.shared or gpus == 1) and gpus % multiple == 0:
-        return replace(place, trainers=gpus, engines=gpus, shared=True)
-    share = place.trainers / (place.trainers + place.generators)
-    trainers = max(1, round(gpus * share / multiple)) * multiple
-    engines = (gpus - trainers) // place.generator.tensor_parallel
-    if engines < 1:
-        raise LabError(
-            f"{gpus} devices are too few for {trainers} trainer ranks and one engine on "
-            f"{place.generator.tensor_parallel}: give more"
-        )
-    return replace(place, trainers=trainers, engines=engines)

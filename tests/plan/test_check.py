@@ -108,6 +108,32 @@ def test_what_is_proposed_is_a_run_that_passes_the_same_check(experiment, name, 
     assert found.placement.given_to(run) == made
 
 
+def test_ranks_that_no_node_holds_are_refused_with_what_a_node_has():
+    run, four = resolve("h100/scalerl_8b").run, replace(device("h100"), per_node=4)
+    found = check(run, Hardware(four, 80))
+    assert found.problems == (
+        "8 trainer ranks are to share a node, and one has 4 devices: lower Cluster.devices_per_node to 4",
+    )
+    assert found.nearest.placement.per_node == 4
+    mended = replace(run, cluster=replace(run.cluster, devices_per_node=4))
+    assert check(mended, Hardware(four, 80)).problems == ()
+    few = replace(run, cluster=replace(run.cluster, trainers=4), sft=replace(run.sft, trainers=4))
+    assert not any("a node" in problem for problem in check(few, Hardware(four, 80)).problems)
+
+
+def test_engines_for_which_there_are_devices_but_no_nodes_are_refused():
+    """Four nodes with 5 of 8 ranks have no room for four devices together; six nodes hold two engines each."""
+    sets = ["Cluster.trainers=20", "SFT.trainers=20", "Cluster.devices_per_node=5", "GeneratorConfig.tensor_parallel=4"]
+    full, torn = (resolve("h100/scalerl_8b", [*sets, f"Cluster.generators={n}"]).run for n in (12, 13))
+    hardware = Hardware(device("h100"), 80)
+    assert check(full, hardware).problems == ()
+    refused = check(torn, hardware)
+    assert refused.problems == (
+        "nodes of 8 have room for 12 of 13 engines of 4 devices beside 20 trainer ranks, 5 on a node",
+    )
+    assert refused.nearest is not None
+
+
 @pytest.mark.slow
 def test_too_few_devices_are_told_how_many_it_takes():
     run = resolve("scalerl_17bx16").run

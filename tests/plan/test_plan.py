@@ -18,7 +18,8 @@ from scalelab.experiment import resolve
 from scalelab.plan.hardware import device
 from scalelab.plan.lengths import LogNormal
 from scalelab.plan.memory import export_bytes, head_bytes, kv_bytes_per_token, trainer_memory
-from scalelab.plan.planner import fine_tuning_seconds, placement, plan_of, propose, resize
+from scalelab.plan.placement import placement, resize
+from scalelab.plan.planner import fine_tuning_seconds, plan_of, propose
 from scalelab.plan.sizes import held
 from scalelab.plan.speed import Assumptions, attention_flops, decoding, host_step_seconds, training_flops
 

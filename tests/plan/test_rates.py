@@ -11,7 +11,8 @@ from scalelab.experiment import resolve
 from scalelab.plan.durations import Rates
 from scalelab.plan.hardware import device
 from scalelab.plan.lengths import LogNormal, Recorded
-from scalelab.plan.planner import placement, plan_of
+from scalelab.plan.placement import placement
+from scalelab.plan.planner import plan_of
 from scalelab.plan.rates import rates, slots, trainer_unit
 from scalelab.plan.speed import Assumptions, publication
 

@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError
+from scalelab.plan.placement import packed
 from scalelab.run.cluster.actors import actor_class, draining_nodes, join_cluster, this_node
-from scalelab.run.cluster.placement import Reservation, packed, shared
+from scalelab.run.cluster.placement import Reservation, shared
 from scalelab.run.config import Cluster
 
 FILES = Path(__file__).parents[2] / "tools" / "cluster"

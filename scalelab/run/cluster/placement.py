@@ -16,12 +16,6 @@ from scalelab.errors import LabError
 from scalelab.run.config import Cluster
 
 
-def packed(devices: int, per_node: int) -> list[int]:
-    """Devices of each bundle when `devices` ranks are packed by node: full nodes, and what is left over."""
-    full, rest = divmod(devices, per_node)
-    return [per_node] * full + [rest] * (rest > 0)
-
-
 class Reservation:
     """Devices that are held for one role, or for two that share them.
 

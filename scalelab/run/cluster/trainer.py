@@ -21,10 +21,11 @@ from moe.train.config import TrainerConfig
 from moe.weights.segments import Segment
 from scalelab.errors import LabError
 from scalelab.imports import without_collector
+from scalelab.plan.placement import packed
 from scalelab.run.cluster.actors import actor_class, this_node
 from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.cluster.heartbeats import Beating
-from scalelab.run.cluster.placement import Reservation, packed
+from scalelab.run.cluster.placement import Reservation
 from scalelab.run.cluster.waiting import LateError, LostError, answer
 from scalelab.run.config import Cluster, Run
 from scalelab.run.ports import TrainerLostError

@@ -1,0 +1,136 @@
+"""Placements: the devices of each role, the settings that give a run one, and what nodes have room for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from moe.train.config import TrainerConfig
+from moe.train.layout import ranks_per_copy
+from scalelab.errors import LabError
+from scalelab.rollout.config import GeneratorConfig
+from scalelab.run.config import Run
+
+
+def packed(devices: int, per_node: int) -> list[int]:
+    """Devices of each bundle when `devices` ranks are packed by node: full nodes, and what is left over."""
+    full, rest = divmod(devices, per_node)
+    return [per_node] * full + [rest] * (rest > 0)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The devices of each role.
+
+    Attributes:
+        trainers: trainer ranks, one device each.
+        engines: generators.
+        trainer: layout, micro-batch and recompute of the trainer.
+        generator: the engines, with the devices that share one.
+        per_node: trainer ranks that share a node where there are as many (`Cluster.devices_per_node`).
+        shared: whether a trainer rank and an engine are on each device (`Cluster.share_devices`); None leaves what the
+            run says.
+    """
+
+    trainers: int
+    engines: int
+    trainer: TrainerConfig
+    generator: GeneratorConfig
+    per_node: int
+    shared: bool | None = None
+
+    @property
+    def generators(self) -> int:
+        """Devices that the generators hold."""
+        return self.engines * self.generator.tensor_parallel
+
+    @property
+    def devices(self) -> int:
+        """Devices in all."""
+        return self.trainers if self.shared else self.trainers + self.generators
+
+    def settings(self) -> dict[str, Any]:
+        """The bindings that give a run this placement."""
+        layout = {f"Layout.{axis}": size for axis, size in asdict(self.trainer.layout).items()}
+        sharing: dict[str, Any] = {}
+        if self.shared is not None:  # and a way of new weights that is right for both
+            sharing = {"Cluster.share_devices": self.shared, "Cluster.publication": "files"}
+        return {
+            "Cluster.trainers": self.trainers,
+            "Cluster.generators": self.engines,
+            "Cluster.devices_per_node": self.per_node,
+            "SFT.trainers": self.trainers,  # a layout that cuts RL's ranks need not cut another number of them
+            **sharing,
+            **layout,
+            "TrainerConfig.recompute": self.trainer.recompute,
+            "GeneratorConfig.tensor_parallel": self.generator.tensor_parallel,
+            "GeneratorConfig.kv_cache_gib": self.generator.kv_cache_gib,
+        }
+
+    def given_to(self, run: Run) -> Run | None:
+        """The run that `settings` make of another; None if it cannot have this placement."""
+        sharing: dict[str, Any] = {}
+        if self.shared is not None:
+            sharing = {"share_devices": self.shared, "publication": "files"}
+        trainer, engine, numbers = self.trainer, self.generator, (self.trainers, self.engines, self.per_node)
+        roles = dict(zip(("trainers", "generators", "devices_per_node"), numbers, strict=True))
+        try:
+            return replace(
+                run,
+                cluster=replace(run.cluster, **roles, **sharing),
+                sft=replace(run.sft, trainers=self.trainers),
+                trainer=replace(run.trainer, layout=trainer.layout, recompute=trainer.recompute),
+                generator=replace(
+                    run.generator, tensor_parallel=engine.tensor_parallel, kv_cache_gib=engine.kv_cache_gib
+                ),
+            )
+        except ValueError:
+            return None
+
+    def options(self) -> str:
+        """Options of the command line for this placement."""
+        return " ".join(f"--set {name}={value!r}" for name, value in self.settings().items())
+
+
+def placement(run: Run) -> Placement:
+    """The placement in a run's configuration."""
+    cluster, shared = run.cluster, run.cluster.share_devices or None
+    roles = cluster.trainers, cluster.generators, run.trainer_config, run.generator_config
+    return Placement(*roles, cluster.devices_per_node, shared)
+
+
+def room_for_engines(place: Placement, count: int, per_node: int) -> int:
+    """Engines for which nodes have room, each on one node, beside the bundles of trainer ranks.
+
+    Args:
+        place: the ranks, and the devices of an engine.
+        count: devices in all.
+        per_node: of them on a node; the last one has what is left over.
+    """
+    free = packed(count, per_node)
+    for bundle in packed(place.trainers, place.per_node):
+        tightest = min((node for node, left in enumerate(free) if left >= bundle), key=free.__getitem__, default=None)
+        if tightest is None:
+            return 0
+        free[tightest] -= bundle
+    return sum(left // place.generator.tensor_parallel for left in free)
+
+
+def resize(run: Run, gpus: int) -> Placement:
+    """A run's placement with its roles in the same proportion on another number of devices; one device is shared.
+
+    Raises:
+        LabError: if there are too few for one of each.
+    """
+    place, multiple = placement(run), ranks_per_copy(run.trainer.layout)
+    if (place.shared or gpus == 1) and gpus % multiple == 0:
+        return replace(place, trainers=gpus, engines=gpus, shared=True)
+    share = place.trainers / (place.trainers + place.generators)
+    trainers = max(1, round(gpus * share / multiple)) * multiple
+    engines = (gpus - trainers) // place.generator.tensor_parallel
+    if engines < 1:
+        raise LabError(
+            f"{gpus} devices are too few for {trainers} trainer ranks and one engine on "
+            f"{place.generator.tensor_parallel}: give more"
+        )
+    return replace(place, trainers=trainers, engines=engines)
