@@ -35,6 +35,7 @@ from scalelab.plan.speed import (
     training_seconds,
 )
 from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.split import split_problem
 from scalelab.run.config import Run
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy
@@ -270,14 +271,13 @@ def _shards(run: Run, trainer: TrainerConfig, devices: int) -> ShardMemory | Non
 def engines(run: Run, device: Device) -> Iterator[GeneratorConfig]:
     """Engines over 1, 2, 4, … devices of a node, whose KV cache takes what the weights leave."""
     config, total = run.generator_config, parameter_counts(run.model.to_hf()).total
-    ranks = 1
-    while ranks <= device.per_node and run.model.num_attention_heads % ranks == 0:
+    within = [n for n in (1, 2, 4, 8) if n <= device.per_node]
+    for ranks in (n for n in within if split_problem(run.model.to_hf(), n) is None):
         engine = replace(config, tensor_parallel=ranks)
         without_cache = generator_memory(total, replace(engine, kv_cache_gib=1e-9), device.gpu, _messages(run, ranks))
         room = device.memory_gib - without_cache.total
         if room > 0:
             yield replace(engine, kv_cache_gib=min(config.kv_cache_gib, float(int(room * 4)) / 4 or room))
-        ranks *= 2
 
 
 def _counts(gpus: int, device: Device) -> list[int]:

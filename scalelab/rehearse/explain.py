@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from moe.errors import first_line
 
 _ROOT = Path(__file__).parents[2]
@@ -16,7 +18,14 @@ def explain(error: BaseException) -> str:
     places = [_place(frame) for frame in traceback.extract_tb(error.__traceback__)]
     ours = [place for place in places if place and not place.startswith("scalelab/rehearse/")]
     where = f" at {ours[-1]}" if ours else ""
-    return f"{type(error).__name__}{where}: {first_line(error)[:300]}"
+    return f"{type(error).__name__}{where}: {_message(error)[:300]}"
+
+
+def _message(error: BaseException) -> str:
+    """The line that says what is wrong; pydantic's first one only counts the mistakes."""
+    if isinstance(error, ValidationError):
+        return f"{error.title}: {'; '.join(one['msg'] for one in error.errors())}".replace("\n", " ")
+    return first_line(error)
 
 
 def _place(frame: traceback.FrameSummary) -> str | None:

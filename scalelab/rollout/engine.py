@@ -47,6 +47,7 @@ from scalelab.rollout import expert_bias, transfer
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, processor_config
 from scalelab.rollout.routing import RoutingRecorder
+from scalelab.rollout.split import split_problem
 from scalelab.rollout.types import Request
 
 SHARED_PART = 0.2
@@ -258,9 +259,9 @@ def _check(hf_config: dict[str, Any], config: GeneratorConfig, model_dir: Path) 
         )
     if hf_config.get("eos_token_id") is None:
         raise LabError(f"{model_dir}/config.json has no eos_token_id: name the token that ends a completion there")
-    heads, parts = hf_config["num_attention_heads"], config.tensor_parallel
-    if heads % parts:
-        raise LabError(f"GeneratorConfig.tensor_parallel ({parts}) must divide the model's attention heads ({heads})")
+    parts = config.tensor_parallel
+    if problem := split_problem(hf_config, parts):
+        raise LabError(problem)
     sizes = {name: int(hf_config[name]) for name in ("hidden_size", "intermediate_size")}
     if current_platform.is_cpu() and "num_local_experts" in hf_config:
         uneven = sizes["hidden_size"] % 32 or sizes["intermediate_size"] % (32 * parts)

@@ -8,13 +8,11 @@ from moe.errors import MoeError
 from moe.model.architectures import check_expert_bias
 from moe.model.config import Llama4Text, routed_experts
 from moe.train.layout import check_layout, ranks_per_copy
+from scalelab.rollout.split import VOCABULARY_STEP, split_problem
 from scalelab.run.ports import too_few_places
 
 if TYPE_CHECKING:
     from scalelab.run.config import Run
-
-VOCABULARY_STEP = 64
-"""vLLM pads a vocabulary to a multiple of this; its sharded transfer cannot fill rows that are padding."""
 
 
 def check_settings(run: Run) -> None:
@@ -132,7 +130,7 @@ def _check_devices(run: Run) -> None:
             f"Cluster.publication = {run.cluster.publication!r} is for GPUs, and the run's devices are cores: "
             "leave it out, or bind Cluster.device = 'gpu'"
         )
-    vocabulary = run.model.vocab_size
+    vocabulary = run.model.vocab_size  # a sharded transfer cannot fill the rows that pad it
     if run.cluster.publication == "sharded_rdt" and vocabulary % VOCABULARY_STEP:
         raise ValueError(
             f"Cluster.publication = 'sharded_rdt' fills a vocabulary of {vocabulary} only if that is a multiple of "
@@ -143,6 +141,8 @@ def _check_devices(run: Run) -> None:
             check_layout(run.model.to_hf(), run.trainer.layout, ranks)
         except MoeError as error:
             raise ValueError(f"{name} = {ranks} with TrainerConfig.layout: {error}") from error
+    if problem := split_problem(run.model.to_hf(), run.generator.tensor_parallel):
+        raise ValueError(problem)
 
 
 def _check_sharing(run: Run) -> None:
