@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scalelab.errors import LabError
 from scalelab.plan.hardware import Device, Hardware
@@ -56,6 +56,13 @@ class PlacementCheck:
 def usual(run: Run) -> str:
     """Name the devices that a run is planned for unless others are asked for: its cluster's, else the paper's."""
     return run.cluster.hardware or ("gb200" if run.cluster.device == "gpu" else "cpu")
+
+
+def with_hardware(run: Run, hardware: Hardware) -> Run:
+    """The run with `Cluster.hardware` from what was found, if it names none; MFU needs the peak of a known device."""
+    if run.cluster.hardware is not None or not hardware.known:
+        return run
+    return replace(run, cluster=replace(run.cluster, hardware=hardware.device.name))
 
 
 def check(run: Run, hardware: Hardware, assumed: Assumptions | None = None) -> PlacementCheck:

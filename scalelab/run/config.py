@@ -119,7 +119,8 @@ class Cluster:
     """Kind of device that a generator or a trainer rank occupies."""
 
     hardware: str | None = None
-    """Model of the devices for planning, by a name of `scalelab plan --hardware`; a run detects its own."""
+    """Model of the devices for planning and for MFU, by a name of `scalelab plan --hardware`; None: a run on GPUs takes
+    what it finds."""
 
     devices_per_node: PositiveInt = 8
     """Trainer ranks that share a node where there are as many; expert parallelism should stay within."""
@@ -160,6 +161,8 @@ class Cluster:
     """Times that a run may start the trainer again, from its newest checkpoint, before it ends with an error."""
 
     def __post_init__(self) -> None:
+        if self.hardware is not None:
+            device(self.hardware)
         if not self.share_devices:
             if self.publication == "ipc":
                 raise ValueError(

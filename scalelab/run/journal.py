@@ -168,7 +168,7 @@ class Journal:
         return self._size.active * (6.0 * spent.tokens + 2.0 * spent.generated)
 
     def _speed(self, result: StepResult) -> dict[str, float]:
-        """Model TFLOP/s of a trainer rank, and their share of the peak (MFU) where `Cluster.hardware` names the device.
+        """Model TFLOP/s of a trainer rank, and their share of the peak (MFU) where the device is known.
 
         6 N a token as in `_flops`, so the true arithmetic is a little more.
         """

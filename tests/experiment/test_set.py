@@ -244,6 +244,12 @@ def test_shared_devices_are_refused_where_there_are_no_pairs(settings: list[str]
     assert "\n" not in str(refused.value)
 
 
+def test_hardware_that_is_not_in_the_table_is_refused_when_it_is_bound() -> None:
+    with pytest.raises(LabError, match="no hardware 'z100' in the table: there are a100") as refused:
+        resolve("quickstart", ["Cluster.hardware=z100"])
+    assert "\n" not in str(refused.value)
+
+
 def test_engines_with_too_few_places_for_a_group_are_refused() -> None:
     with pytest.raises(LabError, match="a group has 8 completions, and all engines together take 6 at a time: raise"):
         resolve("quickstart", ["GeneratorConfig.max_sequences=4"])

@@ -8,7 +8,7 @@ import pytest
 from moe.train.layout import check_layout
 from scalelab.errors import LabError
 from scalelab.experiment import load, resolve
-from scalelab.plan.check import check, check_fine_tuning, nearest, smallest
+from scalelab.plan.check import check, check_fine_tuning, nearest, smallest, with_hardware
 from scalelab.plan.hardware import DEVICES, Hardware, device, found, of_ray
 from scalelab.plan.planner import propose
 from scalelab.plan.speed import Assumptions
@@ -178,6 +178,14 @@ def test_devices_are_known_by_the_names_that_others_have_for_them():
     assert (unknown.known, unknown.device.memory_gib, unknown.device.name) == (False, 95.0, "RTX-PRO-6000")
     assert unknown.doubt == "RTX-PRO-6000 is not in the plan's table: it counts on 95 GiB and an A100's speed"
     assert found("H100", 8, 8).doubt is None
+
+
+def test_a_run_takes_the_hardware_that_it_finds_unless_it_names_one():
+    run, unknown = resolve("smollm2_gpu").run, found("RTX-PRO-6000", 2, 2, memory_gib=95.0)
+    assert with_hardware(run, found("H200", 8, 8)).cluster.hardware == "h200"
+    assert with_hardware(run, unknown) == run
+    named = resolve("smollm2_gpu", ["Cluster.hardware=h100"]).run
+    assert with_hardware(named, found("H200", 8, 8)) == named
 
 
 def test_of_a_device_in_the_table_the_smaller_of_its_memories_counts():
