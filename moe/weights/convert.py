@@ -38,8 +38,8 @@ from moe.model.layers import BIAS
 from moe.model.size import parameters
 from moe.train import parallel
 from moe.train.config import Layout, TrainerConfig
-from moe.weights.hf_folder import FolderWeights, copy_tokenizer, read_biases, read_config, save_folder
-from moe.weights.links import Link, check_names, check_shape, expert_bias_names, links, shapes
+from moe.weights.hf_folder import FolderWeights, check_tensors, copy_tokenizer, read_biases, read_config, save_folder
+from moe.weights.links import Link, expert_bias_names, links, shapes
 
 TOKENIZER = "tokenizer"
 """Folder in a checkpoint, or beside the checkpoints of a run, with the files of the model's tokenizer."""
@@ -151,10 +151,7 @@ def _told(path: Path, hf_config: dict[str, Any], dtype: torch.dtype, tokenizer: 
 
 def _check_weights(wanted: Mapping[str, torch.Size], weights: FolderWeights) -> torch.dtype:
     """Refuse a folder before anything is written; returns the type of its weights."""
-    found = weights.shapes
-    check_names(wanted, found)
-    for name, shape in wanted.items():
-        check_shape(name, found[name], shape)
+    check_tensors(weights, wanted)
     first = weights.dtypes[next(iter(wanted))]
     for name in wanted:
         dtype = weights.dtypes[name]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from moe.errors import MoeError
-from moe.weights.links import check_names, shapes
+from moe.weights.links import check_names, check_shape, shapes
 
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
@@ -251,6 +251,18 @@ def _apart(name: str, place: _Place, kind: str | None) -> dict[str, _Place]:
     }
 
 
+def check_tensors(weights: FolderWeights, wanted: Mapping[str, torch.Size]) -> None:
+    """Refuse a folder whose tensors are not those wanted; reads none of them.
+
+    Raises:
+        MoeError: naming the first that is missing, extra or of another shape.
+    """
+    found = weights.shapes
+    check_names(wanted, found)
+    for name, shape in wanted.items():
+        check_shape(name, found[name], shape)
+
+
 def is_multimodal(folder: str | os.PathLike[str]) -> bool:
     """True if a folder's text model is a part of a larger one (the public Llama-4 folders)."""
     return "text_config" in json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
@@ -262,12 +274,12 @@ def write_text_model(source: str | os.PathLike[str], target: str | os.PathLike[s
     Holds one tensor at a time.
 
     Raises:
-        MoeError: the source lacks a tensor, or has one too many.
+        MoeError: the source lacks a tensor, has one too many, or one of another shape.
         OSError: the disk refuses.
     """
     weights, config = FolderWeights(source), read_config(source)
     wanted = shapes(config)
-    check_names(wanted, weights)
+    check_tensors(weights, wanted)
     save_folder(target, config, ((name, weights[name]) for name in wanted), wanted)
     copy_tokenizer(Path(source), Path(target))
 

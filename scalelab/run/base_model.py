@@ -22,11 +22,12 @@ from moe.durable import made_whole
 from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.train.config import TrainerConfig
-from moe.weights.hf_folder import is_multimodal, read_config, write_text_model
+from moe.weights.hf_folder import FolderWeights, check_tensors, is_multimodal, read_config, write_text_model
+from moe.weights.links import shapes
 from scalelab import __version__
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tokenizer
-from scalelab.run.checkpoint_model import find_model
+from scalelab.run.checkpoint_model import CheckpointModel, find_model
 from scalelab.run.config import Run
 from scalelab.run.fine_tuning import Saved, SeeThrough, StartTuner, make, once
 from scalelab.run.hub_model import PREFIX as HUB
@@ -61,7 +62,7 @@ def base_tokenizer(run: Run) -> PreTrainedTokenizerFast:
 
 
 def pretrained(run: Run, folder: str) -> Path:
-    """The Hugging Face folder to start from, checked for the run's model and a tokenizer.
+    """The Hugging Face folder to start from, checked for the run's model, all of its tensors, and a tokenizer.
 
     Args:
         run: the run.
@@ -69,7 +70,7 @@ def pretrained(run: Run, folder: str) -> Path:
             file of an installed Python package.
 
     Raises:
-        LabError: it does not, naming what differs.
+        LabError: it is not, naming what differs.
     """
     if folder.startswith(PREFIX):
         path = packaged_model(folder.removeprefix(PREFIX), _cache())
@@ -84,6 +85,7 @@ def pretrained(run: Run, folder: str) -> Path:
             )
     found = find_model(path)
     _demand_shape(run, found.hf_config)
+    _demand_tensors(found)
     found.tokenizer()
     return _text_model(found.path) if is_multimodal(found.path) else found.path
 
@@ -106,6 +108,18 @@ def _demand_shape(run: Run, hf_config: dict[str, Any]) -> None:
             f"SFT.pretrained = {run.sft.pretrained!r} is not the run's model: {what} differ; bind Run.model to its "
             "shape"
         )
+
+
+def _demand_tensors(found: CheckpointModel) -> None:
+    """Refuse weights that are not those of their `config.json`, by the headers of their files.
+
+    Raises:
+        LabError: naming the first tensor that is wrong.
+    """
+    try:
+        check_tensors(FolderWeights(found.path), shapes(found.hf_config))
+    except MoeError as error:
+        raise LabError(f"SFT.pretrained: {found.path}: {error}") from error
 
 
 def _text_model(folder: Path) -> Path:
