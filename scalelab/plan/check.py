@@ -98,11 +98,17 @@ def check_fine_tuning(run: Run, hardware: Hardware) -> None:
     """Refuse a fine-tuning that does not fit on the devices that are there.
 
     Raises:
-        LabError: naming the trainer rank's memory, or the number of ranks.
+        LabError: naming the trainer rank's memory, the number of ranks, or that of a node.
     """
     ranks, longest = run.sft.trainers, run.generator.max_model_len
     if ranks > hardware.count:
         raise LabError(f"fine-tuning wants SFT.trainers = {ranks} devices, there are {hardware.count}: lower it")
+    together, per_node = min(run.cluster.devices_per_node, ranks), hardware.device.per_node
+    if hardware.device.gpu and together > per_node:
+        raise LabError(
+            f"{together} ranks of the fine-tuning are to share a node, and one has {per_node} devices: lower "
+            f"Cluster.devices_per_node to {per_node}"
+        )
     memory = trainer_memory(run.model.to_hf(), run.trainer_config, ranks, longest, hardware.device.gpu)
     if memory.total > hardware.device.memory_gib:
         fits = fastest(run, ranks, hardware.device, Assumptions())

@@ -180,7 +180,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
     settle(alone=run.cluster.address is None)
     import ray
 
-    from scalelab.plan.check import check, with_hardware
+    from scalelab.plan.check import check, check_fine_tuning, with_hardware
     from scalelab.plan.hardware import of_ray
     from scalelab.run.base_model import base_model
     from scalelab.run.cluster.actors import end_ray, guard_ray, start_ray
@@ -200,6 +200,8 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
             if hardware.doubt:
                 progress.say(hardware.doubt)
             check(run, hardware).demand()
+            if run.sft.traces is not None:
+                check_fine_tuning(run, hardware)
             run = with_hardware(run, hardware)
         faults = Faults(run.cluster, folder.add_fault, progress.say)
         base = base_model(

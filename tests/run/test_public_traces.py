@@ -26,6 +26,7 @@ from scalelab.run import only_sft
 from scalelab.run.base_model import base_model, pretrained
 from scalelab.run.config import Run
 from scalelab.run.fine_tuning import LocalTuner
+from scalelab.run.folder import RunFolder
 from scalelab.run.only_sft import fine_tune
 from scalelab.run.progress import Progress
 from scalelab.run.traces import prepare
@@ -343,6 +344,42 @@ def test_the_large_experiments_are_fine_tuned_alike_and_hold_what_they_train_on(
             check_fine_tuning(run, Hardware(device("h100"), 8))
     with pytest.raises(LabError, match=r"does not fit: \d+ GiB of 75 on h100: raise SFT.trainers"):
         check_fine_tuning(resolve("sft/scalerl_17bx16", ["Layout.pipeline=1"]).run, Hardware(device("h100"), 32))
+
+
+def test_ranks_of_a_fine_tuning_that_no_node_holds_are_refused() -> None:
+    run = resolve("sft/scalerl_8b").run
+    with pytest.raises(LabError, match="8 ranks of the fine-tuning are to share a node, and one has 4 devices"):
+        check_fine_tuning(run, Hardware(device("gb200"), 80))
+    check_fine_tuning(resolve("sft/scalerl_8b", ["Cluster.devices_per_node=4"]).run, Hardware(device("gb200"), 80))
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (["SFT.trainers=96"], "fine-tuning wants SFT.trainers = 96 devices, there are 80: lower it"),
+        (["SFT.trainers=2"], "a rank of the fine-tuning does not fit"),
+    ],
+)
+def test_a_run_whose_fine_tuning_does_not_fit_is_refused_before_an_actor_starts(
+    sets: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    from scalelab.run import session
+    from scalelab.run.cluster import actors, gpu_nodes, surroundings
+
+    node = {"Alive": True, "Resources": {"GPU": 8.0, "accelerator_type:H100": 1.0}}
+    monkeypatch.setattr(ray, "nodes", lambda: [node] * 10)
+    monkeypatch.setattr(gpu_nodes, "check_gpu_nodes", lambda packages, seconds: None)
+    for room, names in (
+        (surroundings, ("check_surroundings", "settle")),
+        (actors, ("start_ray", "guard_ray", "end_ray")),
+    ):
+        for name in names:
+            monkeypatch.setattr(room, name, lambda *args, **settings: None)
+    run = resolve("sft/scalerl_8b", sets).run
+    with pytest.raises(LabError, match=said):
+        session._run_cluster(run, RunFolder(tmp_path), Progress(), None)
 
 
 @pytest.fixture
