@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from moe.train.batch import Sequence
+from moe.weights.hf_folder import save_folder
+from moe.weights.links import shapes
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved, resolve
 from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
@@ -106,8 +109,9 @@ def test_a_pretrained_model_is_taken_if_it_is_the_runs_and_refused_by_what_diffe
     run = run_on(data, sets=(f"SFT.pretrained={str(folder)!r}",))
     with pytest.raises(LabError, match="holds no model"):
         base_model(run, Progress(), LocalTuner)
-    (folder / "model.safetensors").touch()
-    (folder / "config.json").write_text(json.dumps(run.model.to_hf()))
+    ours = run.model.to_hf()
+    wanted = shapes(ours)
+    save_folder(folder, ours, ((name, torch.zeros(shape)) for name, shape in wanted.items()), wanted)
     with pytest.raises(LabError, match="no readable tokenizer"):
         base_model(run, Progress(), LocalTuner)
     save_tokenizer(TOKENIZER, folder)

@@ -374,6 +374,7 @@ def test_a_run_whose_fine_tuning_does_not_fit_is_refused_before_an_actor_starts(
     for room, names in (
         (surroundings, ("check_surroundings", "settle")),
         (actors, ("start_ray", "guard_ray", "end_ray")),
+        (session, ("heed_signals",)),
     ):
         for name in names:
             monkeypatch.setattr(room, name, lambda *args, **settings: None)
