@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import importlib.util
 import re
@@ -12,6 +13,7 @@ OLDEST = {12: 525, 13: 580}
 """Oldest driver for each major version of CUDA (NVIDIA, CUDA release notes, table of minimum required drivers)."""
 DRIVER = Path("/proc/driver/nvidia/version")
 INSTALL = "install the GPU packages (make install-gpu)"
+VISIBLE = "install it, or start the container with its GPUs (--gpus all)"
 
 
 def problem_here(
@@ -21,7 +23,8 @@ def problem_here(
 
     Args:
         packages: modules that the run needs, with the setting that needs each.
-        driver: file of the driver's kernel module; missing where the system does not show it.
+        driver: file of the driver's kernel module; where the system does not show it, the driver is asked whether it
+            is there.
         torch: folder of torch's package; None finds it.
     """
     for module, setting in (packages or {}).items():
@@ -35,12 +38,22 @@ def problem_here(
     cuda = re.search(r"^cuda\b[^=]*= '(\d+)\.(\d+)'", (torch / "version.py").read_text(), re.MULTILINE)
     if cuda is None:
         return f"torch {importlib.metadata.version('torch')} is built without CUDA: {INSTALL}"
-    version = re.search(r"Kernel Module.*?\s(\d+)(\.\d+)+\s", driver.read_text()) if driver.is_file() else None
+    if not driver.is_file():
+        return None if _driver_answers() else f"there is no NVIDIA driver here ({driver} is missing): {VISIBLE}"
+    version = re.search(r"Kernel Module.*?\s(\d+)(\.\d+)+\s", driver.read_text())
     oldest = OLDEST.get(int(cuda[1]))
     if version is None or oldest is None or int(version[1]) >= oldest:
         return None
     have = version[0].split()[-1]
     return f"the NVIDIA driver is {have}, and CUDA {cuda[1]}.{cuda[2]} wants {oldest} or newer: update the driver"
+
+
+def _driver_answers() -> bool:
+    """True if the driver's library can be loaded and starts, which needs no package."""
+    try:
+        return ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2() == 0
+    except (OSError, AttributeError):
+        return False
 
 
 def smallest_memory() -> float | None:

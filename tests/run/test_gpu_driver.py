@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from moe.train.config import OptimizerConfig, TrainerConfig
+from scalelab import gpu_driver
 from scalelab.gpu_driver import problem_here, smallest_memory
 from scalelab.run.config import Cluster
 
@@ -31,7 +32,24 @@ def test_an_old_driver_is_said(text: str, cuda: str, driver: str, said: str | No
     (tmp_path / "version.py").write_text(f"__version__ = '2.13.0'\ncuda: Optional[str] = '{cuda}'\nhip = None\n")
     (tmp_path / "driver").write_text(text.format(driver))
     assert problem_here({}, tmp_path / "driver", tmp_path) == said
-    assert problem_here({}, tmp_path / "nowhere", tmp_path) is None
+
+
+@pytest.mark.parametrize("status", [0, 9, None])
+def test_a_missing_driver_is_said_unless_its_library_answers(
+    status: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may hide the module's file; NVML returns 9 where no driver is loaded, and is missing without one."""
+
+    def load(name: str) -> SimpleNamespace:
+        if status is None:
+            raise OSError(f"{name}: cannot open shared object file")
+        return SimpleNamespace(nvmlInit_v2=lambda: status)
+
+    monkeypatch.setattr(gpu_driver.ctypes, "CDLL", load)
+    (tmp_path / "version.py").write_text("__version__ = '2.13.0'\ncuda: Optional[str] = '13.0'\nhip = None\n")
+    said = problem_here({}, tmp_path / "nowhere", tmp_path)
+    assert (said is None) == (status == 0)
+    assert said is None or said.startswith("there is no NVIDIA driver here (")
 
 
 def test_a_package_that_a_setting_needs_is_missed_by_name() -> None:
@@ -51,8 +69,8 @@ def test_a_package_that_a_setting_needs_is_missed_by_name() -> None:
 def test_this_torch_is_judged_by_its_own_file() -> None:
     import torch
 
-    said = problem_here(driver=Path("/nowhere"))
-    assert (said is None) == (torch.version.cuda is not None)
+    said = problem_here(driver=Path("/nowhere")) or ""
+    assert ("is built without CUDA" in said) == (torch.version.cuda is None)
 
 
 def test_the_smallest_gpu_counts_and_a_driver_that_cannot_be_asked_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
