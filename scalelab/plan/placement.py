@@ -69,15 +69,18 @@ class Placement:
 
     def given_to(self, run: Run) -> Run | None:
         """The run that `settings` make of another; None if it cannot have this placement."""
-        sharing: dict[str, Any] = {}
+        cluster: dict[str, Any] = {
+            "trainers": self.trainers,
+            "generators": self.engines,
+            "devices_per_node": self.per_node,
+        }
         if self.shared is not None:
-            sharing = {"share_devices": self.shared, "publication": "files"}
-        trainer, engine, numbers = self.trainer, self.generator, (self.trainers, self.engines, self.per_node)
-        roles = dict(zip(("trainers", "generators", "devices_per_node"), numbers, strict=True))
+            cluster |= {"share_devices": self.shared, "publication": "files"}
+        trainer, engine = self.trainer, self.generator
         try:
             return replace(
                 run,
-                cluster=replace(run.cluster, **roles, **sharing),
+                cluster=replace(run.cluster, **cluster),
                 sft=replace(run.sft, trainers=self.trainers),
                 trainer=replace(run.trainer, layout=trainer.layout, recompute=trainer.recompute),
                 generator=replace(
