@@ -57,7 +57,7 @@ def deal(lengths: Sequence[int], ranks: int, tokens_per_micro_batch: int) -> lis
 
     The longest sequence goes first, each to the emptiest micro-batch (LPT, Graham 1969); every rank computes the same
     plan from the same list. There are as many micro-batches as the tokens need, or more where sequences would not fit
-    into these: none holds more than the budget, except for a single sequence that is longer.
+    into these: none holds more than the budget, except for a sequence that is longer, which is alone.
 
     Args:
         lengths: tokens of each sequence.
@@ -69,20 +69,20 @@ def deal(lengths: Sequence[int], ranks: int, tokens_per_micro_batch: int) -> lis
         fewer sequences than micro-batches.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    most = max(tokens_per_micro_batch, *lengths)
-    per_rank = max(1, -(-sum(lengths) // (ranks * tokens_per_micro_batch)))
-    while (bins := _spread(lengths, order, per_rank * ranks, most)) is None:
+    needed = sum(min(length, tokens_per_micro_batch) for length in lengths)
+    per_rank = max(1, -(-needed // (ranks * tokens_per_micro_batch)))
+    while (bins := _spread(lengths, order, per_rank * ranks, tokens_per_micro_batch)) is None:
         per_rank += 1
     return [[sorted(bins[micro * ranks + rank]) for micro in range(per_rank)] for rank in range(ranks)]
 
 
-def _spread(lengths: Sequence[int], order: Sequence[int], count: int, most: int) -> list[list[int]] | None:
-    """Put each sequence into the emptiest of ``count`` bins; None if one comes to hold more than ``most`` tokens."""
+def _spread(lengths: Sequence[int], order: Sequence[int], count: int, budget: int) -> list[list[int]] | None:
+    """Put each sequence into the emptiest of ``count`` bins; None if several come to hold more than the budget."""
     bins: list[list[int]] = [[] for _ in range(count)]
     heap = [(0, number) for number in range(count)]
     for index in order:
         tokens, number = heapq.heappop(heap)
-        if (tokens := tokens + lengths[index]) > most:
+        if (tokens := tokens + lengths[index]) > budget and bins[number]:
             return None
         bins[number].append(index)
         heapq.heappush(heap, (tokens, number))

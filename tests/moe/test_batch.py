@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from moe.errors import MoeError
@@ -16,6 +16,7 @@ from moe.train.packing import Share, pack, segments
 pytestmark = pytest.mark.slow
 
 lengths = st.lists(st.integers(1, 50), min_size=1, max_size=30)
+about_a_budget_of_10 = st.lists(st.one_of(st.integers(5, 7), st.integers(11, 30)), min_size=2, max_size=8)
 
 
 @given(lengths, st.integers(1, 4), st.integers(1, 100))
@@ -28,10 +29,18 @@ def test_every_sequence_is_dealt_once_and_ranks_keep_step(lengths, ranks, budget
 
 
 @given(lengths, st.integers(1, 4), st.integers(1, 200))
+@example([15, 6, 6, 6, 6, 6], 1, 10)
 def test_micro_batches_keep_their_budget_and_differ_by_less_than_the_longest_sequence(lengths, ranks, budget):
-    loads = [sum(lengths[i] for i in micro) for rank in deal(lengths, ranks, budget) for micro in rank]
+    plan = [micro for rank in deal(lengths, ranks, budget) for micro in rank]
+    loads = [sum(lengths[i] for i in micro) for micro in plan]
     assert max(loads) - min(loads) <= max(lengths)
-    assert max(loads) <= max(budget, max(lengths))
+    assert all(load <= budget or len(micro) == 1 for load, micro in zip(loads, plan))
+
+
+@given(about_a_budget_of_10, st.integers(1, 2))
+def test_a_sequence_beyond_the_budget_lifts_it_for_no_other(lengths, ranks):
+    plan = [micro for rank in deal(lengths, ranks, 10) for micro in rank]
+    assert all(len(micro) <= 1 or sum(lengths[i] for i in micro) <= 10 for micro in plan)
 
 
 @pytest.mark.parametrize("shortest", [256, 8192, 10240, 12288])
