@@ -15,7 +15,8 @@ from moe.errors import MoeError
 
 KernelChoice = Literal["auto", "local", "transformer_engine"]
 Dispatch = Literal["alltoall", "deepep", "hybridep"]
-_PACKAGES = ("transformer_engine", "flash_attn", "fused_weight_gradient_mlp_cuda", "deep_ep")
+GPU_PACKAGES = ("transformer_engine", "flash_attn", "fused_weight_gradient_mlp_cuda", "deep_ep")
+"""Modules of optional kernels, which only run on a GPU."""
 _FLASH_CAPABILITY = (8, 0)  # Ampere: what flash attention 2 and torch's grouped product in bf16 were written for
 _TE_PERMUTE = (2, 1)  # Transformer Engine's fused permutation, as Megatron asks for it
 
@@ -74,7 +75,7 @@ def this_host() -> Host:
     """Look at this machine; imports torch."""
     import torch
 
-    found = tuple((name, _version(name)) for name in _PACKAGES if importlib.util.find_spec(name) is not None)
+    found = tuple((name, _version(name)) for name in GPU_PACKAGES if importlib.util.find_spec(name) is not None)
     if not torch.cuda.is_available():
         return Host(packages=found)
     return Host(torch.cuda.get_device_name(), torch.cuda.get_device_capability(), found)

@@ -133,7 +133,9 @@ def _environment(interpreter: Interpreter) -> dict[str, str]:
     paths = [p for p in sys.path if "site-packages" not in p and not p.startswith(sys.base_prefix)]
     path = os.pathsep.join([str(ROOT), *filter(None, paths)])
     # a real GPU is hidden: forks could not use it once torch has counted it
-    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    # vLLM's build for GPUs finds no device without a driver, and has the CPU's models too
+    vllm = {"VLLM_TARGET_DEVICE": "cpu"}
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", **vllm}
     return {**os.environ, **own, **interpreter.environment}
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from moe.model.kernels import GPU_PACKAGES
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
 
@@ -74,6 +75,7 @@ def main() -> None:
     """Rehearse the roles and tell of each when it has ended."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
+    _hide_gpu_packages()
     tasks: RoleTasks = pickle.load(sys.stdin.buffer)
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not come between the lines
@@ -82,6 +84,15 @@ def main() -> None:
         importlib.import_module("scalelab.rehearse.ranks").keep_device_in_forks()
     for end in _ends(tasks):
         print(json.dumps(asdict(end)), file=lines, flush=True)
+
+
+def _hide_gpu_packages() -> None:
+    """Let imports of packages for GPUs fail as where they are not installed.
+
+    Megatron takes their optimiser and norms wherever it finds them, and their kernels want a driver and real tensors.
+    """
+    for name in (*GPU_PACKAGES, "apex", "amp_C"):
+        sys.modules[name] = None  # type: ignore[assignment]
 
 
 def _ends(tasks: RoleTasks) -> Iterator[RoleEnd]:

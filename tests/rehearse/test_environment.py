@@ -9,8 +9,8 @@ from scalelab.cli import main
 from scalelab.plan.hardware import device
 from scalelab.rehearse import environment
 from scalelab.rehearse.environment import how_to_set_up, pretended_cuda
-from scalelab.rehearse.processes import rehearse_all
-from scalelab.rehearse.roles import trainer_roles
+from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all
+from scalelab.rehearse.roles import engine_roles, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
 from tests.helpers.rehearsals import MODELS, run_of
 
@@ -57,3 +57,21 @@ def test_a_mixture_lives_on_a_pretended_gpu(offload):
     assert result.memory_gib.get("optimizer", 0) == pytest.approx(result.plan_memory_gib["optimizer"], rel=1e-2)
     assert not any("which device" in line for line in result.not_rehearsed)
     assert all(phase.peak_gib > 0 for phase in result.phases)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_packages_for_gpus_without_a_driver_change_nothing(tmp_path):
+    """A Transformer Engine that breaks what imports it, and a vLLM whose version is that of a build for GPUs."""
+    for module in ("transformer_engine", "apex"):
+        (tmp_path / module).mkdir()
+        (tmp_path / module / "__init__.py").write_text("raise RuntimeError('CUDA driver version is insufficient')")
+    (tmp_path / "vllm-0.32.0.dist-info").mkdir()
+    (tmp_path / "vllm-0.32.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
+    layout = Layout(tensor=2)
+    run = run_of(MODELS["llama"], layout, 2)
+    interpreter = Interpreter(environment={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    roles = [trainer_roles(layout, 2)[0], engine_roles(1, 1)[0]]
+    interpreters = {"trainer": interpreter, "engine": interpreter}
+    results = rehearse_all(RehearsalSettings(run, H100), roles, interpreters, 1, 140, lambda *said: None)
+    assert [result.problems for result in results] == [[], []]
