@@ -15,6 +15,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import resource
 import sys
@@ -59,15 +60,17 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.rehearse.setting import RehearsalSettings
 
     for option in ("imbalance", "jobs", "deadline"):
-        if getattr(args, option) <= 0:
-            raise LabError(f"--{option} {getattr(args, option)} must be positive")
+        given = getattr(args, option)
+        if given <= 0 or not math.isfinite(given):
+            raise LabError(f"--{option} {given} must be a positive number")
     members = load(args.experiment)
     if len(members) > 1:
         raise LabError(f"{args.experiment} is a family: rehearse one member of it, such as {next(iter(members))}")
     ((name, member),) = members.items()
     experiment = resolve_experiment(name, member, args.sets).run
     hardware = device(args.hardware or usual(experiment))
-    if hardware.gpu:
+    # a core's memory in the table is a rule of thumb: runs that are made for cores may need more
+    if hardware.gpu or experiment.cluster.device == "gpu":
         check(experiment, Hardware(hardware, experiment.devices)).demand()
     roles = [
         *trainer_roles(experiment.trainer_config.layout, experiment.cluster.trainers),

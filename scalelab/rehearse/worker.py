@@ -147,7 +147,7 @@ def _problem(tasks: RoleTasks, child: _Child, code: int) -> str:
 
 def too_late(deadline: float) -> str:
     """The message that a process passed its deadline."""
-    return f"not done within {deadline:.0f} s: raise --deadline, or look for what hangs"
+    return f"not done within {deadline:g} s: raise --deadline, or look for what hangs"
 
 
 def ended(code: int, said: str) -> str:

@@ -40,8 +40,11 @@ def test_a_miniature_is_rehearsed_for_the_cpu(capsys):
         (["scalerl_8b", "--hardware", "abacus"], "no hardware 'abacus' in the table: there are a100"),
         (["scalerl_17bx16", "--hardware", "h100"], "does not fit"),
         (["recipes"], "is a family: rehearse one member of it"),
-        (["scalerl_8b", "--imbalance", "0"], "--imbalance 0.0 must be positive"),
-        (["scalerl_8b", "--jobs", "-1"], "--jobs -1 must be positive"),
+        (["scalerl_8b", "--hardware", "cpu"], "does not fit"),
+        (["scalerl_8b", "--imbalance", "0"], "--imbalance 0.0 must be a positive number"),
+        (["scalerl_8b", "--imbalance", "nan"], "--imbalance nan must be a positive number"),
+        (["scalerl_8b", "--deadline", "inf"], "--deadline inf must be a positive number"),
+        (["scalerl_8b", "--jobs", "-1"], "--jobs -1 must be a positive number"),
         (["scalerl_8b", "--set", "Layout.tensor=3"], "Layout"),
     ],
 )
@@ -88,8 +91,8 @@ def test_a_process_that_hangs_is_given_up(tmp_path):
     hang = tmp_path / "hang"
     hang.write_text("#!/bin/sh\nexec sleep 30\n")
     hang.chmod(0o755)
-    for result in rehearsed(Interpreter(str(hang)), 1):
-        assert result.problems[0].startswith("not done within 1 s")
+    for result in rehearsed(Interpreter(str(hang)), 0.5):
+        assert result.problems[0].startswith("not done within 0.5 s")
 
 
 def test_a_result_comes_back_from_json_as_it_went():
