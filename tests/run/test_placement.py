@@ -135,6 +135,55 @@ def test_cluster_files_are_well_formed() -> None:
     subprocess.run(["bash", "-n", str(FILES / "slurm.sh")], check=True, timeout=30)
     job = yaml.safe_load((FILES / "kuberay.yaml").read_text())
     workers = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+RECORD = 'echo "$(basename "$0") $*" >> "$CALLS"\n'
+"""A stand-in's first act: it notes how it was called."""
+STAND_INS = {
+    "srun": RECORD
+    + """
+case "$*" in *--container-image=*) exit 0;; esac
+while [ "${1#--}" != "$1" ]; do shift; done
+exec "$@"
+""",
+    "scontrol": "printf 'node1\\nnode2\\n'",
+    "hostname": "echo 10.0.0.1",
+}
+
+
+@pytest.mark.parametrize("container", ["", "/images/scalelab.sqsh"])
+def test_a_slurm_jobs_commands_are_all_the_checkouts_or_all_the_images(container: str, tmp_path: Path) -> None:
+    """With an image every command goes through srun into it: the checkout has no environment that could run."""
+    environments = [] if container else [f".venv/bin/{name}" for name in ("ray", "scalelab")]
+    scripts = {f"bin/{name}": code for name, code in STAND_INS.items()} | dict.fromkeys(environments, RECORD)
+    for name, code in scripts.items():
+        script = tmp_path / name
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(f"#!/bin/sh\n{code}")
+        script.chmod(0o755)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/cluster").symlink_to(FILES)
+    slurm = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": "7"}
+    environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls"), **slurm}
+    command = ["bash", str(FILES / "slurm.sh"), "run", "quickstart"]
+    # captured, so that it ends when all that it has left behind has noted itself, too
+    subprocess.run(command, env={**environment, "CONTAINER": container}, check=True, timeout=60, capture_output=True)
+
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert sum("hostname" in call for call in calls) == 1
+    steps = [call for call in calls if call.startswith("srun") and "hostname" not in call]
+    ours = steps if container else [call for call in calls if not call.startswith("srun")]
+    for wanted in (
+        "ray get-auth-token --generate",
+        "ray start --head --node-ip-address=10.0.0.1 --port=6379",
+        "ray health-check --address 10.0.0.1:6379",
+        "ray start --address=10.0.0.1:6379",
+        "scalelab run quickstart --set Cluster.address='auto'",
+    ):
+        place = f" /scalelab/.venv/bin/{wanted}" if container else wanted
+        assert sum(place in call for call in ours) == 1, wanted
+    assert len(ours) == 5
+    assert all((f"--container-image={container}" in step) == bool(container) for step in steps)
+
+
     container = workers["template"]["spec"]["containers"][0]
     assert workers["replicas"] * int(container["resources"]["limits"]["nvidia.com/gpu"]) == 80
     assert "ray start --head" in " ".join(yaml.safe_load((FILES / "ray.yaml").read_text())["head_start_ray_commands"])
