@@ -10,15 +10,20 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from scalelab.rollout.types import Request
 from scalelab.run.cluster.engine_actor import EngineActor
 from scalelab.run.cluster.trainer import TrainerRank
 
 SOURCE = Path(__file__).with_name("nccl_sockets.c")
+PACE = 20
+"""Steps of an engine with one version, while it is held back."""
 
 
 def build(folder: Path) -> Path:
@@ -104,6 +109,24 @@ def _parameters(worker: Any) -> dict[str, Any]:
     return found
 
 
+def _hold_back(engine: Any) -> None:
+    """Let an engine step no more than `PACE` times with one version; what it is told to do between steps goes on."""
+    step, made = engine.step, Counter[int]()
+
+    def held() -> list[Any]:
+        if made[engine.version] == PACE:
+            time.sleep(0.005)
+            return []
+        made[engine.version] += 1
+        return step()
+
+    engine.step = held
+
+
+def _let_go(engine: Any) -> None:
+    vars(engine).pop("step", None)
+
+
 class StandInEngine(EngineActor):
     """An engine that receives without a GPU, and shows its parameters."""
 
@@ -116,6 +139,15 @@ class StandInEngine(EngineActor):
         super().__init__(*args)
         # An engine on several devices has processes of its own.
         self._in_workers(_stand_in_at, self.stand_in)
+
+    def fly(self, requests: list[Request]) -> None:
+        """Start generating, `PACE` steps with each version until `land`: completions outlast several versions."""
+        self._generator._call(_hold_back, 60, "its steps to be held back")
+        self.submit(requests)
+
+    def land(self) -> None:
+        """Let completions come to their ends."""
+        self._generator._call(_let_go, 60, "its steps to be let go")
 
     def parameters(self) -> dict[str, Any]:
         """The parameters that the engine computes with, of all its processes."""

@@ -104,7 +104,8 @@ class Lab:
         asyncio.run(go())
 
     def completions(self, count: int) -> list[Any]:
-        """Wait for completions; each token must have the version of weights that was in place."""
+        """Let completions that fly end, and wait; each token must have the version in place, and some have several."""
+        ray.get(self.engine.land.remote(), timeout=60)
         done: list[Any] = []
         while len(done) < count:
             done += ray.get(self.engine.collect.remote(8, 5.0), timeout=60)[0]
@@ -112,6 +113,7 @@ class Lab:
             versions, starts, ends = zip(*completion.spans, strict=True)
             assert list(versions) == sorted(set(versions))
             assert (starts, ends[-1]) == ((0, *ends[:-1]), len(completion.token_ids))
+        assert any(len(completion.spans) > 1 for completion in done), "weights were put in place in flight"
         return done
 
 

@@ -61,7 +61,7 @@ def test_pipeline_stages_and_a_tied_head_give_all_that_an_engine_needs(tmp_path:
 def test_shards_equal_the_trainers_weights(tmp_path: Path, cluster: type) -> None:
     lab = Lab(tmp_path, CLUSTER, cluster, devices=2, trainer=replace(TRAINER, deadline=900.0))
     requests = [Request(f"flying{n}", tuple(range(5, 45)), 200) for n in range(4)]
-    ray.get(lab.engine.submit.remote(requests), timeout=60)
+    ray.get(lab.engine.fly.remote(requests), timeout=60)
 
     lab.step(0)
     share = lab.publish(1)
