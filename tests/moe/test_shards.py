@@ -50,6 +50,13 @@ def test_a_reader_keeps_its_version_while_newer_ones_replace_it(publisher: Publi
     reader.close()
 
 
+def test_a_share_takes_the_memory_of_its_parts_and_no_more(publisher: Publisher) -> None:
+    given = parts(1)
+    segment = publisher.publish(1, 0, given)
+    assert Path(segment.path).stat().st_size == segment.size
+    assert 0 <= segment.size - sum(tensor.nbytes for _, _, tensor in given) <= 64 * (1 + len(given)), "aligned"
+
+
 def test_a_version_that_is_replaced_is_never_mistaken_for_the_new_one(publisher: Publisher) -> None:
     first = publisher.publish(1, 0, parts(1))
     second = publisher.publish(2, 0, parts(2))
