@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine with Python 3.11: `make quickstart` and `make test`.
 PY := .venv/bin/python
 
-.PHONY: install install-gpu quickstart test test-fast lint types docs
+.PHONY: install install-gpu quickstart test test-fast test-devices lint types docs
 
 install:
 	@tools/install.sh
@@ -35,6 +35,11 @@ test: lint types
 # transformers. Measured seconds: CONTRIBUTING.md. FAST=tests/curves names a part of them.
 test-fast: install
 	@$(PYTEST) -m "not slow" $(FAST)
+
+# With a pretended CUDA device, which the other tests do without: 3 GB to download the first time; needs gcc.
+test-devices: install
+	@tools/rehearse/install.sh
+	@OMP_NUM_THREADS=1 $(PY) -m pytest tests/rehearse/test_environment.py
 
 docs: install
 	@$(PY) -m mkdocs build --strict --site-dir build/site
