@@ -1,4 +1,4 @@
-"""A run in the virtual world repeats to the last bit: alone or beside other load, in one go or killed and resumed."""
+"""A run in the virtual world repeats to the last bit: alone or in a sweep, in one go or broken off and resumed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Path:
-    return run(folder, "whole")
+    """One of two runs that a sweep makes side by side."""
+    family = run(folder, "family", "--seeds", "0", "1", "--jobs", "2", timeout=400)
+    assert (family / "seed_0" / "evals.jsonl").read_bytes() != (family / "seed_1" / "evals.jsonl").read_bytes()
+    return family / "seed_0"
 
 
 def weights(out: Path, folder: Path) -> dict[str, np.ndarray]:
@@ -117,7 +120,7 @@ def test_a_run_learns_in_pretended_hours_and_says_so(whole: Path) -> None:
     assert {line["of"] for line in read_lines(whole / "wall.jsonl")} == {"step", "evaluation"}
 
 
-def test_a_run_beside_other_load_that_is_stopped_and_killed_and_resumed_is_the_same_run(
+def test_a_run_of_a_sweep_and_one_that_is_stopped_and_killed_beside_other_load_are_the_same_run(
     folder: Path, whole: Path
 ) -> None:
     out = folder / "broken_off"
