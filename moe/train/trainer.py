@@ -321,7 +321,8 @@ class Trainer:
 
     def _whole_model(self) -> models.LogProbModel:
         """The model when all parameters of its last step are here; whatever reads or sets weights asks for this."""
-        self.optimizer.wait_for_parameters()
+        with self._waiting("gathering its parameters"):
+            self.optimizer.wait_for_parameters()
         return self.model
 
     @property

@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int | None:
 def _supervise(args: argparse.Namespace) -> int:
     """Check that there is one run to supervise, make its folder, and supervise it."""
     from scalelab.experiment import load
-    from scalelab.run.folder import MANIFEST, free_folder, latest_folder
+    from scalelab.run.folder import MANIFEST, clear, free_folder, latest_folder, made_nothing
     from scalelab.run.supervise import supervise
 
     path, begin = Path(args.experiment), [word for word in sys.argv[1:] if word != "--supervise"]
@@ -111,6 +111,8 @@ def _supervise(args: argparse.Namespace) -> int:
             )
         path = args.out or (latest_folder(name) if args.resume else free_folder(name))
         begin = begin if args.out else [*begin, "--out", str(path)]
+        if not args.resume and path.is_dir() and made_nothing(path):
+            clear(path)  # what is left of a refused run must not be taken for one to go on with
     command = [sys.executable, "-m", "scalelab"]
     resume = [*command, "run", str(path), "--resume", *(["--json"] if args.json else [])]
     return supervise([*command, *begin], resume, path, lambda line: print(line, file=sys.stderr, flush=True))
@@ -153,7 +155,8 @@ def _run(args: argparse.Namespace) -> int | None:
 def _refuse_beside_resume(args: argparse.Namespace) -> None:
     """Refuse options of families, which say nothing of one run that goes on as it is."""
     for option in ("only", "sweep", "seeds", "hours", "stop_losers", "jobs"):
-        if getattr(args, option) not in (None, [], False):
+        value = getattr(args, option)
+        if not (value is None or value is False or value == []):
             raise LabError(
                 f"--{option.replace('_', '-')} is for families, and --resume goes on with one run as it is: leave one "
                 "of them out (a family that is run again resumes its members)"

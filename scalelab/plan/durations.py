@@ -10,7 +10,7 @@ from scalelab.errors import LabError
 TICKS_PER_SECOND = 2**26
 """Resolution of simulated time."""
 _LEAST = 1 / TICKS_PER_SECOND
-"""Shortest step, in seconds."""
+"""Shortest decoding step, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -44,5 +44,8 @@ class Rates:
                 raise LabError(f"{name} is {value:g}: give a rate of 0 or more")
         if self.cores is not None and self.cores < 1:
             raise LabError(f"cores is {self.cores}: give at least 1, or leave it out")
-        if min(self.step_seconds + self.sequence_seconds, self.train_token_seconds + self.train_step_seconds) < _LEAST:
+        if (
+            self.step_seconds + self.sequence_seconds < _LEAST
+            or self.train_token_seconds + self.train_step_seconds <= 0
+        ):
             raise LabError("a decoding step and an optimiser step must take some time: give rates above 0")

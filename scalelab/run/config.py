@@ -105,7 +105,8 @@ class Budget:
     """Optimiser steps."""
 
     hours: PositiveFloat | None = None
-    """Compute of generators and trainers together, in device-hours (GPU-hours; core-hours on a CPU)."""
+    """Compute of generators and trainers together, in device-hours (GPU-hours; core-hours on a CPU). Once they are
+    spent, no step begins, completions in flight are dropped, and the last policy is evaluated."""
 
 
 @dataclass(frozen=True, config=CHECKED)

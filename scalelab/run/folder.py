@@ -337,10 +337,15 @@ def _open_board(folder: Path) -> Board:
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:
-    """`runs/NAME`, or the first of `runs/NAME-2`, `runs/NAME-3`, … that no run has made anything in."""
+    """`runs/NAME`, or the first of `runs/NAME-2`, `runs/NAME-3`, … that does not exist yet.
+
+    The last one that exists is taken again if its run failed before it made anything.
+    """
+    last: Path | None = None
     for path in _candidates(_folder(name, root)):
-        if not path.exists() or (path.is_dir() and _free(path)):
-            return path
+        if not path.exists():
+            return last if last is not None and last.is_dir() and _free(last) else path
+        last = path
     raise AssertionError("unreachable: the candidates never end")
 
 

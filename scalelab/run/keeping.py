@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,8 @@ class Keeper:
                 f"the lines of {self._folder.path} or the state of its checkpoint are not what this version writes "
                 f"({printable(error)}): go on with the version that wrote them, or start another run"
             ) from error
+        for path in chosen.not_due:  # their steps are made again
+            shutil.rmtree(path)
         self._saved = books.version if chosen.path is not None else -1
         told = f"; {undone} later steps are undone" if undone else ""
         self._say(f"going on from step {books.version}{told}")

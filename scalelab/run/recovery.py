@@ -15,6 +15,8 @@ from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.run.folder import CHECKPOINTS, check_config
 
+DUE = "due"
+"""Key in a virtual run's state: false if the checkpoint was only taken because the run was asked to stop."""
 _ROLLOUTS = re.compile(r"rollouts_([0-9a-f]{64})\.npz")
 
 
@@ -27,12 +29,15 @@ class Return:
         state: what the run had put into it.
         problems: what was wrong with newer ones, newest first.
         lost: what is wrong with the rollouts that this one names, whose groups are generated again.
+        not_due: newer ones that a virtual run took because it was asked to stop. One that is not asked has none, and
+            both are to be the same run.
     """
 
     path: Path | None
     state: dict[str, Any]
     problems: tuple[str, ...] = ()
     lost: str | None = None
+    not_due: tuple[Path, ...] = ()
 
 
 def choose(run_folder: Path, hf_config: dict[str, Any] | None = None) -> Return:
@@ -48,6 +53,7 @@ def choose(run_folder: Path, hf_config: dict[str, Any] | None = None) -> Return:
     root = run_folder / CHECKPOINTS
     restore_replaced(root)
     passed: dict[Path, str] = {}
+    not_due: list[Path] = []
     for path in reversed(finished_checkpoints(root)):
         try:
             check(path, hf_config)
@@ -56,12 +62,16 @@ def choose(run_folder: Path, hf_config: dict[str, Any] | None = None) -> Return:
         except (MoeError, LabError, OSError) as error:
             passed[path] = str(error)
             continue
+        virtual = state.get("virtual")
+        if isinstance(virtual, dict) and virtual.get(DUE) is False:
+            not_due.append(path)
+            continue
         for damaged in passed:
             set_aside(damaged)
-        return Return(path, state, tuple(passed.values()), lost_rollouts(root, state))
+        return Return(path, state, tuple(passed.values()), lost_rollouts(root, state), tuple(not_due))
     if passed:
         raise LabError("no checkpoint can be used: " + "; ".join(passed.values()))
-    return Return(None, {})
+    return Return(None, {}, not_due=tuple(not_due))
 
 
 def lost_rollouts(root: Path, state: dict[str, Any]) -> str | None:

@@ -200,7 +200,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
             if hardware.doubt:
                 progress.say(hardware.doubt)
             check(run, hardware).demand()
-            if run.sft.traces is not None:
+            if run.sft.traces is not None and "resumed" not in folder.manifest:
                 check_fine_tuning(run, hardware)
             run = with_hardware(run, hardware)
         faults = Faults(run.cluster, folder.add_fault, progress.say)
@@ -295,8 +295,7 @@ def drive(
                 this.cancel()
             else:
                 loop.stop()
-                ends = "finishing the step" if loop.home.rests else "finishing the step and saving"
-                progress.say(f"{number.name}: {ends}; again to stop at once")
+                progress.say(f"{number.name}: finishing the step and saving; again to stop at once")
 
         def attach(loop: Loop) -> None:
             loops.append(loop)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +10,13 @@ import pytest
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.plan.durations import Rates
-from scalelab.plan.hardware import device
+from scalelab.plan.hardware import DEVICES, device
 from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
 from scalelab.plan.rates import rates, slots, trainer_unit
 from scalelab.plan.speed import Assumptions, publication
+from scalelab.run.virtual.cluster import check_pretended, clock_facts
 
 
 @pytest.mark.parametrize(
@@ -111,3 +113,10 @@ def test_publication_counts_the_bytes_of_every_hand():
 def test_rates_by_which_no_time_would_pass_or_none_is_known_are_refused(changed):
     with pytest.raises(LabError, match="give "):
         Rates(**{"step_seconds": 1.0, "sequence_seconds": 0.1, "train_token_seconds": 0.1, **changed})
+
+
+@pytest.mark.parametrize("name", sorted(DEVICES))
+def test_rates_of_the_smallest_models_on_every_device_are_rates(name):
+    run = resolve("quickstart", ["Run.virtual=@Virtual()", f"Virtual.hardware={name!r}"]).run
+    check_pretended(run, Path("nowhere"), {})
+    assert clock_facts(run)["rates"]["train_token_seconds"] > 0

@@ -181,6 +181,9 @@ def test_a_second_run_gets_a_folder_of_its_own(tmp_path: Path) -> None:
     assert free_folder("family/member", tmp_path) == first
     RunFolder(first).describe(status="running")
     assert free_folder("family/member", tmp_path) == first.with_name("member-2")
+    first.with_name("member-2").mkdir()
+    RunFolder(first).describe(status="failed")
+    assert free_folder("family/member", tmp_path) == first.with_name("member-3"), "--resume would take the second"
 
 
 @given(st.text(st.sampled_from("./ab\\~$ \0"), min_size=1, max_size=12))

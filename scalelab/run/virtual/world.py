@@ -35,14 +35,13 @@ from scalelab.run.keeping import Keeper
 from scalelab.run.loop import Loop
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.progress import Progress, Status
+from scalelab.run.recovery import DUE
 from scalelab.run.virtual.clock import virtual_loop
 from scalelab.run.virtual.cluster import clock_facts, engine_config, pretended_rates
 from scalelab.run.virtual.durations import PretendedGraders, PretendedTrainer
 from scalelab.run.virtual.engines import PretendedEngines, Stream, Usage
 from scalelab.run.work import RolloutWork
 from scalelab.run.world import build_loop
-
-GIB = 2**30
 
 
 class EngineDecoder:
@@ -225,11 +224,10 @@ class VirtualRun:
     async def rest(self) -> None:
         """Evaluate what is due, take a checkpoint, and leave engines and clock as a resumed run finds them.
 
-        A run that is asked to stop rests nowhere else than one that is not, so that both are the same run: it goes on
-        from the last checkpoint that was due.
+        A run that is not asked to stop would not rest here. So that both are the same run, `--resume` passes over a
+        checkpoint that is not due.
         """
-        if self.loop.stopping and self.loop.failure is None and not self._checkpoint_due:
-            return
+        due = not self.loop.stopping or self.loop.failure is not None or self._checkpoint_due
         self.trainer.forget()
         self.graders.forget()
         self.engines.version = self.books.version  # they get these weights before anything else
@@ -238,9 +236,10 @@ class VirtualRun:
             virtual = {
                 "tick": virtual_loop().now,
                 "usage": asdict(self.engines.usage),
+                DUE: due,
             }
             path, state = self._keeper.begin(virtual=virtual)
-            self._trainer.save(path, state, False, self.run.checkpoints)
+            self._trainer.save(path, state, False, self.run.checkpoints if due else None)
             self._keeper.prune()
             self._copier.update()
         self._journal.begin()
