@@ -15,14 +15,12 @@ from scalelab.plan.check import usual
 from scalelab.plan.durations import Rates
 from scalelab.plan.hardware import device
 from scalelab.plan.lengths import LogNormal
-from scalelab.plan.memory import kv_bytes_per_token
+from scalelab.plan.memory import GIB, kv_bytes_per_token
 from scalelab.plan.rates import rates as estimated_rates
 from scalelab.plan.rates import slots
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.config import Run
 from scalelab.run.ports import too_few_places
-
-GIB = 2**30
 
 
 def pretended_rates(run: Run) -> tuple[Rates, int]:
