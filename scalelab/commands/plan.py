@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.commands.output import print_json
     from scalelab.experiment import load, resolve_experiment
     from scalelab.plan.check import nearest, usual
-    from scalelab.plan.hardware import device
+    from scalelab.plan.hardware import Hardware, device
     from scalelab.plan.placement import placement, resize
     from scalelab.plan.planner import plan_of
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     gpus = args.gpus or place.devices
     proposal = None
     if plan.problems:
-        proposal = nearest(experiment, gpus, hardware, assumed, place.trainers)
+        proposal = nearest(experiment, Hardware(hardware, gpus), assumed, place.trainers)
     if args.json:
         print_json(_json(name, experiment, plan, proposal, hardware, assumed))
     else:

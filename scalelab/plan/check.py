@@ -76,20 +76,21 @@ def check(run: Run, hardware: Hardware, assumed: Assumptions | None = None) -> P
         problems = (packing,)
     if not problems:
         return PlacementCheck(hardware, ())
-    fits = nearest(run, hardware.count, hardware.device, assumed, run.cluster.trainers)
+    fits = nearest(run, hardware, assumed, run.cluster.trainers)
     return PlacementCheck(hardware, problems, fits, None if fits else smallest(run, hardware.device, assumed))
 
 
 def _packing_problem(run: Run, hardware: Hardware) -> str | None:
     """Say that the devices are enough, but not on the same nodes: neither a rank's bundle nor an engine spans two."""
-    place, per_node = placement(run), hardware.device.per_node
+    place = placement(run)
     if not hardware.device.gpu or place.shared:
         return None
-    room = room_for_engines(place, hardware.count, per_node)
+    room = room_for_engines(place, hardware.nodes)
     if room >= place.engines:
         return None
+    sizes = " and ".join(map(str, sorted(set(hardware.nodes), reverse=True)))
     return (
-        f"nodes of {per_node} have room for {room} of {place.engines} engines of {place.generator.tensor_parallel} "
+        f"nodes of {sizes} have room for {room} of {place.engines} engines of {place.generator.tensor_parallel} "
         f"devices beside {place.trainers} trainer ranks, {place.per_node} on a node"
     )
 
@@ -119,9 +120,9 @@ def check_fine_tuning(run: Run, hardware: Hardware) -> None:
         )
 
 
-def nearest(run: Run, count: int, device: Device, assumed: Assumptions, trainers: int) -> RunPlan | None:
-    """Find the fastest placement on so many devices, with the run's own number of trainers if one such fits."""
-    return propose(run, count, device, assumed, trainers) or propose(run, count, device, assumed)
+def nearest(run: Run, hardware: Hardware, assumed: Assumptions, trainers: int) -> RunPlan | None:
+    """Find the fastest placement on these devices, with so many trainers if one such fits."""
+    return propose(run, hardware, assumed, trainers) or propose(run, hardware, assumed)
 
 
 def smallest(run: Run, device: Device, assumed: Assumptions) -> int | None:

@@ -51,22 +51,35 @@ DEVICES = {
 """NVIDIA's data sheets of A100, H100, H200, B200 (SXM) and GB200 NVL72; "cpu" is a rule of thumb for one core."""
 
 
+def packed(devices: int, per_node: int) -> list[int]:
+    """Devices of each bundle when `devices` ranks are packed by node: full nodes, and what is left over."""
+    full, rest = divmod(devices, per_node)
+    return [per_node] * full + [rest] * (rest > 0)
+
+
 @dataclass(frozen=True)
 class Hardware:
     """The devices that a run would find.
 
     Attributes:
-        device: what each of them is, with as many of them in a node as the fullest node has.
+        device: what each of them is; its `per_node` is that of the fullest node.
         count: all of them.
         known: its speeds are those of the table, not those of the closest device in it.
+        unequal: devices of each node; none if all nodes are full but the last.
     """
 
     device: Device
     count: int
     known: bool = True
+    unequal: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.count} × {self.device.name}"
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Devices of each node."""
+        return self.unequal or tuple(packed(self.count, self.device.per_node))
 
     @property
     def doubt(self) -> str | None:
@@ -94,7 +107,8 @@ def of_ray(nodes: Iterable[Mapping[str, Any]], memory_gib: float | None = None) 
     kinds = {key.partition(":")[2] for node in alive for key in node if key.startswith(_KIND)}
     if len(kinds) > 1:
         raise LabError(f"the Ray cluster mixes {', '.join(sorted(kinds))}: a run needs GPUs of one kind")
-    return found(kinds.pop() if kinds else "unknown", sum(counts), max(counts), memory_gib)
+    hardware = found(kinds.pop() if kinds else "unknown", sum(counts), max(counts), memory_gib)
+    return replace(hardware, unequal=tuple(counts))
 
 
 def found(name: str, count: int, per_node: int, memory_gib: float | None = None) -> Hardware:

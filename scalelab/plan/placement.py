@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from moe.train.config import TrainerConfig
 from moe.train.layout import ranks_per_copy
 from scalelab.errors import LabError
+from scalelab.plan.hardware import packed
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.config import Run
-
-
-def packed(devices: int, per_node: int) -> list[int]:
-    """Devices of each bundle when `devices` ranks are packed by node: full nodes, and what is left over."""
-    full, rest = divmod(devices, per_node)
-    return [per_node] * full + [rest] * (rest > 0)
 
 
 @dataclass(frozen=True)
@@ -102,15 +98,14 @@ def placement(run: Run) -> Placement:
     return Placement(*roles, cluster.devices_per_node, shared)
 
 
-def room_for_engines(place: Placement, count: int, per_node: int) -> int:
+def room_for_engines(place: Placement, nodes: Sequence[int]) -> int:
     """Engines for which nodes have room, each on one node, beside the bundles of trainer ranks.
 
     Args:
         place: the ranks, and the devices of an engine.
-        count: devices in all.
-        per_node: of them on a node; the last one has what is left over.
+        nodes: devices of each node.
     """
-    free = packed(count, per_node)
+    free = list(nodes)
     for bundle in packed(place.trainers, place.per_node):
         tightest = min((node for node, left in enumerate(free) if left >= bundle), key=free.__getitem__, default=None)
         if tightest is None:

@@ -10,7 +10,7 @@ from typing import Any
 from moe.errors import MoeError
 from moe.train.config import RECOMPUTE, Layout, TrainerConfig
 from moe.train.layout import check_layout
-from scalelab.plan.hardware import Device
+from scalelab.plan.hardware import Device, Hardware
 from scalelab.plan.lengths import LogNormal, Moments
 from scalelab.plan.memory import (
     GeneratorMemory,
@@ -173,25 +173,27 @@ def holds_a_sequence(run: Run, engine: GeneratorConfig) -> bool:
     return engine.kv_cache_gib * 2**30 >= kv_bytes(run, engine)
 
 
-def propose(run: Run, gpus: int, device: Device, assumed: Assumptions, trainers: int | None = None) -> RunPlan | None:
+def propose(run: Run, hardware: Hardware, assumed: Assumptions, trainers: int | None = None) -> RunPlan | None:
     """The placement with the shortest step among those that fit, or None; on a single device both roles share it.
 
     Layouts are all that `check_layout` allows with tensor parallelism within a node; trainer counts all multiples of
-    what a layout needs, unless given.
+    what a layout needs, unless given. Where nodes differ in size, so many ranks share a node as one of the sizes; of
+    sizes with the same step the largest.
     """
+    gpus, device = hardware.count, hardware.device
     if gpus == 1:
-        return _on_one(run, device, assumed)
+        return _on_one(run, hardware, assumed)
     best: RunPlan | None = None
-    per_node = _per_node(run, device)
+    bundles = _bundles(run, hardware)
     choices, shared = list(engines(run, device)), False if run.cluster.share_devices else None
     for count in [trainers] if trainers else _counts(gpus, device):
         config = fastest(run, count, device, assumed)
         if config is None:
             continue
-        for engine in choices:
+        for engine, per_node in itertools.product(choices, bundles):
             place = Placement(count, (gpus - count) // engine.tensor_parallel, config, engine, per_node, shared)
             if device.gpu:
-                place = replace(place, engines=room_for_engines(place, gpus, device.per_node))
+                place = replace(place, engines=room_for_engines(place, hardware.nodes))
             if place.engines < 1:
                 continue
             found = _plan_as_set(run, place, device, assumed)
@@ -209,18 +211,21 @@ def _plan_as_set(run: Run, place: Placement, device: Device, assumed: Assumption
     return None if found.problems else found
 
 
-def _per_node(run: Run, device: Device) -> int:
-    """Trainer ranks to put on a node: as many as it has devices; cores have no nodes."""
-    return device.per_node if device.gpu else run.cluster.devices_per_node
+def _bundles(run: Run, hardware: Hardware) -> list[int]:
+    """Numbers of trainer ranks to put on a node: as many as one has devices; cores have no nodes. Largest first."""
+    if not hardware.device.gpu:
+        return [run.cluster.devices_per_node]
+    return sorted({hardware.device.per_node, *hardware.unequal}, reverse=True)
 
 
-def _on_one(run: Run, device: Device, assumed: Assumptions) -> RunPlan | None:
+def _on_one(run: Run, hardware: Hardware, assumed: Assumptions) -> RunPlan | None:
     """An engine beside the trainer on one device, with the KV cache that there is room for."""
+    device = hardware.device
     config = fastest(run, 1, device, assumed)
     if config is None:
         return None
     engine = replace(run.generator_config, tensor_parallel=1, kv_cache_gib=1e-9)
-    place = Placement(1, 1, config, engine, _per_node(run, device), shared=True)
+    place = Placement(1, 1, config, engine, _bundles(run, hardware)[0], shared=True)
     alone = plan_of(run, place, device, assumed)
     room = device.memory_gib - alone.trainer.total - alone.generator.total
     cache = min(run.generator.kv_cache_gib, int(room * 4) / 4)

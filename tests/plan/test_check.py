@@ -99,7 +99,7 @@ CHANGES = [
 def test_what_is_proposed_is_a_run_that_passes_the_same_check(experiment, name, count, sets):
     run, assumed = resolve(experiment, sets).run, Assumptions()
     hardware = Hardware(device(name), count)
-    found = nearest(run, count, hardware.device, assumed, run.cluster.trainers)
+    found = nearest(run, hardware, assumed, run.cluster.trainers)
     assert found is not None
     pasted = shlex.split(found.placement.options())[1::2]
     made = resolve(experiment, [*sets, *pasted]).run
@@ -134,6 +134,31 @@ def test_engines_for_which_there_are_devices_but_no_nodes_are_refused():
     assert refused.nearest is not None
 
 
+def test_nodes_of_unequal_size_count_as_what_they_are():
+    # Two of the nodes of 8 take the trainer ranks, and four an engine each; nodes of 4 hold neither.
+    node = {size: {"Alive": True, "Resources": {"GPU": size, "accelerator_type:H100": 1.0}} for size in (4, 8)}
+    hardware = of_ray([node[8]] * 6 + [node[4]] * 8)
+    assert (hardware.count, hardware.device.per_node) == (80, 8)
+    sets = ["Cluster.trainers=16", "SFT.trainers=16", "GeneratorConfig.tensor_parallel=8", "Cluster.devices_per_node=8"]
+    full, torn = (resolve("h100/scalerl_8b", [*sets, f"Cluster.generators={n}"]).run for n in (4, 8))
+    assert check(full, hardware).problems == ()
+    refused = check(torn, hardware)
+    assert refused.problems == (
+        "nodes of 8 and 4 have room for 4 of 8 engines of 8 devices beside 16 trainer ranks, 8 on a node",
+    )
+    made = refused.nearest.placement.given_to(torn)
+    assert made is not None
+    assert check(made, hardware).problems == ()
+    assert check(torn, Hardware(device("h100"), 80)).problems == (), "ten nodes of 8"
+
+
+def test_a_small_node_does_not_tear_the_ranks_of_the_large_ones_apart():
+    resources = {size: {"GPU": size, "accelerator_type:H100": 1.0} for size in (1, 8)}
+    hardware = of_ray([{"Alive": True, "Resources": resources[size]} for size in [8] * 10 + [1]])
+    torn = check(resolve("h100/scalerl_8b", ["Cluster.generators=100"]).run, hardware)
+    assert torn.nearest.placement.per_node == 8
+
+
 @pytest.mark.slow
 def test_too_few_devices_are_told_how_many_it_takes():
     run = resolve("scalerl_17bx16").run
@@ -148,8 +173,8 @@ def test_too_few_devices_are_told_how_many_it_takes():
 def test_the_smallest_cluster_fits_and_a_smaller_one_does_not(experiment, name, step):
     run, assumed, kind = resolve(experiment).run, Assumptions(), device(name)
     least = smallest(run, kind, assumed)
-    assert propose(run, least, kind, assumed) is not None
-    assert propose(run, least - step, kind, assumed) is None
+    assert propose(run, Hardware(kind, least), assumed) is not None
+    assert propose(run, Hardware(kind, least - step), assumed) is None
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from moe.train.layout import check_layout
 from scalelab import cli
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.plan.hardware import device
+from scalelab.plan.hardware import Hardware, device
 from scalelab.plan.lengths import LogNormal
 from scalelab.plan.memory import export_bytes, head_bytes, kv_bytes_per_token, trainer_memory
 from scalelab.plan.placement import placement, resize
@@ -48,8 +48,8 @@ def test_what_does_not_fit_is_refused_and_what_fits_is_proposed(scout):
     h100 = device("h100")
     plan = plan_of(scout, placement(scout), h100, ASSUMED)
     assert any("a trainer rank does not fit: " in problem and "of 75 on h100" in problem for problem in plan.problems)
-    assert propose(scout, 80, h100, ASSUMED, trainers=16) is None
-    found = propose(scout, 80, h100, ASSUMED, trainers=32)
+    assert propose(scout, Hardware(h100, 80), ASSUMED, trainers=16) is None
+    found = propose(scout, Hardware(h100, 80), ASSUMED, trainers=32)
     assert found is not None
     assert found.problems == ()
     assert found.trainer.total <= h100.memory_gib
@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_refused_and_what_fits_is_proposed(scout):
     check_layout(scout.model.to_hf(), found.placement.trainer.layout, found.placement.trainers)
     again = plan_of(scout, found.placement, h100, ASSUMED)
     assert again.problems == ()
-    assert propose(scout, 8, h100, ASSUMED) is None
+    assert propose(scout, Hardware(h100, 8), ASSUMED) is None
 
 
 def test_roles_keep_their_proportion_on_another_number_of_devices(dense, scout):

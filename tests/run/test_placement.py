@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from scalelab.commands.arguments import add_experiment
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.plan.placement import packed
+from scalelab.plan.hardware import packed
 from scalelab.run.cluster.actors import actor_class, draining_nodes, join_cluster, this_node
 from scalelab.run.cluster.placement import Reservation, shared
 from scalelab.run.config import Cluster
