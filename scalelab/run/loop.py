@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scalelab.errors import LabError, first_error
@@ -135,10 +135,10 @@ class Loop:
     """Seconds of the world's time."""
     stopping: bool = False
     """True once the run was asked to stop."""
-    stepping: bool = False
-    """True while an optimiser step is under way."""
-    updating: bool = False
-    """True while weights are on their way to the engines."""
+    stepping: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while an optimiser step is under way."""
+    updating: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while weights are on their way to the engines."""
     behind: bool = False
     """True while the engines must get the trainer's weights before any request."""
     save_asked: bool = False
@@ -189,7 +189,6 @@ class Loop:
             pass
         except* TrainerLostError as errors:
             lost = first_error(errors)
-        self.stepping = self.updating = False
         self.unasked = 0
         self.engines.forget()
         if lost is None:
@@ -211,9 +210,9 @@ class Loop:
         Consumes: the books as they were restored. Produces: group tasks.
         """
         if self.behind:
-            self.updating = True
-            await self.engines.update(self.books.version, await self.trainer.publish(self.books.version))
-            self.updating = self.behind = False
+            async with self.updating:
+                await self.engines.update(self.books.version, await self.trainer.publish(self.books.version))
+            self.behind = False
         for name in self.books.schedule.in_flight:
             self.start(name)
         self.changes.notify()
@@ -281,10 +280,9 @@ class Loop:
         step = self.work.step(self.books.take(names), self.books.version)
         built = self.clock()
         self.journal.charge(stepping=False)
-        self.stepping = True
-        result = await self.trainer.step(step.sequences, step.loss, step.kept) if step.sequences else None
+        async with self.stepping:
+            result = await self.trainer.step(step.sequences, step.loss, step.kept) if step.sequences else None
         self.journal.charge(stepping=True)
-        self.stepping = False
         self.books.schedule.book_step(names)
         seconds = {"wait": waited, "build": built - began, "step": self.clock() - began}
         self.failure = self.journal.stepped(names, step, result, seconds)
@@ -301,11 +299,11 @@ class Loop:
         """
         while True:
             await self.changes.until(self.publication_due, "weights to publish")
-            self.updating, version = True, self.books.version
-            published = self.trainer.publish(version)
-            self.changes.notify()  # the next step may be asked for, now that the weights leave before it
-            await self.engines.update(version, await published)
-            self.updating = False
+            version = self.books.version
+            async with self.updating:
+                published = self.trainer.publish(version)
+                self.changes.notify()  # the next step may be asked for, now that the weights leave before it
+                await self.engines.update(version, await published)
             self.changes.notify()
 
     # The conditions that coroutines wait for.
@@ -335,13 +333,13 @@ class Loop:
 
     def batch(self) -> list[str] | None:
         """The groups of the next step; None while one has to wait, or weights that are due have to leave first."""
-        if self.publication_due() or self.evaluation.awaits(self.updating):
+        if self.publication_due() or self.evaluation.awaits(self.updating.locked()):
             return None
         return self.books.schedule.batch()
 
     def publication_due(self) -> bool:
         """True if the newest weights can leave for the engines."""
-        if self.stepping or self.updating or self.behind or self.evaluation.holds_weights:
+        if self.stepping.locked() or self.updating.locked() or self.behind or self.evaluation.holds_weights:
             return False
         if self.engines.version == self.books.version:
             return False

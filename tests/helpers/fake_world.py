@@ -142,7 +142,7 @@ class World:
             clock=lambda: 0.0,
             held_out=[Prompt(f"e/{n}", "t", "?", "!") for n in range(2)],
             samples=2,
-            updating=lambda: self.loop.updating or self.loop.behind,
+            updating=lambda: self.loop.updating.locked() or self.loop.behind,
             aside=aside,
             alone=lambda: self.loop.budget_spent,
         )
@@ -180,7 +180,7 @@ class World:
     async def _charge_every_second(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            self.books.ledger.advance(1.0, evaluation_share=0.0, trainer_idle=not self.loop.stepping)
+            self.books.ledger.advance(1.0, evaluation_share=0.0, trainer_idle=not self.loop.stepping.locked())
             self.changes.notify()
 
     def _ask_to_save(self) -> None:

@@ -18,6 +18,7 @@ from scalelab.run.cluster.faults import Faults
 from scalelab.run.cluster.trainer import ClusterTrainer
 from scalelab.run.cluster.waiting import LostError
 from scalelab.run.config import Cluster
+from scalelab.run.ports import TrainerLostError
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -26,6 +27,7 @@ MOMENTS = ("address", "start")
 WAYS = ("dies", "hangs")
 MATTERS = [(0, "address"), *((rank, "start") for rank in range(RANKS))]
 """Calls of a start, by rank: only the first is asked for an address."""
+SAVING = {"trainer": SimpleNamespace(save_deadline=10.0), "checkpoints": SimpleNamespace(background=True)}
 
 
 class Answer:
@@ -55,7 +57,7 @@ class Lab:
         self.killed: list[Any] = []
         self.events: list[dict[str, Any]] = []
         cluster = Cluster(trainers=RANKS, trainer_restarts=restarts, startup_seconds=0.05)
-        run: Any = SimpleNamespace(cluster=cluster, model=SimpleNamespace(to_hf=dict), trainer_config=None)
+        run: Any = SimpleNamespace(cluster=cluster, model=SimpleNamespace(to_hf=dict), trainer_config=None, **SAVING)
         places = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
         monkeypatch.setattr(room, "Reservation", lambda *_: places)
         monkeypatch.setattr(room, "actor_class", lambda *_, **__: SimpleNamespace(remote=self.rank))
@@ -115,3 +117,27 @@ def test_what_a_rank_itself_says_is_wrong_ends_the_start_at_once(monkeypatch: py
     with pytest.raises(LabError, match="the layout does not fit"):
         lab.start()
     assert (lab.events, lab.killed) == ([], [])
+
+
+@pytest.mark.parametrize("way", ["dies", "says why", "takes it"])
+def test_a_checkpoint_that_nobody_waits_for_any_more_is_looked_at_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    lab = Lab(monkeypatch, {}, restarts=0)
+    disk_full = LabError("no room for the checkpoint") if way == "says why" else None
+    answers = {"save": Answer(disk_full, way), "finish_saving": Answer()}
+    for actor in lab.started:
+        actor.call = SimpleNamespace(remote=lambda method, *_: answers[method])
+
+    async def end_of_a_run() -> None:
+        waiter = asyncio.ensure_future(lab.trainer.save("step_8", {}))
+        await asyncio.sleep(0)
+        waiter.cancel()
+        await lab.trainer.finish_saving()
+
+    if way == "takes it":
+        asyncio.run(end_of_a_run())
+    else:
+        monkeypatch.setattr(room, "SHOWS_WITHIN", 0.01)
+        with pytest.raises(TrainerLostError if way == "dies" else LabError, match=r"died|no room"):
+            asyncio.run(end_of_a_run())

@@ -21,7 +21,7 @@ from moe.train.config import TrainerConfig
 from moe.weights.segments import Segment
 from scalelab.errors import LabError
 from scalelab.imports import without_collector
-from scalelab.plan.placement import packed
+from scalelab.plan.hardware import packed
 from scalelab.run.cluster.actors import actor_class, this_node
 from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.cluster.heartbeats import Beating
@@ -141,6 +141,7 @@ class ClusterTrainer:
         self._ranks = [self._rank(rank) for rank in range(self._world)]
         self._address = self._ranks[0].address.remote(self._run.cluster.address is None)
         self._started: list[Any] = []
+        self._taken: asyncio.Future[None] | None = None
 
     def _rank(self, rank: int) -> Any:
         run, held = self._run, self._reservation
@@ -192,14 +193,19 @@ class ClusterTrainer:
         """Take a checkpoint; it is written while later calls run, and the next one says if it could not be."""
         policy = self._run.checkpoints
         refs = self.calls("save", path, state, policy.background, policy)
-        return self._first(refs, "a checkpoint to be taken", self._run.trainer.save_deadline)
+        taken = self._first(refs, "a checkpoint to be taken", self._run.trainer.save_deadline)
+        self._taken = asyncio.ensure_future(taken)
+        self._taken.add_done_callback(lambda one: one.cancelled() or one.exception())  # seen, whoever waits
+        return asyncio.shield(self._taken)
 
     def saving(self) -> Awaitable[Any]:
         """Find out whether the last checkpoint could be written so far."""
         return self._first(self.calls("saving"), "the last checkpoint")
 
     async def finish_saving(self) -> None:
-        """Wait until the last checkpoint is on the disk."""
+        """Wait until the last checkpoint is taken, even if nobody waits for that any more, and on the disk."""
+        if self._taken is not None:
+            await self._taken
         refs = self.calls("finish_saving")
         await self._all(refs, "the last checkpoint to be written", self._run.trainer.save_deadline)
 

@@ -168,7 +168,7 @@ class ClusterRun:
         """Check that Ray lives, charge the time, and show the run's progress."""
         while True:
             self._ray.check()
-            self._journal.charge(self.loop.stepping)
+            self._journal.charge(self.loop.stepping.locked())
             self.changes.notify()  # the budget's hours may be over
             self.show()
             if self.folder.status.due:
