@@ -1,10 +1,10 @@
 """Speed of virtual runs: one alone, two side by side on a core each, and a run on the wall clock on all cores.
 
-    .venv/bin/python tools/bench_virtual.py [--steps 20]
+    .venv/bin/python tools/bench_virtual.py [--steps 20] [--rounds 3]
 
 All four are the quickstart's model, tasks and recipe from one base model. Completions per second are those of optimiser
-steps, from the end of the first step in the window to the end of the last, without evaluations. Nothing is asserted:
-the table is the result.
+steps, from the end of the first step in the window to the end of the last, without evaluations. The speed of a
+shared machine changes while they run, so measure several rounds. Nothing is asserted: the table is the result.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
 
 from scalelab.experiment import resolve
 from scalelab.run.folder import read_lines
@@ -55,19 +56,26 @@ def measure(experiment: str, root: Path, steps: int, cores: list[int | None]) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20, help="optimiser steps measured")
-    steps = parser.parse_args().steps
+    parser.add_argument("--rounds", type=int, default=1, help="how often all are measured, in turn")
+    args = parser.parse_args()
     if (os.cpu_count() or 1) < 2:
         raise SystemExit("two runs side by side need two cores")
     virtual = "schedules_miniature/pipeline_8"
-    with tempfile.TemporaryDirectory(prefix="bench_virtual_") as folder:
-        root = Path(folder)
-        [alone] = measure(virtual, root, steps, [0])
-        pair = measure(virtual, root, steps, [0, 1])
-        [wall] = measure("quickstart", root, steps, [None])
-    print("| | completions/s | |\n|---|---|---|")
-    print(f"| one virtual run alone on a core | {alone:.0f} | |")
-    print(f"| two side by side | {pair[0]:.0f} + {pair[1]:.0f} | each at {min(pair) / alone:.2f} of one alone |")
-    print(f"| a run on the wall clock, all cores | {wall:.0f} | the two make {sum(pair) / wall:.2f} times as many |")
+    head = ("one virtual run alone on a core", "two side by side", "a run on the wall clock, all cores")
+    ratios = ("each, of one alone", "both, of the run on the wall clock")
+    print("|", " | ".join((*head, *ratios)), "|\n|---|---|---|---|---|")
+    of_one, of_wall = [], []
+    for _ in range(args.rounds):
+        with tempfile.TemporaryDirectory(prefix="bench_virtual_") as folder:
+            root = Path(folder)
+            [alone] = measure(virtual, root, args.steps, [0])
+            pair = measure(virtual, root, args.steps, [0, 1])
+            [wall] = measure("quickstart", root, args.steps, [None])
+        of_one.append(min(pair) / alone)
+        of_wall.append(sum(pair) / wall)
+        each = f"{pair[0]:.0f} + {pair[1]:.0f}"
+        print(f"| {alone:.0f} | {each} | {wall:.0f} | {of_one[-1]:.2f} | {of_wall[-1]:.2f} |", flush=True)
+    print(f"medians: {median(of_one):.2f} of one alone, {median(of_wall):.2f} of the run on the wall clock")
 
 
 if __name__ == "__main__":
