@@ -34,8 +34,6 @@ from tasks.data.loading import load
 from tasks.errors import TaskError
 from tests.helpers.small_runs import write_run
 
-pytestmark = pytest.mark.timeout(300)
-
 DEEP = "[" * 100_000
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10) | st.sampled_from(("math", "1e400")),

@@ -102,7 +102,6 @@ def test_runs_that_carry_no_fit_are_counted() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_power_is_what_compare_then_finds() -> None:
     rng, options = np.random.default_rng(2), Options(checks=False, shapes=False)
     for plan, difference in ((Plan(spread=0.0125, seeds=2), 0.045), (Plan(spread=0.0125, seeds=4), 0.012)):

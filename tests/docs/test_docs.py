@@ -18,13 +18,11 @@ PAGES = sorted([*ROOT.glob("docs/tutorials/*.md"), *ROOT.glob("docs/howto/*.md")
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_dead_link_and_fetches_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     pages = {page.relative_to(tmp_path).as_posix(): page.read_text() for page in tmp_path.rglob("*.html")}
     assert {"index.html", "glossary.html", "tutorials/first_curve.html", "commands.html"} <= pages.keys()
@@ -48,7 +46,7 @@ def test_a_page_beside_the_site_links_to_files_that_are_there(name: str) -> None
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_a_tutorial_shows_is_what_its_commands_print(page: Path) -> None:
     command = [sys.executable, str(ROOT / "tools" / "tutorials.py"), str(page)]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -66,7 +64,7 @@ def test_a_notebook_runs_from_its_first_cell_to_its_last(notebook: Path) -> None
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
 
@@ -94,4 +92,4 @@ def test_tutorials_that_are_not_true_are_found(tmp_path: Path) -> None:
     for text, code in cases.items():
         page.write_text(text)
         command = [sys.executable, str(ROOT / "tools" / "tutorials.py"), str(page)]
-        assert subprocess.run(command, capture_output=True, env=ENVIRONMENT, timeout=60).returncode == code, text
+        assert subprocess.run(command, capture_output=True, env=ENVIRONMENT, timeout=900).returncode == code, text

@@ -79,7 +79,7 @@ def test_checking_an_experiment_needs_no_more_than_numpy_gin_and_pydantic() -> N
         "folders = {name: getattr(module, '__file__', None) or '' for name, module in sys.modules.items()};"
         "print(*sorted({name.partition('.')[0] for name, file in folders.items() if 'site-packages' in file}))"
     )
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
     packages = {name for name in child.stdout.split() if not name.startswith("_")}
     pydantic = {"pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"}
     assert packages == {"gin", "numpy", *pydantic}, child.stderr

@@ -108,7 +108,7 @@ def test_a_class_beside_the_experiment_is_bound_by_its_module(folder: Path) -> N
     assert pickle.loads(pickle.dumps(resolved.run)) == resolved.run
     code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).tasks[0].words.longest)"
     child = subprocess.run(
-        [sys.executable, "-c", code], input=pickle.dumps(resolved.run), capture_output=True, timeout=60
+        [sys.executable, "-c", code], input=pickle.dumps(resolved.run), capture_output=True, timeout=900
     )
     assert child.stdout == b"7\n", child.stderr.decode()
 
@@ -161,7 +161,7 @@ def test_the_saved_configuration_says_where_the_module_lies_and_runs_again_from_
         "assert again.config_gin().splitlines()[1:] == open('config.gin').read().splitlines()[1:];"
         "print(again.run.tasks[0].limit, pickle.loads(pickle.dumps(again.run)).tasks[0].name)"
     )
-    child = subprocess.run([sys.executable, "-c", code], cwd=elsewhere, capture_output=True, text=True, timeout=120)
+    child = subprocess.run([sys.executable, "-c", code], cwd=elsewhere, capture_output=True, text=True, timeout=900)
     assert child.stdout.split() == ["4", "reverse"], child.stderr
 
 

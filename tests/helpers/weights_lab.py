@@ -25,7 +25,7 @@ from tests.helpers.rollout_models import MOE, write_model
 
 # Experts can be cut in two on a CPU, whose kernels want multiples of 32.
 SHAPE = replace(MOE, vocab_size=320, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128)
-TRAINER = TrainerConfig(layout=Layout(tensor=2, expert=2), expert_bias=0.25, deadline=200.0)
+TRAINER = TrainerConfig(layout=Layout(tensor=2, expert=2), expert_bias=0.25, deadline=900.0)
 ENGINE = GeneratorConfig(max_model_len=256, max_sequences=8, block_size=32, kv_cache_gib=0.02, expert_bias=True)
 
 
@@ -65,7 +65,7 @@ class Lab:
         """An engine like the one that the lab has, once it is up."""
         actor = actor_class(engine, self.cluster, devices=self.settings.tensor_parallel, concurrency=4)
         made = actor.remote(str(self.base), self.settings, (), (), 0)
-        ray.get(made.up.remote(), timeout=300)
+        ray.get(made.up.remote(), timeout=900)
         return made
 
     def publish(self, version: int) -> float:
@@ -76,16 +76,16 @@ class Lab:
 
         before = self.stats()
         self.segments = asyncio.run(go())
-        assert ray.get(self.engine.take_weights.remote(self.segments), timeout=300) is None
+        assert ray.get(self.engine.take_weights.remote(self.segments), timeout=900) is None
         after, size = self.stats(), sum(segment.size for segment in self.segments)
         assert after["update_bytes"] - before["update_bytes"] == size
         return (after["fetched_bytes"] - before["fetched_bytes"]) / size
 
     def stats(self) -> dict[str, float]:
-        return ray.get(self.engine.collect.remote(0, 0.0), timeout=300)[1]
+        return ray.get(self.engine.collect.remote(0, 0.0), timeout=900)[1]
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        return ray.get(self.engine.parameters.remote(), timeout=60)
+        return ray.get(self.engine.parameters.remote(), timeout=900)
 
     def assert_as_from_files(self, version: int) -> dict[str, torch.Tensor]:
         """Publish without sending: no parameter of the engine may change by a bit; returns the parameters."""
@@ -105,10 +105,10 @@ class Lab:
 
     def completions(self, count: int) -> list[Any]:
         """Let completions that fly end, and wait; each token must have the version in place, and some have several."""
-        ray.get(self.engine.land.remote(), timeout=60)
+        ray.get(self.engine.land.remote(), timeout=900)
         done: list[Any] = []
         while len(done) < count:
-            done += ray.get(self.engine.collect.remote(8, 5.0), timeout=60)[0]
+            done += ray.get(self.engine.collect.remote(8, 5.0), timeout=900)[0]
         for completion in done:
             versions, starts, ends = zip(*completion.spans, strict=True)
             assert list(versions) == sorted(set(versions))
@@ -120,7 +120,7 @@ class Lab:
 def come_up(*classes: type) -> list[Any]:
     """An actor of each class, once they are up: what a start takes beside load must not count towards a deadline."""
     actors = [ray.remote(cls).options(num_cpus=0).remote() for cls in classes]
-    ray.get([actor.__ray_ready__.remote() for actor in actors], timeout=300)
+    ray.get([actor.__ray_ready__.remote() for actor in actors], timeout=900)
     return actors
 
 

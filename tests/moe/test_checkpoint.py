@@ -33,7 +33,7 @@ from moe.errors import MoeError
 from tests.helpers.moe_models import DENSE, MOE, batch, weighted, weights
 
 slow = pytest.mark.slow
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 POLICY = CheckpointPolicy(keep_last=2, keep_every=4)
 
 

@@ -17,7 +17,7 @@ from moe.errors import MoeError
 from moe.weights.convert import export_checkpoint
 from tests.helpers.moe_models import DENSE, trainer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 class Evil:

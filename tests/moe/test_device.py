@@ -11,7 +11,7 @@ from moe.errors import MoeError
 from moe.model.layers import Router, StackedExperts
 from tests.helpers.moe_models import MOE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

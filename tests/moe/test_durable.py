@@ -9,8 +9,6 @@ import pytest
 from moe.durable import append, put_in_place, remove_tree, sync, write_whole
 from tests.helpers.crash_points import every_crash, in_process
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def said(path, word):
     """Tell the check, outside of the folder that crashes, what has returned."""

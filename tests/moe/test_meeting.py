@@ -8,7 +8,7 @@ import pytest
 from moe.errors import MoeError
 from tests.helpers.moe_models import DENSE, rendezvous, trainer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 def listening():

@@ -15,7 +15,7 @@ from moe.model.config import Llama3Rope
 from moe.train.packing import pack
 from tests.helpers.moe_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, batch, trainer, weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 MODELS = {
     "llama4": MOE,
     "llama": DENSE,

@@ -17,7 +17,7 @@ from moe.errors import MoeError
 from moe.train.config import OptimizerConfig, TrainerConfig
 from tests.helpers.moe_models import DENSE, MOE, batch, weighted, weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 class SlowAdamW:

@@ -20,7 +20,7 @@ from tests.helpers.moe_ranks import (
     vocabulary_problem,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1100)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

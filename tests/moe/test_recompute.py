@@ -6,7 +6,7 @@ from megatron.core.transformer.moe.moe_layer import MoELayer
 
 from tests.helpers.moe_models import DENSE, MOE, batch, weighted, weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("model", [DENSE, MOE], ids=["dense", "moe"])

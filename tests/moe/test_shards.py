@@ -17,8 +17,6 @@ from moe.weights.links import links
 from moe.weights.segments import Segment, SupersededError, UnavailableError
 from moe.weights.shards import Publisher, Snapshot
 
-pytestmark = pytest.mark.timeout(120)
-
 HF = Llama(vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1).to_hf()
 
 

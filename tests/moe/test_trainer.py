@@ -16,7 +16,7 @@ from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from moe.weights.shards import Snapshot
 from tests.helpers.moe_models import DENSE, MOE, OPTIMIZER, QWEN3_MOE, batch, rendezvous, trainer, weighted, weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 class PlainTorch:

@@ -27,7 +27,7 @@ ENVIRONMENT = {
     "COLUMNS": "200",
 }
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, source / name)
     command = [UV, "build", "--quiet", "--python", sys.executable, "--out-dir", folder, source]
-    subprocess.run(command, check=True, timeout=300, env=ENVIRONMENT)
+    subprocess.run(command, check=True, timeout=900, env=ENVIRONMENT)
     return folder
 
 
@@ -74,9 +74,9 @@ def install(built: Path, python: str) -> Path:
     """Folder of the programs of a fresh environment that holds the core alone."""
     [wheel] = built.glob("*.whl")
     environment = built / f"core-{Path(python).name}"
-    subprocess.run([UV, "venv", "--quiet", "--python", python, environment], check=True, timeout=120, env=ENVIRONMENT)
+    subprocess.run([UV, "venv", "--quiet", "--python", python, environment], check=True, timeout=900, env=ENVIRONMENT)
     into = ["--python", environment / "bin" / "python"]
-    subprocess.run([UV, "pip", "install", "--quiet", *into, wheel], check=True, timeout=400, env=ENVIRONMENT)
+    subprocess.run([UV, "pip", "install", "--quiet", *into, wheel], check=True, timeout=900, env=ENVIRONMENT)
     return environment / "bin"
 
 
@@ -86,7 +86,7 @@ def call(programs: Path, *arguments: object, code: int = 0) -> str:
     nowhere.mkdir(exist_ok=True)
     command = [programs / "scalelab", *map(str, arguments)]
     done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, cwd=nowhere, env=ENVIRONMENT
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, cwd=nowhere, env=ENVIRONMENT
     )
     assert done.returncode == code, done.stdout
     return done.stdout
@@ -173,6 +173,6 @@ def newer_pythons() -> list[str]:
     for release in ("3.12", "3.13"):
         for folder in folders:
             python = folder / f"python{release}"
-            if python.is_file() and subprocess.run([python, "-c", ""], capture_output=True, timeout=60).returncode == 0:
+            if python.is_file() and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
                 found[release] = str(python)
     return list(found.values())

@@ -17,7 +17,7 @@ from scalelab.plan.memory import activation_bytes, layer_elements
 from scalelab.plan.sizes import BYTES, held
 from tests.helpers.moe_models import DENSE, MOE, QWEN3, QWEN3_MOE, trainer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from scalelab.recipe.step import StepLoss, build_step, summarise
 from tests.helpers.moe_models import MOE, trainer
 from tests.helpers.recipe_ranks import LOSSES, RECIPE, make_groups, steps, with_logprobs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 DEADLINE = 200
 
 

@@ -16,7 +16,6 @@ from tests.helpers.rehearsals import MODELS, run_of
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_miniature_is_rehearsed_for_the_cpu(capsys):
     assert main(["rehearse", "quickstart", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -67,14 +66,12 @@ def rehearsed(interpreter, deadline):
     return results
 
 
-@pytest.mark.timeout(60)
 def test_a_process_that_dies_is_a_problem_of_its_role():
     for result in rehearsed(Interpreter("/bin/false"), 30):
         assert result.problems == ["its process ended with code 1 and said last: nothing"]
         assert not result.ok
 
 
-@pytest.mark.timeout(60)
 def test_a_role_whose_process_breaks_spares_the_others():
     """Roles of a kind that cannot be rehearsed: their module has no function for it, which shows after the fork."""
     roles = [replace(role, kind="ranks") for role in trainer_roles(Layout(tensor=2), 2)]
@@ -86,7 +83,6 @@ def test_a_role_whose_process_breaks_spares_the_others():
         assert problem.startswith("its process ended with code 1 and said last: AttributeError")
 
 
-@pytest.mark.timeout(60)
 def test_a_process_that_hangs_is_given_up(tmp_path):
     hang = tmp_path / "hang"
     hang.write_text("#!/bin/sh\nexec sleep 30\n")

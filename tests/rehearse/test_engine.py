@@ -25,7 +25,6 @@ for name, devices in (("scalerl_8b", 1), ("scalerl_17bx16", 4)):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_last_device_of_both_models_engines_takes_all_weights_at_full_size():
     """In a process of its own, since vLLM's groups and settings are a whole process's."""
     ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=280, check=False)

@@ -40,7 +40,6 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(pretended_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
 @pytest.mark.parametrize("offload", [False, True])
 def test_a_mixture_lives_on_a_pretended_gpu(offload):
@@ -60,7 +59,6 @@ def test_a_mixture_lives_on_a_pretended_gpu(offload):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_packages_for_gpus_without_a_driver_change_nothing(tmp_path):
     """A Transformer Engine that breaks what imports it, and a vLLM whose version is that of a build for GPUs."""
     for module in ("transformer_engine", "apex"):

@@ -14,7 +14,7 @@ from tests.helpers.rehearsals import MODELS, run_of
 
 from moe.train.trainer import Trainer  # isort: skip  (torch's environment first, which `pretend` sets)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def staged(model, layout, world, rank):

@@ -17,7 +17,7 @@ from scalelab.rehearse.setting import RehearsalSettings
 from scalelab.rehearse.trainer import micro_batch, rehearse
 from tests.helpers.rehearsals import LENGTH, MODELS, run_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 H100 = device("h100")
 LAYOUTS = [

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.slow
 PHRASES = Phrases((1, 2, 3), by_ids((4, 5)))
 
 
-@pytest.mark.timeout(120)
 def test_an_engine_for_another_device_is_refused(tmp_path: Path) -> None:
     config = resolve("scalerl_8b").run.generator_config
     (tmp_path / "config.json").write_text("{}")
@@ -28,7 +27,6 @@ def test_an_engine_for_another_device_is_refused(tmp_path: Path) -> None:
         Engine(tmp_path, config, PHRASES)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["scalerl_8b", "scalerl_17bx16"])
 def test_a_compiled_engine_can_be_configured_and_hashed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

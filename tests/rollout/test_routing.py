@@ -14,7 +14,7 @@ from scalelab.rollout.generator import Generator
 from scalelab.rollout.types import Completion, Request
 from tests.helpers.rollout_models import DENSE, MOE, Ranks, generate, prompts, reference, write_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 # The cache holds fewer sequences than run: vLLM drops some and computes them again.
 CONFIG = GeneratorConfig(

@@ -139,7 +139,6 @@ def test_a_models_own_way_to_generate_travels(tmp_path: Path) -> None:
     assert GenerationConfig.from_pretrained(tmp_path / "run").eos_token_id == [2, 7]
 
 
-@pytest.mark.timeout(300)
 def test_an_exported_folder_answers_in_plain_transformers_as_in_the_lab(tmp_path: Path) -> None:
     tokenizer = build_tokenizer(CORPUS, 320)
     shape = replace(DENSE, vocab_size=320, bos_token_id=1, eos_token_id=2)

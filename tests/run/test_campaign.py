@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from fault_tables.campaign import Attack, Record
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def test_a_campaign_that_was_broken_off_goes_on_with_what_was_audited(tmp_path: Path) -> None:

@@ -23,8 +23,6 @@ from scalelab.run.cluster.waiting import LateError, LostError
 from scalelab.run.config import Cluster
 from scalelab.run.ports import EvaluationLostError
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Method:
     """A method of an actor as Ray calls it."""

@@ -20,8 +20,6 @@ from scalelab.run.cluster.waiting import LostError
 from scalelab.run.config import Cluster
 from scalelab.run.ports import TrainerLostError
 
-pytestmark = pytest.mark.timeout(60)
-
 RANKS = 2
 MOMENTS = ("address", "start")
 WAYS = ("dies", "hangs")

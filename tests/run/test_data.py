@@ -162,7 +162,6 @@ class Counted:
         pass
 
 
-@pytest.mark.timeout(120)
 def test_runs_side_by_side_make_the_model_that_they_share_once(tmp_path: Path) -> None:
     run = resolve("quickstart", ["SFT.steps=3"]).run
     with ThreadPoolExecutor(3) as pool:

@@ -101,7 +101,6 @@ def complete(count: int) -> list[Completion]:
     return generate(_HELD["generator"], requests)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("model", [MOE, DENSE, QWEN3, QWEN3_MOE, MIXTRAL], ids=lambda model: model.model_type)
 def test_log_probs_agree_on_saved_and_on_published_weights(
     model: Model, sides: tuple[Ask, Ask], tmp_path: Path
@@ -120,7 +119,6 @@ def test_log_probs_agree_on_saved_and_on_published_weights(
         assert largest_gap(completions, trainer(trainer_logprobs, sequences)) < 1e-4
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("model", [MOE, QWEN3_MOE, MIXTRAL], ids=lambda model: model.model_type)
 def test_biases_of_experts_reach_the_generator_saved_and_published(
     model: Model, sides: tuple[Ask, Ask], tmp_path: Path
@@ -145,7 +143,6 @@ def largest_gap(completions: list[Completion], logprobs: list[np.ndarray]) -> fl
     return max(np.abs(ours_T[-len(c.token_ids) :] - c.logprobs_T).max() for c, ours_T in zip(completions, logprobs))
 
 
-@pytest.mark.timeout(240)
 def test_replayed_experts_bring_the_engines_closer(sides: tuple[Ask, Ask], tmp_path: Path) -> None:
     """In bf16 the engines' router logits differ, and now and then so does the choice among nearly tied experts."""
     trainer, generator = sides

@@ -99,7 +99,6 @@ def own_run(models: tuple[Path, Path]) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_run_s_own_task_is_evaluated_where_the_user_trusts_its_code(
     own_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,7 +159,6 @@ print("\\n" + json.dumps(said))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_an_exported_folder_answers_alike_in_transformers_and_vllm(
     own_run: Path,
     models: tuple[Path, Path],
@@ -189,7 +187,7 @@ def test_an_exported_folder_answers_alike_in_transformers_and_vllm(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(done.stdout.splitlines()[-1])
@@ -218,7 +216,6 @@ def evaluate(arguments: Sequence[object], out: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_checkpoint_is_evaluated_on_its_tasks_and_what_is_printed_follows_from_the_completions(
     models: tuple[Path, Path], tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,7 +240,6 @@ def test_a_checkpoint_is_evaluated_on_its_tasks_and_what_is_printed_follows_from
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_an_exported_model_is_asked_plainly_and_greedy_answers_repeat(
     models: tuple[Path, Path], tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

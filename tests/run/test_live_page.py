@@ -16,7 +16,7 @@ import pytest
 from scalelab.run.live_page import live_page
 from tests.helpers.view_runs import made_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 
 def until(true: Callable[[], object], what: str, seconds: float = 150.0) -> None:

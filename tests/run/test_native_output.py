@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 WRITE = """
 import os, subprocess, sys
 from contextlib import ExitStack
@@ -31,13 +29,12 @@ with python_stderr_apart(), native_stderr_to(Path(sys.argv[1] + ".quiet")):
 
 def written(path: Path, how: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", WRITE, str(path), how], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", WRITE, str(path), how], capture_output=True, text=True, timeout=900, check=True
     )
     assert not path.with_name(path.name + ".quiet").exists(), "a file that stays empty is deleted"
     return done.stderr.splitlines()
 
 
-@pytest.mark.timeout(120)
 def test_what_native_code_says_goes_to_the_file_and_python_to_the_terminal(tmp_path: Path) -> None:
     file = tmp_path / "ray.log"
     file.write_text("of an earlier process\n")
@@ -49,7 +46,6 @@ def test_what_native_code_says_goes_to_the_file_and_python_to_the_terminal(tmp_p
     ]
 
 
-@pytest.mark.timeout(120)
 def test_python_s_own_lines_are_never_hidden_in_the_file(tmp_path: Path) -> None:
     """A program that calls the lab without moving Python's standard error loses no line of it."""
     told = written(tmp_path / "ray.log", "together")

@@ -18,7 +18,7 @@ from scalelab.rollout.gguf_tokenizer import gguf_tokenizer
 from scalelab.run import packaged
 from scalelab.run.packaged import packaged_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
          "intermediate_size": 96, "vocab_size": 270, "max_position_embeddings": 256, "rope_theta": 1e5}  # fmt: skip
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -34,7 +34,7 @@ from tasks.data.hub import SOURCES
 from tasks.data.traces import PublicTraces, Trace, read_trace
 from tasks.errors import TaskError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 WORDS = ["What is 1 + 1? I add 1 and 1. It is \\boxed{2}. Put your final answer within .", "<think>\n</think>\n\n"]
 TOKENIZER = build_tokenizer(WORDS, 320)
 

@@ -27,7 +27,7 @@ from scalelab.run.fine_tuning import LocalTuner
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.progress import Progress
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 SETTINGS = {**SMALLEST, "SFT.steps": 7, "SFT.traces_per_step": 2, "SFT.checkpoint_every": 2}
 
 

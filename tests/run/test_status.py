@@ -25,8 +25,6 @@ from scalelab.run.standing import LATE, standing
 from scalelab.run.status_file import StatusFile
 from tests.helpers.small_runs import write_run
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def line(name: str, doing: str = "train step", seconds: float = 40.0, silent: float = 1.0, **more: Any) -> Any:
     return {"name": name, "doing": doing, "seconds": seconds, "silent": silent, "node": "here", "pid": 7, **more}

@@ -13,7 +13,6 @@ import pytest
 from scalelab.errors import BROKEN_OFF
 from scalelab.run.supervise import supervise
 
-pytestmark = pytest.mark.timeout(60)
 BEGIN = "import pathlib, sys; path = pathlib.Path(sys.argv[1]); (path / 'manifest.json').write_text('{}');"
 STEP = "import pathlib, sys; path = pathlib.Path(sys.argv[1]); open(path / 'metrics.jsonl', 'a').write('{}\\n');"
 KILLED = "import os; os.kill(os.getpid(), 9)"

@@ -220,7 +220,6 @@ class Broken:
         return lambda *arguments: None
 
 
-@pytest.mark.timeout(60)
 def test_a_slow_tracker_does_not_hold_the_run_and_gets_everything_in_order() -> None:
     slow, said = Slow(), []
     trackers = Trackers({"slow": slow}, said.append)
@@ -235,7 +234,6 @@ def test_a_slow_tracker_does_not_hold_the_run_and_gets_everything_in_order() -> 
     assert said == []
 
 
-@pytest.mark.timeout(60)
 def test_a_tracker_that_hangs_is_left_alone_at_the_end_and_what_did_not_fit_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -251,7 +249,6 @@ def test_a_tracker_that_hangs_is_left_alone_at_the_end_and_what_did_not_fit_is_c
     assert 80 <= int(said[1].split()[1]) <= 90
 
 
-@pytest.mark.timeout(60)
 def test_a_tracker_that_fails_is_named_once_and_the_others_go_on() -> None:
     said: list[str] = []
     good = Slow()

@@ -22,7 +22,7 @@ from scalelab.run.folder import RunFolder, read_lines
 from scalelab.run.virtual.cluster import clock_facts
 from tests.helpers.virtual_runs import command, environment, run, run_all
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 RATES = (
     "Virtual.rates=@Rates()",
@@ -76,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Path:
     """One of two runs that a sweep makes side by side."""
-    family = run(folder, "family", "--seeds", "0", "1", "--jobs", "2", timeout=400)
+    family = run(folder, "family", "--seeds", "0", "1", "--jobs", "2", timeout=900)
     assert (family / "seed_0" / "evals.jsonl").read_bytes() != (family / "seed_1" / "evals.jsonl").read_bytes()
     return family / "seed_0"
 
@@ -139,13 +139,13 @@ def test_a_run_of_a_sweep_and_one_that_is_stopped_and_killed_beside_other_load_a
         process = subprocess.Popen(
             arguments, env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
-        deadline = time.monotonic() + 250
+        deadline = time.monotonic() + 900
         while not when():
             assert process.poll() is None, process.stderr and process.stderr.read()
             assert time.monotonic() < deadline, "the run took too few steps"
             time.sleep(0.02)
         process.send_signal(number)
-        process.communicate(timeout=100)
+        process.communicate(timeout=900)
         return process.returncode
 
     resume = [sys.executable, "-m", "scalelab", "run", str(out), "--resume"]
@@ -155,7 +155,7 @@ def test_a_run_of_a_sweep_and_one_that_is_stopped_and_killed_beside_other_load_a
         assert len(checkpoints(out)) == 2, "that of step 3, and one of the stop"
         assert [line["step"] for line in read_lines(out / "evals.jsonl")] == [0, 2, 4], "nothing is lost that was due"
         assert end(resume, signal.SIGKILL, lambda: undone.exists() and steps() >= 5) == -signal.SIGKILL
-        done = subprocess.run(resume, env=environment(folder), capture_output=True, text=True, timeout=280)
+        done = subprocess.run(resume, env=environment(folder), capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stderr[-3000:]
     finally:
         load.kill()

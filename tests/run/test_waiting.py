@@ -16,7 +16,7 @@ from scalelab.run.cluster.actors import start_ray
 from scalelab.run.cluster.waiting import LateError, LostError, answer, said, wait_for
 from scalelab.run.config import Cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 @ray.remote(num_cpus=0)

@@ -388,7 +388,6 @@ def test_tests_that_cannot_be_read_are_an_error_and_no_verdict_on_the_program(ve
     assert reason in verdict.detail
 
 
-@pytest.mark.timeout(60)
 def test_one_program_s_trouble_is_not_another_s(verifier):
     """Hundreds of programs from several threads, good and bad: every verdict is its own program's."""
     kinds = [

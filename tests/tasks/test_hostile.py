@@ -20,7 +20,7 @@ from tasks.math.verifier import MathVerifier
 from tasks.sandbox.job import Limits
 from tasks.types import OUTCOMES, Prompt
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 # On a crowded machine; what is held is that there is a bound, and that it does not grow with the text.
 SECONDS_EACH = 20.0
 

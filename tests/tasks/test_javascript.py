@@ -21,7 +21,6 @@ from tests.tasks.test_cpp import tiers_here
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(shutil.which("node", path="/usr/bin:/usr/local/bin") is None, reason="needs Node.js"),
 ]
 
@@ -231,7 +230,7 @@ def test_nothing_gets_out_for_an_ordinary_user_and_for_root_without_rights(who):
         secret.chmod(0o666)
         arguments = [str(Path(__file__).parents[2]), ATTACKS, str(secret), *NAMES]
         command = ["setpriv", *who, python, "-c", AS_SOMEBODY, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd="/")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd="/")
         assert done.returncode == 0, done.stderr
         assert [(entry.name, entry.read_text()) for entry in Path(folder).iterdir()] == [("secret", "found it")]
 
@@ -245,7 +244,7 @@ def test_the_attacks_are_attacks(tmp_path):
             input=f"{name} {tmp_path}/secret 1 x",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=900,
         )
         assert ran.stdout == "through\n", (name, ran)
 

@@ -83,7 +83,6 @@ HOST = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "gold", [INCREMENT, NESTED, {"kind": "asserts", "code": "for x in range(3): assert f(x) == x + 1"}]
 )

@@ -58,7 +58,6 @@ def test_prompts_and_traces_are_functions_of_their_index(task):
 
 @pytest.mark.slow
 @by_name
-@pytest.mark.timeout(120)
 def test_the_real_verifier_passes_a_faultless_teacher_and_not_a_sloppy_one(task):
     verifier = task.verifier()
     try:

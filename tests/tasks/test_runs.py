@@ -9,7 +9,7 @@ from tasks.code.runs import run_program, run_python
 from tasks.own import FunctionTask
 from tasks.types import Prompt
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 REWARD = """
 from tasks.code.runs import run_program, run_python

@@ -2,8 +2,6 @@
 
 import pickle
 
-import pytest
-
 from tasks.math.symbolic_gsm import SymbolicGSM
 
 TASK = SymbolicGSM(size=300)
@@ -17,7 +15,6 @@ def test_held_out_problems_are_fixed_and_never_trained_on() -> None:
     assert not drawn & set(held_out)
 
 
-@pytest.mark.timeout(60)
 def test_the_gold_answer_passes_as_a_model_would_write_it_and_others_fail() -> None:
     prompts, verifier = TASK.held_out(30), TASK.verifier()
     try:

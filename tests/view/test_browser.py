@@ -29,7 +29,6 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium"),
-    pytest.mark.timeout(300),
 ]
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -29,7 +29,6 @@ def test_a_link_out_of_the_folder_is_not_opened(tmp_path: Path) -> None:
     assert read_text(run, "link.gin") == "a = 1"
 
 
-@pytest.mark.timeout(20)
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "evals.jsonl")
     with pytest.raises(LabError, match="not a regular file"):
