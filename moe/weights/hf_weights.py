@@ -283,12 +283,14 @@ def load(
 ) -> None:
     """Set every weight and bias of experts of this rank's part of the model; not collective.
 
-    Of experts only those that this rank holds are read: they are most of a large mixture.
+    Of experts only those that this rank holds are read, as they are most of a large mixture. Of a matrix that tensor
+    parallelism cuts along its rows, only this rank's are read. One that is cut along its columns is read whole, since
+    every page of its file holds some of each rank's.
 
     Args:
         model: the model.
         hf_config: its config.
-        weights: whole tensors by Hugging Face name; each is read once (see `moe.weights.hf_folder.FolderWeights`).
+        weights: whole tensors by Hugging Face name (see `moe.weights.hf_folder.FolderWeights`).
         biases: of experts, by name, perhaps among the weights, too; without any, those of the model become 0.
 
     Raises:
@@ -300,18 +302,29 @@ def load(
 
     experts = _own_experts(hf_config)
 
-    def read(name: str, shape: torch.Size) -> Tensor:
-        if shape != wanted[name] and isinstance(weights, FolderWeights):  # it stacks all experts
+    def read(name: str, shape: torch.Size, cut: _Cut | None) -> Tensor:
+        """Read the rows of a tensor that this rank needs: its experts of a stack, its slice of a cut, or all."""
+        first = 0 if shape == wanted[name] else experts.start
+        if cut is not None:
+            shape = torch.Size((shape[0] // cut.group.size(), *shape[1:]))
+            first = cut.group.rank() * shape[0]
+        if isinstance(weights, FolderWeights):
             check_shape(name, weights.shapes[name], wanted[name])
-            return weights.rows(name, experts.start, shape)
-        tensor = weights[name]
-        check_shape(name, tensor.shape, wanted[name])
-        return tensor if shape == wanted[name] else tensor[experts.start : experts.stop]
+            return weights.rows(name, first, shape)
+        whole = weights[name]
+        check_shape(name, whole.shape, wanted[name])
+        return whole[first : first + shape[0]]
 
     own = {link.param: link for link in links(hf_config, experts) if link.experts}
     for link, param in _linked(model, hf_config):
-        held = own.get(link.param, link)
-        param.copy_(_mine(held.merge(read(name, shape) for name, shape in held.parts()), param, link))
+        held, cut = own.get(link.param, link), _cut_by_rows(param, link)
+        merged = held.merge(read(name, shape, cut) for name, shape in held.parts())
+        param.copy_(_mine(merged, param, link) if cut is None else merged)
+
+
+def _cut_by_rows(param: Tensor, link: Link) -> _Cut | None:
+    """The cut of a dense parameter along its rows, if there is one: it cuts each of its Hugging Face tensors alike."""
+    return next((cut for cut in _cuts(param, link) if cut.axis == 0 and not link.experts), None)
 
 
 def _own_experts(hf_config: dict[str, Any]) -> range:

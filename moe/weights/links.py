@@ -26,7 +26,8 @@ class Link:
         shape: of the whole Megatron tensor.
         names: Hugging Face's names.
         split: the whole Megatron tensor to the Hugging Face tensors, in the order of ``names``.
-        merge: and back; takes the tensors one by one, so that they need not all exist at the same time.
+        merge: and back; takes the tensors one by one, so that they need not all exist at the same time. If tensor
+            parallelism cuts the Megatron tensor along its rows, it also makes a slice from the same slice of each.
         experts: the parameter holds this rank's slice of the experts along axis 0.
     """
 
@@ -138,7 +139,9 @@ def _attention_links(here: str, there: str, plan: LayerPlan, fields: dict[str, A
         return tuple(part.flatten(0, 1) for part in parts)
 
     def merge(qkv: Iterable[Tensor]) -> Tensor:
-        return torch.cat([part.unflatten(0, (groups, -1)) for part in qkv], dim=1).flatten(0, 1)
+        """Merge the tensors, or the rows of each that belong to some of the groups."""
+        rows = (queries, size, size)
+        return torch.cat([part.unflatten(0, (-1, each)) for part, each in zip(qkv, rows)], dim=1).flatten(0, 1)
 
     projections = tuple(f"{there}self_attn.{x}_proj.weight" for x in "qkv")
     norms = [

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -20,6 +22,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallelConfig
 
 from moe.errors import MoeError
@@ -28,6 +31,7 @@ from moe.model.head import token_logprobs
 from moe.train import optimizer
 from moe.train.config import Layout, OptimizerConfig
 from moe.train.trainer import Trainer
+from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import EXPERT_BIAS
 from moe.weights.shards import Snapshot
 from tests.helpers.moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, weights
@@ -112,9 +116,44 @@ def probe(case: Case, rank: int = 0, world: int = 1, at: str | None = None) -> d
     shared = published(one)
     one.load_weights(start)
     back = all(torch.equal(tensor, start[name]) for name, tensor in one.export_weights())
+    read = read_back(one, start) if world > 1 else {}
     one.close()
     told = {"start": start, "logprobs": [*logprobs, *before], "result": result, "gradients": moved, "biases": biases}
-    return {**told, "back": back, "published": shared}
+    return {**told, "back": back, "published": shared, **read}
+
+
+def read_back(one: Trainer, start: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Entries that this rank reads of a folder beside those that it has to, and whether all arrive unchanged."""
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    one.save_hf(folder[0])
+    dist.barrier()
+    with torch.no_grad():
+        for param in one.model.parameters():
+            param.zero_()
+    read, entries = FolderWeights.read_into, []
+
+    def counted(self: FolderWeights, out: torch.Tensor, name: str, first: int = 0) -> None:
+        entries.append(out.numel())
+        read(self, out, name, first)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FolderWeights, "read_into", counted)
+        one.load_weights(folder[0])
+    arrived = all(torch.equal(tensor, start[name]) for name, tensor in one.export_weights())
+    dist.barrier()
+    if one.rank == 0:
+        shutil.rmtree(folder[0])
+    return {"read": sum(entries), "needed": sum(map(needed, one.model.parameters())), "arrived": arrived}
+
+
+def needed(param: torch.Tensor) -> int:
+    """Entries that a rank reads for what it holds of a parameter: whole experts, and others whole if cut by columns."""
+    cut, expert = getattr(param, "tensor_model_parallel", False), param.dim() == 3
+    if expert:
+        return param.numel() * (parallel_state.get_expert_tensor_parallel_world_size() if cut else 1)
+    columns = cut and param.partition_dim == 1
+    return param.numel() * (parallel_state.get_tensor_model_parallel_world_size() if columns else 1)
 
 
 def published(one: Trainer) -> bool:

@@ -52,6 +52,8 @@ def test_four_processes_learn_as_one(told, case):
         assert list(mine["start"]) == list(alone["start"])
         assert all(torch.equal(tensor, alone["start"][name]) for name, tensor in mine["start"].items())
         assert mine["back"]
+        assert mine["arrived"]
+        assert mine["read"] == mine["needed"], "no rank reads what another holds"
         assert mine["published"]
         assert largest_difference(alone, mine) < 5e-6
         assert all(torch.equal(bias_E, alone["biases"][name]) for name, bias_E in mine["biases"].items())
