@@ -227,8 +227,12 @@ def same_unit(curves: Sequence[Curve]) -> str:
     """The unit that all curves share.
 
     Raises:
-        LabError: they count compute in different units.
+        LabError: they count compute in different units, or some on the wall clock and some on a simulated one.
     """
+    clocks = {item.clock: item.source for item in curves if item.clock}
+    if len(clocks) > 1:
+        listing = "; ".join(f"{clock} in {source}" for clock, source in clocks.items())
+        raise LabError(f"hours of different clocks ({listing}) cannot be compared: give the sources separately")
     units: Mapping[str, str] = {item.unit: item.source for item in curves}
     if len(units) > 1:
         listing = "; ".join(f"{unit} in {source}" for unit, source in units.items())

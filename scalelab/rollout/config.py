@@ -24,6 +24,8 @@ class GeneratorConfig:
     """Most tokens of a prompt and its completion together."""
     max_sequences: PositiveInt = 128
     """Sequences generated side by side; more is faster in all and slower for each."""
+    max_batched_tokens: PositiveInt | None = None
+    """Most tokens that a step computes, those of prompts included; None leaves it to vLLM. What exceeds it waits."""
     tensor_parallel: PositiveInt = 1
     """Devices that share one engine, each with a part of every matrix; as few as hold the model, within one node."""
     dtype: Literal["float32", "bfloat16"] = "float32"

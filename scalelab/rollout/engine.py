@@ -134,6 +134,11 @@ class Engine:
         """Generate one token for every running sequence, and return the outputs of those that finished."""
         return [self._finish(output) for output in self._engine.step()]
 
+    @property
+    def waiting(self) -> int:
+        """Requests that the last step had no room for."""
+        return len(self._engine.engine_core.engine_core.scheduler.waiting)
+
     def _finish(self, output: RequestOutput) -> Output:
         internal_id, request = self._held.pop(output.request_id)
         if self._recorder is None:
@@ -225,6 +230,7 @@ def engine_config(
         hf_overrides={"head_dtype": "float32"} if config.fp32_head else {},
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_sequences,
+        max_num_batched_tokens=config.max_batched_tokens,
         block_size=config.block_size,
         kv_cache_memory_bytes=int(config.kv_cache_gib * 2**30),
         # vLLM wants this part of a GPU to be free at the start, and with the size of the cache given asks nothing else.

@@ -261,7 +261,7 @@ class Loop:
                 await self.changes.until(
                     lambda: self.ending or self.save_asked or self.batch(), "a batch of finished groups"
                 )
-            else:
+            elif not self.spent():
                 await self.step(names, self.clock() - began)
                 self.spawn(self.home.check(), name="look at the last checkpoint")
                 if self.books.version % self.checkpoint_every == 0:
@@ -273,6 +273,11 @@ class Loop:
             self.evaluation.due(self.books.version)
             self.changes.notify()
             await self.changes.until(lambda: self.stopping or self.over, "the last evaluation")
+
+    def spent(self) -> bool:
+        """Charge the time up to now, and tell whether it has ended the run."""
+        self.journal.charge(stepping=False)
+        return self.ending
 
     async def step(self, names: list[str], waited: float) -> None:
         """Train on a batch of groups and book it."""

@@ -174,7 +174,9 @@ class ViewedRun:
             return [entry | {"run": curve.run} for curve in self.curves for entry in table_points(curve)]
         per_step = completions_per_step(self.settings)
         evals, metrics = self._records("evals.jsonl"), self._records("metrics.jsonl")
-        return run_points(evals, metrics, self.reading, per_step, self._started)
+        # A simulated clock counts from the start of the run, and has no hours of the wall.
+        started = None if self.manifest.get("clock") == "virtual" else self._started
+        return run_points(evals, metrics, self.reading, per_step, started)
 
     @property
     def _started(self) -> float | None:

@@ -182,6 +182,16 @@ def test_different_units_do_not_mix(tmp_path: Path) -> None:
         pool(curves, "x")
 
 
+def test_hours_of_a_simulated_clock_do_not_mix_with_those_of_real_devices(tmp_path: Path) -> None:
+    for clock in ("virtual", "wall"):
+        (tmp_path / clock).mkdir()
+        write(tmp_path / clock / "evals.jsonl", '{"compute": 1, "pass_rate": 0.1, "compute_unit": "GPU-hours"}\n')
+        write(tmp_path / clock / "manifest.json", json.dumps({"clock": clock}))
+    curves = read_sources([tmp_path / "virtual", tmp_path / "wall"])
+    with pytest.raises(LabError, match=r"hours of different clocks \(virtual in .*; wall in .*\) cannot be compared"):
+        pool(curves, "x")
+
+
 def test_wandb_chart_and_history_exports(tmp_path: Path) -> None:
     chart = (
         '"Step","one - eval/pass_rate","one - eval/pass_rate__MIN","one - eval/pass_rate__MAX",'

@@ -81,7 +81,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "SCALELAB_CACHE": str(folder / "cache")}
 
 
-def run(folder: Path, name: str, *more: str, timeout: float = 280) -> Path:
+def run(folder: Path, name: str, *more: str, timeout: float = 900) -> Path:
     """A finished run."""
     return run_all(folder, {name: more}, timeout)[name]
 
@@ -89,7 +89,7 @@ def run(folder: Path, name: str, *more: str, timeout: float = 280) -> Path:
 IN_TURN = "import json, sys; from scalelab.cli import main; sys.exit(max(main(one) for one in json.loads(sys.argv[1])))"
 
 
-def run_all(folder: Path, members: Mapping[str, Sequence[str]], timeout: float = 280) -> dict[str, Path]:
+def run_all(folder: Path, members: Mapping[str, Sequence[str]], timeout: float = 900) -> dict[str, Path]:
     """Finished runs, made in turn by one process: to import all that a run needs takes longer than a small run."""
     outs = {name: folder / name for name in members}
     arguments = [command(folder, outs[name], *more)[3:] for name, more in members.items()]

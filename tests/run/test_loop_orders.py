@@ -139,6 +139,36 @@ def test_a_budget_of_hours_that_is_spent_at_any_moment_ends_the_run(
         assert world.kept["schedule"]["trainer_version"] == world.books.version
 
 
+class Metered(World):
+    """A world that charges time only when the loop asks it to, as one on a simulated clock does."""
+
+    charged = 0.0
+
+    async def _charge_every_second(self) -> None:
+        pass
+
+    def charge(self, stepping: bool) -> None:
+        now = asyncio.get_running_loop().time()
+        self.books.ledger.advance(now - self.charged, evaluation_share=0.0, trainer_idle=not stepping)
+        self.charged = now
+
+    async def step(self, sequences: Any, loss: None, logprobs: bool) -> str:
+        self.charge(stepping=False)
+        assert not self.loop.budget_spent, "no step begins then"
+        return await super().step(sequences, loss, logprobs)
+
+
+@settings(max_examples=60)
+@given(schedule=st.sampled_from(SCHEDULES), seed=st.integers(0, 1000), hours=st.floats(0.0005, 0.06))
+def test_no_step_begins_once_the_wait_for_its_batch_has_spent_the_budget(
+    schedule: Any, seed: int, hours: float
+) -> None:
+    with TemporaryDirectory() as name:
+        world = Metered(Path(name), schedule, seed, hours=hours)
+        world.run()
+        world.audit(spent=True)
+
+
 @settings(max_examples=30)
 @given(
     schedule=st.sampled_from(SCHEDULES), seed=st.integers(0, 1000), rests=st.booleans(), cancel_at=st.floats(0.01, 90.0)

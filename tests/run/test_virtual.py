@@ -128,7 +128,7 @@ def test_a_run_learns_in_pretended_hours_and_says_so(whole: Path) -> None:
 def test_a_run_of_a_sweep_and_one_that_is_stopped_and_killed_beside_other_load_are_the_same_run(
     folder: Path, whole: Path
 ) -> None:
-    out = folder / "broken_off"
+    out, disk = folder / "broken_off", folder / "disk"
     lines, undone = out / "metrics.jsonl", out / "undone.jsonl"
 
     def steps() -> int:
@@ -151,8 +151,10 @@ def test_a_run_of_a_sweep_and_one_that_is_stopped_and_killed_beside_other_load_a
     resume = [sys.executable, "-m", "scalelab", "run", str(out), "--resume"]
     load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        assert end(command(folder, out), signal.SIGINT, lambda: steps() >= 4) == 130
+        started = command(folder, out, "--set", f'Retention.copy_to="{disk}"')
+        assert end(started, signal.SIGINT, lambda: steps() >= 4) == 130
         assert len(checkpoints(out)) == 2, "that of step 3, and one of the stop"
+        assert checkpoints(disk / out.name) == checkpoints(out)[:1], "the copy keeps the one to go on from"
         assert [line["step"] for line in read_lines(out / "evals.jsonl")] == [0, 2, 4], "nothing is lost that was due"
         assert end(resume, signal.SIGKILL, lambda: undone.exists() and steps() >= 5) == -signal.SIGKILL
         done = subprocess.run(resume, env=environment(folder), capture_output=True, text=True, timeout=900)

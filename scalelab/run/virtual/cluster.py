@@ -58,7 +58,13 @@ def engine_config(run: Run, places: int) -> GeneratorConfig:
             f"Virtual.memory_gib = {run.virtual.memory_gib:g}: lower Cluster.generators or "
             "GeneratorConfig.max_sequences, or raise it"
         )
-    return replace(config, max_sequences=most, kv_cache_gib=max(0.05, 1.02 * gib), tensor_parallel=1)
+    return replace(
+        config,
+        max_sequences=most,
+        kv_cache_gib=max(0.05, 1.02 * gib),
+        max_batched_tokens=most * config.max_model_len,  # all may begin, or begin anew, in one step
+        tensor_parallel=1,
+    )
 
 
 def _in_flight(run: Run) -> int:

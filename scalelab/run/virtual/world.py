@@ -15,6 +15,7 @@ from typing import Any
 
 from moe.train.trainer import Trainer
 from moe.weights.shards import Snapshot
+from scalelab.errors import LabError
 from scalelab.plan.rates import trainer_unit
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.engine import Engine
@@ -61,8 +62,17 @@ class EngineDecoder:
         return 1
 
     def advance(self, steps: int) -> list[tuple[Stream, Completion]]:
-        """Make a token for every sequence, and return those that ended, each with its completion."""
+        """Make a token for every sequence, and return those that ended, each with its completion.
+
+        Raises:
+            LabError: some had to wait, so pretended engines would not be in lock-step.
+        """
         outputs = self._engine.step()
+        if self._engine.waiting:
+            raise LabError(
+                f"vLLM let {self._engine.waiting} sequences of the pretended engines wait: please report this, with "
+                "config.gin"
+            )
         if not outputs:
             return []
         ended = [self._live.pop(output.id) for output in outputs]
@@ -241,7 +251,8 @@ class VirtualRun:
             path, state = self._keeper.begin(virtual=virtual)
             self._trainer.save(path, state, False, self.run.checkpoints if due else None)
             self._keeper.prune()
-            self._copier.update()
+            if due:  # a copy keeps one checkpoint, and none but those that are due can be gone on from
+                self._copier.update()
         self._journal.begin()
 
     @property
