@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -58,19 +58,18 @@ class LocalGraders:
 
 
 async def evaluate_alone(
-    prompts: Sequence[Prompt], samples: int, work: Sampling, generate_all: GenerateAll, graders: LocalGraders
+    named: Mapping[str, Prompt], samples: int, work: Sampling, generate_all: GenerateAll, graders: LocalGraders
 ) -> list[Rollout]:
     """Generate and grade completions of held-out prompts in one go; a prompt is graded while others are generated.
 
     Args:
-        prompts: the held-out prompts; requests are made in their order.
+        named: the held-out prompts by the names that decide on their random numbers; requests are made in their order.
         samples: completions of each.
         work: makes the requests.
         generate_all: generates the completions.
         graders: grade the completions.
     """
-    engine = _OneGo(len(prompts), generate_all, graders)
-    named = {prompt.id: prompt for prompt in prompts}
+    engine = _OneGo(len(named), generate_all, graders)
     return await generate_and_grade(named, samples, work, engine.generate, engine.grade)
 
 

@@ -209,11 +209,12 @@ def _generate_and_grade(
         print(file=sys.stderr)
 
     phrase, end = phrase_ids(model.run, tokenizer) if model.run is not None else ([], ())
+    named = {prompt.id: prompt for prompt in prompts}
     generator = Generator(folder, config, phrase, end, threads=os.cpu_count() or 1, seed=seed)
     try:
         # Not asyncio.run: it would keep Ctrl-C from ending a wait for completions.
         with closing(asyncio.new_event_loop()) as loop:
-            return loop.run_until_complete(evaluate_alone(prompts, work.generations, work, generate_all, graders))
+            return loop.run_until_complete(evaluate_alone(named, work.generations, work, generate_all, graders))
     except BaseExceptionGroup as errors:
         raise unwrapped(errors) from errors
     finally:

@@ -166,7 +166,7 @@ class InFlightEvaluation:
         self.changes.notify()
         try:
             return await generate_and_grade(
-                {f"{spent.version}/{prompt.id}": prompt for prompt in self.held_out},
+                by_name(self.held_out, spent.version),
                 self.samples,
                 self.work,
                 self.engines.generate,
@@ -184,6 +184,11 @@ class InFlightEvaluation:
     def _ready(self) -> bool:
         due = self.books.evaluate_from
         return not (self.running or self.updating()) and due is not None and self.engines.version >= due
+
+
+def by_name(held_out: Sequence[Prompt], version: int) -> dict[str, Prompt]:
+    """Held-out prompts by name; the name decides on their random numbers, so those of other versions are others."""
+    return {f"{version}/{prompt.id}": prompt for prompt in held_out}
 
 
 @dataclass(eq=False)

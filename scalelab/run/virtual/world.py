@@ -29,7 +29,7 @@ from scalelab.run.changes import Changes
 from scalelab.run.config import Run
 from scalelab.run.copying import Copier
 from scalelab.run.data import held_out
-from scalelab.run.evaluations import EvaluationAtRest, Spent
+from scalelab.run.evaluations import EvaluationAtRest, Spent, by_name
 from scalelab.run.folder import RunFolder
 from scalelab.run.journal import Journal
 from scalelab.run.keeping import Keeper
@@ -215,7 +215,8 @@ class VirtualRun:
         """Generate and grade completions of the held-out prompts in real time, while the engines do nothing else."""
         self._decoder.load(spent.version, weights)
         samples = self.run.evaluation.samples
-        return await evaluate_alone(self._held_out, samples, self.work, self._generate_all, self._real_graders)
+        prompts = by_name(self._held_out, spent.version)
+        return await evaluate_alone(prompts, samples, self.work, self._generate_all, self._real_graders)
 
     def _generate_all(self, requests: Sequence[Request]) -> Iterator[list[Completion]]:
         for completions in self._decoder.generate(requests, self._most):
