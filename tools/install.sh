@@ -21,18 +21,22 @@ rm -f .venv/installed-*
 # The strongest tier of the sandbox needs bubblewrap; without it programs run in the next one, and `make test` fails since
 # its tests are skipped (tests/helpers/skips.py).
 # Grading C++ needs a compiler, grading JavaScript needs Node.js. Without libnuma vLLM has no CPU kernels.
-missing=()
+# While one is missing there is no stamp, so that the next run tries, and says so, again.
+missing=() complete=yes
 command -v bwrap >/dev/null || missing+=(bubblewrap)
 command -v g++ >/dev/null || missing+=(g++)
 command -v node >/dev/null || missing+=(nodejs)
 .venv/bin/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || missing+=(libnuma1)
 if [ ${#missing[@]} -gt 0 ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "${missing[@]}"; } >/dev/null 2>&1 ||
+        { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "${missing[@]}"; } >/dev/null 2>&1 || {
+            complete=no
             echo "could not be installed: ${missing[*]}; for vLLM, the sandbox's strongest tier, C++ and JavaScript: apt-get install ${missing[*]}" >&2
+        }
     else
+        complete=no
         echo "For vLLM, the sandbox's strongest tier, C++ and JavaScript install: sudo apt-get install ${missing[*]}" >&2
     fi
 fi
-touch "$stamp"
+[ "$complete" = no ] || touch "$stamp"
 echo "installed in $((SECONDS - started)) s"
