@@ -76,23 +76,28 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     ahead = run.schedule.k + 1 if isinstance(run.schedule, PipelineRL) else 1
     engine = decoding(hf, place.generator, completions * ahead / place.engines, length, device, assumed)
-    evaluated = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples / run.evaluation.every
     train = training_seconds(hf, place.trainer, place.trainers, completions, length, device, assumed)
     train += host_step_seconds(hf, place.trainer, place.trainers, assumed)
-    generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
     engines = place.engines, place.generator.tensor_parallel
     way = run.cluster.publication
     weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed, way)
-    seconds = {"train": train, "generate": generate, "publish": weights.standstill + weights.transfer + weights.pause}
-    if isinstance(run.schedule, PipelineRL):  # weights are under way while both sides work
-        sides = train + weights.standstill, generate + weights.pause
-        seconds["step"] = sum(sides) if place.shared else max(sides)
-    else:  # a round ends with its longest completion
-        steps = run.schedule.k if isinstance(run.schedule, PPOOffPolicy) else 1
-        alone = decoding(hf, place.generator, 1, length, device, assumed)
-        seconds["step"] = (
-            train + max(generate, run.recipe.max_tokens * alone.seconds / steps) + seconds["publish"] / steps
-        )
+    alone = decoding(hf, place.generator, 1, length, device, assumed)
+
+    def seconds_of_step(evaluated: float) -> dict[str, float]:
+        generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
+        publish = weights.standstill + weights.transfer + weights.pause
+        if isinstance(run.schedule, PipelineRL):  # weights are under way while both sides work
+            sides = train + weights.standstill, generate + weights.pause
+            step = sum(sides) if place.shared else max(sides)
+        else:  # a round ends with its longest completion
+            steps = run.schedule.k if isinstance(run.schedule, PPOOffPolicy) else 1
+            step = train + max(generate, run.recipe.max_tokens * alone.seconds / steps) + publish / steps
+        return {"train": train, "generate": generate, "publish": publish, "step": step}
+
+    evaluation, every = run.evaluation, float(run.evaluation.every)
+    if evaluation.every_hours is not None:  # which are hours without evaluations
+        every = max(1.0, evaluation.every_hours * 3600 / (place.devices * seconds_of_step(0.0)["step"]))
+    seconds = seconds_of_step(len(run.tasks) * evaluation.prompts * evaluation.samples / every)
     flops = completions * training_flops(
         hf,
         place.trainer.recompute,

@@ -49,6 +49,8 @@ class Books:
     """Version of the last evaluation that is written down."""
     evaluate_from: int | None = None
     """The next evaluation is of the first weights that are at least this version."""
+    step_hours: float = 0.0
+    """Compute when the last step was booked, in device-hours."""
     completions: int = 0
     """Completions trained on."""
     tokens: int = 0
@@ -108,6 +110,7 @@ class Books:
             "dropped": dict(self.dropped),
             "measured": self.evaluated,  # these two keys stay as they are: older checkpoints have them
             "measure_from": self.evaluate_from,
+            "step_hours": self.step_hours,
             "counts": [self.completions, self.tokens, self.generated],
             "groups": {
                 name: {"prompt": asdict(group.prompt), "rollouts": len(waiting.get(name, ()))}
@@ -143,6 +146,7 @@ class Books:
         self.sampler.load_state_dict(state["sampler"])
         self.drawn, self.dropped = state["drawn"], Counter(state["dropped"])
         self.evaluated, self.evaluate_from = state["measured"], state["measure_from"]
+        self.step_hours = state.get("step_hours", 0.0)  # checkpoints before 2026-11-25 have none
         self.completions, self.tokens, self.generated = state["counts"]
         self.ledger.at_least(state["ledger"])
 

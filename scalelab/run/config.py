@@ -72,6 +72,10 @@ class Evaluation:
     every: PositiveInt = 10
     """Optimiser steps between evaluations (ScaleRL §2: 100)."""
 
+    every_hours: PositiveFloat | None = None
+    """Device-hours between evaluations, in place of `every`: recipes whose steps cost differently are then evaluated at
+    the same compute."""
+
     prompts: Annotated[int, Field(ge=2)] = 128
     """Held-out prompts per task (ScaleRL §2: 1,000); a standard error needs two."""
 
@@ -95,6 +99,18 @@ class Evaluation:
                 f"Evaluation.fit_since {self.fit_since:g} and fit_until {self.fit_until:g} leave no window: give "
                 "since < until"
             )
+
+    def due(self, step: int, since: float, compute: float) -> bool:
+        """Whether the weights after a step are to be evaluated.
+
+        Args:
+            step: optimiser steps so far, with this one.
+            since: device-hours when the step before was booked.
+            compute: device-hours now.
+        """
+        if self.every_hours is None:
+            return step % self.every == 0
+        return since // self.every_hours < compute // self.every_hours
 
 
 @dataclass(frozen=True, config=CHECKED)

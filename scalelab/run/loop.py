@@ -121,7 +121,8 @@ class Loop:
 
     books: Books
     budget: Budget
-    evaluation_every: int
+    evaluation_due: Callable[[int, float, float], bool]
+    """Whether to evaluate after a step: `Evaluation.due`."""
     checkpoint_every: int
     work: Work
     engines: Engines
@@ -292,7 +293,8 @@ class Loop:
         seconds = {"wait": waited, "build": built - began, "step": self.clock() - began}
         self.failure = self.journal.stepped(names, step, result, seconds)
         self.stopping |= self.failure is not None
-        if self.books.version % self.evaluation_every == 0 or self.budget_spent:
+        since, self.books.step_hours = self.books.step_hours, self.books.ledger.compute
+        if self.evaluation_due(self.books.version, since, self.books.step_hours) or self.budget_spent:
             self.evaluation.due(self.books.version)
         self.changes.notify()
 

@@ -54,7 +54,7 @@ def build_loop(
     loop = Loop(
         books=world.books,
         budget=run.budget,
-        evaluation_every=run.evaluation.every,
+        evaluation_due=run.evaluation.due,
         checkpoint_every=run.checkpoint_every,
         work=world.work,
         engines=world.engines,

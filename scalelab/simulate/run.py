@@ -201,7 +201,7 @@ class Simulation:
         self.loop = Loop(
             books=Books(schedule, map(str, itertools.count(1)), Ledger(shape.generators, shape.trainers)),
             budget=Budget(steps=schedule.steps),
-            evaluation_every=schedule.steps + 1,
+            evaluation_due=lambda *_: False,
             checkpoint_every=schedule.steps + 1,
             work=DrawnWork(draws, shape.generations, schedule),
             engines=self.engines,

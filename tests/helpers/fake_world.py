@@ -15,7 +15,7 @@ from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
 from scalelab.run.books import Books
 from scalelab.run.changes import Changes
-from scalelab.run.config import Budget
+from scalelab.run.config import Budget, Evaluation
 from scalelab.run.evaluations import InFlightEvaluation, Spent
 from scalelab.run.ledger import Ledger
 from scalelab.run.loop import Loop
@@ -92,6 +92,7 @@ class World:
         rests: whether a stretch ends at every checkpoint, as in the virtual world.
         hours: budget of device-hours, charged every second as on a cluster.
         cancel_at: simulated seconds at which the run is cancelled, as by a second Ctrl-C.
+        every_hours: device-hours between evaluations; None: every four steps.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class World:
         rests: bool = False,
         hours: float | None = None,
         cancel_at: float | None = None,
+        every_hours: float | None = None,
     ) -> None:
         self.rng, self.folder = random.Random(seed), folder
         self.lose, self.stop_at, self.restarts, self.save_at = set(lose), stop_at, restarts, save_at
@@ -149,7 +151,7 @@ class World:
         self.loop = Loop(
             books=self.books,
             budget=Budget(steps=steps, hours=hours),
-            evaluation_every=4,
+            evaluation_due=Evaluation(every=4, every_hours=every_hours).due,
             checkpoint_every=3,
             work=Work(),
             engines=self,  # type: ignore[arg-type]

@@ -139,6 +139,30 @@ def test_a_budget_of_hours_that_is_spent_at_any_moment_ends_the_run(
         assert world.kept["schedule"]["trainer_version"] == world.books.version
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("rests", [False, True])
+def test_evaluations_by_hours_follow_each_multiple_that_a_step_has_passed(
+    tmp_path: Path, schedule: Any, rests: bool
+) -> None:
+    class Noting(World):
+        def stepped(self, names: list[str], step: Any, result: Any, seconds: dict[str, float]) -> LabError | None:
+            hours.append(self.books.ledger.compute)
+            return super().stepped(names, step, result, seconds)
+
+    hours: list[float] = [0.0]
+    every = 0.004
+    world = Noting(tmp_path, schedule, rests=rests, every_hours=every)
+    asked: list[int] = []
+    due = world.evaluation.due
+    world.evaluation.due = lambda version: (asked.append(version), due(version))[1]  # type: ignore[method-assign]
+    world.run()
+    world.audit()
+    passed = [step for step in range(1, 13) if int(hours[step] / every) > int(hours[step - 1] / every)]
+    assert asked[:1] == [0]
+    assert set(asked) == {0, *passed, 12}
+    assert len(passed) > 2
+
+
 class Metered(World):
     """A world that charges time only when the loop asks it to, as one on a simulated clock does."""
 
