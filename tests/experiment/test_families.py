@@ -71,7 +71,7 @@ def test_the_members_of_the_study_share_one_base_model_and_one_clock() -> None:
         assert (run.model == first.model) == (name != "model_moe")
     assert first.sft.seed is not None
     assert (first.trainer.dtype, first.generator.dtype) == ("bfloat16", "bfloat16")
-    assert first.budget.hours and first.budget.hours / (first.evaluation.every_hours or 1e9) >= 20
+    assert (first.budget.hours or 0.0) / (first.evaluation.every_hours or 1e9) >= 20
     assert first.evaluation.prompts * first.evaluation.samples >= 1000
 
 
