@@ -23,6 +23,19 @@ scalerl = Experiment(
 )
 
 
+DECODING = {"Rates.step_seconds": 0.85, "Rates.sequence_seconds": 0.0985}
+"""Pace of decoding in `cluster/virtual_80`."""
+
+
+def _paced(name: str, factor: float, words: str) -> dict[str, Experiment]:
+    rates = {rate: seconds * factor for rate, seconds in DECODING.items()}
+    off_policy = leave_one_out(scalerl)["schedule"]
+    return {
+        name: scalerl.override(rates, f"ScaleRL where decoding is {words}."),
+        f"{name}_off_policy": off_policy.override(rates, f"ScaleRL on PPO-off-policy-8 where decoding is {words}."),
+    }
+
+
 def _named(prefix: str, members: dict[str, Experiment]) -> dict[str, Experiment]:
     return {f"{prefix}_{name}": member for name, member in members.items()}
 
@@ -41,6 +54,8 @@ experiments = {
         f"pipeline_{k}": scalerl.override({"PipelineRL.k": k}, f"Rollouts at most {k} steps old.")
         for k in (0, 1, 4, 16)
     },
+    **_paced("fast", 0.5, "twice as fast"),
+    **_paced("slow", 2.0, "half as fast"),
     "corner": scalerl.override(
         {"Recipe.prompts_per_step": 24, "Recipe.generations_per_prompt": 16},
         "24 prompts of 16 completions: a place on the axes that tests the law of the others.",

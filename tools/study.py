@@ -16,6 +16,7 @@ import numpy as np
 from sections import replace_section
 from study_tables.axes import law_section
 from study_tables.claims import claims_table
+from study_tables.inside import inside_table
 from study_tables.predictability import forecasts_table, sweeps_table
 from study_tables.questions import QUESTIONS, compared, section
 from study_tables.runs import BASELINE, StudyRuns, repeated, table, take
@@ -74,6 +75,7 @@ def write(study: Path) -> None:
     parts += ["### Forecasts from part of a run", "", forecasts_table(runs), ""]
     parts += ["### How early the ranking was known", "", sweeps_table(runs), ""]
     parts += ["### The law across the axes", "", law_section(runs)]
+    parts += ["### Inside the runs", "", inside_table(runs), ""]
     parts += ["### Controls", "", control_section(runs)]
     parts += ["### What it cost", "", cost_section(runs), ""]
     parts += [f"- refused: {one['reason']}" for one in runs.refused]

@@ -63,11 +63,12 @@ def test_the_members_of_the_study_share_one_base_model_and_one_clock() -> None:
     assert first.virtual is not None
     for name, resolved in members.items():
         run = resolved.run
-        shared = (run.tasks, run.sft, run.evaluation, run.seed, run.virtual, run.trainer.dtype, run.generator.dtype)
+        shared = (run.tasks, run.sft, run.evaluation, run.seed, run.trainer.dtype, run.generator.dtype, run.budget)
         assert shared == (
             *(first.tasks, first.sft, first.evaluation, first.seed),
-            *(first.virtual, first.trainer.dtype, first.generator.dtype),
+            *(first.trainer.dtype, first.generator.dtype, first.budget),
         )
+        assert (run.virtual == first.virtual) == (not name.startswith(("fast", "slow")))
         assert (run.model == first.model) == (name != "model_moe")
     assert first.sft.seed is not None
     assert (first.trainer.dtype, first.generator.dtype) == ("bfloat16", "bfloat16")

@@ -26,6 +26,7 @@ COMPUTE = np.arange(23) / 22
 def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import study_tables.claims
+    import study_tables.course
     import study_tables.predictability
     import study_tables.questions
     import study_tables.runs
@@ -161,12 +162,36 @@ def test_the_answers_of_a_question_are_the_differences_of_compare(tables: Any) -
     assert answer.verdict == "worse"
 
 
+def step(compute: float, entropy: float | None) -> dict[str, Any]:
+    tasks = {"math": {"completions": 2, "mean_length": 10.0}, "code": {"completions": 6, "mean_length": 30.0}}
+    ratios = {"kl": 0.1, "ratio_clipped": 0.0, "ratio_max": 1.5, "gap_mean": 0.01}
+    counts = {"prompts": 4, "prompts_in_loss": 3, "staleness": {"0": 1, "4": 3}, "tasks": tasks}
+    return {"compute": compute, "entropy": entropy, **ratios, **counts}
+
+
+def test_the_course_of_a_run_holds_the_means_of_the_steps_in_each_part_of_its_compute(
+    tables: Any, tmp_path: Path
+) -> None:
+    entropies = [0.9, 0.7, None, 0.4, 0.3]  # a step without sequences has none
+    steps = [step(compute, entropy) for compute, entropy in zip((1.0, 2.0, 2.5, 39.0, 40.0), entropies)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in steps))
+    tables.course.write_course(tmp_path / "metrics.jsonl", tmp_path / "course.csv")
+    rows = tables.course.read_course(tmp_path / "course.csv")
+    assert [(row["compute"], row["steps"], row["entropy"]) for row in rows] == [
+        (2, 2, 0.8),
+        (4, 1, pytest.approx(float("nan"), nan_ok=True)),
+        (40, 2, 0.35),
+    ]
+    assert {(row["staleness"], row["in_loss"], row["length"]) for row in rows} == {(3.0, 0.75, 25.0)}
+
+
 def test_unfinished_runs_are_left_out(tables: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, status in (("done", "finished"), ("broken", "failed")):
         folder = tmp_path / "family" / name / "seed_0"
         folder.mkdir(parents=True)
         for kept in tables.runs.KEPT:
             (folder / kept).write_text(json.dumps({"status": status}))
+        (folder / "metrics.jsonl").write_text(json.dumps(step(1.0, 0.5)) + "\n")
     tables.runs.take(tmp_path / "family", tmp_path / "runs")
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["done"]
     assert "not finished" in capsys.readouterr().out

@@ -47,6 +47,8 @@ QUESTIONS = (
     Question("Dense or a mixture of experts?", "model", ("model_*",)),
     Question("Which mixture of tasks?", "tasks", ("tasks_*",)),
     Question("How many steps off policy?", "pipeline", ("pipeline_*",)),
+    Question("Does the schedule matter as much if decoding is twice as fast?", "fast", ("fast_*",), "fast"),
+    Question("And if it is half as fast?", "slow", ("slow_*",), "slow"),
 )
 
 
@@ -99,22 +101,30 @@ class Compared:
         names: its baseline, and its members that have runs.
         narrow: a comparison for each task, with 80 % intervals.
         wide: the same with 95 % intervals.
+        borrowed: whether other members of the study told the spread between seeds.
     """
 
     question: Question
     names: tuple[str, ...]
     narrow: tuple[Comparison, ...]
     wide: tuple[Comparison, ...]
+    borrowed: bool
 
 
 def compared(question: Question, runs: StudyRuns) -> Compared | None:
-    """Compare the members of a question; None if one side has no runs."""
+    """Compare the members of a question; None if one side has no runs.
+
+    The spread between seeds is learnt from all members of the study that have several.
+    """
     names = members_of(question, runs)
     items = runs.of(names)
     if not {question.baseline} < {item.fit.curve.run for item in items}:
         return None
-    narrow, wide = (compare([replace(item, level=level) for item in items]) for level in (0.8, 0.95))
-    return Compared(question, tuple(names), tuple(narrow), tuple(wide))
+    others = [item for item in runs.analyses if item not in items and len(item.fit.curve.seeds) > 1]
+    narrow, wide = (
+        compare([replace(item, level=level) for item in items], spread_from=others) for level in (0.8, 0.95)
+    )
+    return Compared(question, tuple(names), tuple(narrow), tuple(wide), bool(others))
 
 
 def answers(found: Compared) -> list[MemberAnswer]:
@@ -134,14 +144,20 @@ def answers(found: Compared) -> list[MemberAnswer]:
                     narrow=one,
                     wide=other,
                     verdict=verdict(one, other),
-                    smallest=smallest(entry.analysis, narrow, len(narrow.entries)),
+                    smallest=smallest(entry.analysis, narrow, found.borrowed),
                 )
             )
     return given
 
 
-def smallest(item: Analysis, one: Comparison, recipes: int) -> float | None:
-    """Smallest difference of pass rates that as many seeds would find with 80 %, by `scalelab design`."""
+def smallest(item: Analysis, one: Comparison, known: bool) -> float | None:
+    """Smallest difference of pass rates that as many seeds would find with 80 %, by `scalelab design`.
+
+    Args:
+        item: a member.
+        one: the comparison that it is in.
+        known: take the spread between seeds as known, since many other runs told it.
+    """
     R0, A, B, C_mid = item.fit.parameters.values()
     curve = item.fit.curve
     plan = Plan(
@@ -155,7 +171,8 @@ def smallest(item: Analysis, one: Comparison, recipes: int) -> float | None:
         A=min(1.0, max(round(A, 2), round(R0, 2) + 0.05)),
         B=round(B, 1),
         budget=round(one.at / C_mid, 1),
-        recipes=recipes,
+        recipes=len(one.entries),
+        known=known,
     )
     return smallest_difference(plan)
 

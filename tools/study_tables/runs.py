@@ -1,4 +1,4 @@
-"""Runs of the study: where they lie, their curves, what they cost."""
+"""Runs of the study: where they lie, their curves, their inside, what they cost."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.curves import Analysis, Curve, analyse_all, pool_seeds, read_sources
+from study_tables.course import COURSE, write_course
 
 KEPT = ("evals.jsonl", "config.gin", "manifest.json")
 BASELINE = "scalerl"
@@ -28,6 +29,7 @@ def take(source: Path, runs: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
         for name in KEPT:
             shutil.copyfile(manifest.parent / name, target / name)
+        write_course(manifest.parent / "metrics.jsonl", target / COURSE)
 
 
 @dataclass(frozen=True)
