@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from moe.train.config import Layout
+from moe.model.config import routed_experts
+from moe.train.config import RECOMPUTE, Layout
 from moe.weights.links import shapes
 from scalelab.experiment import resolve
 from scalelab.plan.hardware import device
@@ -26,11 +27,13 @@ LAYOUTS = [
     ("llama", Layout(tensor=2, pipeline=2), 8, "full"),
     ("qwen3", Layout(tensor=4), 8, "none"),
     ("qwen3", Layout(context=4), 4, "full"),
+    ("qwen3", Layout(tensor=2, pipeline=2), 8, "selective"),
     ("qwen3_moe", Layout(expert=8), 8, "none"),
     ("qwen3_moe", Layout(tensor=2, expert=4, expert_tensor=2), 8, "selective"),
     ("qwen3_moe", Layout(expert=4, context=2, pipeline=2), 16, "full"),
     ("mixtral", Layout(tensor=2, expert=8), 8, "selective"),
     ("mixtral", Layout(expert=2, expert_tensor=2, pipeline=2), 8, "none"),
+    ("mixtral", Layout(expert=4, context=2), 8, "full"),
     ("llama4", Layout(tensor=4, expert=16), 16, "selective"),
     ("llama4", Layout(tensor=2, expert=8, context=2, pipeline=2), 32, "full"),
     ("llama4", Layout(tensor=8, expert=8, pipeline=4), 32, "none"),
@@ -40,6 +43,14 @@ LAYOUTS = [
 def rehearsed(model, layout, world, recompute, role=-1, micro_batches=1):
     run = run_of(model, layout, world, recompute)
     return rehearse(RehearsalSettings(run, H100, micro_batches), trainer_roles(layout, world)[role])
+
+
+def test_every_family_is_rehearsed_with_every_cut_and_every_recomputation():
+    for family, model in MODELS.items():
+        mine = [(layout, recompute) for name, layout, _, recompute in LAYOUTS if name == family]
+        assert {recompute for _, recompute in mine} == set(RECOMPUTE), family
+        cuts = {"tensor", "pipeline", "context"} | ({"expert"} if routed_experts(model) else set())
+        assert cuts == {cut for cut in cuts if any(getattr(layout, cut) > 1 for layout, _ in mine)}, family
 
 
 @pytest.mark.parametrize(("family", "layout", "world", "recompute"), LAYOUTS, ids=str)
@@ -57,6 +68,7 @@ def test_flops_before_the_last_stage_are_the_plans():
     for family, layout, world, recompute in (
         ("llama", Layout(tensor=2, pipeline=2), 8, "full"),
         ("mixtral", Layout(expert=2, expert_tensor=2, pipeline=2), 8, "none"),
+    ("mixtral", Layout(expert=4, context=2), 8, "full"),
         ("llama4", Layout(tensor=4, expert=4, pipeline=2), 8, "selective"),
     ):
         result = rehearsed(MODELS[family], layout, world, recompute, role=0)
