@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Make the plan and print it."""
     from scalelab.commands.output import print_json
     from scalelab.experiment import load, resolve_experiment
-    from scalelab.plan.check import nearest, usual
+    from scalelab.plan.check import fine_tuning_problem, nearest, usual
     from scalelab.plan.hardware import Hardware, device
     from scalelab.plan.placement import placement, resize
     from scalelab.plan.planner import plan_of
@@ -65,6 +65,9 @@ def run(args: argparse.Namespace) -> int:
     place = placement(experiment) if args.gpus is None else resize(experiment, args.gpus)
     plan = plan_of(experiment, place, hardware, assumed)
     gpus = args.gpus or place.devices
+    if hardware.gpu and (experiment.sft.traces is not None or experiment.sft.pretrained is None):
+        tuned = fine_tuning_problem(experiment, Hardware(hardware, gpus))
+        plan = replace(plan, problems=(*plan.problems, *filter(None, [tuned])))
     proposal = None
     if plan.problems:
         proposal = nearest(experiment, Hardware(hardware, gpus), assumed, place.trainers)

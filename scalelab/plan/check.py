@@ -95,29 +95,36 @@ def _packing_problem(run: Run, hardware: Hardware) -> str | None:
     )
 
 
+def fine_tuning_problem(run: Run, hardware: Hardware) -> str | None:
+    """Say why the fine-tuning that a run begins with does not fit on the devices that are there; None if it does."""
+    ranks, longest = run.sft.trainers, run.generator.max_model_len
+    if ranks > hardware.count:
+        return f"fine-tuning wants SFT.trainers = {ranks} devices, there are {hardware.count}: lower it"
+    together, per_node = min(run.cluster.devices_per_node, ranks), hardware.device.per_node
+    if hardware.device.gpu and together > per_node:
+        return (
+            f"{together} ranks of the fine-tuning are to share a node, and one has {per_node} devices: lower "
+            f"Cluster.devices_per_node to {per_node}"
+        )
+    memory = trainer_memory(run.model.to_hf(), run.trainer_config, ranks, longest, hardware.device.gpu)
+    if memory.total <= hardware.device.memory_gib:
+        return None
+    fits = fastest(run, ranks, hardware.device, Assumptions())
+    layout = "" if fits is None else f", such as {fits.layout} with TrainerConfig.recompute = {fits.recompute!r}"
+    return (
+        f"a rank of the fine-tuning does not fit: {memory.total:.0f} GiB of {hardware.device.memory_gib:.0f} on "
+        f"{hardware.device.name}: raise SFT.trainers, or cut the model further{layout}"
+    )
+
+
 def check_fine_tuning(run: Run, hardware: Hardware) -> None:
     """Refuse a fine-tuning that does not fit on the devices that are there.
 
     Raises:
         LabError: naming the trainer rank's memory, the number of ranks, or that of a node.
     """
-    ranks, longest = run.sft.trainers, run.generator.max_model_len
-    if ranks > hardware.count:
-        raise LabError(f"fine-tuning wants SFT.trainers = {ranks} devices, there are {hardware.count}: lower it")
-    together, per_node = min(run.cluster.devices_per_node, ranks), hardware.device.per_node
-    if hardware.device.gpu and together > per_node:
-        raise LabError(
-            f"{together} ranks of the fine-tuning are to share a node, and one has {per_node} devices: lower "
-            f"Cluster.devices_per_node to {per_node}"
-        )
-    memory = trainer_memory(run.model.to_hf(), run.trainer_config, ranks, longest, hardware.device.gpu)
-    if memory.total > hardware.device.memory_gib:
-        fits = fastest(run, ranks, hardware.device, Assumptions())
-        layout = "" if fits is None else f", such as {fits.layout} with TrainerConfig.recompute = {fits.recompute!r}"
-        raise LabError(
-            f"a rank of the fine-tuning does not fit: {memory.total:.0f} GiB of {hardware.device.memory_gib:.0f} on "
-            f"{hardware.device.name}: raise SFT.trainers, or cut the model further{layout}"
-        )
+    if problem := fine_tuning_problem(run, hardware):
+        raise LabError(problem)
 
 
 def nearest(run: Run, hardware: Hardware, assumed: Assumptions, trainers: int) -> RunPlan | None:

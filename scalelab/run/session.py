@@ -32,6 +32,7 @@ from tasks.thinking import THINK_CLOSE
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved
     from scalelab.rollout.thinking import Transitions
+    from scalelab.run.fine_tuning import StartTuner, Tuner
     from scalelab.run.loop import Loop
     from scalelab.run.traces import PreparedTraces
 
@@ -190,6 +191,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
     from scalelab.run.cluster.world import ClusterRun
 
     before = cpu_seconds()
+    tuner: StartTuner = ClusterTuner
     start_ray(run.cluster, max(run.devices, run.sft.trainers))
     heed_signals()  # Ray has installed a handler of its own, which aborts
     guard_ray(partial(_broken_off, folder, progress))
@@ -200,13 +202,10 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
             if hardware.doubt:
                 progress.say(hardware.doubt)
             check(run, hardware).demand()
-            if run.sft.traces is not None and "resumed" not in folder.manifest:
-                check_fine_tuning(run, hardware)
+            tuner = _after(partial(check_fine_tuning, run, hardware), tuner)
             run = with_hardware(run, hardware)
         faults = Faults(run.cluster, folder.add_fault, progress.say)
-        base = base_model(
-            run, progress, ClusterTuner, saved=folder.sft, see_through=faults.see_through, prepared=prepared
-        )
+        base = base_model(run, progress, tuner, saved=folder.sft, see_through=faults.see_through, prepared=prepared)
         progress.say("RL: starting generators, trainer and verifiers")
         folder.status.write("starting generators, trainer and verifiers")
         tokenizer = _tokenizer(run, base, folder)
@@ -217,6 +216,16 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
             drive(world.main, asyncio.new_event_loop, progress)
     finally:
         end_ray()
+
+
+def _after(check: Callable[[], None], tuner: StartTuner) -> StartTuner:
+    """A tuner that is checked when it is to start: a model that was made before needs none."""
+
+    def start(run: Run) -> Tuner:
+        check()
+        return tuner(run)
+
+    return start
 
 
 def _run_virtual(run: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:

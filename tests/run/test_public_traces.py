@@ -17,6 +17,7 @@ from pyarrow import parquet
 from safetensors.numpy import load_file
 
 from moe.train.batch import TrainingSequence
+from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.plan.check import check_fine_tuning
@@ -353,34 +354,54 @@ def test_ranks_of_a_fine_tuning_that_no_node_holds_are_refused() -> None:
     check_fine_tuning(resolve("sft/scalerl_8b", ["Cluster.devices_per_node=4"]).run, Hardware(device("gb200"), 80))
 
 
+OWN = ["SFT.pretrained=None"]
+"""Fine-tuned on the traces of its own tasks."""
+
+
 @pytest.mark.parametrize(
-    ("sets", "said"),
+    ("name", "sets", "said"),
     [
-        (["SFT.trainers=96"], "fine-tuning wants SFT.trainers = 96 devices, there are 80: lower it"),
-        (["SFT.trainers=2"], "a rank of the fine-tuning does not fit"),
+        ("sft/scalerl_8b", ["SFT.trainers=96"], "fine-tuning wants SFT.trainers = 96 devices, there are 80: lower it"),
+        ("sft/scalerl_8b", ["SFT.trainers=2"], "a rank of the fine-tuning does not fit"),
+        ("h100/scalerl_8b", [*OWN, "SFT.trainers=2"], "a rank of the fine-tuning does not fit"),
     ],
 )
 def test_a_run_whose_fine_tuning_does_not_fit_is_refused_before_an_actor_starts(
-    sets: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, sets: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
 
+    from scalelab.run import base_model as models
     from scalelab.run import session
     from scalelab.run.cluster import actors, gpu_nodes, surroundings
 
     node = {"Alive": True, "Resources": {"GPU": 8.0, "accelerator_type:H100": 1.0}}
     monkeypatch.setattr(ray, "nodes", lambda: [node] * 10)
     monkeypatch.setattr(gpu_nodes, "check_gpu_nodes", lambda packages, seconds: None)
+    monkeypatch.setattr(models, "base_model", lambda run, progress, tuner, **settings: tuner(run))
     for room, names in (
         (surroundings, ("check_surroundings", "settle")),
         (actors, ("start_ray", "guard_ray", "end_ray")),
         (session, ("heed_signals",)),
     ):
-        for name in names:
-            monkeypatch.setattr(room, name, lambda *args, **settings: None)
-    run = resolve("sft/scalerl_8b", sets).run
+        for part in names:
+            monkeypatch.setattr(room, part, lambda *args, **settings: None)
+    run = resolve(name, sets).run
     with pytest.raises(LabError, match=said):
         session._run_cluster(run, RunFolder(tmp_path), Progress(), None)
+
+
+def test_a_plan_refuses_a_fine_tuning_that_does_not_fit_and_leaves_out_one_that_is_not_made(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, sets, code in (
+        ("h100/scalerl_8b", ["SFT.trainers=2"], 0),  # the model is taken as it is
+        ("h100/scalerl_8b", [*OWN, "SFT.trainers=2"], 1),
+        ("sft/scalerl_8b", ["SFT.trainers=2"], 1),
+    ):
+        options = [word for binding in sets for word in ("--set", binding)]
+        assert main(["plan", name, *options]) == code, (name, sets)
+        assert ("does not run: a rank of the fine-tuning does not fit: " in capsys.readouterr().out) == bool(code)
 
 
 @pytest.fixture
