@@ -165,6 +165,8 @@ class TrainerConfig:
             found.append(f"OptimizerConfig.moments = {self.optimizer.moments!r}")
         if self.optimizer.offload:
             found.append("OptimizerConfig.offload = True")
+        if self.kernels == "transformer_engine":
+            found.append(f"TrainerConfig.kernels = {self.kernels!r}")
         if self.dispatch != "alltoall":
             found.append(f"TrainerConfig.dispatch = {self.dispatch!r}")
         return tuple(found)

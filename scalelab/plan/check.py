@@ -9,7 +9,7 @@ from scalelab.errors import LabError
 from scalelab.plan.hardware import Device, Hardware
 from scalelab.plan.memory import trainer_memory
 from scalelab.plan.placement import placement, room_for_engines
-from scalelab.plan.planner import RunPlan, engines, fastest, holds_a_sequence, plan_of, propose
+from scalelab.plan.planner import RunPlan, engines, fastest, holds_a_sequence, narrowed, plan_of, propose
 from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
 
@@ -128,7 +128,13 @@ def check_fine_tuning(run: Run, hardware: Hardware) -> None:
 
 
 def nearest(run: Run, hardware: Hardware, assumed: Assumptions, trainers: int) -> RunPlan | None:
-    """Find the fastest placement on these devices, with so many trainers if one such fits."""
+    """Find the fastest placement on these devices, with so many trainers if one such fits.
+
+    Of a run whose engines are wider than a node, the nearest is itself with engines of a node, if that fits.
+    """
+    if hardware.device.gpu and run.generator.tensor_parallel > hardware.device.per_node:
+        if found := narrowed(run, hardware, assumed):
+            return found
     return propose(run, hardware, assumed, trainers) or propose(run, hardware, assumed)
 
 

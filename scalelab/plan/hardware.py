@@ -103,7 +103,10 @@ def of_ray(nodes: Iterable[Mapping[str, Any]], memory_gib: float | None = None) 
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     counts = [int(resources["GPU"]) for resources in alive if resources.get("GPU", 0) >= 1]
     if not counts:
-        raise LabError(f"the Ray cluster has no GPU on {len(alive)} nodes: start its nodes where GPUs are visible")
+        raise LabError(
+            f"the Ray cluster of {len(alive)} nodes has no GPU: start its nodes where GPUs are visible, or bind "
+            "Cluster.device = 'cpu'"
+        )
     kinds = {key.partition(":")[2] for node in alive for key in node if key.startswith(_KIND)}
     if len(kinds) > 1:
         raise LabError(f"the Ray cluster mixes {', '.join(sorted(kinds))}: a run needs GPUs of one kind")

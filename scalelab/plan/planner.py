@@ -22,7 +22,7 @@ from scalelab.plan.memory import (
     shard_memory,
     trainer_memory,
 )
-from scalelab.plan.placement import Placement, room_for_engines
+from scalelab.plan.placement import Placement, placement, room_for_engines
 from scalelab.plan.shape import parameter_counts
 from scalelab.plan.speed import (
     Assumptions,
@@ -205,6 +205,17 @@ def propose(run: Run, hardware: Hardware, assumed: Assumptions, trainers: int | 
             if found and (best is None or found.seconds["step"] < best.seconds["step"]):
                 best = found
     return best
+
+
+def narrowed(run: Run, hardware: Hardware, assumed: Assumptions) -> RunPlan | None:
+    """The run's own placement with as many engines, each as wide as a node allows; None if it does not fit."""
+    widest = max(engines(run, hardware.device), key=lambda engine: engine.tensor_parallel, default=None)
+    if widest is None:
+        return None
+    place = replace(placement(run), generator=widest)
+    if room_for_engines(place, hardware.nodes) < place.engines:
+        return None
+    return _plan_as_set(run, place, hardware.device, assumed)
 
 
 def _plan_as_set(run: Run, place: Placement, device: Device, assumed: Assumptions) -> RunPlan | None:

@@ -228,6 +228,14 @@ def test_shards_are_refused_for_a_vocabulary_that_vllm_pads() -> None:
 
 
 @pytest.mark.parametrize(
+    "binding", ["TrainerConfig.kernels=transformer_engine", "TrainerConfig.dispatch=deepep"], ids=str
+)
+def test_what_only_a_gpu_has_is_refused_on_cores_before_anything_starts(binding: str) -> None:
+    with pytest.raises(LabError, match="is for GPUs, and the run's devices are cores: leave it out, or bind"):
+        resolve("quickstart", [binding])
+
+
+@pytest.mark.parametrize(
     ("settings", "refusal"),
     [
         (["Cluster.trainers=2"], "1 generators and 2 trainers on nodes of 8 devices cannot be paired"),

@@ -190,7 +190,7 @@ def test_a_cluster_is_described_by_what_ray_says_of_its_nodes():
     dead = {"Alive": False, "Resources": {"GPU": 8.0}}
     hardware = of_ray([head, node, node, dead])
     assert (hardware.count, hardware.device) == (16, device("h100"))
-    with pytest.raises(LabError, match="no GPU on 1 nodes"):
+    with pytest.raises(LabError, match="cluster of 1 nodes has no GPU: .* or bind Cluster.device = 'cpu'"):
         of_ray([head])
     with pytest.raises(LabError, match="mixes H100, H200"):
         of_ray([node, {"Alive": True, "Resources": {"GPU": 8.0, "accelerator_type:H200": 1.0}}])
@@ -230,3 +230,12 @@ def test_an_engine_wider_than_a_node_is_refused_with_the_most_that_would_do():
     )
     assert found.nearest is not None
     assert found.nearest.placement.generator.tensor_parallel <= 8
+
+
+def test_engines_wider_than_a_node_are_offered_as_wide_as_one_and_as_many():
+    run = resolve("h100/scalerl_8b", ["GeneratorConfig.tensor_parallel=16"]).run
+    refused = check(run, Hardware(device("h100"), run.devices))
+    place = refused.nearest.placement
+    assert (place.engines, place.generator.tensor_parallel, place.trainers) == (run.cluster.generators, 8, 16)
+    assert check(place.given_to(run), Hardware(device("h100"), 528)).problems == ()
+    assert check(run, Hardware(device("h100"), 80)).nearest.placement.devices <= 80
