@@ -132,10 +132,10 @@ def nearest(run: Run, hardware: Hardware, assumed: Assumptions, trainers: int) -
 
     Of a run whose engines are wider than a node, the nearest is itself with engines of a node, if that fits.
     """
+    found = None
     if hardware.device.gpu and run.generator.tensor_parallel > hardware.device.per_node:
-        if found := narrowed(run, hardware, assumed):
-            return found
-    return propose(run, hardware, assumed, trainers) or propose(run, hardware, assumed)
+        found = narrowed(run, hardware, assumed)
+    return found or propose(run, hardware, assumed, trainers) or propose(run, hardware, assumed)
 
 
 def smallest(run: Run, device: Device, assumed: Assumptions) -> int | None:
