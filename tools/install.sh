@@ -29,7 +29,7 @@ command -v node >/dev/null || missing+=(nodejs)
 .venv/bin/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || missing+=(libnuma1)
 if [ ${#missing[@]} -gt 0 ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "${missing[@]}"; } >/dev/null 2>&1 || {
+        tools/apt_install.sh "${missing[@]}" >/dev/null 2>&1 || {
             complete=no
             echo "could not be installed: ${missing[*]}; for vLLM, the sandbox's strongest tier, C++ and JavaScript: apt-get install ${missing[*]}" >&2
         }

@@ -7,7 +7,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends bash build-esse
 WORKDIR /lab
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY requirements requirements
-COPY tools/install.sh tools/install.sh
+COPY tools/install.sh tools/apt_install.sh tools/
 COPY scalelab scalelab
 COPY moe moe
 COPY tasks tasks
