@@ -158,9 +158,9 @@ class Engine:
         """Begin to load a version that is here, beside the next steps; vLLM's workers do it, each its part."""
         transfer.stage(self._engine, snapshot)
 
-    def join(self, way: transfer.Way, init_info: dict[str, Any]) -> None:
+    def join(self, way: transfer.Way, init_info: dict[str, Any], seconds: float) -> None:
         """Begin to meet the sender of weights, beside the next steps; see `scalelab.rollout.transfer.join`."""
-        transfer.join(self._engine, way, init_info)
+        transfer.join(self._engine, way, init_info, seconds)
 
     def receive(self, version: int, update_info: dict[str, Any], seconds: float) -> None:
         """Begin to load a version that is sent, beside the next steps."""

@@ -185,11 +185,12 @@ class Generator:
         Raises:
             LabError: the group was not formed in time, or cannot be.
         """
-        ends = time.monotonic() + self._config.update_timeout
+        seconds = self._config.update_timeout
+        ends = time.monotonic() + seconds
         self._stop_listening()
         with self._taking, self._listens():
             what = "the generator to join the group that weights are sent to"
-            self._beside(lambda engine: engine.join(way, init_info), ends, what)
+            self._beside(lambda engine: engine.join(way, init_info, seconds), ends, what)
 
     def receive_weights(self, key: str, version: int, update_info: dict[str, Any]) -> None:
         """Load weights that are sent to the group, while generation goes on; `take_weights` then puts them in place.

@@ -57,17 +57,19 @@ class Puller:
     ) -> None:
         self._arguments = vllm_config, device, twin, lock
         self._engine: _Engine | None = None
+        self._joining: _Engine | None = None
         self._joins = 0
 
-    def join(self, init_info: dict[str, Any]) -> None:
+    def join(self, init_info: dict[str, Any], seconds: float) -> None:
         """Find the trainer's ranks, record which slices this worker needs, and register memory; replaces the last.
 
         Args:
             init_info: fields of vLLM's `ShardedRDTWeightTransferInitInfo`, and `ray_address`, at which a process of
                 the engine that is none of Ray's joins its cluster.
+            seconds: deadline.
 
         Raises:
-            LabError: the engine lacks NIXL, or the transfer was ended meanwhile.
+            LabError: the engine lacks NIXL, the transfer was ended meanwhile, or a server did not answer in time.
         """
         self.leave()
         mine = self._joins
@@ -77,13 +79,17 @@ class Puller:
         address = init_info.pop("ray_address")
         if not ray.is_initialized():  # in the processes of an engine on several devices
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        engine = _Engine(*self._arguments)
-        with _on_one_line():
-            engine.init_transfer_engine(engine.parse_init_info(init_info))
+        engine = self._joining = _Engine(*self._arguments)
+        try:
+            with _on_one_line():
+                engine.join(init_info, seconds)
+        except BaseException:
+            engine.end()
+            raise
         if mine != self._joins:
             engine.shutdown()
             raise LabError(_ENDED)
-        self._engine = engine
+        self._engine, self._joining = engine, None
 
     def receive(self, seconds: float) -> tuple[dict[str, Tensor], int]:
         """Pull this worker's slices of one version into the twin, for which room was made.
@@ -104,9 +110,12 @@ class Puller:
             return engine.pull(seconds)
 
     def leave(self) -> None:
-        """End this worker's part; from another thread, that ends a transfer under way."""
+        """End this worker's part; from another thread, that ends a meeting or a transfer under way."""
         engine, self._engine = self._engine, None
+        joining, self._joining = self._joining, None
         self._joins += 1
+        if joining is not None:
+            joining.give_up()
         if engine is not None:
             engine.end()
 
@@ -179,6 +188,24 @@ class _Engine(ShardedRDTWeightTransferEngine):
         self._ended = False
         self._ends = float("inf")
 
+    def join(self, init_info: dict[str, Any], seconds: float) -> None:
+        """See `Puller.join`."""
+        self._ends = time.monotonic() + seconds
+        self.init_transfer_engine(self.parse_init_info(init_info))
+
+    def _resolve_producers(self, init_info: ShardedRDTWeightTransferInitInfo) -> None:
+        """Find the servers; what they reserve is waited for here, since vLLM itself waits without a deadline."""
+        super()._resolve_producers(init_info)
+        router: Any = self._router
+        reserve = router.reserve_serve_buffers
+
+        def reserved(*args: Any) -> list[Any]:
+            refs: list[Any] = reserve(*args)
+            self._await(refs, "reserve memory for this engine")
+            return refs
+
+        router.reserve_serve_buffers = reserved
+
     def _bake(self, init_info: ShardedRDTWeightTransferInitInfo) -> None:
         """Record which slices go where; loads into the twin wait meanwhile."""
         with self._lock, set_current_vllm_config(self.vllm_config):
@@ -201,7 +228,7 @@ class _Engine(ShardedRDTWeightTransferEngine):
         with self._on_meta(), self._as_loaded():
             try:
                 self.update_weights({})
-                self._await_signals()
+                self._await(self._pending_frees, "note what was pulled")  # vLLM waits for it without a deadline
                 self.drain_pending()
             except BaseException:
                 self._pending_frees.clear()
@@ -213,9 +240,13 @@ class _Engine(ShardedRDTWeightTransferEngine):
         biases = {name: place.values.detach().cpu().clone() for name, place in places}
         return biases, sum(chunk.pack_bytes for chunk in plan.chunks)
 
+    def give_up(self) -> None:
+        """End what this engine waits for, from another thread."""
+        self._ended = True
+
     def end(self) -> None:
         """End a pull under way, and let go of the registered memory; not to be used any more."""
-        self._ended = True
+        self.give_up()
         for buffers in self._dest_buffers:
             for buffer in buffers.values():
                 with suppress(Exception):  # of NIXL's, whose other end may be gone
@@ -223,22 +254,21 @@ class _Engine(ShardedRDTWeightTransferEngine):
 
     def _complete_pull(self, pending: Any) -> Any:
         """Wait for one pull, as long as the transfer is not ended or late."""
-        while not ray.wait([pending.ref], timeout=_LOOK_SECONDS, fetch_local=False)[0]:
-            self._check()
-        self._check()
+        self._await([pending.ref], "give their shards", fetch_local=False)
+        self._check("give their shards")
         ray.get(pending.ref, timeout=max(0.1, self._ends - time.monotonic()))
         return dict(zip(pending.keys, pending.targets, strict=True))
 
-    def _await_signals(self) -> None:
-        """Wait until the trainer's ranks know what was pulled; vLLM itself waits without a deadline."""
-        while len(ray.wait(self._pending_frees, num_returns=len(self._pending_frees), timeout=_LOOK_SECONDS)[1]):
-            self._check()
+    def _await(self, refs: list[Any], what: str, fetch_local: bool = True) -> None:
+        """Wait until the servers of the trainer's ranks have done something, as long as there is time for it."""
+        while ray.wait(refs, num_returns=len(refs), timeout=_LOOK_SECONDS, fetch_local=fetch_local)[1]:
+            self._check(what)
 
-    def _check(self) -> None:
+    def _check(self, what: str) -> None:
         if self._ended:
             raise LabError(_ENDED)
         if time.monotonic() > self._ends:
-            raise LabError("the trainer's ranks did not give their shards in time")
+            raise LabError(f"the trainer's ranks did not {what} in time")
 
     def _layers(self) -> Iterator[tuple[nn.Module, dict[str, Tensor]]]:
         """Every layer that gets values, and the form in which they come."""

@@ -130,14 +130,14 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
 
         self._begin_load(read)
 
-    def join(self, way: Way, init_info: dict[str, Any]) -> None:
+    def join(self, way: Way, init_info: dict[str, Any], seconds: float) -> None:
         """Begin to meet the sender of weights and its other receivers."""
         if way == "sharded_rdt":
             if self._puller is None:
                 from scalelab.rollout.puller import Puller  # which imports Ray
 
                 self._puller = Puller(self.vllm_config, self.device, self._get_twin, self._twin_lock)
-            meet = partial(self._puller.join, init_info)
+            meet = partial(self._puller.join, init_info, seconds)
         else:
             if self._receiver is None:
                 self._receiver = Receiver(way, self.vllm_config, self.device, self.model)
@@ -264,8 +264,8 @@ def _staged(worker: WorkerBase) -> tuple[bool, str | None]:
     return _inner(worker).weight_transfer_engine.staged()
 
 
-def _join(worker: WorkerBase, way: Way, init_info: dict[str, Any]) -> None:
-    _inner(worker).weight_transfer_engine.join(way, init_info)
+def _join(worker: WorkerBase, way: Way, init_info: dict[str, Any], seconds: float) -> None:
+    _inner(worker).weight_transfer_engine.join(way, init_info, seconds)
 
 
 def _receive(worker: WorkerBase, version: int, update_info: dict[str, Any], seconds: float) -> None:
@@ -301,7 +301,7 @@ def stage(engine: LLMEngine, snapshot: Snapshot) -> None:
     engine.collective_rpc(_stage, args=(snapshot.segments,))
 
 
-def join(engine: LLMEngine, way: Way, init_info: dict[str, Any]) -> None:
+def join(engine: LLMEngine, way: Way, init_info: dict[str, Any], seconds: float) -> None:
     """Let all workers begin to meet the sender of weights; `staged` tells when they have.
 
     Args:
@@ -309,8 +309,9 @@ def join(engine: LLMEngine, way: Way, init_info: dict[str, Any]) -> None:
         way: vLLM's back-end.
         init_info: for "nccl" fields of vLLM's `NCCLWeightTransferInitInfo`, with this engine's `rank_offset`; for
             "sharded_rdt" see `scalelab.rollout.puller.Puller.join`; for "ipc" `packed` alone.
+        seconds: deadline for workers that pull.
     """
-    engine.collective_rpc(_join, args=(way, init_info))
+    engine.collective_rpc(_join, args=(way, init_info, seconds))
 
 
 def receive(engine: LLMEngine, version: int, update_info: dict[str, Any], seconds: float) -> None:

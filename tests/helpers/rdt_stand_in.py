@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from contextlib import nullcontext
 from typing import Any
 
@@ -85,6 +86,20 @@ class Server(sharded_rdt_trainer._RDTProducerServer):
         sharded_rdt_trainer.buffer_alloc_bytes = _rounded
         super().__init__(**kwargs)
         self._serve_device = torch.device("cpu")
+        self._goes_on = threading.Event()
+        self._goes_on.set()
+
+    def hold(self, hold: bool) -> None:
+        """Register no memory for engines, or go on."""
+        if hold:
+            self._goes_on.clear()
+        else:
+            self._goes_on.set()
+
+    def reserve_serve_buffer(self, *args: Any) -> None:
+        """Register memory for an engine, unless this is held."""
+        self._goes_on.wait()
+        super().reserve_serve_buffer(*args)
 
     def warmup_nixl(self) -> None:
         """Make NIXL's agent."""
@@ -105,11 +120,19 @@ class StandInRank(TrainerRank):
         """End the server beside this rank."""
         ray.kill(self._sender._sender._server)
 
+    def hold_server(self, hold: bool) -> None:
+        """Let the server beside this rank register no memory for engines, or let it go on."""
+        ray.get(self._sender._sender._server.hold.remote(hold))
+
 
 def _pulled(worker: Any) -> float:
     engine = transfer._inner(worker).weight_transfer_engine
     own = sum(form.nbytes for _, forms in engine._twin.layers for form in forms.values())
     return engine.received()[1] / (own + sum(bias_E.nbytes for bias_E in engine._biases.values()))
+
+
+def _threads(worker: Any) -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
 
 
 def _signal_in_pull(worker: Any, number: int) -> int:
@@ -135,6 +158,10 @@ class ShardEngine(StandInEngine):
     def pulled(self) -> list[float]:
         """Bytes that each process pulled for the last version, over those of its parameters and biases."""
         return self._in_workers(_pulled)
+
+    def threads(self) -> list[list[str]]:
+        """The names of the threads of each process."""
+        return self._in_workers(_threads)
 
     def signal_in_pull(self, number: int) -> list[int]:
         """Let each process send itself a signal once, when two pulls of the next version are done; gives their ids."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -147,3 +148,32 @@ def test_an_engine_that_is_killed_or_stopped_in_mid_pull_costs_one_transfer(tmp_
     assert lab.publish(5) == share
     assert len(lab.problems) == 2
     lab.assert_as_from_files(6)
+
+
+@takes_minutes
+def test_an_engine_gives_up_a_server_that_registers_no_memory_and_nothing_of_it_stays_behind(
+    tmp_path: Path, cluster: type
+) -> None:
+    """vLLM's engine would wait for the server without an end."""
+    lab = Lab(tmp_path, CLUSTER, cluster, trainer=replace(TRAINER, deadline=240.0))
+    lab.step(0)
+    share = lab.publish(1)
+    assert not lab.problems
+    other = lab.another_engine(cluster)
+    lab.listeners.append(Listener("generator 1", other, 1))
+    hold = lab.trainer.actors()["trainer rank 1"].hold_server
+    ray.get(hold.remote(True), timeout=900)
+    lab.step(1)
+    assert lab.publish(2) == 0
+    assert lab.problems == [
+        "weights 2 were not sent in shards: waited 60 s for generator 1 to connect to the trainer's shards"
+    ]
+    ends = time.monotonic() + 30
+    while any("load weights" in left for left in ray.get(other.threads.remote(), timeout=900)):
+        assert time.monotonic() < ends, "a thread still waits for the server"
+        time.sleep(0.5)
+    ray.get(hold.remote(False), timeout=900)
+    lab.step(2)
+    assert lab.publish(3) == share
+    assert len(lab.problems) == 1
+    lab.assert_as_from_files(4)
