@@ -45,10 +45,13 @@ class _Cut:
         apart = [part.unflatten(self.axis, (self.stretches, -1)) for part in slices]
         return torch.cat(apart, dim=self.axis + 1).flatten(self.axis, self.axis + 1)
 
+    def slices(self, whole: Tensor) -> tuple[Tensor, ...]:
+        """Views of all ranks' slices, whose stretches are an axis of their own."""
+        return whole.unflatten(self.axis, (self.stretches, -1)).chunk(self.group.size(), dim=self.axis + 1)
+
     def mine(self, whole: Tensor) -> Tensor:
         """Cut out this rank's slice."""
-        apart = whole.unflatten(self.axis, (self.stretches, -1)).chunk(self.group.size(), dim=self.axis + 1)
-        return apart[self.group.rank()].flatten(self.axis, self.axis + 1)
+        return self.slices(whole)[self.group.rank()].flatten(self.axis, self.axis + 1)
 
 
 def _cuts(param: Tensor, link: Link) -> list[_Cut]:
@@ -114,15 +117,24 @@ def _whole(param: Tensor, link: Link, own_experts: bool = False) -> Tensor:
 
 
 def _gathered(part: Tensor, cut: _Cut) -> Tensor:
-    """Gather a contiguous part from the ranks that hold the others."""
+    """Gather a contiguous part from the ranks that hold the others, with as few copies as the back-end allows."""
     ranks = cut.group.size()
-    if (cut.axis, cut.stretches) == (0, 1):  # one behind the other: gathered in place, for a layer's experts take GiB
-        whole = part.new_empty((ranks * part.shape[0], *part.shape[1:]))
-        dist.all_gather_into_tensor(whole, part, group=cut.group)
+    if dist.get_backend(cut.group) == "gloo":  # whose all-gather makes another copy of the whole
+        shape = list(part.shape)
+        shape[cut.axis] *= ranks
+        whole = part.new_empty(shape)
+        for rank, slice_ in enumerate(cut.slices(whole)):
+            mine = rank == cut.group.rank()
+            sent = part if mine else slice_ if slice_.is_contiguous() else torch.empty_like(part)
+            dist.broadcast(sent.view(part.shape), dist.get_global_rank(cut.group, rank), group=cut.group)
+            if sent is not slice_:
+                slice_.copy_(sent.view(slice_.shape))
         return whole
-    slices = [torch.empty_like(part) for _ in range(ranks)]
-    dist.all_gather(slices, part, group=cut.group)
-    return cut.join(slices)
+    parts = part.new_empty((ranks, *part.shape))
+    dist.all_gather_into_tensor(parts, part, group=cut.group)
+    if (cut.axis, cut.stretches) == (0, 1):  # one behind the other, for a layer's experts take GiB
+        return parts.flatten(0, 1)
+    return cut.join(list(parts))
 
 
 def _mine(whole: Tensor, param: Tensor, link: Link) -> Tensor:
