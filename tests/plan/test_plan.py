@@ -209,3 +209,9 @@ def test_a_plan_imports_no_torch():
 def test_json_of_a_plan_is_reproducible(dense):
     first, second = (plan_of(dense, placement(dense), device("gb200"), ASSUMED) for _ in range(2))
     assert dataclasses.asdict(first) == dataclasses.asdict(second)
+
+
+@pytest.mark.parametrize(("kernels", "said"), [("auto", 1), ("local", 0)])
+def test_activations_of_layers_that_were_never_measured_are_called_an_estimate(kernels, said, capsys):
+    assert cli.main(["plan", "h100/scalerl_8b", "--set", f"TrainerConfig.kernels={kernels}"]) == 0
+    assert capsys.readouterr().out.count("an estimate for Transformer Engine's") == said

@@ -138,6 +138,14 @@ def test_what_needs_packages_for_gpus_is_rehearsed_without_them_and_said():
         assert any(line.startswith(left) for line in result.not_rehearsed)
 
 
+@pytest.mark.parametrize(("kernels", "said"), [("auto", True), ("transformer_engine", True), ("local", False)])
+def test_layers_that_are_not_rehearsed_are_named_wherever_a_gpu_would_take_them(kernels, said):
+    run = run_of(replace(MODELS["llama"], num_hidden_layers=1), Layout(), 1)
+    run = replace(run, trainer=replace(run.trainer, kernels=kernels))
+    result = rehearse(RehearsalSettings(run, H100), trainer_roles(Layout(), 1)[0])
+    assert any("Transformer Engine's layers" in line for line in result.not_rehearsed) == said
+
+
 def test_busier_experts_take_more_memory():
     run = run_of(replace(MODELS["mixtral"], num_hidden_layers=1), Layout(expert=8), 8)
     role = trainer_roles(run.trainer.layout, 8)[0]

@@ -22,7 +22,7 @@ class _Router:
     """Servers that never answer."""
 
     def reserve_serve_buffers(self, *args: Any) -> list[str]:
-        """What is waited for."""
+        """Return a reference that is never ready."""
         return ["a server's answer"]
 
 
