@@ -1,0 +1,55 @@
+"""A matrix that ranks cut between them is put together alike by both back-ends, whatever the cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from moe.weights.hf_weights import _Cut, _gathered
+
+RANKS = 3
+
+
+class _Group:
+    """The ranks, of which this is the second."""
+
+    def size(self) -> int:
+        """Count the ranks."""
+        return RANKS
+
+    def rank(self) -> int:
+        """Number this rank."""
+        return 1
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize(
+    ("axis", "stretches", "shape"),
+    [(0, 1, (4, 6)), (0, 2, (4, 6)), (1, 1, (4, 6)), (1, 2, (3, 4, 8)), (2, 1, (2, 4, 6)), (0, 1, (4, 3, 5))],
+)
+def test_a_matrix_is_put_together_whatever_its_cut(
+    backend: str, axis: int, stretches: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group: Any = _Group()
+    cut = _Cut(axis, stretches, group)
+    whole = torch.randn([size * (RANKS if here == axis else 1) for here, size in enumerate(shape)])
+    slices = [part.flatten(axis, axis + 1).contiguous() for part in cut.slices(whole)]
+
+    def all_gather(parts: Tensor, part: Tensor, group: Any) -> None:
+        assert torch.equal(part, slices[group.rank()])
+        parts.copy_(torch.stack(slices))
+
+    def broadcast(sent: Tensor, source: int, group: Any) -> None:
+        assert source != group.rank() or torch.equal(sent, slices[source])
+        sent.copy_(slices[source])
+
+    monkeypatch.setattr(dist, "get_backend", lambda group: backend)
+    monkeypatch.setattr(dist, "get_global_rank", lambda group, rank: rank)
+    monkeypatch.setattr(dist, "all_gather_into_tensor", all_gather)
+    monkeypatch.setattr(dist, "broadcast", broadcast)
+    assert torch.equal(_gathered(slices[1].clone(), cut), whole)
+    assert torch.equal(cut.mine(whole), slices[1])
