@@ -64,7 +64,7 @@ class Totals:
     trainer_idle: float = 0.0
     """Seconds without a step or an export."""
     staleness: Counter[int] = field(default_factory=Counter)
-    """Groups trained on, by trainer version − oldest version."""
+    """Completions trained on, by trainer version − version of their first token."""
 
     def since(self, before: Totals) -> Totals:
         """Subtract an earlier snapshot."""
@@ -79,6 +79,15 @@ class Drawn(NamedTuple):
     """Completion tokens of each completion."""
     trained: float
     """Tokens of prompts and completions that its step trains on."""
+
+
+class Finished(NamedTuple):
+    """A group of the simulated world whose completions have ended."""
+
+    trained: float
+    """Tokens of prompts and completions that its step trains on."""
+    completions: list[tuple[int, int]]
+    """Tokens of each completion, and the version of its first."""
 
 
 @dataclass(frozen=True)
@@ -100,35 +109,34 @@ class DrawnWork:
     Args:
         draws: the groups, in the order of drawing.
         generations: completions of a group.
-        schedule: says which version a group was started from.
     """
 
-    def __init__(self, draws: Iterator[Drawn], generations: int, schedule: Schedule) -> None:
+    def __init__(self, draws: Iterator[Drawn], generations: int) -> None:
         self.generations = generations
-        self._draws, self._schedule = draws, schedule
-        self._started: dict[str, tuple[Drawn, int]] = {}
+        self._draws = draws
+        self._started: dict[str, Drawn] = {}
 
     def requests(self, name: str, prompt: str) -> list[int]:
         """The lengths of a group's completions."""
-        drawn = next(self._draws)
-        self._started[prompt] = drawn, self._schedule.version_of(name)
+        drawn = self._started[prompt] = next(self._draws)
         return drawn.tokens
 
-    def rollouts(self, prompt: str, completions: Any, verdicts: Any) -> tuple[Drawn, int]:
-        """A finished group, with the version that it was started from."""
-        return self._started.pop(prompt)
+    def rollouts(self, prompt: str, completions: list[tuple[int, int]], verdicts: Any) -> Finished:
+        """A finished group, with the versions that its completions began with."""
+        return Finished(self._started.pop(prompt).trained, completions)
 
-    def judge(self, rollouts: tuple[Drawn, int]) -> tuple[None, None]:
+    def judge(self, rollouts: Finished) -> tuple[None, str | None]:
         """No pass rate, and no reason to replace the group."""
         return None, None
 
-    def step(self, groups: list[tuple[Drawn, int]], version: int) -> DrawnStep:
+    def step(self, groups: list[Finished], version: int) -> DrawnStep:
         """The step that trains on these groups."""
+        completions = [completion for group in groups for completion in group.completions]
         return DrawnStep(
-            sequences=sum(drawn.trained for drawn, _ in groups),
-            completions=sum(len(drawn.tokens) for drawn, _ in groups),
-            tokens=sum(sum(drawn.tokens) for drawn, _ in groups),
-            staleness=Counter(version - started for _, started in groups),
+            sequences=sum(group.trained for group in groups),
+            completions=len(completions),
+            tokens=sum(tokens for tokens, _ in completions),
+            staleness=Counter(version - began for _, began in completions),
         )
 
 
@@ -193,6 +201,7 @@ class Simulation:
         self.schedule, self.shape, self.rates = schedule, shape, rates
         self.history: list[Totals] = []
         self._totals = Totals()
+        self._charged = 0.0
         self._hours = float("inf")
         changes = Changes()
         self.engines = PretendedEngines(rates, shape.generators, shape.slots, DrawnDecoder(), changes.notify)
@@ -203,7 +212,7 @@ class Simulation:
             budget=Budget(steps=schedule.steps),
             evaluation_due=lambda *_: False,
             checkpoint_every=schedule.steps + 1,
-            work=DrawnWork(draws, shape.generations, schedule),
+            work=DrawnWork(draws, shape.generations),
             engines=self.engines,
             trainer=self.trainer,
             graders=self.graders,
@@ -233,7 +242,10 @@ class Simulation:
         return self.history
 
     def charge(self, stepping: bool) -> None:
-        """Keep no ledger: device-hours follow from the totals."""
+        """Charge the wall time since the last charge."""
+        now = virtual_loop().wall
+        self.loop.books.ledger.advance(now - self._charged, evaluation_share=0.0, trainer_idle=not stepping)
+        self._charged = now
 
     def stepped(self, names: list[str], step: DrawnStep, result: None, seconds: dict[str, float]) -> None:
         """Note the totals at the end of a step."""

@@ -63,11 +63,11 @@ class Figures:
     trainer_idle: float
     """Share of the trainer's time without a step or an export."""
     staleness: dict[int, float]
-    """Share of the groups trained on, by trainer version − oldest policy version."""
+    """Share of the completions trained on, by trainer version − version of their first token."""
 
     @property
     def mean_staleness(self) -> float:
-        """Mean staleness of the groups trained on, in versions."""
+        """Mean staleness of the completions trained on, in versions."""
         return sum(late * share for late, share in self.staleness.items())
 
 
@@ -95,7 +95,7 @@ def _figures(setting: SimulationSettings, shape: Shape, history: list[Totals]) -
     if rounds > 1:
         end = history[rounds * setting.period - 1]
     did = end.since(begin)
-    groups = did.staleness.total()
+    completions = did.staleness.total()
     devices = setting.devices(shape)
     return Figures(
         generators=shape.generators,
@@ -109,7 +109,7 @@ def _figures(setting: SimulationSettings, shape: Shape, history: list[Totals]) -
         generators_idle=did.generators_idle / (shape.generators * did.wall),
         occupancy=did.running / (shape.generators * shape.slots * did.wall),
         trainer_idle=did.trainer_idle / did.wall,
-        staleness={late: count / groups for late, count in sorted(did.staleness.items()) if count},
+        staleness={late: count / completions for late, count in sorted(did.staleness.items()) if count},
     )
 
 

@@ -225,44 +225,46 @@ class PretendedEngines:
 
 
 class DrawnDecoder:
-    """Sequences whose lengths are known, by the step at which they end. A request is its length in tokens."""
+    """Sequences whose lengths are known, by the step at which they end.
+
+    A request is its length in tokens. A completion is that length and the version of its first token.
+    """
 
     def __init__(self) -> None:
-        self._taken = 0
+        self._taken = self._version = 0
         self._steps: list[int] = []
         """Heap of the steps at which a sequence ends: there are far fewer of them than sequences."""
-        self._ending: dict[int, list[Stream]] = {}
+        self._ending: dict[int, list[tuple[Stream, tuple[int, int]]]] = {}
 
     def start(self, sequence: Stream) -> None:
         """Begin a sequence with the next step."""
-        end = self._taken + sequence.request
+        end, ended = self._taken + sequence.request, (sequence, (sequence.request, self._version))
         if (ending := self._ending.get(end)) is not None:
-            ending.append(sequence)
+            ending.append(ended)
         else:
-            self._ending[end] = [sequence]
+            self._ending[end] = [ended]
             heapq.heappush(self._steps, end)
 
     def steps_to_end(self) -> int:
         """Steps until the next sequence ends."""
         return self._steps[0] - self._taken
 
-    def advance(self, steps: int) -> list[tuple[Stream, int]]:
+    def advance(self, steps: int) -> list[tuple[Stream, tuple[int, int]]]:
         """Take steps, and return the sequences that ended with the last of them, in the order of their start."""
         self._taken += steps
-        ended: list[tuple[Stream, int]] = []
-        while self._steps and self._steps[0] <= self._taken:
-            sequences = self._ending.pop(heapq.heappop(self._steps))
-            ended += [(sequence, sequence.request) for sequence in sequences]
-        return ended
+        if self._steps and self._steps[0] == self._taken:
+            return self._ending.pop(heapq.heappop(self._steps))
+        return []
 
     def load(self, version: int, weights: Any) -> None:
-        """Do nothing: there are no weights."""
+        """Note the version of the tokens that come; there are no weights."""
+        self._version = version
 
     def forget(self) -> None:
         """Drop all sequences."""
         self._steps.clear()
         self._ending.clear()
 
-    def tokens(self, completion: int) -> int:
+    def tokens(self, completion: tuple[int, int]) -> int:
         """Tokens of a completion."""
-        return completion
+        return completion[0]
