@@ -99,7 +99,7 @@ def _print_tables(
     extensions: list[tuple[Analysis, Extension]],
 ) -> None:
     if forecasts:
-        unit = forecasts[0][0].fit.curve.unit
+        unit = forecasts[0][0].fit.curve.counted_in
         rows = [
             [*curve_cells(item), f"{one.at:,g}", with_interval(one.value, one.interval), with_interval(*_curve(one))]
             for item, one in forecasts

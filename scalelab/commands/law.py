@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             candidates += [place for place in predicted if place not in candidates]
             proposals = allocate(law, candidates, at, args.budget, args.per_run)
         if args.json:
-            answers[task] = _as_json(law, at, left, forecasts, proposals)
+            answers[task] = _as_json(law, at, left, forecasts, proposals) | {"clock": members[0].fit.curve.clock}
         else:
             _print(task, law, at, unit, left, forecasts, proposals, args.budget is not None)
     if args.json:

@@ -66,6 +66,16 @@ class Curve:
         return f"<Curve {self.name}: {len(self)} evaluations up to {self.compute_N.max(initial=0.0):.4g} {self.unit}>"
 
     @property
+    def counted_in(self) -> str:
+        """Unit of compute, and whose hours they are if no real device spent them."""
+        return f"{self.unit} of a pretended cluster" if self.pretended else self.unit
+
+    @property
+    def pretended(self) -> bool:
+        """True if compute is in hours of a pretended cluster."""
+        return self.clock == "virtual" and self.unit.endswith("-hours")
+
+    @property
     def name(self) -> str:
         """Name of the curve in messages."""
         return f"{self.run} · {self.task}" if self.task else self.run

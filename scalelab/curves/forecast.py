@@ -175,7 +175,7 @@ def band(analysis: Analysis, compute: Array | Sequence[float]) -> tuple[np.ndarr
 def entry(analysis: Analysis) -> dict[str, Any]:
     """The keys that name a curve in JSON."""
     curve = analysis.fit.curve
-    return {"source": curve.source, "run": curve.run, "task": curve.task}
+    return {"source": curve.source, "run": curve.run, "task": curve.task, "clock": curve.clock}
 
 
 def _reached(draws: Draws, u_M: Array, tails: Sequence[float]) -> list[float]:

@@ -28,6 +28,8 @@ def markdown(overview: Mapping[str, Any]) -> str:
         if len(ranked) > 2 * MOST:
             parts.append(f"\n{len(ranked) - 2 * MOST} more curves are not listed.")
         parts += ["", f"In brackets: {overview['level']:.0%} intervals."]
+        if any(run["clock"] == "virtual" for run in overview["runs"]):
+            parts += ["", "Compute is that of a pretended cluster, on a simulated clock."]
     unusual = [(run["name"], entry["text"]) for run in overview["runs"] for entry in run["unusual"]]
     if unusual:
         parts += ["", "**Unusual**", ""]

@@ -99,7 +99,7 @@ def plot_efficiency(comparisons: Sequence[Comparison], path: Path, runs: Sequenc
                 label = f"{entry.run}: B {entry.B_at_common_A:.2f} at A {entry.common_A:.3f}"
                 axis.plot(compute_N, line_N, color=code["color"], ls=code["dash"], lw=1.2)
                 axis.plot(compute_N, F_N, MARKERS[code["symbol"]], color=code["color"], label=label)
-            unit = one.entries[0].analysis.fit.curve.unit
+            unit = one.entries[0].analysis.fit.curve.counted_in
             axis.set(xscale="log", yscale="log", xlabel=f"compute ({unit})", ylabel="F(R) = C^B", title=one.task)
             _legend(axis, len(one.entries))
 
@@ -119,7 +119,8 @@ def _draw_fits(
         if analysis is not None:
             _draw_fit(axis, analysis, end, code, shaded=len(members) <= 4)
         _draw_points(axis, item, analysis, code, name or item.run)
-    axis.set(xlim=(0, end), xlabel=f"compute ({same_unit(members)})", ylabel="held-out pass rate")
+    same_unit(members)
+    axis.set(xlim=(0, end), xlabel=f"compute ({members[0].counted_in})", ylabel="held-out pass rate")
     _legend(axis, len(members))
 
 

@@ -213,7 +213,7 @@ def _same_unit(curves: list[Curve], problems: list[str]) -> list[Curve]:
     """The curves that count compute as the first does; the others cannot share an axis with it."""
     if not curves:
         return []
-    unit = curves[0].unit
-    for name, other in dict.fromkeys((item.run, item.unit) for item in curves if item.unit != unit):
+    unit = curves[0].counted_in
+    for name, other in dict.fromkeys((item.run, item.counted_in) for item in curves if item.counted_in != unit):
         problems.append(f"{name} counts compute in {other}, the others in {unit}: not fitted here; show it by itself")
-    return [item for item in curves if item.unit == unit]
+    return [item for item in curves if item.counted_in == unit]

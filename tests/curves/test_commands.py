@@ -13,6 +13,7 @@ from scalelab.cli import main
 from scalelab.curves import Options, analyse, curve
 from scalelab.numbers import with_interval
 from tests.helpers.curve_points import run_points, table
+from tests.helpers.view_runs import made_run
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> dict:
@@ -222,3 +223,30 @@ def test_the_priors_part_is_judged_by_intervals_of_one_kind() -> None:
     low, high = found.intervals["A"]
     flat_low, flat_high = found.without_prior["A"]
     assert abs(flat_low - low) + abs(flat_high - high) < 0.3 * (high - low)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("argv", "key"),
+    [
+        (["fit"], "fits"),
+        (["forecast", "--at", "2"], "forecasts"),
+        (["compare"], "tasks"),
+        (["report", "--markdown"], None),
+    ],
+)
+def test_hours_that_no_real_device_spent_are_called_those_of_a_pretended_cluster(
+    argv: list[str], key: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for clock in ("virtual", "wall"):
+        for name in ("a", "b"):
+            folder = made_run(tmp_path / clock / name, tasks=("math",), loss=name, rollouts=False)
+            manifest = json.loads((folder / "manifest.json").read_text())
+            (folder / "manifest.json").write_text(json.dumps(manifest | {"clock": clock}))
+        asked = [argv[0], *(str(tmp_path / clock / name) for name in ("a", "b")), *argv[1:]]
+        assert main(asked) == 0
+        assert ("of a pretended cluster" in capsys.readouterr().out) == (clock == "virtual")
+        if key is not None:
+            found = run_json(capsys, *asked)[key]
+            entries = found["math"] if key == "tasks" else found
+            assert {entry["clock"] for entry in entries} == {clock}

@@ -126,6 +126,16 @@ def test_other_units_are_left_out_with_a_reason(runs: Path, tmp_path: Path) -> N
     assert "counts compute in core-hours" in lab.overview()["problems"][0]
 
 
+def test_hours_of_another_clock_are_left_out_with_a_reason(runs: Path, tmp_path: Path) -> None:
+    other = made_run(tmp_path / "other", loss="other", rollouts=False)
+    manifest = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(json.dumps(manifest | {"clock": "virtual"}))
+    lab = Lab([runs / "best", other], kept=Kept(None))
+    lab.update()
+    assert {item.run for item in lab.curves} == {"best"}
+    assert "counts compute in GPU-hours of a pretended cluster" in lab.overview()["problems"][0]
+
+
 @pytest.mark.slow
 def test_an_axis_is_found_among_runs_that_differ_along_it(tmp_path: Path) -> None:
     for tokens in (64, 128, 256):

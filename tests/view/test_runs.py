@@ -236,3 +236,16 @@ def test_lines_of_the_wrong_kinds_are_survived(tmp_path: Path) -> None:
     run = ViewedRun(find_runs([folder])[0], Reading())
     run.update()
     json.dumps([run.summary(), run.detail(), run.points], allow_nan=False)
+
+
+def test_a_simulated_clock_gives_no_axis_of_wall_hours(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run", rollouts=False)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"clock": "virtual"}))
+    for name in ("evals.jsonl", "metrics.jsonl"):  # its lines count seconds from the start of the run
+        lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        (folder / name).write_text("".join(json.dumps(line | {"time": line["time"] - 1000}) + "\n" for line in lines))
+    run = ViewedRun(find_runs([folder])[0], Reading())
+    assert run.update()
+    for points in run.points:
+        assert set(points["x"]) == {"compute", "step", "completions", "tokens", "flops"}

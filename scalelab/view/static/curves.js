@@ -18,14 +18,17 @@
     return Math.max(...state.overview.fits.filter((fit) => !fit.refused).map((fit) => fit.window[1]), 0);
   }
 
+  /** Whose hours are counted, if no real device spent them. */
+  const whose = () => (unit().endsWith("-hours") && state.overview.runs.some((run) => run.clock === "virtual") ? " of a pretended cluster" : "");
+
   /** The axes that some run has values for. */
   function choices() {
     const present = Object.keys(AXES).filter((name) => state.overview.points.some((points) => (points.x[name] || []).some((value) => value !== null)));
-    return present.map((name) => [name, name === "compute" ? unit() : AXES[name]]);
+    return present.map((name) => [name, name === "compute" ? unit() + whose() : AXES[name]]);
   }
 
   function axisLabel() {
-    return state.x === "compute" ? `compute (${scale() === 60 ? unit().replace("hours", "minutes") : unit()})` : AXES[state.x];
+    return state.x === "compute" ? `compute (${scale() === 60 ? unit().replace("hours", "minutes") : unit()}${whose()})` : AXES[state.x];
   }
 
   /** One task's chart. */
@@ -234,7 +237,7 @@
       }))) : null,
       button("reset zoom", refresh, { class: "quiet small" }));
     const few = h("p", { class: "note" }, state.overview.groups.length > 8 ? "At first only the leaders of each task are shown: choose others above." : "");
-    const note = h("p", { class: "note", hidden: state.x === "compute" }, `Curves are fitted against ${unit()}; here they are drawn where that compute was spent.`);
+    const note = h("p", { class: "note", hidden: state.x === "compute" }, `Curves are fitted against ${unit()}${whose()}; here they are drawn where that compute was spent.`);
     fillLegend();
     showBudget();
     forecasts.replaceChildren(forecastTable());
@@ -263,5 +266,5 @@
     state.hidden = new Set(state.overview.groups.map((group) => group.name).filter((name) => !best.has(name)));
   }
 
-  Lab.curves = { section, verdict, fitted, unit, refresh() {} };
+  Lab.curves = { section, verdict, fitted, unit, whose, refresh() {} };
 })();

@@ -125,14 +125,14 @@
       ...["R0", "A", "B", "C_mid"].map((name) => ({ title: name, numeric: true, cell: cell(name), sort: value(name) })),
       { title: "points", numeric: true, cell: (fit) => fit.n_points ?? "–", sort: (fit) => fit.n_points },
       { title: "half-budget back-test", cell: (fit) => (fit.refused ? fit.refused : test(fit)) },
-    ], rows), h("p", { class: "note" }, `In brackets: ${percent(state.overview.level)} intervals. C_mid in ${Lab.curves.unit()}. Back-test: the first half of the budget was fitted; mean error of its forecast of the rest, and how many of those evaluations fell inside their intervals.`));
+    ], rows), h("p", { class: "note" }, `In brackets: ${percent(state.overview.level)} intervals. C_mid in ${Lab.curves.unit()}${Lab.curves.whose()}. Back-test: the first half of the budget was fitted; mean error of its forecast of the rest, and how many of those evaluations fell inside their intervals.`));
   }
 
   function efficiency(one) {
     const { axis, base, tip, frame, ink } = Lab.chart;
     const make = () => base({
       grid: { left: 8, right: 20, top: 14, bottom: 26, containLabel: true },
-      xAxis: axis(`compute (${one.unit})`, { type: "log", nameLocation: "middle", nameGap: 24, min: "dataMin", max: "dataMax" }),
+      xAxis: axis(`compute (${one.unit}${Lab.curves.whose()})`, { type: "log", nameLocation: "middle", nameGap: 24, min: "dataMin", max: "dataMax" }),
       yAxis: axis("F(R) = C^B", { type: "log", min: "dataMin", max: "dataMax", nameGap: 6 }),
       tooltip: { trigger: "item", formatter: (p) => tip(p.seriesName, [["compute", quantity(p.value[0], one.unit)], ["F(R)", number(p.value[1])]]) },
       series: one.entries.flatMap((entry) => {
