@@ -1,4 +1,4 @@
-"""`python -m scalelab`."""
+"""`python -m scalelab`: the command line where `scalelab` is not on the PATH."""
 
 import sys
 

@@ -18,7 +18,7 @@ from study_tables.axes import law_section
 from study_tables.claims import claims_table
 from study_tables.inside import inside_table
 from study_tables.predictability import forecasts_table, sweeps_table
-from study_tables.questions import QUESTIONS, compared, section
+from study_tables.questions import QUESTIONS, compared, glance, section
 from study_tables.runs import BASELINE, StudyRuns, repeated, table, take
 
 from scalelab.curves import Curve, analyse, compare
@@ -70,7 +70,8 @@ def write(study: Path) -> None:
     """Write the tables into README.md, and draw the pictures."""
     runs = StudyRuns.read(study / "runs")
     found = [one for one in (compared(question, runs) for question in QUESTIONS) if one is not None]
-    parts = [section(one, runs, study) for one in found]
+    parts = ["### All answers at a glance", "", glance(found), ""]
+    parts += [section(one, runs, study) for one in found]
     parts += ["### The paper's claims", "", claims_table(found), ""]
     parts += ["### Forecasts from part of a run", "", forecasts_table(runs), ""]
     parts += ["### How early the ranking was known", "", sweeps_table(runs), ""]

@@ -64,6 +64,14 @@ def test_help_of_a_subcommand_is_its_own_help(capsys: pytest.CaptureFixture[str]
     assert "did you mean 'fit'?" in one_line(capsys.readouterr().err)
 
 
+def test_the_package_runs_as_a_module() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "scalelab", "lst"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "did you mean 'list'?" in one_line(ran.stderr)
+
+
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out == f"scalelab {__version__}\n"

@@ -62,7 +62,7 @@ class MemberAnswer:
         seeds: runs that it has.
         narrow: difference to the baseline with 80 % intervals.
         wide: the same with 95 % intervals.
-        verdict: better, worse, equal within some pass rate, or cannot tell.
+        verdict: better or worse in pass rate or compute, equal within some pass rate, or cannot tell.
         smallest: smallest difference that so many seeds find with 80 %; None if there is none.
     """
 
@@ -75,13 +75,22 @@ class MemberAnswer:
     smallest: float | None
 
 
-def verdict(narrow: Difference, wide: Difference) -> str:
-    """Better or worse if the 95 % interval excludes zero, equal if the 80 % interval is narrow, else cannot tell."""
-    low, high = wide.interval
-    if low > 0:
-        return "better"
-    if high < 0:
-        return "worse"
+LEVELS = (0.8, 0.95, 0.975)
+"""Levels of the intervals: the two that are shown, and that of each of the two looks that a verdict takes."""
+
+
+def verdict(narrow: Difference, strict: Difference) -> str:
+    """One of four words, by the pass rate at the end of the budget, then by the compute to the same pass rate.
+
+    Args:
+        narrow: the difference with 80 % intervals; the members are equal if that of the pass rate stays within `SAME`.
+        strict: the same with 97.5 % intervals, one of which has to exclude zero for better or worse: together the two
+            looks are wrong as often as one at 95 %.
+    """
+    less_compute = -strict.log_reach_interval[1], -strict.log_reach_interval[0]
+    for (low, high), by in ((strict.interval, "pass rate"), (less_compute, "compute")):
+        if low > 0 or high < 0:
+            return f"{'better' if low > 0 else 'worse'} in {by}"
     reach = max(abs(end) for end in narrow.interval)
     return f"equal within {reach:.3f}" if reach <= SAME else "cannot tell"
 
@@ -101,6 +110,7 @@ class Compared:
         names: its baseline, and its members that have runs.
         narrow: a comparison for each task, with 80 % intervals.
         wide: the same with 95 % intervals.
+        strict: the same with 97.5 % intervals.
         borrowed: whether other members of the study told the spread between seeds.
     """
 
@@ -108,6 +118,7 @@ class Compared:
     names: tuple[str, ...]
     narrow: tuple[Comparison, ...]
     wide: tuple[Comparison, ...]
+    strict: tuple[Comparison, ...]
     borrowed: bool
 
 
@@ -121,17 +132,15 @@ def compared(question: Question, runs: StudyRuns) -> Compared | None:
     if not {question.baseline} < {item.fit.curve.run for item in items}:
         return None
     others = [item for item in runs.analyses if item not in items and len(item.fit.curve.seeds) > 1]
-    narrow, wide = (
-        compare([replace(item, level=level) for item in items], spread_from=others) for level in (0.8, 0.95)
-    )
-    return Compared(question, tuple(names), tuple(narrow), tuple(wide), bool(others))
+    levels = (tuple(compare([replace(one, level=level) for one in items], spread_from=others)) for level in LEVELS)
+    return Compared(question, tuple(names), *levels, borrowed=bool(others))
 
 
 def answers(found: Compared) -> list[MemberAnswer]:
     """Every member against the baseline, task by task."""
     baseline, given = found.question.baseline, []
-    for narrow, wide in zip(found.narrow, found.wide):
-        wides = {entry.run: entry for entry in wide.entries}
+    for narrow, wide, strict in zip(found.narrow, found.wide, found.strict):
+        wides, stricts = ({entry.run: entry for entry in one.entries} for one in (wide, strict))
         for entry in sorted(narrow.entries, key=lambda entry: entry.run):
             if entry.run == baseline or baseline not in wides:
                 continue
@@ -143,7 +152,7 @@ def answers(found: Compared) -> list[MemberAnswer]:
                     seeds=len(entry.analysis.fit.curve.seeds),
                     narrow=one,
                     wide=other,
-                    verdict=verdict(one, other),
+                    verdict=verdict(one, stricts[entry.run].differences[baseline]),
                     smallest=smallest(entry.analysis, narrow, found.borrowed),
                 )
             )
@@ -178,18 +187,41 @@ def smallest(item: Analysis, one: Comparison, known: bool) -> float | None:
 
 
 def section(found: Compared, runs: StudyRuns, folder: Path) -> str:
-    """Title, answer, picture and tables of a question."""
+    """Question, picture, answer and tables."""
     question, given = found.question, answers(found)
     items = runs.of(found.names)
     plot_fits([item.fit.curve for item in items], items, folder / f"{question.name}.png")
     plot_efficiency(found.narrow, folder / f"{question.name}_efficiency.png", found.names)
-    text = [f"### {question.title}", "", sentence(question, given), ""]
-    text += [f"![{question.title} Held-out pass rate.]({question.name}.png)", ""]
+    text = [f"### {question.title}", ""]
+    text += [f"![{question.title} Held-out pass rate.]({question.name}.png)", "", sentence(question, given), ""]
     for task in runs.tasks():
         rows = [_row(one) for one in given if one.task == task]
         text += [f"**{task}**, less `{question.baseline}`:", "", table(HEADER, rows), ""]
     text += [f"![{question.title} Efficiency at a common A.]({question.name}_efficiency.png)", ""]
     return "\n".join(text)
+
+
+def glance(questions: Sequence[Compared]) -> str:
+    """All answers in one table: a line for each member, its difference and its verdict on every task."""
+    tasks = list(dict.fromkeys(one.task for found in questions for one in answers(found)))
+    rows = []
+    for found in questions:
+        given = answers(found)
+        for member in dict.fromkeys(one.member for one in given):
+            cells = {one.task: one for one in given if one.member == member}
+            seeds = max(one.seeds for one in cells.values())
+            row = [f"`{member}`", f"`{found.question.baseline}`", str(seeds)]
+            for task in tasks:
+                row += _at_a_glance(cells[task]) if task in cells else ["–", "–"]
+            rows.append(row)
+    header = ["member", "against", "seeds"]
+    for task in tasks:
+        header += [f"{task}: pass rate, verdict", f"{task}: compute"]
+    return table(header, rows)
+
+
+def _at_a_glance(one: MemberAnswer) -> list[str]:
+    return [f"{one.narrow.median:+.3f} **{one.verdict}**", f"× {np.exp(one.narrow.log_reach):.2f}"]
 
 
 HEADER = (
@@ -228,12 +260,18 @@ def _factor(log: float, interval: tuple[float, float]) -> str:
     return with_interval(float(np.exp(log)), tuple(np.exp(interval).tolist()))
 
 
+WORDS = (
+    *("better in pass rate", "better in compute", "worse in pass rate", "worse in compute"),
+    *("equal", "cannot tell"),
+)
+
+
 def sentence(question: Question, found: Sequence[MemberAnswer]) -> str:
     """The answer in words, task by task."""
     parts = []
     for task in dict.fromkeys(one.task for one in found):
         said = []
-        for word in ("better", "worse", "equal", "cannot tell"):
+        for word in WORDS:
             names = [f"`{one.member}`" for one in found if one.task == task and one.verdict.startswith(word)]
             if names:
                 said.append(f"{word}{' within 0.02' if word == 'equal' else ''}: {', '.join(names)}")
