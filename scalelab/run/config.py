@@ -101,7 +101,7 @@ class Evaluation:
             )
 
     def due(self, step: int, since: float, compute: float) -> bool:
-        """Whether the weights after a step are to be evaluated.
+        """Tell whether the weights after a step are to be evaluated.
 
         Args:
             step: optimiser steps so far, with this one.

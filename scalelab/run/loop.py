@@ -122,7 +122,7 @@ class Loop:
     books: Books
     budget: Budget
     evaluation_due: Callable[[int, float, float], bool]
-    """Whether to evaluate after a step: `Evaluation.due`."""
+    """Rule that asks for an evaluation after a step: `Evaluation.due`."""
     checkpoint_every: int
     work: Work
     engines: Engines
