@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +20,12 @@ from scalelab.run.config import Budget, Evaluation
 from scalelab.run.evaluations import InFlightEvaluation, Spent
 from scalelab.run.ledger import Ledger
 from scalelab.run.loop import Loop
-from scalelab.run.ports import TrainerLostError
+from scalelab.run.ports import EvaluationLostError, TrainerLostError
 from scalelab.run.virtual.clock import run_virtual
 from tasks.types import Prompt
+
+RESTART_SECONDS = 5.0
+"""Simulated time until a lost engine or grader is replaced."""
 
 
 class Sampler:
@@ -86,6 +90,8 @@ class World:
         schedule: `PipelineRL` or another.
         seed: of the times.
         lose: numbers of the trainer's calls (steps, exports, checkpoints in the order made) at which a rank dies.
+        lose_parts: the same for an "engine" (calls: groups and weights) and a "grader" (calls: groups).
+        at_once: parts that die together with a rank of the trainer.
         stop_at: simulated seconds at which the run is asked to stop.
         save_at: simulated seconds at which a checkpoint is asked for.
         aside: engines that keep their weights for an evaluation.
@@ -110,10 +116,16 @@ class World:
         hours: float | None = None,
         cancel_at: float | None = None,
         every_hours: float | None = None,
+        lose_parts: Mapping[str, Sequence[int]] | None = None,
+        at_once: Sequence[str] = (),
     ) -> None:
         self.rng, self.folder = random.Random(seed), folder
         self.lose, self.stop_at, self.restarts, self.save_at = set(lose), stop_at, restarts, save_at
         self.cancel_at, self.rests = cancel_at, rests
+        self.lose_parts, self.at_once = lose_parts or {}, at_once
+        self.part_calls: Counter[str] = Counter()
+        self.deaths: Counter[str] = Counter()
+        self.down: set[str] = set()
         self.changes = Changes()
         self.books = Books(schedule.start(3, steps), Sampler(), Ledger(1, 1))
         self.calls = 0
@@ -128,7 +140,9 @@ class World:
         self.capacity = 10
         self.training = self.most_training = 0
         self.version = 0
+        self.undone_when_updated = 0
         self.set_aside_at: int | None = None
+        self.evaluations_lost = 0
         self.updates_beside = 0
         self.forgets = 0
         self.counts: dict[str, int] = {}
@@ -196,17 +210,49 @@ class World:
 
     @property
     def room(self) -> int:
-        return self.capacity - self.outstanding
+        return 0 if self.down else self.capacity - self.outstanding
+
+    def _kill(self, part: str) -> None:
+        """Lose what a part has in flight; another takes its place after a while."""
+        self.deaths[part] += 1
+        self.down.add(part)
+        asyncio.get_running_loop().call_later(RESTART_SECONDS, self._replace, part, self.deaths[part])
+
+    def _replace(self, part: str, death: int) -> None:
+        if self.deaths[part] == death:
+            self.down.remove(part)
+            self.changes.notify()
+
+    async def _work(self, part: str, most: float) -> None:
+        """Take a drawn time, and begin again with whoever replaces a part that dies meanwhile."""
+        self.part_calls[part] += 1
+        dies = self.part_calls[part] in self.lose_parts.get(part, ())
+        while True:
+            await self.changes.until(lambda: part not in self.down, f"another {part}")
+            deaths = self.deaths[part]
+            await self._pause(most)
+            if dies:
+                self._kill(part)
+                dies = False
+            if deaths == self.deaths[part]:
+                return
 
     async def generate(self, requests: Sequence[str]) -> list[int]:
         evaluating = requests[0].startswith("eval")
-        version = self.version if self.set_aside_at is None or not evaluating else self.set_aside_at
-        forgets = self.forgets
+        aside = self.set_aside_at if evaluating else None
+        forgets, deaths = self.forgets, self.deaths["engine"]
+        assert self.undone_when_updated == len(self.went_back), "engines are asked that hold weights of an undone step"
         self.outstanding += len(requests)
         self.training += 0 if evaluating else len(requests)
         self.most_training = max(self.most_training, self.training)
         try:
-            await self._pause(8.0)
+            version = self.version if aside is None else aside
+            await self._work("engine", 8.0)
+            if deaths != self.deaths["engine"]:
+                if aside is not None:
+                    self.evaluations_lost += 1
+                    raise EvaluationLostError("the engines that were set aside are lost")
+                version = self.version
         finally:
             self.training -= 0 if evaluating else len(requests)
             if forgets == self.forgets:
@@ -221,7 +267,9 @@ class World:
     async def update(self, version: int, weights: int) -> None:
         self.updates_beside += self.evaluation.running
         assert weights == version, "weights of another version than they are said to be"
-        await self._pause()
+        undone = len(self.went_back)
+        await self._work("engine", 3.0)
+        self.undone_when_updated = undone
         self.version = version
 
     def forget(self) -> None:
@@ -235,7 +283,7 @@ class World:
         await asyncio.Event().wait()
 
     async def grade(self, prompt: Prompt, completions: Sequence[int]) -> list[str]:
-        await self._pause()
+        await self._work("grader", 3.0)
         return ["passed"] * len(completions)
 
     # Trainer.
@@ -243,6 +291,8 @@ class World:
     def _call(self) -> None:
         self.calls += 1
         if self.calls in self.lose:
+            for part in self.at_once:
+                self._kill(part)
             raise TrainerLostError(f"call {self.calls} lost a rank")
 
     async def step(self, sequences: Any, loss: None, logprobs: bool) -> str:

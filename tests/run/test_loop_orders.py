@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError, first_error
+from scalelab.run.virtual.clock import virtual_loop
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from tests.helpers.fake_world import Work, World
@@ -83,6 +84,54 @@ def test_two_faults_one_right_after_the_other_cost_no_group(tmp_path: Path, call
     world.run()
     world.audit()
     assert len(world.went_back) >= 1
+
+
+PARTS = (("engine",), ("grader",), ("engine", "grader"))
+
+
+@pytest.mark.parametrize("parts", PARTS, ids="+".join)
+@pytest.mark.parametrize("aside", [0, 1])
+@pytest.mark.parametrize("call", range(1, 31))
+def test_parts_lost_at_once_with_the_trainer_at_any_call_cost_no_group(
+    tmp_path: Path, call: int, aside: int, parts: tuple[str, ...]
+) -> None:
+    world = World(tmp_path, PipelineRL(2), lose=[call], at_once=parts, aside=aside)
+    world.run()
+    world.audit()
+    assert max(world.stale) <= 2
+    assert all(world.deaths[part] == len(world.went_back) for part in parts)
+
+
+@pytest.mark.parametrize("part", ["engine", "grader"])
+@pytest.mark.parametrize("call", range(1, 61, 3))
+def test_an_engine_or_a_grader_lost_at_any_call_costs_no_group(tmp_path: Path, call: int, part: str) -> None:
+    """An engine is asked for groups and sent weights: so also in publication, and with an evaluation of its own."""
+    world = World(tmp_path, PipelineRL(8), aside=1, lose_parts={part: [call]})
+    world.run()
+    world.audit()
+    assert world.deaths[part] == (world.part_calls[part] >= call)
+    assert world.went_back == []
+
+
+@settings(max_examples=60)
+@given(
+    schedule=st.sampled_from(SCHEDULES),
+    seed=st.integers(0, 1000),
+    aside=st.integers(0, 1),
+    rests=st.booleans(),
+    lose=st.lists(st.integers(1, 40), max_size=2, unique=True),
+    engine=st.lists(st.integers(1, 80), max_size=3, unique=True),
+    grader=st.lists(st.integers(1, 60), max_size=3, unique=True),
+)
+def test_losses_of_any_roles_at_any_calls_cost_no_group(
+    schedule: Any, seed: int, aside: int, rests: bool, lose: list[int], engine: list[int], grader: list[int]
+) -> None:
+    with TemporaryDirectory() as name:
+        parts = {"engine": engine, "grader": grader}
+        world = World(Path(name), schedule, seed, lose, aside=aside, rests=rests, lose_parts=parts)
+        world.run()
+        world.audit()
+        assert max(world.stale) <= BOUNDS[schedule]
 
 
 def test_faults_beyond_the_limit_end_the_run_with_the_reason(tmp_path: Path) -> None:
@@ -250,3 +299,34 @@ def test_lost_rollouts_of_a_checkpoint_are_generated_again(tmp_path: Path) -> No
     second.trained, second.evaluated = first.trained, first.evaluated
     second.run()
     second.audit()
+
+
+class Timed(World):
+    """A world that notes every moment at which something happens."""
+
+    async def _charge_every_second(self) -> None:
+        clock = virtual_loop()
+        self.moments: list[float] = []
+        clock.moved = lambda _: self.moments.append(clock.time())
+
+
+@pytest.mark.parametrize("schedule", [PipelineRL(2), PPOOffPolicy(3)], ids=str)
+@pytest.mark.parametrize("how", ["stop_at", "cancel_at"])
+def test_ctrl_c_at_each_await_leaves_a_checkpoint_to_go_on_from(tmp_path: Path, schedule: Any, how: str) -> None:
+    """Once ends the run in order, twice at once; between two moments of the run every coroutine awaits."""
+    whole = Timed(tmp_path, schedule, steps=6)
+    whole.run()
+    assert len(whole.moments) > 50
+    for moment in whole.moments:
+        first = Timed(tmp_path, schedule, steps=6, **{how: moment})
+        with suppress(asyncio.CancelledError):  # or it has ended
+            first.run()
+        second = World(tmp_path, schedule, seed=1, steps=6)
+        second.books.restore(first.kept, tmp_path, print)
+        version = second.books.version
+        assert how == "cancel_at" or version == len(first.trained), "no step is lost"
+        second.trained = first.trained[:version]
+        second.evaluated = [step for step in first.evaluated if step <= version]
+        second.books.add_evaluated(second.evaluated)
+        second.run()
+        second.audit()
