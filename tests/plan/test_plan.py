@@ -117,6 +117,16 @@ def test_a_fine_tuning_costs_at_most_its_longest_traces():
     assert fine_tuning_seconds(run, device("h100"), ASSUMED) == pytest.approx(expected)
 
 
+def test_evaluations_by_hours_cost_what_as_many_by_steps_cost(dense):
+    def seconds(**evaluation):
+        run = dataclasses.replace(dense, evaluation=dataclasses.replace(dense.evaluation, **evaluation))
+        return plan_of(run, placement(run), device("gb200"), ASSUMED).seconds
+
+    hours = seconds(samples=1, prompts=2, every=10**9)["step"] * placement(dense).devices / 3600
+    assert seconds(every_hours=100 * hours) == pytest.approx(seconds(every=100), rel=1e-6)
+    assert seconds(every_hours=50 * hours)["generate"] > seconds(every=100)["generate"]
+
+
 def test_an_export_counts_where_it_takes_more_than_a_step(scout, dense):
     """Two copies of Scout's largest tensor, 16 x 5120 x 16384 bf16 numbers, counted by hand."""
     assert export_bytes(scout.model.to_hf(), "bfloat16") == 2 * 16 * 5120 * 16384 * 2
