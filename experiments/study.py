@@ -54,6 +54,7 @@ experiments = {
         f"pipeline_{k}": scalerl.override({"PipelineRL.k": k}, f"Rollouts at most {k} steps old.")
         for k in (0, 1, 4, 16)
     },
+    "lr_half": scalerl.override({"OptimizerConfig.lr": 5e-5}, "ScaleRL with half the learning rate."),
     **_paced("fast", 0.5, "twice as fast"),
     **_paced("slow", 2.0, "half as fast"),
     "corner": scalerl.override(

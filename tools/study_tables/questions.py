@@ -47,6 +47,7 @@ QUESTIONS = (
     Question("Dense or a mixture of experts?", "model", ("model_*",)),
     Question("Which mixture of tasks?", "tasks", ("tasks_*",)),
     Question("How many steps off policy?", "pipeline", ("pipeline_*",)),
+    Question("What do steps half as long give?", "rate", ("lr_*",)),
     Question("Does the schedule matter as much if decoding is twice as fast?", "fast", ("fast_*",), "fast"),
     Question("And if it is half as fast?", "slow", ("slow_*",), "slow"),
 )
