@@ -1,4 +1,4 @@
-"""`python -m scalelab`: the command line where `scalelab` is not on the PATH."""
+"""`python -m scalelab`."""
 
 import sys
 

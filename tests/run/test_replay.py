@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from scalelab.experiment import resolve
 from scalelab.plan.durations import Rates
 from scalelab.plan.rates import trainer_unit
+from scalelab.run.config import Run
 from scalelab.run.folder import read_lines
 from scalelab.run.virtual.clock import virtual_loop
 from scalelab.simulate.run import Drawn, DrawnStep, DrawnWork, NoHome, Shape, Simulation
@@ -55,6 +57,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return outs
+
+
+def settings_of(out: Path) -> Run:
+    """The settings of a run; its own modules are forgotten again, as other tests have theirs under the same names."""
+    with patch.object(sys, "path", sys.path[:]), patch.dict(os.environ):
+        run = resolve(str(out / "config.gin"), imports=True).run
+    del sys.modules["coin"]
+    return run
 
 
 @dataclass
@@ -97,7 +107,7 @@ class Replay(Simulation, NoHome):
     rests = True
 
     def __init__(self, out: Path) -> None:
-        run = resolve(str(out / "config.gin"), imports=True).run
+        run = settings_of(out)
         manifest = json.loads((out / "manifest.json").read_text())
         shape = Shape(
             generators=run.cluster.generators,
