@@ -222,7 +222,7 @@ def glance(questions: Sequence[Compared]) -> str:
 
 
 def _at_a_glance(one: MemberAnswer) -> list[str]:
-    return [f"{one.narrow.median:+.3f} **{one.verdict}**", f"× {np.exp(one.narrow.log_reach):.2f}"]
+    return [f"{round(one.narrow.median, 3) + 0.0:+.3f} **{one.verdict}**", f"× {np.exp(one.narrow.log_reach):.2f}"]
 
 
 HEADER = (
