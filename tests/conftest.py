@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections import Counter
 
 import pytest
@@ -16,6 +17,10 @@ settings.register_profile("lab", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "lab"))
 
+
+# A shell ignores Ctrl-C in what it starts in the background, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 gc.disable()  # while test files import what they need, which is not looked at later either
 
