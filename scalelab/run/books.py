@@ -146,7 +146,7 @@ class Books:
         self.sampler.load_state_dict(state["sampler"])
         self.drawn, self.dropped = state["drawn"], Counter(state["dropped"])
         self.evaluated, self.evaluate_from = state["measured"], state["measure_from"]
-        self.step_hours = state.get("step_hours", 0.0)  # checkpoints before 2026-11-25 have none
+        self.step_hours = state.get("step_hours", 0.0)  # checkpoints before 2026-11-24 have none
         self.completions, self.tokens, self.generated = state["counts"]
         self.ledger.at_least(state["ledger"])
 
