@@ -48,13 +48,20 @@ def pytest_runtest_logreport(report):
 
 def pytest_sessionfinish(session, exitstatus):
     """Fail a session that skipped more than it may; workers of xdist leave that to the one that collects."""
-    problems = [] if hasattr(session.config, "workerinput") else too_many_skips(_skipped)
-    if problems and exitstatus == 0 and os.environ.get("SCALELAB_SKIPS") != "any":
-        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        reporter.write_line("")
-        for problem in problems:
-            reporter.write_line(f"ERROR: {problem}", red=True)
+    if exitstatus == 0 and _problems(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Name what was skipped too often last, where a log that is cut still shows it, also beside tests that failed."""
+    for problem in _problems(config):
+        terminalreporter.write_line(f"ERROR: {problem}", red=True)
+
+
+def _problems(config) -> list[str]:
+    if hasattr(config, "workerinput") or os.environ.get("SCALELAB_SKIPS") == "any":
+        return []
+    return too_many_skips(_skipped)
 
 
 @pytest.fixture
