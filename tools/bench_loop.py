@@ -3,9 +3,10 @@
     .venv/bin/python tools/bench_loop.py                # the quickstart's model and tasks
     .venv/bin/python tools/bench_loop.py --against-trl  # a 1.05M dense Llama, 16 × 8 completions of 64 tokens
 
-Three measurements with the same actors: the loop in steady state; the generator alone on the prompts of those steps;
-the trainer alone on the batches of those steps. With `--against-trl` (and `trl` installed), TRL's GRPOTrainer follows
-with CISPO, no KL, the same shape and batch. Nothing is asserted: the table is the result.
+Measurements with the same actors: the loop in steady state; the generator alone on the prompts of those steps; the
+trainer alone on the batches of those steps; and the two at the same time, with no loop between them, which shows what
+they take from each other on this machine. With `--against-trl` (and `trl` installed), TRL's GRPOTrainer follows with
+CISPO, no KL, the same shape and batch. Nothing is asserted: the table is the result.
 """
 
 from __future__ import annotations
@@ -74,18 +75,26 @@ def dense(steps: int, sets: Sequence[str]) -> Run:
     return replace(run, model=shape, tasks=(CoinTask(),), task_weights=None)
 
 
-def measure(run: Run) -> dict[str, Any]:
-    """Rates of the loop, of the generator alone and of the trainer alone."""
-    alone: dict[str, tuple[float, float]] = {}
+def measure(run: Run) -> tuple[dict[str, tuple[float, float]], float]:
+    """Measure the loop, and its two sides without it.
+
+    Returns:
+        Completions/s and tokens/s of the loop, of each side alone, and of each side beside the other; and the share of
+        the loop's time that the trainer waited for a batch.
+    """
+    sides: dict[str, tuple[float, float]] = {}
     with watched(run) as lab:
 
         async def then() -> None:
             # Which queue is faster differs between models; the loop is compared with the faster.
-            alone["generator alone"] = max(
-                [await generate_alone(run, lab, "short"), await generate_alone(run, lab, "long")]
-            )
-            seconds, tokens, completions = await lab.train_alone(run.budget.steps - WARM_UP)
-            alone["trainer alone"] = completions / seconds, tokens / seconds
+            sides["generator alone"] = await generate_best(run, lab)
+            sides["trainer alone"] = await train_once(run, lab)
+            training = asyncio.create_task(train_on(run, lab))
+            sides["generator beside"] = await generate_best(run, lab)
+            training.cancel()
+            generating = asyncio.create_task(generate_on(run, lab))
+            sides["trainer beside"] = await train_once(run, lab)
+            generating.cancel()
 
         lab.train(then)
         steps = read_lines(lab.world.folder.path / "metrics.jsonl")[WARM_UP:]
@@ -94,11 +103,34 @@ def measure(run: Run) -> dict[str, Any]:
     tasks = [task for step in steps[1:] for task in step["tasks"].values()]
     tokens = sum(task["completions"] * task["mean_length"] for task in tasks)
     waits = sum(step["seconds"]["wait"] for step in steps[1:]) / seconds
-    return {"loop": (completions / seconds, tokens / seconds), **alone, "waits": waits}
+    return {"loop": (completions / seconds, tokens / seconds), **sides}, waits
 
 
-async def generate_alone(run: Run, lab: WatchedRun, queue: Literal["short", "long"]) -> tuple[float, float]:
-    """Completions/s and tokens/s of the engines with nobody else at work, on as many prompts as were measured.
+async def train_once(run: Run, lab: WatchedRun) -> tuple[float, float]:
+    """Completions/s and tokens/s of the trainer on the measured batches, one after the other."""
+    seconds, tokens, completions = await lab.train_again(run.budget.steps - WARM_UP)
+    return completions / seconds, tokens / seconds
+
+
+async def train_on(run: Run, lab: WatchedRun) -> None:
+    """Train until cancelled."""
+    while True:
+        await train_once(run, lab)
+
+
+async def generate_best(run: Run, lab: WatchedRun) -> tuple[float, float]:
+    """The faster of the two queues."""
+    return max([await generate(run, lab, "short"), await generate(run, lab, "long")])
+
+
+async def generate_on(run: Run, lab: WatchedRun) -> None:
+    """Generate until cancelled."""
+    while True:
+        await generate(run, lab, "short")
+
+
+async def generate(run: Run, lab: WatchedRun, queue: Literal["short", "long"]) -> tuple[float, float]:
+    """Completions/s and tokens/s of the engines with no loop around them, on as many prompts as were measured.
 
     Args:
         run: as it was measured.
@@ -175,15 +207,17 @@ def main() -> None:
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="CLASS.FIELD=VALUE")
     args = parser.parse_args()
     run = (dense if args.against_trl else quickstart)(args.steps + WARM_UP, args.sets)
-    rates = measure(run)
+    rates, waits = measure(run)
     print("\n| | completions/s | tokens/s |\n|---|---|---|")
-    for name in ("loop", "generator alone", "trainer alone"):
-        print(f"| {name} | {rates[name][0]:.0f} | {rates[name][1]:.0f} |")
+    for name, (completions, tokens) in rates.items():
+        print(f"| {name} | {completions:.0f} | {tokens:.0f} |")
     if not rates["trainer alone"][0]:
         raise SystemExit('no step had anything to train on: give more prompts, or Recipe.zero_variance="keep"')
-    slower = min(rates["generator alone"][0], rates["trainer alone"][0])
-    print(f"\nloop / slower side alone: {rates['loop'][0] / slower:.2f}")
-    print(f"share of the time that the trainer waited for a batch: {rates['waits']:.2f}")
+    print()
+    for how in ("alone", "beside"):
+        slower = min(rates[f"generator {how}"][0], rates[f"trainer {how}"][0])
+        print(f"loop / slower side {how}: {rates['loop'][0] / slower:.2f}")
+    print(f"share of the time that the trainer waited for a batch: {waits:.2f}")
     if args.against_trl:
         trl = measure_trl(args.steps)
         if trl is None:

@@ -144,7 +144,7 @@ def measure(name: str, sets: Sequence[str], *, alone: bool = False) -> Measured:
 
         async def then() -> None:
             if alone:
-                sides["trainer"] = await lab.train_alone(10)
+                sides["trainer"] = await lab.train_again(10)
                 sides["export"] = await export_alone(lab)
 
         lab.train(then, work)

@@ -99,8 +99,8 @@ class WatchedRun:
 
         drive(main, asyncio.new_event_loop, self.world.progress)
 
-    async def train_alone(self, last: int) -> tuple[float, int, int]:
-        """(seconds, tokens, completions) of the loop's last batches, one after the other, with nobody else at work."""
+    async def train_again(self, last: int) -> tuple[float, int, int]:
+        """(seconds, tokens, completions) of the loop's last batches, one after the other, with no loop between them."""
         began, tokens, completions = time.monotonic(), 0, 0
         for sequences, loss in self.trainer.batches[-last:]:
             tokens += (await self.world.trainer.step(sequences, loss)).tokens
