@@ -120,3 +120,9 @@ def test_rates_of_the_smallest_models_on_every_device_are_rates(name):
     run = resolve("quickstart", ["Run.virtual=@Virtual()", f"Virtual.hardware={name!r}"]).run
     check_pretended(run, Path("nowhere"), {})
     assert clock_facts(run)["rates"]["train_token_seconds"] > 0
+
+
+def test_engines_that_the_pretended_hardware_could_not_hold_are_refused():
+    sets = ["Run.virtual=@Virtual()", "Virtual.hardware='h100'", "GeneratorConfig.kv_cache_gib=100"]
+    with pytest.raises(LabError, match="a generator device does not fit: 106 GiB of 75 on h100"):
+        check_pretended(resolve("quickstart", sets).run, Path("nowhere"), {})

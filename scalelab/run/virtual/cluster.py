@@ -16,8 +16,11 @@ from scalelab.plan.durations import Rates
 from scalelab.plan.hardware import device
 from scalelab.plan.lengths import LogNormal
 from scalelab.plan.memory import GIB, kv_bytes_per_token
+from scalelab.plan.placement import placement
+from scalelab.plan.planner import plan_of
 from scalelab.plan.rates import rates as estimated_rates
 from scalelab.plan.rates import slots
+from scalelab.plan.speed import Assumptions
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.config import Run
 from scalelab.run.ports import too_few_places
@@ -86,6 +89,19 @@ def clock_facts(run: Run) -> dict[str, Any]:
     }
 
 
+def _check_hardware(run: Run) -> None:
+    """Check that the run would fit on the hardware that it pretends; given rates name none.
+
+    Raises:
+        LabError: the plan says why it would not.
+    """
+    assert run.virtual is not None
+    if run.virtual.rates is None:
+        hardware = device(run.virtual.hardware or usual(run))
+        if problems := plan_of(run, placement(run), hardware, Assumptions()).problems:
+            raise LabError("the pretended cluster could not be: " + "; ".join(problems))
+
+
 def check_pretended(run: Run, path: Path, manifest: Mapping[str, Any]) -> None:
     """Check that the pretended engines fit, and that a run that goes on pretends what it began with.
 
@@ -100,6 +116,7 @@ def check_pretended(run: Run, path: Path, manifest: Mapping[str, Any]) -> None:
     if run.virtual is None:
         return
     now = clock_facts(run)
+    _check_hardware(run)
     engine_config(run, now["places"])
     for name in ("rates", "places"):
         if manifest.get(name, now[name]) != now[name]:
