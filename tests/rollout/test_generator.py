@@ -178,6 +178,25 @@ def test_calls_from_many_threads_lose_nothing(generator: Generator, model: Path)
     assert sorted(done) == sorted(f"thread{thread}.{i}" for thread in range(4) for i in range(20))
 
 
+def test_generation_goes_on_while_weights_load_however_long_that_takes(
+    generator: Generator, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine without steps would hang for the driver, which would end it."""
+    ranks, loaded, staged = Ranks(), threading.Event(), Engine.staged
+    monkeypatch.setattr(Engine, "staged", lambda engine: loaded.is_set() and staged(engine))
+    segments, before = ranks.publish(1, model), generator.stats()
+    taking = threading.Thread(target=lambda: generator.take_weights(segments))
+    taking.start()
+    generate(generator, [Request(f"beside{i}", PROMPTS[0], 20) for i in range(8)])
+    assert taking.is_alive()
+    assert generator.stats()["updates"] == before["updates"]
+    assert generator.stats()["steps"] >= before["steps"] + 20
+    loaded.set()
+    taking.join(60)
+    ranks.close()
+    assert generator.stats()["updates"] == before["updates"] + 1
+
+
 # The engine fails or closes below, so these tests come after those that share it.
 
 

@@ -59,7 +59,7 @@ class Actor:
         return [completion(request, self.version) for request in done], {"stalled_seconds": 0.0}
 
     async def _take_weights(self, segments: list[int]) -> str | None:
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(self.lab.load_seconds)
         if segments[0] in self.lab.deadly and not self.number:
             raise LostError("actor 0 died while it took weights")
         if segments[0] in self.lab.unavailable:
@@ -86,7 +86,7 @@ class Lab:
         self.unavailable: set[int] = set()
         self.without_room: set[int] = set()
         self.broken: set[int] = set()
-        self.answers = True
+        self.answers, self.load_seconds = True, 0.002
         self.events: list[dict[str, Any]] = []
         places = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
         monkeypatch.setattr(module, "Reservation", lambda *_: places)
@@ -159,6 +159,23 @@ def test_weights_that_come_late_are_taken_without_newer_ones(lab: Lab) -> None:
 
     lab.run(scenario())
     assert lab.events == []
+
+
+def test_an_update_that_outlasts_hang_seconds_costs_no_engine(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab.engines, "_cluster", dataclasses.replace(lab.cluster, hang_seconds=0.1))
+
+    async def scenario() -> None:
+        lab.load_seconds = 0.4
+        began = time.monotonic()
+        long = asyncio.ensure_future(lab.engines.update(1, [1]))
+        while not long.done():
+            assert await lab.versions() <= {0, 1}, "the engines work on meanwhile"
+        assert time.monotonic() - began >= 0.4
+        assert await lab.versions() == {1}
+
+    lab.run(scenario())
+    assert lab.events == []
+    assert len(lab.actors) == 2
 
 
 def test_an_engine_that_dies_while_it_takes_weights_is_replaced_with_the_newest(lab: Lab) -> None:
