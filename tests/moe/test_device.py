@@ -1,14 +1,17 @@
 """Tensors of a GPU trainer lie on the device; the meta device in a GPU's place makes a mismatch an error."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from megatron.core.transformer.moe.moe_utils import get_default_pg_collection
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from moe.errors import MoeError
 from moe.model.layers import Router, StackedExperts
+from moe.train.parallel import most_memory
 from tests.helpers.moe_models import MOE
 
 pytestmark = pytest.mark.slow
@@ -51,3 +54,16 @@ def test_a_cpu_is_not_replaced_by_a_gpu(make, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(MoeError, match="CUDA sees a GPU: hide it"):
         make(MOE, device="cpu")
+
+
+def test_the_most_memory_of_a_rank_is_its_gpus_on_a_gpu_and_its_processs_on_a_cpu(monkeypatch):
+    """`trainer_peak_gib` in metrics.jsonl; what ranks exchange is put on the CPU here."""
+    asked, tensor = [], torch.tensor
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: asked.append(device) or 7 * 2**30)
+    monkeypatch.setattr(torch, "tensor", lambda value, dtype, device: tensor(value, dtype=dtype))
+    monkeypatch.setattr(dist, "all_reduce", lambda most, op: None)
+    gpu = SimpleNamespace(type="cuda")
+    assert most_memory(gpu) == 7 * 2**30
+    assert asked == [gpu]
+    assert 0 < most_memory(torch.device("cpu")) != 7 * 2**30
+    assert asked == [gpu]

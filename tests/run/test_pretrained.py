@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from moe.weights.hf_folder import FolderWeights
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.base_model import SHIPPED, pretrained
@@ -30,6 +32,23 @@ def start_of(folder: Path) -> tuple[Run, str]:
 
 def test_a_folder_with_all_tensors_is_taken(folder: Path) -> None:
     assert pretrained(*start_of(folder)) == folder
+
+
+def test_a_public_llama4_folder_is_taken_as_it_is_and_its_text_model_is_written_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the hub the text model of Llama-4 is a part of a larger one."""
+    monkeypatch.setenv("SCALELAB_CACHE", str(tmp_path / "cache"))
+    text = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama4", "text_config": text}))
+    tensors = load_file(folder / "model.safetensors")
+    whole = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    save_file({**whole, "vision_model.patch.weight": torch.zeros(2)}, folder / "model.safetensors")
+    alone = pretrained(*start_of(folder))
+    assert alone.is_relative_to(tmp_path / "cache")
+    assert pretrained(*start_of(folder)) == alone
+    assert FolderWeights(alone).shapes == {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    assert pretrained(*start_of(alone)) == alone
 
 
 def test_a_folder_without_a_tensor_is_refused_by_its_name(folder: Path) -> None:

@@ -364,9 +364,20 @@ OWN = ["SFT.pretrained=None"]
         ("sft/scalerl_8b", ["SFT.trainers=96"], "fine-tuning wants SFT.trainers = 96 devices, there are 80: lower it"),
         ("sft/scalerl_8b", ["SFT.trainers=2"], "a rank of the fine-tuning does not fit"),
         ("h100/scalerl_8b", [*OWN, "SFT.trainers=2"], "a rank of the fine-tuning does not fit"),
+        ("scalerl_8b", [], r"a generator device does not fit: 117 GiB of 75 on h100 .*; what fits on 80 × h100: --set"),
+        (
+            "h100/scalerl_8b",
+            ["GeneratorConfig.tensor_parallel=16"],
+            "must share a node of 8: .*; what fits on 80 ×",
+        ),
+        (
+            "h100/scalerl_8b",
+            ["Cluster.trainers=32"],
+            "the run wants 96 devices .*, there are 80; what fits",
+        ),
     ],
 )
-def test_a_run_whose_fine_tuning_does_not_fit_is_refused_before_an_actor_starts(
+def test_a_run_that_does_not_fit_is_refused_in_one_line_before_an_actor_starts(
     name: str, sets: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
@@ -387,8 +398,9 @@ def test_a_run_whose_fine_tuning_does_not_fit_is_refused_before_an_actor_starts(
         for part in names:
             monkeypatch.setattr(room, part, lambda *args, **settings: None)
     run = resolve(name, sets).run
-    with pytest.raises(LabError, match=said):
+    with pytest.raises(LabError, match=said) as refused:
         session._run_cluster(run, RunFolder(tmp_path), Progress(), None)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_plan_refuses_a_fine_tuning_that_does_not_fit_and_leaves_out_one_that_is_not_made(

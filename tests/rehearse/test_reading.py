@@ -1,0 +1,82 @@
+"""A rank reads no more of a folder than its share, checked on fake tensors, whatever the size of the model."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from moe.train.config import Layout
+from moe.weights.hf_folder import FolderWeights
+from moe.weights.links import shapes
+from scalelab.plan.hardware import device
+from scalelab.rehearse.pretend import Answers, PretendedWorld, pretended
+from tests.helpers.rehearsals import MODELS, run_of
+
+from moe.train.trainer import Trainer  # isort: skip  (torch's environment first, which `pretend` sets)
+
+pytestmark = pytest.mark.slow
+
+
+CUT_BY_ROWS = tuple(
+    f"{name}.weight" for name in ("embed_tokens", "lm_head", "q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+)
+"""Other matrices are cut by columns and read whole, or not cut."""
+
+
+class Counted(FolderWeights):
+    """A folder that is not there: it counts what is read of it."""
+
+    def __init__(self, found):
+        self.found, self.read = {name: tuple(shape) for name, shape in found.items()}, {}
+
+    @property
+    def shapes(self):
+        return self.found
+
+    def __iter__(self):
+        return iter(self.found)
+
+    def __len__(self):
+        return len(self.found)
+
+    def __getitem__(self, name):
+        return self.rows(name, 0, self.found[name])
+
+    def rows(self, name, first, shape):
+        assert 0 <= first <= self.found[name][0] - shape[0], name
+        self.read[name] = self.read.get(name, 0) + math.prod(shape)
+        return torch.empty(shape, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("family", "layout", "world", "rank"),
+    [
+        ("llama", Layout(tensor=4), 4, 3),
+        ("llama", Layout(tensor=2, pipeline=2), 4, 2),
+        ("qwen3_moe", Layout(expert=8), 8, 5),
+        ("llama4", Layout(tensor=4, expert=16), 16, 9),
+    ],
+    ids=str,
+)
+def test_a_rank_reads_its_experts_its_layers_and_its_rows(family, layout, world, rank):
+    model = MODELS[family]
+    config = replace(run_of(model, layout, world).trainer_config, device="auto")
+    folder = Counted(shapes(model.to_hf()))
+    pretend = PretendedWorld(device("h100"))
+    with pretended(pretend), Answers(pretend):
+        trainer = Trainer(model.to_hf(), config, rank, world, "file:///rehearsal", weights=folder)
+        trainer.close()
+    whole = {name: math.prod(shape) for name, shape in folder.found.items()}
+    stage = rank * layout.pipeline // world
+
+    def here(name):
+        if name.startswith("model.layers."):
+            return int(name.split(".")[2]) * layout.pipeline // model.num_hidden_layers == stage
+        return stage == (0 if name.startswith("model.embed_tokens.") else layout.pipeline - 1)
+
+    dense = {name: size for name, size in whole.items() if here(name) and ".experts." not in name}
+    expected = {name: size // layout.tensor if name.endswith(CUT_BY_ROWS) else size for name, size in dense.items()}
+    assert {name: size for name, size in folder.read.items() if ".experts." not in name} == expected
+    experts = sum(size for name, size in whole.items() if ".experts." in name)
+    assert sum(size for name, size in folder.read.items() if ".experts." in name) == experts // layout.expert
