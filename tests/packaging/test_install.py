@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,20 @@ def test_an_image_gets_all_that_its_commands_and_the_package_need(image: str) ->
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
     assert packages <= copied
     assert {"pyproject.toml", "setup.py", "README.md", "LICENSE"} <= copied
+
+
+def test_gpu_packages_are_pinned_as_the_package_asks_and_as_on_a_cpu() -> None:
+    """Trainer, engines and tasks are the same code on both; torch, vLLM and what they bring differ."""
+    gpu, cpu = (pins(ROOT / "requirements" / f"{device}.txt") for device in ("gpu", "cpu"))
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gpu"]
+    exact = dict(one.split("==") for one in wanted if "==" in one)
+    assert {name: gpu.get(name) for name in exact} == exact
+    assert {re.split(r"[^\w-]", one)[0] for one in wanted} <= gpu.keys()
+    shared = ("megatron-core", "transformers", "ray", "math-verify", "reasoning-gym", "datasets", "numpy", "scipy")
+    assert {name: gpu[name] for name in shared} == {name: cpu[name] for name in shared}
+
+
+def pins(file: Path) -> dict[str, str]:
+    """Versions of a lock file by package; every line is a pin."""
+    lines = [line for line in file.read_text().splitlines() if line and not line.startswith(("#", "-"))]
+    return {name.replace("_", "-").lower(): version for name, version in (line.split("==") for line in lines)}

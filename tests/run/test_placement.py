@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
+import re
 import shlex
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +24,15 @@ from hypothesis import strategies as st
 from scalelab.commands.arguments import add_experiment
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.plan.hardware import packed
+from scalelab.plan.check import usual
+from scalelab.plan.hardware import device, packed
+from scalelab.plan.placement import placement
+from scalelab.plan.planner import plan_of
+from scalelab.plan.speed import Assumptions
 from scalelab.run.cluster.actors import actor_class, draining_nodes, join_cluster, this_node
 from scalelab.run.cluster.placement import Reservation, shared
 from scalelab.run.config import Cluster
+from scalelab.run.retention import disk_needed
 
 FILES = Path(__file__).parents[2] / "tools" / "cluster"
 
@@ -195,3 +203,46 @@ def test_cluster_files_are_well_formed() -> None:
         assert pretrained.is_relative_to(runs)
         assert given.out.is_relative_to(runs)
     assert "ray start --head" in " ".join(yaml.safe_load((FILES / "ray.yaml").read_text())["head_start_ray_commands"])
+
+
+@pytest.mark.parametrize("name", ["h100/scalerl_8b", "h100/scalerl_8b_node", "h100/scalerl_17bx16"])
+def test_a_slurm_jobs_grace_is_enough_for_a_step_and_a_checkpoint(name: str) -> None:
+    """A signal lets a run finish its step; then it writes a checkpoint, for which 2 GB/s are assumed."""
+    run = resolve(name).run
+    step = plan_of(run, placement(run), device(usual(run)), Assumptions()).seconds["step"]
+    one = replace(run.checkpoints, keep_last=1, keep_every=None)
+    bytes_of_two = disk_needed(replace(run, checkpoints=one)).checkpoints  # the one that is kept, and the next
+    [grace] = re.findall(r"^#SBATCH --signal=B:INT@(\d+)$", (FILES / "slurm.sh").read_text(), re.MULTILINE)
+    assert step + bytes_of_two / 2 / 2e9 < int(grace)
+
+
+def test_every_node_gets_the_same_environment() -> None:
+    """`kuberay.yaml` has no shell that could source the file."""
+    exports = re.findall(r"^export (\w+)=\$\{\1:-(.+)\}$", (FILES / "environment.sh").read_text(), re.MULTILINE)
+    job = yaml.safe_load((FILES / "kuberay.yaml").read_text())
+    pod = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]
+    given = {one["name"]: one["value"] for one in pod["env"]}
+    assert given.pop("RAY_worker_niceness") == "0"
+    assert given == dict(exports)
+    assert (FILES / "slurm.sh").read_text().count("source tools/cluster/environment.sh") == 1
+    ray_files = yaml.safe_load((FILES / "ray.yaml").read_text())
+    for kind in ("head", "worker"):
+        assert ". tools/cluster/environment.sh && " in ray_files[f"{kind}_start_ray_commands"][-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variable", "package", "file"),
+    [
+        ("PYTORCH_CUDA_ALLOC_CONF", "torch", "include/c10/cuda/CUDAAllocatorConfig.h"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "torch", "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "megatron.core", "parallel_state.py"),
+        ("worker_niceness", "ray", "core/src/ray/raylet/raylet"),
+        ("RAY_AUTH_MODE", "ray", "core/src/ray/raylet/raylet"),
+    ],
+)
+def test_the_pinned_packages_know_the_variables_that_nodes_get(variable: str, package: str, file: str) -> None:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    assert variable.encode() in (Path(spec.origin).parent / file).read_bytes()
