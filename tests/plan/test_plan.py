@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,3 +227,21 @@ def test_json_of_a_plan_is_reproducible(dense):
 def test_activations_of_layers_that_were_never_measured_are_called_an_estimate(kernels, said, capsys):
     assert cli.main(["plan", "h100/scalerl_8b", "--set", f"TrainerConfig.kernels={kernels}"]) == 0
     assert capsys.readouterr().out.count("an estimate for Transformer Engine's") == said
+
+
+def test_the_costs_of_a_clusters_commands_are_the_plans():
+    """The table of docs/cluster.md."""
+    text = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
+    row = r"^\| `(\S+)`(?:, at most)? \| (\d+) (\w+) \| (\d+) s \| (\d+) \| ([\d.]+) \| (\d+) \|$"
+    rows = re.findall(row, text, re.MULTILINE)
+    assert len(rows) == 7
+    for name, count, kind, *said in rows:
+        run, hardware = resolve(name).run, device(kind.lower())
+        tuning = name.startswith("sft/")
+        assert int(count) == (run.sft.trainers if tuning else run.devices), name
+        if tuning:
+            steps, seconds = run.sft.steps, fine_tuning_seconds(run, hardware, ASSUMED)
+        else:
+            steps, seconds = 100, plan_of(run, placement(run), hardware, ASSUMED).seconds["step"]
+        hours = steps * seconds / 3600
+        assert said == [f"{seconds:.0f}", f"{steps}", f"{hours:.1f}", f"{hours * int(count):.0f}"], name
