@@ -35,6 +35,13 @@ def test_every_experiment_on_gpus_fits_the_hardware_it_names(name):
     check_layout(run.model.to_hf(), run.trainer.layout, run.cluster.trainers)
 
 
+@pytest.mark.parametrize("name", [*FITTING, *load("sft"), "smollm2_gpu", "smollm2_one_gpu"])
+def test_every_experiment_on_gpus_gives_its_engines_time_to_compile(name):
+    run = resolve(name).run
+    assert run.cluster.startup_seconds >= run.generator.start_timeout, "else the driver gives an engine up before"
+    assert run.cluster.hang_seconds >= 600
+
+
 @pytest.mark.slow
 def test_a_misfit_is_refused_in_one_line_with_what_fits():
     run = resolve("scalerl_17bx16").run
