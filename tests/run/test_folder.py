@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.base_model import pretrained
+from scalelab.run.cluster.actors import import_path
 from scalelab.run.folder import (
     Lines,
     RunFolder,
@@ -67,6 +68,10 @@ def test_paths_for_actors_hold_in_any_directory(tmp_path: Path, monkeypatch: pyt
     assert folder.sft == tmp_path / "runs/one/sft"
     with pytest.raises(LabError, match=f"there is no folder {tmp_path}/models/none"):
         pretrained(resolve("scalerl_8b").run, "models/none")
+    monkeypatch.setenv("PYTHONPATH", f"mine:/theirs:{tmp_path}/there")
+    assert import_path() == {"PYTHONPATH": f"{tmp_path}/mine:/theirs:{tmp_path}/there"}
+    monkeypatch.delenv("PYTHONPATH")
+    assert import_path() == {}
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:

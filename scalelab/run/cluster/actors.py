@@ -31,8 +31,13 @@ _ENVIRONMENT = {
 
 
 def import_path() -> dict[str, str]:
-    """Folders of the user's own modules in this process; actors on other nodes search them, too."""
-    return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+    """Folders of the user's own modules in this process; actors on other nodes search them, too.
+
+    They are absolute, as actors start in other directories. An empty one is this process's directory.
+    """
+    if not (path := os.environ.get("PYTHONPATH")):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))}
 
 
 def this_node() -> str:
