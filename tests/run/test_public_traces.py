@@ -384,12 +384,13 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line_before_an_actor_starts(
 
     from scalelab.run import base_model as models
     from scalelab.run import session
-    from scalelab.run.cluster import actors, gpu_nodes, surroundings
+    from scalelab.run.cluster import actors, gpu_nodes, surroundings, trainer
 
     node = {"Alive": True, "Resources": {"GPU": 8.0, "accelerator_type:H100": 1.0}}
     monkeypatch.setattr(ray, "nodes", lambda: [node] * 10)
     monkeypatch.setattr(gpu_nodes, "check_gpu_nodes", lambda packages, seconds: None)
     monkeypatch.setattr(models, "base_model", lambda run, progress, tuner, **settings: tuner(run))
+    monkeypatch.setattr(trainer, "ClusterTuner", lambda run: pytest.fail("a trainer starts"))
     for room, names in (
         (surroundings, ("check_surroundings", "settle")),
         (actors, ("start_ray", "guard_ray", "end_ray")),
