@@ -14,13 +14,14 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from moe.durable import made_whole
 from moe.errors import MoeError
 from moe.model.architectures import architecture
+from moe.model.config import DecoderConfig
 from moe.train.config import TrainerConfig
 from moe.weights.hf_folder import FolderWeights, check_tensors, is_multimodal, read_config, write_text_model
 from moe.weights.links import shapes
@@ -105,9 +106,29 @@ def _demand_shape(run: Run, hf_config: dict[str, Any]) -> None:
     if different or here != there:
         what = ", ".join(different) or "other weights"
         raise LabError(
-            f"SFT.pretrained = {run.sft.pretrained!r} is not the run's model: {what} differ; bind Run.model to its "
-            "shape"
+            f"SFT.pretrained = {run.sft.pretrained!r} is not the run's model: {what} differ; "
+            f"{_settings(run.model, hf_config)}"
         )
+
+
+def _settings(model: DecoderConfig, hf_config: dict[str, Any]) -> str:
+    """The settings that would make a run's model that of a folder, for an error's text."""
+    if hf_config["model_type"] != model.model_type:
+        return f"bind Run.model to a {hf_config['model_type']} of its shape"
+    here = model.to_hf()
+    different = {
+        one.name: hf_config[one.name]
+        for one in fields(model)
+        if one.name in hf_config and hf_config[one.name] != here.get(one.name)
+    }
+    options = [
+        f"--set {type(model).__name__}.{name}={value!r}"
+        for name, value in different.items()
+        if isinstance(value, bool | int | float)
+    ]
+    if len(options) < len(different) or not options:
+        return "bind Run.model to the shape in its config.json"
+    return "to train it: " + " ".join(options)
 
 
 def _demand_tensors(found: CheckpointModel) -> None:

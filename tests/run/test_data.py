@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from moe.model.config import Qwen3
 from moe.train.batch import Sequence
 from moe.weights.hf_folder import save_folder
 from moe.weights.links import shapes
@@ -118,7 +119,12 @@ def test_a_pretrained_model_is_taken_if_it_is_the_runs_and_refused_by_what_diffe
     assert base_model(run, Progress(), LocalTuner) == folder
     other = replace(run.model, hidden_size=256, vocab_size=999, attention_chunk_size=32).to_hf()
     (folder / "config.json").write_text(json.dumps(other))
-    with pytest.raises(LabError, match=r"is not the run's model: .*hidden_size.*kinds of layers.*vocab_size"):
+    with pytest.raises(LabError, match=r"is not the run's model: .*hidden_size.*kinds of layers.*vocab_size") as error:
+        base_model(run, Progress(), LocalTuner)
+    for setting in ("hidden_size=256", "vocab_size=999", "attention_chunk_size=32"):
+        assert f" --set Llama4Text.{setting}" in str(error.value)
+    (folder / "config.json").write_text(json.dumps(Qwen3().to_hf()))
+    with pytest.raises(LabError, match=r"bind Run\.model to a qwen3 of its shape"):
         base_model(run, Progress(), LocalTuner)
 
 
