@@ -116,8 +116,8 @@ def check_pretended(run: Run, path: Path, manifest: Mapping[str, Any]) -> None:
     if run.virtual is None:
         return
     now = clock_facts(run)
-    _check_hardware(run)
     engine_config(run, now["places"])
+    _check_hardware(run)
     for name in ("rates", "places"):
         if manifest.get(name, now[name]) != now[name]:
             raise LabError(
