@@ -68,6 +68,20 @@ def test_runs_that_were_made_twice_are_the_same(tables: Any) -> None:
     assert all(equal for _, equal in tables.runs.repeated(STUDY / "runs"))
 
 
+def test_a_member_is_unchanged_only_if_all_its_runs_are_the_baselines_to_the_last_byte(
+    tables: Any, tmp_path: Path
+) -> None:
+    for run, text in (("scalerl/seed_0", "a"), ("scalerl/seed_1", "b"), ("same/seed_1", "b"), ("other/seed_1", "a")):
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "evals.jsonl").write_text(text)
+    found = tables.runs.StudyRuns(tmp_path, (), (), ())
+    assert found.unchanged("same", "scalerl")
+    assert not any(found.unchanged(name, "scalerl") for name in ("other", "scalerl", "without_runs"))
+    (tmp_path / "same" / "seed_2").mkdir()
+    (tmp_path / "same" / "seed_2" / "evals.jsonl").write_text("b")
+    assert not found.unchanged("same", "scalerl"), "there is no such run of the baseline"
+
+
 def test_every_member_answers_a_question_and_every_claim_asks_a_member(tables: Any) -> None:
     names = [name.partition("/")[2] for name in load("study")]
     found = tables.runs.StudyRuns(STUDY, tuple(curve([0, 1], [0, 1], run=name) for name in names), (), ())

@@ -115,9 +115,12 @@ def claims_table(questions: Sequence[Compared]) -> str:
     """Every claim beside what each task says of it."""
     rows = []
     for claim in CLAIMS:
-        asked = [one for one in questions if claim.member in one.names and claim.baseline == one.question.baseline]
+        same_baseline = [one for one in questions if claim.baseline == one.question.baseline]
+        asked = [one for one in same_baseline if claim.member in one.names]
         if not asked:
-            rows.append([claim.source, claim.says, f"`{claim.member}`", "–", "not run", "–", claim.differs])
+            same = any(claim.member in one.unchanged for one in same_baseline)
+            said = ("both", "the same runs", "**cannot tell**") if same else ("–", "not run", "–")
+            rows.append([claim.source, claim.says, f"`{claim.member}`", *said, claim.differs])
         for comparison in asked[0].wide if asked else ():
             entry = next((entry for entry in comparison.entries if entry.run == claim.member), None)
             found = entry.differences.get(claim.baseline) if entry else None

@@ -113,6 +113,7 @@ class Compared:
         wide: the same with 95 % intervals.
         strict: the same with 97.5 % intervals.
         borrowed: whether other members of the study told the spread between seeds.
+        unchanged: members left out of the comparisons, whose runs are the baseline's to the last byte.
     """
 
     question: Question
@@ -121,6 +122,7 @@ class Compared:
     wide: tuple[Comparison, ...]
     strict: tuple[Comparison, ...]
     borrowed: bool
+    unchanged: tuple[str, ...]
 
 
 def compared(question: Question, runs: StudyRuns) -> Compared | None:
@@ -128,13 +130,15 @@ def compared(question: Question, runs: StudyRuns) -> Compared | None:
 
     The spread between seeds is learnt from all members of the study that have several.
     """
-    names = members_of(question, runs)
+    found = members_of(question, runs)
+    unchanged = tuple(name for name in found if runs.unchanged(name, question.baseline))
+    names = [name for name in found if name not in unchanged]
     items = runs.of(names)
     if not {question.baseline} < {item.fit.curve.run for item in items}:
         return None
     others = [item for item in runs.analyses if item not in items and len(item.fit.curve.seeds) > 1]
     levels = (tuple(compare([replace(one, level=level) for one in items], spread_from=others)) for level in LEVELS)
-    return Compared(question, tuple(names), *levels, borrowed=bool(others))
+    return Compared(question, tuple(names), *levels, bool(others), unchanged)
 
 
 def answers(found: Compared) -> list[MemberAnswer]:
@@ -195,6 +199,9 @@ def section(found: Compared, runs: StudyRuns, folder: Path) -> str:
     plot_efficiency(found.narrow, folder / f"{question.name}_efficiency.png", found.names)
     text = [f"### {question.title}", ""]
     text += [f"![{question.title} Held-out pass rate.]({question.name}.png)", "", sentence(question, given), ""]
+    if found.unchanged:
+        named = ", ".join(f"`{name}`" for name in found.unchanged)
+        text += [f"The same runs as `{question.baseline}`'s to the last byte, so not exercised here: {named}.", ""]
     for task in runs.tasks():
         rows = [_row(one) for one in given if one.task == task]
         text += [f"**{task}**, less `{question.baseline}`:", "", table(HEADER, rows), ""]
@@ -215,6 +222,8 @@ def glance(questions: Sequence[Compared]) -> str:
             for task in tasks:
                 row += _at_a_glance(cells[task]) if task in cells else ["–", "–"]
             rows.append(row)
+        for member in found.unchanged:
+            rows.append([f"`{member}`", f"`{found.question.baseline}`", "–", *["the same runs", "× 1"] * len(tasks)])
     header = ["member", "against", "seeds"]
     for task in tasks:
         header += [f"{task}: pass rate, verdict", f"{task}: compute"]

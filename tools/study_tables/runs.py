@@ -68,6 +68,15 @@ class StudyRuns:
         """Names of the tasks."""
         return sorted({item.task for item in self.curves})
 
+    def unchanged(self, member: str, baseline: str) -> bool:
+        """True if a member's runs have the evaluations of the baseline's with the same seeds, to the last byte."""
+        mine = sorted((self.folder / member).glob("seed_*/evals.jsonl"))
+        theirs = [self.folder / baseline / path.parent.name / path.name for path in mine]
+        if member == baseline or not mine:
+            return False
+        pairs = zip(mine, theirs, strict=True)
+        return all(other.is_file() and filecmp.cmp(path, other, shallow=False) for path, other in pairs)
+
     def manifests(self) -> dict[str, dict[str, Any]]:
         """Manifest of every run by MEMBER/seed_S."""
         found = sorted(self.folder.glob("*/seed_*/manifest.json"))
