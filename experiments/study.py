@@ -42,9 +42,10 @@ def _named(prefix: str, members: dict[str, Experiment]) -> dict[str, Experiment]
 
 experiments = {
     **recipes(scalerl, prompts_to_drop_from=27),  # 80 : 48, as in the paper
+    "magistral_16": recipes(scalerl, prompts_to_drop_from=16)["magistral"],
     **_named("without", leave_one_out(scalerl)),
     **_named("baseline_and", additions(scalerl)),
-    **batches(scalerl, (8, 32), generations=8),
+    **batches(scalerl, (8, 27, 32), generations=8),
     "length_72": length(scalerl, tokens=72, answer=34, window=10, prompt=80),
     "length_160": length(scalerl, tokens=160, answer=34, window=10, prompt=80),
     **generations(scalerl, 128, (4, 16, 32)),

@@ -48,6 +48,7 @@ QUESTIONS = (
     Question("Which mixture of tasks?", "tasks", ("tasks_*",)),
     Question("How many steps off policy?", "pipeline", ("pipeline_*",)),
     Question("What do steps half as long give?", "rate", ("lr_*",)),
+    Question("Is it the 27 prompts of a step that set Magistral apart?", "prompts", ("magistral_*",), "magistral"),
     Question("Does the schedule matter as much if decoding is twice as fast?", "fast", ("fast_*",), "fast"),
     Question("And if it is half as fast?", "slow", ("slow_*",), "slow"),
 )
