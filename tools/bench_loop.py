@@ -17,7 +17,8 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -89,12 +90,8 @@ def measure(run: Run) -> tuple[dict[str, tuple[float, float]], float]:
             # Which queue is faster differs between models; the loop is compared with the faster.
             sides["generator alone"] = await generate_best(run, lab)
             sides["trainer alone"] = await train_once(run, lab)
-            training = asyncio.create_task(train_on(run, lab))
-            sides["generator beside"] = await generate_best(run, lab)
-            training.cancel()
-            generating = asyncio.create_task(generate_on(run, lab))
-            sides["trainer beside"] = await train_once(run, lab)
-            generating.cancel()
+            sides["generator beside"] = await beside(train_on(run, lab), generate_best(run, lab))
+            sides["trainer beside"] = await beside(generate_on(run, lab), train_once(run, lab))
 
         lab.train(then)
         steps = read_lines(lab.world.folder.path / "metrics.jsonl")[WARM_UP:]
@@ -104,6 +101,17 @@ def measure(run: Run) -> tuple[dict[str, tuple[float, float]], float]:
     tokens = sum(task["completions"] * task["mean_length"] for task in tasks)
     waits = sum(step["seconds"]["wait"] for step in steps[1:]) / seconds
     return {"loop": (completions / seconds, tokens / seconds), **sides}, waits
+
+
+async def beside(other: Coroutine[Any, Any, None], measured: Awaitable[tuple[float, float]]) -> tuple[float, float]:
+    """The result of a measurement while something else works, too; an error of either is raised."""
+    working = asyncio.create_task(other)
+    try:
+        return await measured
+    finally:
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
 
 
 async def train_once(run: Run, lab: WatchedRun) -> tuple[float, float]:

@@ -7,7 +7,7 @@ export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}
 export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}
 # A collective that fails ends the rank, which the run then replaces, instead of hanging.
 export TORCH_NCCL_ASYNC_ERROR_HANDLING=${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}
-# NCCL says why a connection failed, and nothing else.
+# Print NCCL's warnings, such as why a connection failed, and not its other messages.
 export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 # Where a node has several networks, name the one that all nodes share; NCCL finds InfiniBand by itself:
 #   export NCCL_SOCKET_IFNAME=… GLOO_SOCKET_IFNAME=… NCCL_IB_HCA=…
