@@ -46,12 +46,13 @@ def _check_tasks(run: Run) -> None:
                 "Recipe.length_control = None or @LengthPenalty()"
             )
 
-    if run.evaluation.engines and run.evaluation.engines >= run.cluster.generators:
+    aside = run.evaluation.engines_of(run.cluster.generators)
+    if aside and aside >= run.cluster.generators:
         raise ValueError(
-            f"Evaluation.engines ({run.evaluation.engines}) leaves none of Cluster.generators "
+            f"Evaluation.engines ({aside}) leaves none of Cluster.generators "
             f"({run.cluster.generators}) to go on: set fewer aside, or 0"
         )
-    places = (run.cluster.generators - run.evaluation.engines) * run.generator.max_sequences
+    places = (run.cluster.generators - aside) * run.generator.max_sequences
     if problem := too_few_places(places, run.recipe.generations_per_prompt):
         raise ValueError(problem)
 

@@ -82,9 +82,10 @@ class Evaluation:
     samples: PositiveInt = 4
     """Completions per held-out prompt, the k of mean@k (ScaleRL §2: 16)."""
 
-    engines: NonNegativeInt = 0
-    """Engines that keep their weights for an evaluation while the others go on taking new ones; 0: all keep theirs,
-    and the trainer gets ahead of them by as many steps as the schedule allows."""
+    engines: NonNegativeInt | Annotated[float, Field(gt=0, lt=1)] = 0
+    """Engines that keep their weights for an evaluation while the others go on taking new ones, as a number or, below
+    1, as the nearest share of `Cluster.generators`; 0: all keep theirs, and the trainer gets ahead of them by as many
+    steps as the schedule allows."""
 
     fit_since: NonNegativeFloat | None = None
     """First compute used for fitting unless told otherwise, in device-hours
@@ -99,6 +100,12 @@ class Evaluation:
                 f"Evaluation.fit_since {self.fit_since:g} and fit_until {self.fit_until:g} leave no window: give "
                 "since < until"
             )
+
+    def engines_of(self, generators: int) -> int:
+        """Engines to set aside of so many; of a share at least one goes on."""
+        if isinstance(self.engines, int):
+            return self.engines
+        return min(round(self.engines * generators), generators - 1)
 
     def due(self, step: int, since: float, compute: float) -> bool:
         """Tell whether the weights after a step are to be evaluated.

@@ -83,6 +83,6 @@ def evaluate_in_flight(world: World, journal: Journal, clock: Callable[[], float
         held_out=held_out(world.run),
         samples=world.run.evaluation.samples,
         updating=lambda: world.loop.updating.locked() or world.loop.behind,
-        aside=world.run.evaluation.engines,
+        aside=world.run.evaluation.engines_of(world.run.cluster.generators),
         alone=lambda: world.loop.budget_spent,
     )

@@ -264,6 +264,34 @@ def test_engines_with_too_few_places_for_a_group_are_refused() -> None:
     assert resolve("quickstart", ["GeneratorConfig.max_sequences=5"]).run.generator.max_sequences == 5
 
 
+@pytest.mark.parametrize(("engines", "aside"), [(0, 0), (1, 1), (3, 3), (0.25, 1), (0.3, 1), (0.9, 3), (0.1, 0)])
+def test_a_share_of_the_engines_is_set_aside_for_an_evaluation_and_one_goes_on(engines: float, aside: int) -> None:
+    run = resolve("quickstart", ["Cluster.generators=4", f"Evaluation.engines={engines}"]).run
+    assert run.evaluation.engines_of(4) == aside
+    assert run.evaluation.engines_of(1) == (0 if engines < 1 else engines)
+
+
+@pytest.mark.parametrize(
+    ("engines", "refusal"),
+    [
+        ("2", "Evaluation.engines (2) leaves none of Cluster.generators (2) to go on: set fewer aside, or 0"),
+        ("1.5", "Evaluation.engines must be int at least 0 or float above 0 and below 1, not 1.5"),
+        ("-1", "Evaluation.engines must be int at least 0 or float above 0 and below 1, not -1"),
+    ],
+)
+def test_engines_that_cannot_be_set_aside_are_refused_in_one_line(engines: str, refusal: str) -> None:
+    with pytest.raises(LabError, match=re.escape(refusal)) as refused:
+        resolve("quickstart", ["Cluster.generators=2", f"Evaluation.engines={engines}"])
+    assert "\n" not in str(refused.value)
+
+
+def test_large_clusters_evaluate_on_a_quarter_of_their_engines() -> None:
+    large = {"h100/scalerl_8b": 16, "h100/scalerl_8b_node": 1, "scalerl_17bx16": 4, "h100/scalerl_17bx16": 2}
+    for experiment, aside in large.items():
+        run = resolve(experiment).run
+        assert run.evaluation.engines_of(run.cluster.generators) == aside, experiment
+
+
 def test_shared_devices_count_once_and_each_role_pays_half() -> None:
     run = resolve("smollm2_one_gpu", ["Cluster.publication=ipc", "Cluster.generators=4", "Cluster.trainers=4"]).run
     assert run.devices == 4
