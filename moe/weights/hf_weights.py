@@ -20,6 +20,7 @@ from torch import Tensor
 from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.model.gpt import LogProbModel
+from moe.model.init import InitialWeights
 from moe.model.layers import BIAS
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import Link, check_names, check_shape, expert_bias_names, held_links, links, shapes
@@ -295,9 +296,9 @@ def load(
 ) -> None:
     """Set every weight and bias of experts of this rank's part of the model; not collective.
 
-    Of experts only those that this rank holds are read, as they are most of a large mixture. Of a matrix that tensor
-    parallelism cuts along its rows, only this rank's are read. One that is cut along its columns is read whole, since
-    every page of its file holds some of each rank's.
+    Of experts only those that this rank holds are read or drawn, as they are most of a large mixture. Of a matrix that
+    tensor parallelism cuts along its rows, only this rank's are. One that is cut along its columns is read whole, since
+    every page of its file holds some of each rank's, and drawn whole.
 
     Args:
         model: the model.
@@ -320,7 +321,7 @@ def load(
         if cut is not None:
             shape = torch.Size((shape[0] // cut.group.size(), *shape[1:]))
             first = cut.group.rank() * shape[0]
-        if isinstance(weights, FolderWeights):
+        if isinstance(weights, FolderWeights | InitialWeights):
             check_shape(name, weights.shapes[name], wanted[name])
             return weights.rows(name, first, shape)
         whole = weights[name]
