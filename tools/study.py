@@ -19,7 +19,7 @@ from study_tables.claims import claims_table
 from study_tables.inside import inside_table
 from study_tables.predictability import forecasts_table, sweeps_table
 from study_tables.questions import QUESTIONS, compared, glance, section
-from study_tables.runs import BASELINE, StudyRuns, repeated, table, take
+from study_tables.runs import StudyRuns, repeated, table, take
 
 from scalelab.curves import Curve, analyse, compare
 from scalelab.numbers import with_interval
@@ -28,15 +28,15 @@ STUDY = Path(__file__).resolve().parents[1] / "docs" / "study"
 
 
 def control_section(runs: StudyRuns) -> str:
-    """Two controls: the same configuration twice, and the same recipe with two halves of its seeds."""
+    """Two controls: the same configuration twice, and members of four seeds and more against themselves, by halves."""
     twice = repeated(runs.folder)
     same = sum(equal for _, equal in twice)
     lines = [f"Runs made twice: {len(twice)}; with the same evaluations to the last byte: {same}.", ""]
     rows = []
-    for item in [one for one in runs.curves if one.run == BASELINE and len(one.seeds) >= 4]:
+    for item in [one for one in runs.curves if len(one.seeds) >= 4]:
         half = len(item.seeds) // 2
         halves = [item.select(item.seed_N < half), item.select(item.seed_N >= half)]
-        named = [analyse(replace(one, run=f"{BASELINE}, seeds {'/'.join(one.seeds)}")) for one in halves]
+        named = [analyse(replace(one, run=f"{one.run}, seeds {'/'.join(one.seeds)}")) for one in halves]
         [one] = compare(named)
         found = one.entries[0].differences[one.entries[1].run]
         shown = with_interval(found.median, found.interval)
