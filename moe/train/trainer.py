@@ -43,6 +43,7 @@ from moe.train.micro_batch import LOGPROBS, LOSS, LossFunction, MicroBatch, logp
 from moe.train.optimizer import Optimizer
 from moe.train.result import StepResult
 from moe.weights import hf_weights
+from moe.weights import parcels as weight_parcels
 from moe.weights.hf_folder import FolderWeights, read_biases, save_folder
 from moe.weights.links import EXPERT_BIAS, shapes
 from moe.weights.segments import Segment
@@ -179,16 +180,33 @@ class Trainer:
             outputs = self._run(self._my_micro_batches(sequences, plan), logprobs_of, forward_only=True)
             return self._together(plan, outputs)
 
-    def export_weights(self, host: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Every weight, then every bias of experts, as (name, whole tensor); collective, so walk it to its end.
+    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight, then every bias of experts, as (name, whole tensor on the CPU); collective, so walk to its end.
 
-        The tensors may share memory with the model: copy what you keep beyond the next step. They are on the CPU, or,
-        if not `host`, on the model's device, gathered one parameter at a time.
+        The tensors may share memory with the model: copy what you keep beyond the next step.
         """
         with self._waiting("export_weights"):
-            yield from hf_weights.export(self._whole_model(), self.hf_config, host)
+            yield from hf_weights.export(self._whole_model(), self.hf_config)
+            yield from hf_weights.expert_biases(self.model, self.hf_config).items()
+
+    def parcels(self, limit: int) -> list[weight_parcels.Parcel]:
+        """The parcels of `export_parcels`; not collective.
+
+        Args:
+            limit: bytes of a vocabulary's rows that are sent at once.
+        """
+        itemsize = getattr(torch, self.config.dtype).itemsize
+        return weight_parcels.parcels(self.hf_config, self.config.layout, itemsize, limit)
+
+    def export_parcels(self, limit: int) -> Iterator[tuple[str, Tensor]]:
+        """Every weight in parcels, then every bias of experts; collective, so walk to its end.
+
+        The tensors are on the model's device, and may share memory with the model (see `moe.weights.parcels.walk`).
+        """
+        with self._waiting("export_parcels"):
+            yield from weight_parcels.walk(self._whole_model(), self.hf_config, self.parcels(limit))
             for name, bias_E in hf_weights.expert_biases(self.model, self.hf_config).items():
-                yield name, bias_E if host else bias_E.to(self._device)
+                yield name, bias_E.to(self._device)
 
     def export_held(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight that this rank holds; collective, see `moe.weights.hf_weights.export_held`."""

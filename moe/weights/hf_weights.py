@@ -8,7 +8,7 @@ tensor parallelism cuts, and of the experts some, each perhaps cut, too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,51 +22,10 @@ from moe.model.architectures import architecture
 from moe.model.gpt import LogProbModel
 from moe.model.init import InitialWeights
 from moe.model.layers import BIAS
+from moe.weights.cuts import Cut, cut_out, cuts_of, gather, within_experts
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import Link, check_names, check_shape, expert_bias_names, held_links, links, shapes
 from moe.weights.segments import Cut as ShardCut
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """A cut of a parameter along one axis.
-
-    Attributes:
-        axis: of the parameter.
-        stretches: stacked matrices along this axis (gate and up: 2), each of them cut for itself.
-        group: the ranks that hold the slices, in order.
-    """
-
-    axis: int
-    stretches: int
-    group: dist.ProcessGroup
-
-    def join(self, slices: list[Tensor]) -> Tensor:
-        """Join the ranks' slices."""
-        apart = [part.unflatten(self.axis, (self.stretches, -1)) for part in slices]
-        return torch.cat(apart, dim=self.axis + 1).flatten(self.axis, self.axis + 1)
-
-    def slices(self, whole: Tensor) -> tuple[Tensor, ...]:
-        """Views of all ranks' slices, whose stretches are an axis of their own."""
-        return whole.unflatten(self.axis, (self.stretches, -1)).chunk(self.group.size(), dim=self.axis + 1)
-
-    def mine(self, whole: Tensor) -> Tensor:
-        """Cut out this rank's slice."""
-        return self.slices(whole)[self.group.rank()].flatten(self.axis, self.axis + 1)
-
-
-def _cuts(param: Tensor, link: Link) -> list[_Cut]:
-    cuts = []
-    if link.experts:
-        cuts.append(_Cut(0, 1, parallel_state.get_expert_model_parallel_group()))
-    if getattr(param, "tensor_model_parallel", False):
-        group = (
-            parallel_state.get_expert_tensor_parallel_group()
-            if link.experts
-            else parallel_state.get_tensor_model_parallel_group()
-        )
-        cuts.append(_Cut(param.partition_dim, param.partition_stride, group))
-    return [cut for cut in cuts if cut.group.size() > 1]
 
 
 def _linked(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[Link, Tensor]]:
@@ -105,45 +64,9 @@ def _counted_from_the_first(name: str, offset: int) -> str:
     return f"{decoder}.{layers}.{int(number) + offset}.{rest}"
 
 
-def _whole(param: Tensor, link: Link, own_experts: bool = False) -> Tensor:
-    """Gather the whole parameter, or its part that belongs to this rank's experts.
-
-    A collective operation over the ranks that share it.
-    """
-    whole = param.detach()
-    for cut in _cuts(param, link):
-        if not (own_experts and cut.group is parallel_state.get_expert_model_parallel_group()):
-            whole = _gathered(whole.contiguous(), cut)
-    return whole
-
-
-def _gathered(part: Tensor, cut: _Cut) -> Tensor:
-    """Gather a contiguous part from the ranks that hold the others, with as few copies as the back-end allows."""
-    ranks = cut.group.size()
-    if dist.get_backend(cut.group) == "gloo":  # whose all-gather makes another copy of the whole
-        shape = list(part.shape)
-        shape[cut.axis] *= ranks
-        whole = part.new_empty(shape)
-        for rank, slice_ in enumerate(cut.slices(whole)):
-            mine = rank == cut.group.rank()
-            sent = part if mine else slice_ if slice_.is_contiguous() else torch.empty_like(part)
-            dist.broadcast(sent.view(part.shape), dist.get_global_rank(cut.group, rank), group=cut.group)
-            if sent is not slice_:
-                slice_.copy_(sent.view(slice_.shape))
-        return whole
-    parts = part.new_empty((ranks, *part.shape))
-    dist.all_gather_into_tensor(parts, part, group=cut.group)
-    if (cut.axis, cut.stretches) == (0, 1):  # one behind the other, for a layer's experts take GiB
-        return parts.flatten(0, 1)
-    return cut.join(list(parts))
-
-
-def _mine(whole: Tensor, param: Tensor, link: Link) -> Tensor:
-    """This rank's slice of a parameter, or of its experts in one."""
-    for cut in _cuts(param, link):
-        if cut.group is not parallel_state.get_expert_model_parallel_group():
-            whole = cut.mine(whole)
-    return whole
+def own_parameters(model: LogProbModel, hf_config: dict[str, Any]) -> dict[str, Tensor]:
+    """The parameters of this rank's pipeline stage, but for copies, by Megatron's name counted from the first layer."""
+    return {link.param: param for link, param in _linked(model, hf_config) if not _is_copy(param)}
 
 
 def _own(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
@@ -155,7 +78,7 @@ def _own(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, 
 
 def _named(param: Tensor, link: Link) -> Iterator[tuple[str, Tensor]]:
     """The Hugging Face tensors of one parameter, which is let go of with the last."""
-    for name, tensor in zip(link.names, link.split(_whole(param, link))):
+    for name, tensor in zip(link.names, link.split(gather(param, cuts_of(param, link)))):
         yield name, tensor.contiguous()
 
 
@@ -175,12 +98,12 @@ def export_held(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tupl
         share memory with the model.
     """
     for link, param in _held(model, hf_config):
-        yield from zip(link.names, link.split(_whole(param, link, own_experts=True)), strict=True)
+        yield from zip(link.names, link.split(gather(param, within_experts(cuts_of(param, link)))), strict=True)
 
 
 def _held(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[Link, Tensor]]:
     """The parameters and biases of this rank, beside links of what it holds of them."""
-    params = {link.param: param for link, param in _linked(model, hf_config) if not _is_copy(param)}
+    params = own_parameters(model, hf_config)
     biases = {f"decoder.layers.{one.layer_number - 1}.mlp.{BIAS}": one.bias_E for one in model.routers}
     biases = {name: bias_E for name, bias_E in biases.items() if bias_E is not None}
     everything = held_links(hf_config, _own_experts(hf_config), biased=bool(biases))
@@ -199,7 +122,7 @@ def own_parts(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[str,
     own, turns = [], _Turns()
     for link, param in _linked(model, hf_config):
         if not _is_copy(param) and turns.mine(param, experts=link.experts):
-            cuts = tuple((cut.axis, cut.stretches, cut.group.rank(), cut.group.size()) for cut in _cuts(param, link))
+            cuts = tuple((cut.axis, cut.stretches, cut.group.rank(), cut.group.size()) for cut in cuts_of(param, link))
             own.append((link.param, cuts, param.detach()))
     names = expert_bias_names(hf_config)
     for router in model.routers:
@@ -233,11 +156,10 @@ def _of(group: dist.ProcessGroup) -> tuple[int, int]:
     return group.rank(), group.size()
 
 
-def export(model: LogProbModel, hf_config: dict[str, Any], host: bool = True) -> Iterator[tuple[str, Tensor]]:
-    """Every weight as (Hugging Face name, whole contiguous tensor); all ranks must walk it to its end.
+def export(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Every weight as (Hugging Face name, whole contiguous tensor on the CPU); all ranks must walk it to its end.
 
-    The tensors may share memory with the model: copy those you keep beyond the next step. They are on the CPU, or, if
-    not `host`, on the model's device.
+    The tensors may share memory with the model: copy those you keep beyond the next step.
     """
     group = parallel_state.get_pipeline_model_parallel_group()
     some = next(model.parameters())
@@ -247,7 +169,7 @@ def export(model: LogProbModel, hf_config: dict[str, Any], host: bool = True) ->
             tensor = torch.empty(shape, dtype=some.dtype, device=some.device) if own is None else next(own)[1]
             if group.size() > 1:
                 dist.broadcast(tensor, dist.get_global_rank(group, stage), group=group)
-            yield name, tensor.cpu() if host else tensor
+            yield name, tensor.cpu()
             del tensor  # before the next is gathered
 
 
@@ -315,7 +237,7 @@ def load(
 
     experts = _own_experts(hf_config)
 
-    def read(name: str, shape: torch.Size, cut: _Cut | None) -> Tensor:
+    def read(name: str, shape: torch.Size, cut: Cut | None) -> Tensor:
         """Read the rows of a tensor that this rank needs: its experts of a stack, its slice of a cut, or all."""
         first = 0 if shape == wanted[name] else experts.start
         if cut is not None:
@@ -332,12 +254,12 @@ def load(
     for link, param in _linked(model, hf_config):
         held, cut = own.get(link.param, link), _cut_by_rows(param, link)
         merged = held.merge(read(name, shape, cut) for name, shape in held.parts())
-        param.copy_(_mine(merged, param, link) if cut is None else merged)
+        param.copy_(cut_out(merged, within_experts(cuts_of(param, link))) if cut is None else merged)
 
 
-def _cut_by_rows(param: Tensor, link: Link) -> _Cut | None:
+def _cut_by_rows(param: Tensor, link: Link) -> Cut | None:
     """The cut of a dense parameter along its rows, if there is one: it cuts each of its Hugging Face tensors alike."""
-    return next((cut for cut in _cuts(param, link) if cut.axis == 0 and not link.experts), None)
+    return next((cut for cut in cuts_of(param, link) if cut.axis == 0 and not link.experts), None)
 
 
 def _own_experts(hf_config: dict[str, Any]) -> range:

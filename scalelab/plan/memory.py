@@ -16,7 +16,7 @@ from moe.model.architectures import LayerPlan
 from moe.train.config import LOGITS_AT_ONCE, TrainerConfig
 from scalelab.plan.shape import parameter_counts, shape
 from scalelab.plan.sizes import BYTES, held
-from scalelab.rollout.config import MESSAGE, SHARD_BUFFERS, GeneratorConfig
+from scalelab.rollout.config import MESSAGE, PARCEL, SHARD_BUFFERS, GeneratorConfig
 
 GIB = 2**30
 RESERVE = 5.0
@@ -228,7 +228,19 @@ def kv_bytes_per_token(hf_config: dict[str, Any], dtype: str, ranks: int = 1) ->
 
 def message_bytes(hf_config: dict[str, Any], dtype: str) -> float:
     """Bytes of the two messages of a broadcast on a device: each ends with the tensor that fills it (`MESSAGE`)."""
-    return 2 * (MESSAGE + hf_config["vocab_size"] * hf_config["hidden_size"] * BYTES[dtype])
+    return 2 * (MESSAGE + largest_sent(hf_config, dtype))
+
+
+def largest_sent(hf_config: dict[str, Any], dtype: str) -> int:
+    """Bytes of the largest tensor that is sent: a matrix of a layer or of one expert, or rows of the vocabulary."""
+    arch = shape(hf_config)
+    fields, hidden = arch.fields, hf_config["hidden_size"]
+    rows = [fields["num_attention_heads"] * fields["kv_channels"]]
+    rows += [fields["ffn_hidden_size"] for layer in arch.layers if not layer.experts]
+    if fields.get("num_moe_experts"):
+        rows += [fields["moe_ffn_hidden_size"], fields.get("moe_shared_expert_intermediate_size") or 0]
+    vocabulary = min(max(PARCEL, hidden * BYTES[dtype]), hf_config["vocab_size"] * hidden * BYTES[dtype])
+    return max(max(rows) * hidden * BYTES[dtype], vocabulary)
 
 
 def generator_memory(

@@ -22,7 +22,7 @@ from moe.train.config import TrainerConfig
 from moe.train.micro_batch import LOSS
 from moe.train.trainer import Trainer
 from moe.weights.hf_folder import FolderWeights
-from moe.weights.links import held_links, shapes
+from moe.weights.links import expert_bias_names, held_links, shapes
 from scalelab.recipe.step import StepLoss
 from scalelab.rehearse import planned
 from scalelab.rehearse.collectives import Collectives
@@ -32,6 +32,7 @@ from scalelab.rehearse.memory import Memory
 from scalelab.rehearse.result import GIB, Phase, RoleResult
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
+from scalelab.rollout.config import PARCEL
 
 _ON_HOST = ("build", "load", "export")
 """Phases with tensors on the host, too: initial weights, those of files, whole tensors on their way out."""
@@ -179,20 +180,29 @@ class _TrainerRehearsal:
 
     def _export(self) -> None:
         assert self.trainer is not None
-        if self.run_config.cluster.publication == "sharded_rdt":
+        way, biased = self.run_config.cluster.publication, self.config.expert_bias > 0
+        biases = [name for name in expert_bias_names(self.hf).values() if biased and self._is_here(name)]
+        wanted: dict[str, tuple[int, ...]] = dict.fromkeys(
+            biases, (architecture(self.hf).fields.get("num_moe_experts", 0),)
+        )
+        if way == "sharded_rdt":
             held = set(self.trainer.held_names())
-            parts = [part for link in held_links(self.hf, biased=False) for part in link.parts()]
-            wanted = {name: tuple(shape) for name, shape in parts if name in held}
+            parts = [part for link in held_links(self.hf) for part in link.parts()]
+            wanted |= {name: tuple(shape) for name, shape in parts if name in held}
             walk = self.trainer.export_held()
-        else:
-            wanted = {name: tuple(shape) for name, shape in shapes(self.hf).items() if self._is_here(name)}
+        elif way == "files":
+            wanted |= {name: tuple(shape) for name, shape in shapes(self.hf).items() if self._is_here(name)}
             walk = self.trainer.export_weights()
+        else:
+            parts = [part for parcel in self.trainer.parcels(PARCEL) for part in parcel.parts()]
+            wanted |= {name: tuple(shape) for name, shape in parts}
+            walk = self.trainer.export_parcels(PARCEL)
         self.collectives.forget()
         found = {name: tuple(tensor.shape) for name, tensor in walk}
         if wrong := {name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)}:
             name = min(wrong)
             raise ValueError(f"{name} comes out as {found.get(name)}, the config says {wanted.get(name)}")
-        if self.run_config.cluster.publication != "files":  # for which nothing is exchanged
+        if way != "files":  # for which nothing is exchanged
             self.result.publication = [vars(exchange) for exchange in self.collectives.of_a_step(1, 1)]
 
     def _is_here(self, name: str) -> bool:

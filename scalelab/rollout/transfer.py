@@ -26,12 +26,13 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.worker.worker_base import WorkerBase
 
 from moe.errors import MoeError, printable
-from moe.weights.links import EXPERT_BIAS
+from moe.weights.links import EXPERT_BIAS, shapes
 from moe.weights.segments import Segment, UnavailableError, check
 from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
 from scalelab.rollout import expert_bias
 from scalelab.rollout.receiver import Receiver
+from scalelab.rollout.rows import Rows
 from scalelab.rollout.twin import Twin
 
 BACKEND = "scalelab_shards"
@@ -112,6 +113,7 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         self._puller: Any = None
         self._received: int | None = None
         self._biases: dict[str, Tensor] = {}
+        self._rows = Rows({})
         self._job: _Job | None = None
         self._last_load: _Job | None = None
         self._version: int | None = None
@@ -192,16 +194,18 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
             twin = self._get_twin()
             if first:
                 self._biases, self._received, self._version, self._loading = {}, None, None, version
+                self._rows = Rows(shapes(self._hf_config))
                 twin.begin()
             elif self._loading != version:
                 raise LabError(f"the first parts of weights {version} are gone")
             give(twin)
             if last:
+                self._rows.end()
                 twin.end()
                 self._version, self._loading = version, None
 
     def _add(self, twin: Twin, weights: Named) -> None:
-        twin.add(self._without_biases(weights))
+        twin.add(self._rows.join(self._without_biases(weights)))
 
     def _without_biases(self, weights: Named) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in weights:

@@ -113,13 +113,13 @@ def probe(case: Case, rank: int = 0, world: int = 1, at: str | None = None) -> d
     result = one.train_step(given(batch(0)), weighted, logprobs=True)
     moved = {name: (tensor - start[name]) / SCALE for name, tensor in one.export_weights()}
     biases = {name: moved.pop(name) * SCALE for name in list(moved) if name.endswith(EXPERT_BIAS)}
-    shared = published(one)
+    shared, sent = published(one), parcels_arrive(one)
     one.load_weights(start)
     back = all(torch.equal(tensor, start[name]) for name, tensor in one.export_weights())
     read = read_back(one, start) if world > 1 else {}
     one.close()
     told = {"start": start, "logprobs": [*logprobs, *before], "result": result, "gradients": moved, "biases": biases}
-    return {**told, "back": back, "published": shared, **read}
+    return {**told, "back": back, "published": shared, "sent": sent, **read}
 
 
 def read_back(one: Trainer, start: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -171,6 +171,34 @@ def published(one: Trainer) -> bool:
         dist.barrier()  # nobody replaces what another still opens
         snapshot.close()
     return all(same)
+
+
+ROWS = 7
+"""Most rows of a vocabulary's matrix in a parcel."""
+
+
+def parcels_arrive(one: Trainer) -> bool:
+    """True if all ranks have every parcel as it was listed, and together these are the weights that are exported."""
+    exported, limit = dict(one.export_weights()), ROWS * one.hf_config["hidden_size"] * 4
+    found = [(name, tensor.clone()) for name, tensor in one.export_parcels(limit)]
+    listed = [part for parcel in one.parcels(limit) for part in parcel.parts()]
+    same = [[(name, tensor.shape) for name, tensor in found][: len(listed)] == listed]
+    whole: dict[str, torch.Tensor] = {}
+    for name, tensor in found:
+        name, rows, first = name.partition("@row:")
+        same.append(not rows or (len(whole.get(name, ())) == int(first) and len(tensor) <= ROWS))
+        whole[name] = torch.cat([whole[name], tensor]) if name in whole else tensor
+    for name in [name for name in exported if name.endswith("experts.gate_up_proj")]:  # [E, H, gate and up]
+        stack, down = exported.pop(name), exported.pop(name.replace("gate_up", "down"))
+        for number, (gate_up, back) in enumerate(zip(stack, down, strict=True)):
+            gate, up = gate_up.T.chunk(2)
+            parts = {"gate_proj": gate, "up_proj": up, "down_proj": back.T}
+            exported |= {name.replace("gate_up_proj", f"{number}.{key}.weight"): part for key, part in parts.items()}
+    return (
+        all(same)
+        and whole.keys() == exported.keys()
+        and all(torch.equal(whole[name], exported[name]) for name in whole)
+    )
 
 
 def uneven(bias_E: torch.Tensor) -> torch.Tensor:

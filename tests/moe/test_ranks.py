@@ -55,6 +55,7 @@ def test_four_processes_learn_as_one(told, case):
         assert mine["arrived"]
         assert mine["read"] == mine["needed"], "no rank reads what another holds"
         assert mine["published"]
+        assert mine["sent"]
         assert largest_difference(alone, mine) < 5e-6
         assert all(torch.equal(bias_E, alone["biases"][name]) for name, bias_E in mine["biases"].items())
         assert len(mine["biases"]) == len(alone["biases"]) == 4 * case.biased

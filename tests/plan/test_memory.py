@@ -1,5 +1,7 @@
 """Planned bytes are the trainer's: buffers and optimiser state exactly, at any layout; activations within 3 %."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -13,8 +15,11 @@ from moe.model.architectures import architecture
 from moe.train.batch import TrainingSequence
 from moe.train.config import Layout
 from moe.train.packing import pack
-from scalelab.plan.memory import activation_bytes, layer_elements
+from moe.weights.parcels import parcels
+from scalelab.experiment import resolve
+from scalelab.plan.memory import activation_bytes, largest_sent, layer_elements
 from scalelab.plan.sizes import BYTES, held
+from scalelab.rollout.config import PARCEL
 from tests.helpers.moe_models import DENSE, MOE, QWEN3, QWEN3_MOE, trainer
 
 pytestmark = pytest.mark.slow
@@ -113,3 +118,12 @@ def test_planned_activations_are_those_kept(make, model, recompute):
         planned -= tokens * BYTES["float32"] * working
     small = 12 * tokens * (one.hf_config["num_hidden_layers"] + 4)  # scales of norms, targets, sums of the softmax
     assert planned <= kept(one, tokens) <= 1.03 * planned + small
+
+
+@pytest.mark.parametrize("experiment", ["scalerl_8b", "scalerl_17bx16", "quickstart", "smollm2_gpu"])
+def test_the_largest_tensor_that_is_sent_is_that_of_the_trainers_parcels(experiment):
+    run = resolve(experiment).run
+    hf_config, dtype = run.model.to_hf(), run.generator.dtype
+    sent = parcels(hf_config, Layout(), BYTES[dtype], PARCEL)
+    largest = max(BYTES[dtype] * math.prod(part) for parcel in sent for _, part in parcel.parts())
+    assert largest_sent(hf_config, dtype) == largest

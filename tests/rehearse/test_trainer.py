@@ -123,9 +123,27 @@ def test_a_broadcast_gathers_every_expert_once_and_shards_and_files_gather_none(
             continue
         sizes = {name: 2 * math.prod(shape) for name, shape in shapes(run.model.to_hf()).items()}
         experts = sum(size for name, size in sizes.items() if ".experts." in name)
-        assert found.get(("expert × 4", "all-gather"), 0) == (experts if publication == "nccl" else 0)
-        whole = sum(size for name, size in sizes.items() if "norm" in name or ".mlp.gate." in name)
-        assert found["tensor × 2", "all-gather"] == pytest.approx(sum(sizes.values()) - experts - whole, rel=1e-3)
+        vocabulary = sum(sizes[f"{name}.weight"] for name in ("model.embed_tokens", "lm_head"))
+        by_parcels = (experts, vocabulary) if publication == "nccl" else (0, 0)
+        assert tuple(found.get((group, "broadcast"), 0) for group in ("expert × 4", "tensor × 2")) == by_parcels
+        uncut = sum(size for name, size in sizes.items() if "norm" in name or ".mlp.gate." in name)
+        gathered = sum(sizes.values()) - experts - uncut - by_parcels[1]
+        assert found["tensor × 2", "all-gather"] == pytest.approx(gathered, rel=1e-3)
+
+
+@pytest.mark.parametrize("publication", ["files", "nccl", "sharded_rdt"])
+def test_biases_of_experts_come_out_with_the_weights_whatever_their_way(publication):
+    layout = Layout(tensor=2, pipeline=2, expert=2)
+    run = run_of(replace(MODELS["llama4"], num_hidden_layers=2), layout, 4)
+    run = replace(
+        run,
+        cluster=replace(run.cluster, publication=publication),
+        trainer=replace(run.trainer, expert_bias=0.01),
+    )
+    for role in trainer_roles(layout, 4):
+        result = rehearse(RehearsalSettings(run, H100), role)
+        assert result.problems == []
+        assert result.phases[-1].name == "export"
 
 
 def test_what_needs_packages_for_gpus_is_rehearsed_without_them_and_said():

@@ -29,6 +29,7 @@ from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from moe.train.trainer import Trainer
 from moe.weights.memory_file import MEMORY
 from moe.weights.shards import Snapshot
+from scalelab.rollout.config import PARCEL
 
 WORLD, ROUNDS, WAIT = 4, 3, 3600.0
 SHARDS, WHOLE = ("shards", "whole")
@@ -205,9 +206,9 @@ def _publish_whole(one: Trainer, path: Path) -> dict[str, torch.Tensor]:
 
 
 def _publish_and_walk(one: Trainer) -> None:
-    """Publish, then gather one tensor after the other."""
+    """Publish, then walk through all parcels."""
     one.publish(1)
-    for _ in one.export_weights(host=False):
+    for _ in one.export_parcels(PARCEL):
         pass
 
 

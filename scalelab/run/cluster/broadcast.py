@@ -1,6 +1,6 @@
 """Broadcast of new weights over NCCL: the trainer's side, with vLLM's own transfer engine `nccl` (vLLM 0.32.0).
 
-All ranks walk through the weights together, and rank 0, which has each of them whole for a moment, sends it to every
+All ranks walk through the weights together, parcel by parcel (`moe.weights.parcels`), and rank 0 sends each to every
 process of the engines, many in one message. Imports vLLM.
 """
 
@@ -19,11 +19,12 @@ from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
 
 from moe.errors import MoeError
+from moe.model.architectures import architecture
 from moe.train.trainer import Trainer
-from moe.weights.links import EXPERT_BIAS, expert_bias_names, shapes
+from moe.weights.links import expert_bias_names
 from moe.weights.segments import Segment
 from scalelab.errors import LabError
-from scalelab.rollout.config import MESSAGE
+from scalelab.rollout.config import MESSAGE, PARCEL
 from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.cluster.receiving import ListeningEngines, why
 from scalelab.run.cluster.waiting import LateError
@@ -46,7 +47,7 @@ class Broadcaster:
         self._sender: NCCLTrainerWeightTransferEngine | None = None
 
     def send(self, segment: Segment, listeners: Sequence[Listener]) -> str | None:
-        """Send the weights to engines; the other ranks walk through `Trainer.export_weights` at the same time.
+        """Send the weights to engines; the other ranks walk through `Trainer.export_parcels` at the same time.
 
         Args:
             segment: of this rank, which stands for the publication.
@@ -157,7 +158,7 @@ def attempt(
 
 
 class MegatronSource(WeightSource):
-    """The weights of all ranks, one whole parameter at a time, on the device; every rank walks through all of them.
+    """The weights of all ranks, a parcel at a time, on the device; every rank walks through all of them.
 
     Args:
         trainer: of this rank.
@@ -169,7 +170,7 @@ class MegatronSource(WeightSource):
 
     def begin(self) -> None:
         """Begin a walk."""
-        self._walk = self._trainer.export_weights(host=False)
+        self._walk = self._trainer.export_parcels(PARCEL)
 
     def finish(self) -> None:
         """Walk to the end, wherever the walk is: the other ranks do, too."""
@@ -179,11 +180,12 @@ class MegatronSource(WeightSource):
     def metadata(self) -> list[ParamMeta]:
         """Name, type and shape of every tensor, in the order of the walk."""
         hf_config, config = self._trainer.hf_config, self._trainer.config
-        dtype, found = getattr(torch, config.dtype), shapes(hf_config)
-        biases = expert_bias_names(hf_config).values() if config.expert_bias else ()
-        experts = [(name, found[name.removesuffix(EXPERT_BIAS) + ".weight"][:1]) for name in biases]
-        return [ParamMeta(name, dtype, tuple(shape)) for name, shape in found.items()] + [
-            ParamMeta(name, torch.float32, tuple(shape)) for name, shape in experts
+        dtype = getattr(torch, config.dtype)
+        found = [part for parcel in self._trainer.parcels(PARCEL) for part in parcel.parts()]
+        biases = expert_bias_names(hf_config) if config.expert_bias else {}
+        experts = architecture(hf_config).fields.get("num_moe_experts")
+        return [ParamMeta(name, dtype, tuple(shape)) for name, shape in found] + [
+            ParamMeta(name, torch.float32, (experts,)) for name in biases.values()
         ]
 
     def largest(self) -> int:

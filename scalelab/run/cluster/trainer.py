@@ -22,6 +22,7 @@ from moe.weights.segments import Segment
 from scalelab.errors import LabError
 from scalelab.imports import without_collector
 from scalelab.plan.hardware import packed
+from scalelab.rollout.config import PARCEL
 from scalelab.run.cluster.actors import actor_class, this_node
 from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.cluster.heartbeats import Beating
@@ -91,7 +92,7 @@ class TrainerRank(Beating):
             return segment, None
         with self.at("sending the weights"):
             if cluster.publication == "nccl" and self._trainer.rank != 0:  # rank 0 sends what all gather
-                for _ in self._trainer.export_weights(host=False):
+                for _ in self._trainer.export_parcels(PARCEL):
                     pass
                 return segment, None
             if self._sender is None:

@@ -1,0 +1,62 @@
+"""Rows of large tensors that come one after the other, put together in host memory (`moe.weights.parcels`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from moe.weights.parcels import whole_and_first
+from scalelab.errors import LabError
+
+
+class Rows:
+    """The tensors of one version of which some rows have come.
+
+    Args:
+        shapes: of whole tensors, by name.
+    """
+
+    def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
+        self._shapes = shapes
+        self._came: dict[str, tuple[Tensor, int]] = {}
+
+    def join(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Pass whole tensors on, and those of which the last rows have come.
+
+        Raises:
+            LabError: rows are missing, come twice, or are no rows of this model.
+        """
+        for name, rows in weights:
+            whole, first = whole_and_first(name)
+            if first is None:
+                yield name, rows
+            elif (tensor := self._added(whole, first, rows)) is not None:
+                yield whole, tensor
+
+    def _added(self, name: str, first: int, rows: Tensor) -> Tensor | None:
+        """Copy rows to their place; returns the tensor if these were the last."""
+        shape = self._shapes.get(name)
+        if shape is None or rows.shape[1:] != shape[1:]:
+            raise LabError(f"{name} came in rows of shape {tuple(rows.shape)} and is {shape and tuple(shape)} here")
+        tensor, count = self._came.pop(name, (None, 0))
+        if tensor is None:
+            tensor = torch.empty(shape, dtype=rows.dtype)
+        last = first + rows.shape[0]
+        if first != count or last > shape[0]:
+            raise LabError(f"rows {first} to {last} of {name} came after {count} of {shape[0]}")
+        tensor[first:last] = rows
+        if last == shape[0]:
+            return tensor
+        self._came[name] = tensor, last
+        return None
+
+    def end(self) -> None:
+        """Make sure that nothing is missing.
+
+        Raises:
+            LabError: naming the tensor.
+        """
+        for name, (tensor, count) in self._came.items():
+            raise LabError(f"of {name} only {count} of {len(tensor)} rows came")
