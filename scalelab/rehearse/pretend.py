@@ -37,6 +37,7 @@ from moe.model import attention, gpt, head
 from moe.model.kernels import Host
 from scalelab.plan.hardware import Device
 from scalelab.rehearse.ranks import Replacement, all_replaced, other_ranks
+from scalelab.rehearse.te_shapes import PACKAGE, rehearsed_version
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ def _gpu(world: PretendedWorld) -> list[Replacement]:
     """Choose the kernels of the GPU although the tensors are labelled as the CPU's."""
     if not world.hardware.gpu:
         return []
-    host = Host(world.hardware.name, world.hardware.capability)
+    engine = rehearsed_version()
+    packages = ((PACKAGE, engine),) if engine else ()  # the only one of requirements/gpu.txt that the choice asks for
+    host = Host(world.hardware.name, world.hardware.capability, packages)
     product = head.product
     return [
         (gpt, "this_host", lambda: host),
@@ -149,7 +152,7 @@ def _routing(world: PretendedWorld) -> list[Replacement]:
 
 
 def _torch() -> list[Replacement]:
-    """Replace three operations that fake tensors lack; none changes memory, sizes or products."""
+    """Replace operations that fake tensors lack; none changes memory, sizes or products."""
     move, whole = torch.nn.Module.to, attention._attend
 
     def norm(chunk: int, overflow: Tensor, gradients: list[list[Tensor]], *args: Any) -> tuple[Tensor, None]:
@@ -176,7 +179,7 @@ def _torch() -> list[Replacement]:
         return out.transpose(0, 1).unsqueeze(0)
 
     return [
-        (clip_grads, "l2_norm_impl", norm),
+        *([] if rehearsed_version() else [(clip_grads, "l2_norm_impl", norm)]),
         (torch.nn.Module, "to", to),
         (attention, "causal_lower_right", lambda *size: torch.empty(0)),
         (attention, "_attend", attend),

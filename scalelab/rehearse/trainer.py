@@ -32,6 +32,7 @@ from scalelab.rehearse.memory import Memory
 from scalelab.rehearse.result import GIB, Phase, RoleResult
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
+from scalelab.rehearse.te_shapes import rehearsed_version
 from scalelab.rollout.config import PARCEL
 
 _ON_HOST = ("build", "load", "export")
@@ -97,18 +98,21 @@ class _TrainerRehearsal:
         left, optimizer = self.result.not_rehearsed, config.optimizer
         if config.dispatch != "alltoall":
             left.append(f"dispatch by {config.dispatch}, whose kernels run on a GPU only: rehearsed is all-to-all")
-        if optimizer.moments != "float32":
+        moments = optimizer.moments
+        if moments != "float32" and not rehearsed_version():
+            moments = "float32"
             left.append("moments in bfloat16, which are Transformer Engine's: rehearsed with fp32")
         if optimizer.offload and self.device == "cpu":
             left.append("the optimiser on the host, where all tensors bear one label: see docs/rehearse.md")
-        optimizer = replace(optimizer, moments="float32", offload=optimizer.offload and self.device == "cuda")
-        kernels: KernelChoice = "local" if config.kernels == "local" else "auto"  # no package for GPUs is pretended
+        optimizer = replace(optimizer, moments=moments, offload=optimizer.offload and self.device == "cuda")
+        # Transformer Engine is not everywhere, see `scalelab.rehearse.te_shapes`
+        kernels: KernelChoice = "local" if config.kernels == "local" else "auto"
         # what device is there is pretended
         return replace(config, device="auto", kernels=kernels, dispatch="alltoall", optimizer=optimizer)
 
     def _say_what_is_left_out(self, fields: dict[str, Any]) -> None:
         left = self.result.not_rehearsed
-        if self.setting.hardware.gpu and self.config.kernels != "local":
+        if self.setting.hardware.gpu and self.config.kernels != "local" and not rehearsed_version():
             left.append("Transformer Engine's layers, which run on a GPU only: rehearsed are the local ones")
         if self.setting.hardware.gpu and self.device == "cpu":
             left.append("which device a tensor is on, and memory of build, load and export: see docs/rehearse.md")

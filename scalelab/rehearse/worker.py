@@ -77,9 +77,12 @@ def main() -> None:
     logging.disable(logging.WARNING)
     _hide_gpu_packages()
     tasks: RoleTasks = pickle.load(sys.stdin.buffer)
+    kind = tasks.roles[0].kind
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not come between the lines
-    importlib.import_module(f"scalelab.rehearse.{tasks.roles[0].kind}")
+    if PRETENDED in os.environ and kind == "trainer":
+        importlib.import_module("scalelab.rehearse.te_shapes").offer()
+    importlib.import_module(f"scalelab.rehearse.{kind}")
     if PRETENDED in os.environ:
         importlib.import_module("scalelab.rehearse.ranks").keep_device_in_forks()
     for end in _ends(tasks):
