@@ -142,6 +142,9 @@ class Optimizer:
             if isinstance(part.optimizer, HybridDeviceOptimizer):
                 _fill_host_state(part.optimizer)
                 continue
+            if self.config.moments != "float32":
+                _fill_precise_state(part.optimizer)
+                continue
             part.init_state_fn(part.optimizer, part.config)
             if USING_PYTORCH_OPTIMIZER:  # Apex and Transformer Engine count steps per group, from the first on
                 for main, state in part.optimizer.state.items():
@@ -253,6 +256,17 @@ def _gradients(params: list[Tensor]) -> Iterator[Tensor]:
         gradient = param.grad if gradient is None else gradient
         if gradient is not None:
             yield gradient
+
+
+def _fill_precise_state(optimizer: Any) -> None:
+    """Start the state of Transformer Engine's AdamW with bf16 moments.
+
+    megatron-core 0.16.1 leaves out an argument that Transformer Engine 2.20 wants: whether only the 16 bits are kept that
+    the fp32 weights have beyond bf16 ones. It is given as the step itself would give it.
+    """
+    for group in optimizer.param_groups:
+        for main in group["params"]:
+            optimizer.initialize_state(main, optimizer.store_param_remainders and main.dtype is torch.bfloat16)
 
 
 def _fill_host_state(optimizer: HybridDeviceOptimizer) -> None:
