@@ -261,8 +261,8 @@ def _gradients(params: list[Tensor]) -> Iterator[Tensor]:
 def _fill_precise_state(optimizer: Any) -> None:
     """Start the state of Transformer Engine's AdamW with bf16 moments.
 
-    megatron-core 0.16.1 leaves out an argument that Transformer Engine 2.20 wants: whether only the 16 bits are kept that
-    the fp32 weights have beyond bf16 ones. It is given as the step itself would give it.
+    megatron-core 0.16.1 leaves out an argument that Transformer Engine 2.20 wants: whether only the 16 bits are kept
+    that the fp32 weights have beyond bf16 ones. It is given as the step itself would give it.
     """
     for group in optimizer.param_groups:
         for main in group["params"]:

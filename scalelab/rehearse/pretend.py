@@ -77,8 +77,8 @@ def _gpu(world: PretendedWorld) -> list[Replacement]:
     """Choose the kernels of the GPU although the tensors are labelled as the CPU's."""
     if not world.hardware.gpu:
         return []
-    engine = rehearsed_version()
-    packages = ((PACKAGE, engine),) if engine else ()  # the only one of requirements/gpu.txt that the choice asks for
+    version = rehearsed_version()
+    packages = ((PACKAGE, version),) if version else ()  # of requirements/gpu.txt the choice asks for no other
     host = Host(world.hardware.name, world.hardware.capability, packages)
     product = head.product
     return [
@@ -140,7 +140,7 @@ def _routing(world: PretendedWorld) -> list[Replacement]:
         if self.ep_size > 1 or self.tp_size > 1:
             self.input_splits, self.output_splits = given, np.full(self.ep_size, mine)
             self.output_splits_tp = np.full(self.tp_size, mine * self.ep_size)
-        if self.num_local_experts > 1:
+        if self.num_local_experts > 1 and not self.config.moe_permute_fusion:  # which counts on the device
             share = even(mine, self.num_local_experts)
             self.num_global_tokens_per_local_expert = np.tile(share, (self.tp_size * self.ep_size, 1))
         return counted

@@ -113,7 +113,8 @@ class _TrainerRehearsal:
     def _say_what_is_left_out(self, fields: dict[str, Any]) -> None:
         left = self.result.not_rehearsed
         if self.setting.hardware.gpu and self.config.kernels != "local" and not rehearsed_version():
-            left.append("Transformer Engine's layers, which run on a GPU only: rehearsed are the local ones")
+            needed = "which need a pretended CUDA device (docs/rehearse.md)"
+            left.append(f"Transformer Engine's layers, {needed}: rehearsed are the local ones")
         if self.setting.hardware.gpu and self.device == "cpu":
             left.append("which device a tensor is on, and memory of build, load and export: see docs/rehearse.md")
         if "num_moe_experts" in fields and self.setting.imbalance == 1:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .rehearse: torch's CUDA build in an environment of its own, and a pretended CUDA runtime, with which
-# `scalelab rehearse` also finds tensors on the wrong device. About 3 GB to download, 5 GB on disk; needs gcc, no GPU.
+# `scalelab rehearse` also finds tensors on the wrong device; and the Python of Transformer Engine, whose layers it then
+# rehearses, without the compiled packages. About 3 GB to download, 5 GB on disk; needs gcc, no GPU.
 # Everything else comes from the environment of PYTHON (default: .venv). Run again, it does nothing unless its parts changed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -8,12 +9,14 @@ base=${PYTHON:-.venv/bin/python}
 [ -x "$base" ] || { echo "no $base: run make install first, or set PYTHON to the Python that has the lab's packages" >&2; exit 1; }
 command -v gcc >/dev/null || { echo "gcc is missing: install it (Debian: apt-get install gcc), then run this again" >&2; exit 1; }
 version=$("$base" -c 'import importlib.metadata as m; print(m.version("torch").split("+")[0])')
-stamp=.rehearse/made-$(cat tools/rehearse/* | sha256sum | cut -c1-16)-torch-$version
+engine=$(grep '^transformer-engine==' requirements/gpu.txt)
+stamp=.rehearse/made-$({ cat tools/rehearse/*; echo "$engine"; } | sha256sum | cut -c1-16)-torch-$version
 [ -e "$stamp" ] && exit 0
 started=$SECONDS
 mkdir -p .rehearse/build/crt
 [ -x .rehearse/env/bin/python ] || "$base" -m venv --without-pip .rehearse/env
 "$(dirname "$base")/uv" pip install --quiet --python .rehearse/env/bin/python "torch==$version"
+"$(dirname "$base")/uv" pip install --quiet --python .rehearse/env/bin/python --no-deps "$engine"
 site=$(.rehearse/env/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 "$base" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$site/everything_else.pth"
 
