@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from moe.train.config import Layout
+from moe.train.config import Layout, OptimizerConfig
 from scalelab.cli import main
 from scalelab.plan.hardware import device
 from scalelab.rehearse import environment
@@ -12,7 +12,7 @@ from scalelab.rehearse.environment import how_to_set_up, pretended_cuda
 from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all
 from scalelab.rehearse.roles import engine_roles, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
-from tests.helpers.rehearsals import MODELS, run_of
+from tests.helpers.rehearsals import LENGTH, MODELS, run_of
 
 H100 = device("h100")
 
@@ -56,6 +56,41 @@ def test_a_mixture_lives_on_a_pretended_gpu(offload):
     assert result.memory_gib.get("optimizer", 0) == pytest.approx(result.plan_memory_gib["optimizer"], rel=1e-2)
     assert not any("which device" in line for line in result.not_rehearsed)
     assert all(phase.peak_gib > 0 for phase in result.phases)
+
+
+def on_pretended_gpu(layout, world, **trainer):
+    run = run_of(MODELS["mixtral"], layout, world, "selective")
+    run = replace(run, trainer=replace(run.trainer, **trainer))
+    interpreters, role = {"trainer": pretended_cuda(H100)}, trainer_roles(layout, world)[0]
+    (result,) = rehearse_all(RehearsalSettings(run, H100), [role], interpreters, 1, 280, lambda *said: None)
+    assert result.problems == []
+    assert not any("Transformer Engine" in line for line in result.not_rehearsed)
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(pretended_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
+def test_transformer_engines_layers_compute_what_the_local_ones_do():
+    """They keep a workspace of cuBLAS and not Megatron's buffer for what tensor ranks gather: the only difference."""
+    layout = Layout(tensor=2, expert=4)
+    theirs, local = (on_pretended_gpu(layout, 8, kernels=kernels) for kernels in ("transformer_engine", "local"))
+    assert theirs.flops == local.flops
+    assert theirs.collectives == local.collectives
+    for kind in ("weights", "gradients", "optimizer"):
+        assert theirs.memory_gib[kind] == local.memory_gib[kind]
+    workspace = 32 / 2**10
+    gathered = LENGTH * MODELS["mixtral"].hidden_size * 2 / 2**30
+    (step, other) = (next(phase for phase in one.phases if phase.name == "step") for one in (theirs, local))
+    assert step.peak_gib - other.peak_gib == pytest.approx(workspace - gathered, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(pretended_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
+def test_moments_in_bfloat16_take_what_the_plan_says():
+    layout = Layout(tensor=2, expert=4)
+    optimizer = OptimizerConfig(moments="bfloat16")
+    result = on_pretended_gpu(layout, 8, optimizer=optimizer)
+    assert result.memory_gib["optimizer"] == pytest.approx(result.plan_memory_gib["optimizer"], rel=1e-3)
 
 
 @pytest.mark.slow
