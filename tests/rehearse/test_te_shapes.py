@@ -1,4 +1,4 @@
-"""What stands in place of Transformer Engine's kernels has the shapes of plain torch, or says what is missing."""
+"""Shapes in place of Transformer Engine's kernels are those of plain torch; a kernel without shapes says so."""
 
 import importlib.util
 import sys
