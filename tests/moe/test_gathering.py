@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from moe.weights.hf_weights import _Cut, _gathered
+from moe.weights.cuts import Cut, gather
 
 RANKS = 3
 
@@ -35,7 +35,7 @@ def test_a_matrix_is_put_together_whatever_its_cut(
     backend: str, axis: int, stretches: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group: Any = _Group()
-    cut = _Cut(axis, stretches, group)
+    cut = Cut(axis, stretches, group)
     whole = torch.randn([size * (RANKS if here == axis else 1) for here, size in enumerate(shape)])
     slices = [part.flatten(axis, axis + 1).contiguous() for part in cut.slices(whole)]
 
@@ -51,5 +51,5 @@ def test_a_matrix_is_put_together_whatever_its_cut(
     monkeypatch.setattr(dist, "get_global_rank", lambda group, rank: rank)
     monkeypatch.setattr(dist, "all_gather_into_tensor", all_gather)
     monkeypatch.setattr(dist, "broadcast", broadcast)
-    assert torch.equal(_gathered(slices[1].clone(), cut), whole)
+    assert torch.equal(gather(slices[1].clone(), [cut]), whole)
     assert torch.equal(cut.mine(whole), slices[1])
