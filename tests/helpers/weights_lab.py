@@ -21,6 +21,7 @@ from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.cluster.trainer import ClusterTrainer
 from scalelab.run.config import Cluster
 from tests.helpers.moe_models import batch, weighted
+from tests.helpers.object_store import created
 from tests.helpers.rollout_models import MOE, write_model
 
 # Experts can be cut in two on a CPU, whose kernels want multiples of 32.
@@ -74,10 +75,11 @@ class Lab:
         async def go() -> Any:
             return await self.trainer.publish(version)
 
-        before = self.stats()
+        before, stored = self.stats(), created()
         self.segments = asyncio.run(go())
         assert ray.get(self.engine.take_weights.remote(self.segments), timeout=900) is None
         after, size = self.stats(), sum(segment.size for segment in self.segments)
+        assert created() - stored < size / 20, "weights went through Ray's object store"
         assert after["update_bytes"] - before["update_bytes"] == size
         return (after["fetched_bytes"] - before["fetched_bytes"]) / size
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +14,14 @@ from moe.train.config import TrainerConfig
 from scalelab.errors import LabError
 from scalelab.run.cluster.actors import this_node
 from scalelab.run.cluster.gpu_nodes import check_gpu_nodes
+from scalelab.run.cluster.trainer import TrainerRank
+from scalelab.run.config import Cluster
+from tests.helpers.object_store import created
 
 pytestmark = pytest.mark.slow
 
-HF = Llama(vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1).to_hf()
+MODEL = Llama(vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+HF = MODEL.to_hf()
 
 
 class Rank:
@@ -35,14 +41,14 @@ class Rank:
 class Reader:
     """An engine's machine."""
 
-    def read(self, segment: Any) -> tuple[int, set[float]]:
-        """Bytes that were fetched, and the numbers that the weights are full of."""
+    def read(self, segment: Any, hf: dict[str, Any]) -> tuple[int, float, float]:
+        """Bytes that were fetched, and the smallest and the largest of the weights."""
         from moe.weights.shards import Snapshot
 
         snapshot = Snapshot([segment], machine=this_node())
-        found = {value for _, tensor in snapshot.weights(HF) for value in tensor.unique().tolist()}
+        ends = [end.item() for _, tensor in snapshot.weights(hf) for end in tensor.aminmax()]
         snapshot.close()
-        return snapshot.fetched, found
+        return snapshot.fetched, min(ends), max(ends)
 
 
 @pytest.fixture(scope="module")
@@ -61,23 +67,46 @@ def nodes() -> Iterator[Any]:
         cluster.shutdown()
 
 
-def test_a_node_fetches_the_bytes_of_the_model_from_another_and_none_from_itself(nodes: list[str]) -> None:
+def _on(node: str, cls: type) -> Any:
+    """An actor on a node."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def on(node: str, cls: type) -> Any:
-        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-        return ray.remote(cls).options(num_cpus=1, scheduling_strategy=strategy).remote()
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(cls).options(num_cpus=1, scheduling_strategy=strategy).remote()
+
+
+def test_a_node_fetches_the_bytes_of_the_model_from_another_and_none_from_itself(nodes: list[str]) -> None:
+    import ray
 
     here, there = nodes
-    rank = on(here, Rank)
+    rank = _on(here, Rank)
     segment = ray.get(rank.publish.remote(7), timeout=900)
-    read = {node: ray.get(on(node, Reader).read.remote(segment), timeout=900) for node in nodes}
-    assert read[here] == (0, {7.0})
-    assert read[there] == (segment.size, {7.0})
+    read = {node: ray.get(_on(node, Reader).read.remote(segment, HF), timeout=900) for node in nodes}
+    assert read[here] == (0, 7.0, 7.0)
+    assert read[there] == (segment.size, 7.0, 7.0)
 
 
-@pytest.mark.slow
+def test_nothing_of_a_trainers_weights_goes_through_rays_object_store(nodes: list[str]) -> None:
+    """The trainer of a run publishes; a node maps its weights, and another one fetches them."""
+    import ray
+
+    from moe.weights.links import shapes
+
+    hf = replace(MODEL, vocab_size=16384).to_hf()
+    size = 4 * sum(shape.numel() for shape in shapes(hf).values())
+    rank = ray.remote(TrainerRank).options(num_cpus=0).remote(hf, TrainerConfig(), 0, 1)
+    ray.get(rank.start.remote(ray.get(rank.address.remote(True), timeout=900), None), timeout=900)
+    before = created()
+    segment, problem = ray.get(rank.publish.remote(1, Cluster()), timeout=900)
+    assert problem is None
+    assert 8e6 < size <= segment.size
+    assert len(pickle.dumps(segment)) < size / 100
+    read = [ray.get(_on(node, Reader).read.remote(segment, hf), timeout=900)[0] for node in nodes]
+    assert sorted(read) == [0, segment.size]
+    assert created() - before < size / 100
+
+
 def test_a_node_whose_torch_has_no_cuda_is_named_before_an_actor_starts(nodes: list[str]) -> None:
     with pytest.raises(LabError, match=r"^node [\d.]+: torch .*\+cpu is built without CUDA: .*make install-gpu"):
         check_gpu_nodes({}, 200)
