@@ -21,10 +21,9 @@ from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.model.gpt import LogProbModel
 from moe.model.init import InitialWeights
-from moe.model.layers import BIAS
 from moe.weights.cuts import Cut, cut_out, cuts_of, gather, within_experts
 from moe.weights.hf_folder import FolderWeights
-from moe.weights.links import Link, check_names, check_shape, expert_bias_names, held_links, links, shapes
+from moe.weights.links import Link, check_names, check_shape, expert_bias_names, links, shapes
 from moe.weights.segments import Cut as ShardCut
 
 
@@ -80,35 +79,6 @@ def _named(param: Tensor, link: Link) -> Iterator[tuple[str, Tensor]]:
     """The Hugging Face tensors of one parameter, which is let go of with the last."""
     for name, tensor in zip(link.names, link.split(gather(param, cuts_of(param, link)))):
         yield name, tensor.contiguous()
-
-
-def held_names(model: LogProbModel, hf_config: dict[str, Any]) -> list[str]:
-    """The names of `export_held`, in its order; not collective."""
-    return [name for link, _ in _held(model, hf_config) for name in link.names]
-
-
-def export_held(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Every weight of this rank's pipeline stage and of its experts, each expert by itself, and the experts' biases.
-
-    Collective over the ranks that cut matrices between them, which all must walk it to its end: matrices are gathered
-    from those, one at a time, and from nobody else.
-
-    Returns:
-        (Name of `moe.weights.links.held_links`, tensor on the model's device), layer after layer; the tensors may
-        share memory with the model.
-    """
-    for link, param in _held(model, hf_config):
-        yield from zip(link.names, link.split(gather(param, within_experts(cuts_of(param, link)))), strict=True)
-
-
-def _held(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[Link, Tensor]]:
-    """The parameters and biases of this rank, beside links of what it holds of them."""
-    params = own_parameters(model, hf_config)
-    biases = {f"decoder.layers.{one.layer_number - 1}.mlp.{BIAS}": one.bias_E for one in model.routers}
-    biases = {name: bias_E for name, bias_E in biases.items() if bias_E is not None}
-    everything = held_links(hf_config, _own_experts(hf_config), biased=bool(biases))
-    found = params | biases
-    return [(link, found[link.param]) for link in everything if link.param in found]
 
 
 def own_parts(model: LogProbModel, hf_config: dict[str, Any]) -> list[tuple[str, tuple[ShardCut, ...], Tensor]]:
@@ -235,7 +205,7 @@ def load(
     check_names(wanted, (name for name in weights if name not in biases))
     _load_expert_biases(model, hf_config, biases)
 
-    experts = _own_experts(hf_config)
+    experts = own_experts(hf_config)
 
     def read(name: str, shape: torch.Size, cut: Cut | None) -> Tensor:
         """Read the rows of a tensor that this rank needs: its experts of a stack, its slice of a cut, or all."""
@@ -262,7 +232,7 @@ def _cut_by_rows(param: Tensor, link: Link) -> Cut | None:
     return next((cut for cut in cuts_of(param, link) if cut.axis == 0 and not link.experts), None)
 
 
-def _own_experts(hf_config: dict[str, Any]) -> range:
+def own_experts(hf_config: dict[str, Any]) -> range:
     """Number the experts that this rank holds in every layer that has any."""
     group = parallel_state.get_expert_model_parallel_group()
     count = architecture(hf_config).fields.get("num_moe_experts") or 0

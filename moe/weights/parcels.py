@@ -72,7 +72,7 @@ def parcels(hf_config: dict[str, Any], layout: Layout, itemsize: int, limit: int
             holders = [number * layout.expert // count for number in range(count)]
             found += [Parcel(single[n][link.param], n, holder, stage) for n, holder in enumerate(holders)]
         elif link.param in VOCABULARY:
-            found += _by_rows(link, layout.tensor, stage, max(1, limit // (link.shape[1] * itemsize)))
+            found += by_rows(link, layout.tensor, max(1, limit // (link.shape[1] * itemsize)), stage)
         else:
             found.append(Parcel(link, stage=stage))
     return found
@@ -85,7 +85,7 @@ def _stage(param: str, layers: int, stages: int) -> int:
     return 0 if param.startswith("embedding.") else stages - 1
 
 
-def _by_rows(link: Link, ranks: int, stage: int, most: int) -> list[Parcel]:
+def by_rows(link: Link, ranks: int, most: int, stage: int = 0) -> list[Parcel]:
     """Cut a vocabulary's matrix at the borders of its ranks, and between them into at most so many rows."""
     words, hidden = link.shape
     share, [name] = words // ranks, link.names

@@ -21,8 +21,9 @@ from moe.train.batch import TrainingSequence
 from moe.train.config import TrainerConfig
 from moe.train.micro_batch import LOSS
 from moe.train.trainer import Trainer
+from moe.weights.held import held_parts
 from moe.weights.hf_folder import FolderWeights
-from moe.weights.links import expert_bias_names, held_links, shapes
+from moe.weights.links import expert_bias_names, shapes
 from scalelab.recipe.step import StepLoss
 from scalelab.rehearse import planned
 from scalelab.rehearse.collectives import Collectives
@@ -192,7 +193,7 @@ class _TrainerRehearsal:
         )
         if way == "sharded_rdt":
             held = set(self.trainer.held_names())
-            parts = [part for link in held_links(self.hf) for part in link.parts()]
+            parts = held_parts(self.hf, self.config.layout.tensor)
             wanted |= {name: tuple(shape) for name, shape in parts if name in held}
             walk = self.trainer.export_held()
         elif way == "files":

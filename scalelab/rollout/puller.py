@@ -32,6 +32,7 @@ from vllm.model_executor.model_loader.reload.meta import to_meta_tensor
 from moe.errors import kind_and_line
 from moe.weights.links import EXPERT_BIAS
 from scalelab.errors import LabError
+from scalelab.rollout.joined import joined
 from scalelab.rollout.twin import Twin
 
 BACKEND = "sharded_rdt"
@@ -161,7 +162,7 @@ class _Target(nn.Module):
                 else:
                     yield name, tensor
 
-        self.loaded = self.model.load_weights(without_biases())
+        self.loaded = self.model.load_weights(joined(without_biases()))
 
 
 class _Place(nn.Module):

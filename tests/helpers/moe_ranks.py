@@ -31,8 +31,10 @@ from moe.model.head import token_logprobs
 from moe.train import optimizer
 from moe.train.config import Layout, OptimizerConfig
 from moe.train.trainer import Trainer
+from moe.weights.held import held_parts
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import EXPERT_BIAS
+from moe.weights.parcels import whole_and_first
 from moe.weights.shards import Snapshot
 from tests.helpers.moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, weights
 
@@ -113,13 +115,13 @@ def probe(case: Case, rank: int = 0, world: int = 1, at: str | None = None) -> d
     result = one.train_step(given(batch(0)), weighted, logprobs=True)
     moved = {name: (tensor - start[name]) / SCALE for name, tensor in one.export_weights()}
     biases = {name: moved.pop(name) * SCALE for name in list(moved) if name.endswith(EXPERT_BIAS)}
-    shared, sent = published(one), parcels_arrive(one)
+    shared, both = published(one), sent(one)
     one.load_weights(start)
     back = all(torch.equal(tensor, start[name]) for name, tensor in one.export_weights())
     read = read_back(one, start) if world > 1 else {}
     one.close()
     told = {"start": start, "logprobs": [*logprobs, *before], "result": result, "gradients": moved, "biases": biases}
-    return {**told, "back": back, "published": shared, "sent": sent, **read}
+    return {**told, "back": back, "published": shared, "sent": both, **read}
 
 
 def read_back(one: Trainer, start: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -177,28 +179,41 @@ ROWS = 7
 """Most rows of a vocabulary's matrix in a parcel."""
 
 
-def parcels_arrive(one: Trainer) -> bool:
-    """True if all ranks have every parcel as it was listed, and together these are the weights that are exported."""
+def sent(one: Trainer) -> bool:
+    """True if both ways of sending give the weights that are exported, as they were listed, on whatever ranks."""
     exported, limit = dict(one.export_weights()), ROWS * one.hf_config["hidden_size"] * 4
-    found = [(name, tensor.clone()) for name, tensor in one.export_parcels(limit)]
-    listed = [part for parcel in one.parcels(limit) for part in parcel.parts()]
-    same = [[(name, tensor.shape) for name, tensor in found][: len(listed)] == listed]
-    whole: dict[str, torch.Tensor] = {}
-    for name, tensor in found:
-        name, rows, first = name.partition("@row:")
-        same.append(not rows or (len(whole.get(name, ())) == int(first) and len(tensor) <= ROWS))
-        whole[name] = torch.cat([whole[name], tensor]) if name in whole else tensor
     for name in [name for name in exported if name.endswith("experts.gate_up_proj")]:  # [E, H, gate and up]
         stack, down = exported.pop(name), exported.pop(name.replace("gate_up", "down"))
         for number, (gate_up, back) in enumerate(zip(stack, down, strict=True)):
             gate, up = gate_up.T.chunk(2)
             parts = {"gate_proj": gate, "up_proj": up, "down_proj": back.T}
             exported |= {name.replace("gate_up_proj", f"{number}.{key}.weight"): part for key, part in parts.items()}
-    return (
-        all(same)
-        and whole.keys() == exported.keys()
-        and all(torch.equal(whole[name], exported[name]) for name in whole)
-    )
+
+    parcels = [(name, tensor.clone()) for name, tensor in one.export_parcels(limit)]
+    listed = [part for parcel in one.parcels(limit) for part in parcel.parts()]
+    same = [[(name, tensor.shape) for name, tensor in parcels][: len(listed)] == listed]
+    same += [len(tensor) <= ROWS for name, tensor in parcels if whole_and_first(name)[1] is not None]
+
+    own = [(name, tensor.clone()) for name, tensor in one.export_held()]
+    same.append([name for name, _ in own] == one.held_names())
+    everybodys: list[Any] = [None] * one.world
+    dist.all_gather_object(everybodys, own)
+    found = {name: tensor for part in everybodys for name, tensor in part}
+    listed = held_parts(one.hf_config, one.config.layout.tensor, biased=one.config.expert_bias > 0)
+    same.append({name: tensor.shape for name, tensor in found.items()} == dict(listed))
+    held = [(name, found[name]) for name, _ in listed]
+    return all(same) and all(arrived(way, exported) for way in (parcels, held))
+
+
+def arrived(sent: list[tuple[str, torch.Tensor]], exported: dict[str, torch.Tensor]) -> bool:
+    """True if tensors, whose rows come one behind the other, are those that are exported."""
+    whole: dict[str, torch.Tensor] = {}
+    for name, tensor in sent:
+        name, first = whole_and_first(name)
+        if len(whole.get(name, ())) != (first or 0):
+            return False
+        whole[name] = torch.cat([whole[name], tensor]) if name in whole else tensor
+    return whole.keys() == exported.keys() and all(torch.equal(whole[name], exported[name]) for name in whole)
 
 
 def uneven(bias_E: torch.Tensor) -> torch.Tensor:

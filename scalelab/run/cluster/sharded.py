@@ -1,9 +1,9 @@
 """Sharded transfers of new weights: the trainer's side, with vLLM's own engine `sharded_rdt` (vLLM 0.32.0).
 
 Every rank gathers a layer's matrices from the ranks that cut them between them, keeps the experts that it has, and
-hands them to a server of vLLM's beside it. Every process of the engines pulls from these servers the slices that it
-computes with, through Ray's direct transport and NIXL. Nothing is whole anywhere but a layer without its other experts.
-Imports vLLM.
+hands them to a server of vLLM's beside it, as it does with its rows of the vocabulary's matrices. Every process of the
+engines pulls from these servers the slices that it computes with, through Ray's direct transport and NIXL. Nothing is
+whole anywhere but a layer without its other experts. Imports vLLM.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from vllm.distributed.weight_transfer.sharded_rdt_trainer import (
 
 from moe.errors import MoeError
 from moe.train.trainer import Trainer
-from moe.weights.links import EXPERT_BIAS, held_links
+from moe.weights.held import held_parts
+from moe.weights.links import EXPERT_BIAS
 from moe.weights.segments import Segment
 from scalelab.errors import LabError
 from scalelab.rollout.config import SHARD_BUFFERS
@@ -210,10 +211,10 @@ class HeldSource(WeightSource):
         """Name, type and shape of every tensor of the whole model, layer after layer."""
         hf_config, config = self._trainer.hf_config, self._trainer.config
         dtype = getattr(torch, config.dtype)
+        found = held_parts(hf_config, config.layout.tensor, biased=config.expert_bias > 0)
         return [
             ParamMeta(name, torch.float32 if name.endswith(EXPERT_BIAS) else dtype, tuple(shape))
-            for link in held_links(hf_config, biased=config.expert_bias > 0)
-            for name, shape in link.parts()
+            for name, shape in found
         ]
 
     def held_names(self) -> list[str]:
