@@ -21,19 +21,23 @@ class Rows:
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
         self._shapes = shapes
         self._came: dict[str, tuple[Tensor, int]] = {}
+        self._whole: set[str] = set()
 
     def join(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Pass whole tensors on, and those of which the last rows have come.
 
         Raises:
-            LabError: rows are missing, come twice, or are no rows of this model.
+            LabError: rows are missing, rows or a tensor come twice, or are none of this model.
         """
         for name, rows in weights:
             whole, first = whole_and_first(name)
-            if first is None:
-                yield name, rows
-            elif (tensor := self._added(whole, first, rows)) is not None:
-                yield whole, tensor
+            tensor = rows if first is None else self._added(whole, first, rows)
+            if tensor is None:
+                continue
+            if whole in self._whole:
+                raise LabError(f"{whole} came twice")
+            self._whole.add(whole)
+            yield whole, tensor
 
     def _added(self, name: str, first: int, rows: Tensor) -> Tensor | None:
         """Copy rows to their place; returns the tensor if these were the last."""
@@ -52,11 +56,13 @@ class Rows:
         self._came[name] = tensor, last
         return None
 
-    def end(self) -> None:
-        """Make sure that nothing is missing.
+    def end(self, wanted: Iterable[str]) -> None:
+        """Make sure that tensors came, and no other in part.
 
         Raises:
-            LabError: naming the tensor.
+            LabError: naming one that did not.
         """
         for name, (tensor, count) in self._came.items():
             raise LabError(f"of {name} only {count} of {len(tensor)} rows came")
+        if missing := [name for name in wanted if name not in self._whole]:
+            raise LabError(f"{missing[0]} and {len(missing) - 1} more did not come")

@@ -26,7 +26,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.worker.worker_base import WorkerBase
 
 from moe.errors import MoeError, printable
-from moe.weights.links import EXPERT_BIAS, shapes
+from moe.weights.links import EXPERT_BIAS, links, shapes
 from moe.weights.segments import Segment, UnavailableError, check
 from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
@@ -157,6 +157,8 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         def take(twin: Twin) -> None:
             if receiver is not None:
                 receiver.receive(update_info, partial(self._add, twin))
+                if last:  # the twin would not miss one of a layer's experts
+                    self._rows.end(name for link in links(self._hf_config, single=True) for name in link.names)
             else:
                 self._biases, self._received = puller.receive(seconds)
 
@@ -171,6 +173,7 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         for end in (self._receiver, self._puller):
             if end is not None:
                 end.leave()
+        self._drop()
         if self._job is not None and self._job is not self._last_load:
             self._job.give_up("the group that weights are sent to was ended")
 
@@ -198,11 +201,19 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
                 twin.begin()
             elif self._loading != version:
                 raise LabError(f"the first parts of weights {version} are gone")
-            give(twin)
+            try:
+                give(twin)
+                if last:
+                    twin.end()
+            except BaseException:
+                self._drop()
+                raise
             if last:
-                self._rows.end()
-                twin.end()
                 self._version, self._loading = version, None
+
+    def _drop(self) -> None:
+        """Let go of what is there of a version that will not become whole."""
+        self._rows, self._loading = Rows({}), None
 
     def _add(self, twin: Twin, weights: Named) -> None:
         twin.add(self._rows.join(self._without_biases(weights)))

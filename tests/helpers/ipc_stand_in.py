@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from scalelab.run.cluster.trainer import TrainerRank
-from tests.helpers.nccl_stand_in import StandInEngine, Stream, run_with
+from tests.helpers.nccl_stand_in import MESSAGE, PARCEL, StandInEngine, Stream, run_with
 from tests.helpers.rdt_stand_in import seen, shown
 
 
@@ -46,9 +46,9 @@ class StandInRank(TrainerRank):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         stand_in(args[2])
-        from scalelab.run.cluster import ipc
+        from scalelab.run.cluster import broadcast, ipc
 
-        ipc.MESSAGE = 2**18  # so that a small model takes several parts
+        ipc.MESSAGE, broadcast.PARCEL = MESSAGE, PARCEL
 
 
 class ReadingEngine(StandInEngine):

@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.rollout.types import Request
+from scalelab.run.cluster import trainer
 from scalelab.run.cluster.engine_actor import EngineActor
 from scalelab.run.cluster.trainer import TrainerRank
 
 SOURCE = Path(__file__).with_name("nccl_sockets.c")
+MESSAGE, PARCEL = 2**18, 2**14
+"""Bytes of which a small model takes several messages, and each rank's rows of its vocabulary several parcels."""
 PACE = 20
 """Steps of an engine with one version, while it is held back."""
 
@@ -63,11 +66,12 @@ class StandInRank(TrainerRank):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        trainer.PARCEL = PARCEL
         if args[2] == 0:  # the one that sends
             stand_in()
             from scalelab.run.cluster import broadcast
 
-            broadcast.MESSAGE = 2**18  # so that a small model takes several
+            broadcast.MESSAGE, broadcast.PARCEL = MESSAGE, PARCEL
 
 
 class DyingPeer:
@@ -167,7 +171,7 @@ class StandInEngine(EngineActor):
 def run_with(arguments: list[str], publication: str, rank: type, engine: type) -> int:
     """Run the command line with weights sent in a way that a configuration refuses on cores."""
     from scalelab.cli import main as command_line
-    from scalelab.run.cluster import engines, trainer, world
+    from scalelab.run.cluster import engines, world
 
     class SendingRun(world.ClusterRun):
         def __init__(self, run: Any, *others: Any) -> None:

@@ -7,6 +7,7 @@ process of the engines, many in one message. Imports vLLM.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -174,8 +175,7 @@ class MegatronSource(WeightSource):
 
     def finish(self) -> None:
         """Walk to the end, wherever the walk is: the other ranks do, too."""
-        for _ in self._walk:
-            pass
+        deque(self._walk, maxlen=0)
 
     def metadata(self) -> list[ParamMeta]:
         """Name, type and shape of every tensor, in the order of the walk."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -92,8 +93,7 @@ class TrainerRank(Beating):
             return segment, None
         with self.at("sending the weights"):
             if cluster.publication == "nccl" and self._trainer.rank != 0:  # rank 0 sends what all gather
-                for _ in self._trainer.export_parcels(PARCEL):
-                    pass
+                deque(self._trainer.export_parcels(PARCEL), maxlen=0)  # each is let go of before the next
                 return segment, None
             if self._sender is None:
                 self._sender = self._make_sender(cluster)
