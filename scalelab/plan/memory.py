@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from moe.model.architectures import LayerPlan
-from moe.train.config import LOGITS_AT_ONCE, TrainerConfig
+from moe.train.config import LOGITS_AT_ONCE, Layout, TrainerConfig
 from scalelab.plan.shape import parameter_counts, shape
 from scalelab.plan.sizes import BYTES, held
 from scalelab.rollout.config import MESSAGE, PARCEL, SHARD_BUFFERS, GeneratorConfig
@@ -63,8 +63,8 @@ class GeneratorMemory:
 
 
 @dataclass(frozen=True)
-class ShardMemory:
-    """Bytes that sharded transfers of weights take at most.
+class SendMemory:
+    """Bytes that ways of sending weights take at most.
 
     Attributes:
         kept: on the device of a trainer rank, all the time.
@@ -77,25 +77,26 @@ class ShardMemory:
     engine: float
 
 
-def shard_memory(hf_config: dict[str, Any], dtype: str, expert_ranks: int, devices: int) -> ShardMemory:
+def shard_memory(hf_config: dict[str, Any], dtype: str, layout: Layout, devices: int) -> SendMemory:
     """Memory for sharded transfers (`scalelab.run.cluster.sharded`), as vLLM's engines allocate it.
 
-    Two layers of a rank are on their way at a time; of small tensors the server beside it gets copies. This has a ring
-    of buffers for every process of one engine, and that process a ring of its own; a buffer holds what it takes of a
-    rank's largest layer, or of the embedding, rounded up to 256 MiB. The process puts layers together beside it.
+    Two layers of a rank are on their way at a time; of small tensors the server beside it gets copies. Rows of the
+    vocabulary's matrices take no room there, as they are the model's own. The server has a ring of buffers for every
+    process of one engine, and that process a ring of its own; a buffer holds what the process takes of a rank's largest
+    layer, or of its rows, rounded up to 256 MiB. The process puts layers together beside it.
 
     Args:
         hf_config: the model's.
         dtype: of its weights.
-        expert_ranks: trainer ranks that share the experts of a layer.
+        layout: of the trainer.
         devices: of each engine.
     """
     counts, size = parameter_counts(hf_config), BYTES[dtype]
     whole = max(counts.embedding, *(layer.total for layer in counts.layers)) * size
-    own = max(layer.total - layer.experts + layer.experts / expert_ranks for layer in counts.layers) * size
-    largest = max(counts.embedding * size, own)
-    ring = SHARD_BUFFERS * math.ceil(largest / devices / _SLOT) * _SLOT
-    return ShardMemory(kept=_SERVER + 2 * own + devices * ring, passing=2 * largest, engine=ring + whole / devices)
+    own = max(layer.total - layer.experts + layer.experts / layout.expert for layer in counts.layers) * size
+    largest = max(counts.embedding * size / max(devices, layout.tensor), own / devices)
+    ring = SHARD_BUFFERS * math.ceil(largest / _SLOT) * _SLOT
+    return SendMemory(kept=_SERVER + 2 * own + devices * ring, passing=2 * own, engine=ring + whole / devices)
 
 
 def trainer_memory(
@@ -104,7 +105,7 @@ def trainer_memory(
     world: int,
     longest: int,
     gpu: bool,
-    shards: ShardMemory | None = None,
+    sending: SendMemory | None = None,
 ) -> TrainerMemory:
     """Memory of the fullest rank: the first or the last pipeline stage.
 
@@ -114,14 +115,14 @@ def trainer_memory(
         world: trainer ranks.
         longest: tokens of the longest sequence; a micro-batch holds at least that many.
         gpu: reserve what a GPU needs.
-        shards: for sharded transfers of weights; None if there are none.
+        sending: for weights that are sent; None if they come as files.
     """
     layout = config.layout
     stages = {0, layout.pipeline - 1}
     parts = {stage: held(hf_config, layout, world, config.dtype, stage, settings=config.optimizer) for stage in stages}
     kept = {stage: activation_bytes(hf_config, config, longest, stage) for stage in stages}
     head = {stage: head_bytes(hf_config, config) * (stage == layout.pipeline - 1) for stage in stages}
-    whole = max(export_bytes(hf_config, config.dtype), shards.passing if shards else 0.0)
+    whole = max(export_bytes(hf_config, config.dtype), sending.passing if sending else 0.0)
     stage = max(stages, key=lambda s: parts[s].total + max(kept[s] + head[s], whole))
     return TrainerMemory(
         weights=parts[stage].weights / GIB,
@@ -129,7 +130,7 @@ def trainer_memory(
         optimizer=parts[stage].optimizer / GIB,
         activations=kept[stage] / GIB,
         logits=head[stage] / GIB,
-        reserve=(RESERVE if gpu else 0.0) + (shards.kept / GIB if shards else 0.0),
+        reserve=(RESERVE if gpu else 0.0) + (sending.kept / GIB if sending else 0.0),
         export=max(0.0, whole - kept[stage] - head[stage]) / GIB,
     )
 
@@ -226,9 +227,14 @@ def kv_bytes_per_token(hf_config: dict[str, Any], dtype: str, ranks: int = 1) ->
     return 2 * fields["num_layers"] * groups * fields["kv_channels"] * BYTES[dtype]
 
 
-def message_bytes(hf_config: dict[str, Any], dtype: str) -> float:
-    """Bytes of the two messages of a broadcast on a device: each ends with the tensor that fills it (`MESSAGE`)."""
-    return 2 * (MESSAGE + largest_sent(hf_config, dtype))
+def message_memory(hf_config: dict[str, Any], dtype: str) -> SendMemory:
+    """Memory for broadcasts, and no less than transfers through a shared GPU's memory take.
+
+    A message ends with the tensor that fills it (`MESSAGE`). A sender and a receiver hold two; the sender has the
+    tensors of the second beside it while it packs them.
+    """
+    message = MESSAGE + largest_sent(hf_config, dtype)
+    return SendMemory(kept=0.0, passing=3 * message, engine=2 * message)
 
 
 def largest_sent(hf_config: dict[str, Any], dtype: str) -> int:

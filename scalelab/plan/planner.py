@@ -14,11 +14,11 @@ from scalelab.plan.hardware import Device, Hardware
 from scalelab.plan.lengths import LogNormal, Moments
 from scalelab.plan.memory import (
     GeneratorMemory,
-    ShardMemory,
+    SendMemory,
     TrainerMemory,
     generator_memory,
     kv_bytes_per_token,
-    message_bytes,
+    message_memory,
     shard_memory,
     trainer_memory,
 )
@@ -69,9 +69,9 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     """The plan of a placement: its memory, time, compute, and the reasons why it cannot run."""
     hf, length = run.model.to_hf(), _moments(run, assumed)
     longest = run.generator.max_model_len
-    shards = _shards(run, place.trainer, place.generator.tensor_parallel)
-    trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu, shards)
-    messages = _messages(run, place.generator.tensor_parallel)
+    sending = _sending(run, place.trainer, place.generator.tensor_parallel)
+    trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu, sending)
+    messages = sending and sending.engine
     generator = generator_memory(parameter_counts(hf).total, place.generator, device.gpu, messages)
     completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     ahead = run.schedule.k + 1 if isinstance(run.schedule, PipelineRL) else 1
@@ -265,8 +265,8 @@ def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Train
     cheapest_first = sorted(_trainer_configs(run, ranks, device), key=cost)
 
     def fits(config: TrainerConfig) -> bool:
-        shards = _shards(run, config, run.generator.tensor_parallel)
-        if trainer_memory(hf, config, ranks, longest, device.gpu, shards).total > device.memory_gib:
+        sending = _sending(run, config, run.generator.tensor_parallel)
+        if trainer_memory(hf, config, ranks, longest, device.gpu, sending).total > device.memory_gib:
             return False
         beside = Placement(ranks, run.cluster.generators, config, run.generator, ranks, shared=False)
         return beside.given_to(run) is not None
@@ -274,19 +274,13 @@ def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Train
     return next((config for config in cheapest_first if fits(config)), None)
 
 
-def _messages(run: Run, devices: int) -> float | None:
-    """Bytes that weights which are sent take on each of the devices of an engine; None if they come as files."""
+def _sending(run: Run, trainer: TrainerConfig, devices: int) -> SendMemory | None:
+    """Memory that weights take on their way to engines of so many devices; None if they come as files."""
     if run.cluster.publication == "files":
         return None
-    if shards := _shards(run, run.trainer_config, devices):
-        return shards.engine
-    return message_bytes(run.model.to_hf(), run.generator.dtype)
-
-
-def _shards(run: Run, trainer: TrainerConfig, devices: int) -> ShardMemory | None:
-    if run.cluster.publication != "sharded_rdt":
-        return None
-    return shard_memory(run.model.to_hf(), run.generator.dtype, trainer.layout.expert, devices)
+    if run.cluster.publication == "sharded_rdt":
+        return shard_memory(run.model.to_hf(), run.generator.dtype, trainer.layout, devices)
+    return message_memory(run.model.to_hf(), run.generator.dtype)
 
 
 def engines(run: Run, device: Device) -> Iterator[GeneratorConfig]:
@@ -295,7 +289,9 @@ def engines(run: Run, device: Device) -> Iterator[GeneratorConfig]:
     within = [n for n in (1, 2, 4, 8) if n <= device.per_node]
     for ranks in (n for n in within if split_problem(run.model.to_hf(), n) is None):
         engine = replace(config, tensor_parallel=ranks)
-        without_cache = generator_memory(total, replace(engine, kv_cache_gib=1e-9), device.gpu, _messages(run, ranks))
+        sending = _sending(run, run.trainer_config, ranks)
+        messages = sending and sending.engine
+        without_cache = generator_memory(total, replace(engine, kv_cache_gib=1e-9), device.gpu, messages)
         room = device.memory_gib - without_cache.total
         if room > 0:
             yield replace(engine, kv_cache_gib=min(config.kv_cache_gib, float(int(room * 4)) / 4 or room))

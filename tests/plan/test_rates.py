@@ -12,6 +12,7 @@ from scalelab.experiment import resolve
 from scalelab.plan.durations import Rates
 from scalelab.plan.hardware import DEVICES, device
 from scalelab.plan.lengths import LogNormal, Recorded
+from scalelab.plan.memory import message_memory, trainer_memory
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
 from scalelab.plan.rates import rates, slots, trainer_unit
@@ -64,14 +65,26 @@ def test_two_messages_of_a_broadcast_take_room_on_an_engines_device():
     assert updates == [0.25, pytest.approx(2 * (0.25 + 14336 * 4096 * 2 / 2**30))]
 
 
+def test_messages_take_room_on_a_rank_that_sends_them_where_nothing_else_does():
+    """Three messages of 256 MiB and a matrix each; they count as far as activations and logits take less."""
+    run = resolve("h100/scalerl_8b").run
+    hf, config = run.model.to_hf(), replace(run.trainer_config, tokens_per_micro_batch=1, head_chunk=1)
+    sending = message_memory(hf, "bfloat16")
+    assert (sending.kept, sending.passing) == (0, 3 * (2**28 + 14336 * 4096 * 2))
+    without, found = (trainer_memory(hf, config, 16, 1, True, one) for one in (None, replace(sending, passing=2**33)))
+    assert found.export > without.export
+    assert found.activations + found.logits + found.export == pytest.approx(8)
+
+
 def test_buffers_of_shards_take_room_on_both_sides():
-    """A calculation by hand: a matrix of 128,256 × 4,096 numbers is larger than a layer, and all of it goes at once."""
+    """A calculation by hand: a rank has half of a matrix of 128,256 × 4,096 numbers, which exceeds a layer."""
     run = resolve("h100/scalerl_8b").run
     files, shards = (replace(run, cluster=replace(run.cluster, publication=way)) for way in ("files", "sharded_rdt"))
     without, found = (plan_of(one, placement(one), device("h100"), Assumptions()) for one in (files, shards))
     embedding, layer = 128256 * 4096 * 2 / 2**30, (4096 * (2 * 4096 + 2 * 1024 + 3 * 14336 + 2)) * 2 / 2**30
     devices = placement(run).generator.tensor_parallel
-    ring = 2 * math.ceil(embedding / devices / 0.25) * 0.25
+    assert run.trainer_config.layout.tensor == 2
+    ring = 2 * math.ceil(max(embedding / max(devices, 2), layer / devices) / 0.25) * 0.25
     assert found.generator.update == pytest.approx(ring + embedding / devices)
     assert found.trainer.reserve - without.trainer.reserve == pytest.approx(0.5 + 2 * layer + devices * ring)
 

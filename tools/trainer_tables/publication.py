@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -206,10 +207,9 @@ def _publish_whole(one: Trainer, path: Path) -> dict[str, torch.Tensor]:
 
 
 def _publish_and_walk(one: Trainer) -> None:
-    """Publish, then walk through all parcels."""
+    """Publish, then walk through all parcels, each of which is let go of before the next."""
     one.publish(1)
-    for _ in one.export_parcels(PARCEL):
-        pass
+    deque(one.export_parcels(PARCEL), maxlen=0)
 
 
 def _publish_and_walk_held(one: Trainer) -> None:
