@@ -71,7 +71,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     longest = run.generator.max_model_len
     sending = _sending(run, place.trainer, place.generator.tensor_parallel)
     trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu, sending)
-    messages = sending and sending.engine
+    messages = sending.engine if sending else None
     generator = generator_memory(parameter_counts(hf).total, place.generator, device.gpu, messages)
     completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     ahead = run.schedule.k + 1 if isinstance(run.schedule, PipelineRL) else 1
@@ -290,7 +290,7 @@ def engines(run: Run, device: Device) -> Iterator[GeneratorConfig]:
     for ranks in (n for n in within if split_problem(run.model.to_hf(), n) is None):
         engine = replace(config, tensor_parallel=ranks)
         sending = _sending(run, run.trainer_config, ranks)
-        messages = sending and sending.engine
+        messages = sending.engine if sending else None
         without_cache = generator_memory(total, replace(engine, kv_cache_gib=1e-9), device.gpu, messages)
         room = device.memory_gib - without_cache.total
         if room > 0:
