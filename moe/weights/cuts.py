@@ -12,6 +12,9 @@ from torch import Tensor
 
 from moe.weights.links import Link
 
+_BLOCK = 2**20
+"""Bytes of rows that gloo receives at once where they have to be copied to their place."""
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -84,11 +87,13 @@ def _gathered(part: Tensor, cut: Cut) -> Tensor:
         shape[cut.axis] *= ranks
         whole = part.new_empty(shape)
         for rank, slice_ in enumerate(cut.slices(whole)):
-            mine = rank == cut.group.rank()
-            sent = part if mine else slice_ if slice_.is_contiguous() else torch.empty_like(part)
-            dist.broadcast(sent.view(part.shape), dist.get_global_rank(cut.group, rank), group=cut.group)
-            if sent is not slice_:
-                slice_.copy_(sent.view(slice_.shape))
+            source, most = dist.get_global_rank(cut.group, rank), max(1, _BLOCK // slice_[0].nbytes)
+            for mine, place in zip(part.view(slice_.shape).split(most), slice_.split(most)):
+                here = rank == cut.group.rank()
+                sent = mine if here else place if place.is_contiguous() else torch.empty_like(mine)
+                dist.broadcast(sent, source, group=cut.group)
+                if sent is not place:
+                    place.copy_(sent)
         return whole
     parts = part.new_empty((ranks, *part.shape))
     dist.all_gather_into_tensor(parts, part, group=cut.group)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from moe.weights import cuts
 from moe.weights.cuts import Cut, gather
 
 RANKS = 3
@@ -26,13 +27,13 @@ class _Group:
         return 1
 
 
-@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize(("backend", "most"), [("gloo", 2**20), ("gloo", 24), ("nccl", 0)])
 @pytest.mark.parametrize(
     ("axis", "stretches", "shape"),
     [(0, 1, (4, 6)), (0, 2, (4, 6)), (1, 1, (4, 6)), (1, 2, (3, 4, 8)), (2, 1, (2, 4, 6)), (0, 1, (4, 3, 5))],
 )
 def test_a_matrix_is_put_together_whatever_its_cut(
-    backend: str, axis: int, stretches: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    backend: str, most: int, axis: int, stretches: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group: Any = _Group()
     cut = Cut(axis, stretches, group)
@@ -43,10 +44,15 @@ def test_a_matrix_is_put_together_whatever_its_cut(
         assert torch.equal(part, slices[group.rank()])
         parts.copy_(torch.stack(slices))
 
-    def broadcast(sent: Tensor, source: int, group: Any) -> None:
-        assert source != group.rank() or torch.equal(sent, slices[source])
-        sent.copy_(slices[source])
+    rest = [slice_.flatten() for slice_ in slices]
 
+    def broadcast(sent: Tensor, source: int, group: Any) -> None:
+        assert sent.is_contiguous()
+        block, rest[source] = rest[source].tensor_split([sent.numel()])
+        assert source != group.rank() or torch.equal(sent.flatten(), block)
+        sent.copy_(block.view(sent.shape))
+
+    monkeypatch.setattr(cuts, "_BLOCK", most)
     monkeypatch.setattr(dist, "get_backend", lambda group: backend)
     monkeypatch.setattr(dist, "get_global_rank", lambda group, rank: rank)
     monkeypatch.setattr(dist, "all_gather_into_tensor", all_gather)
