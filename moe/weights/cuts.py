@@ -17,7 +17,7 @@ _BLOCK = 2**20
 
 
 @dataclass(frozen=True)
-class Cut:
+class RankCut:
     """A cut of a parameter along one axis.
 
     Attributes:
@@ -44,27 +44,27 @@ class Cut:
         return self.slices(whole)[self.group.rank()].flatten(self.axis, self.axis + 1)
 
 
-def cuts_of(param: Tensor, link: Link) -> list[Cut]:
+def cuts_of(param: Tensor, link: Link) -> list[RankCut]:
     """The cuts of a parameter, that among the experts' ranks first."""
     cuts = []
     if link.experts:
-        cuts.append(Cut(0, 1, parallel_state.get_expert_model_parallel_group()))
+        cuts.append(RankCut(0, 1, parallel_state.get_expert_model_parallel_group()))
     if getattr(param, "tensor_model_parallel", False):
         group = (
             parallel_state.get_expert_tensor_parallel_group()
             if link.experts
             else parallel_state.get_tensor_model_parallel_group()
         )
-        cuts.append(Cut(param.partition_dim, param.partition_stride, group))
+        cuts.append(RankCut(param.partition_dim, param.partition_stride, group))
     return [cut for cut in cuts if cut.group.size() > 1]
 
 
-def within_experts(cuts: Iterable[Cut]) -> list[Cut]:
+def within_experts(cuts: Iterable[RankCut]) -> list[RankCut]:
     """The cuts but that among the experts' ranks."""
     return [cut for cut in cuts if cut.group is not parallel_state.get_expert_model_parallel_group()]
 
 
-def gather(part: Tensor, cuts: Iterable[Cut]) -> Tensor:
+def gather(part: Tensor, cuts: Iterable[RankCut]) -> Tensor:
     """Gather what this rank and others hold of a parameter, cut by cut; collective over the ranks of the cuts."""
     part = part.detach()
     for cut in cuts:
@@ -72,14 +72,14 @@ def gather(part: Tensor, cuts: Iterable[Cut]) -> Tensor:
     return part
 
 
-def cut_out(whole: Tensor, cuts: Iterable[Cut]) -> Tensor:
+def cut_out(whole: Tensor, cuts: Iterable[RankCut]) -> Tensor:
     """This rank's slice of a parameter."""
     for cut in cuts:
         whole = cut.mine(whole)
     return whole
 
 
-def _gathered(part: Tensor, cut: Cut) -> Tensor:
+def _gathered(part: Tensor, cut: RankCut) -> Tensor:
     """Gather a contiguous part from the ranks that hold the others, with as few copies as the back-end allows."""
     ranks = cut.group.size()
     if dist.get_backend(cut.group) == "gloo":  # whose all-gather makes another copy of the whole

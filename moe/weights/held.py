@@ -1,4 +1,4 @@
-"""What a rank holds of the weights, for transfers in which every rank gives its own.
+"""Weights that a rank holds, for transfers in which every rank gives its own.
 
 A rank gathers matrices of a layer that others cut with it, one at a time. Experts it gives one by one, and of the
 vocabulary's matrices the rows that it has: nothing larger than a layer without its other experts is whole anywhere.

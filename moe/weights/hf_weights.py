@@ -21,7 +21,7 @@ from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.model.gpt import LogProbModel
 from moe.model.init import InitialWeights
-from moe.weights.cuts import Cut, cut_out, cuts_of, gather, within_experts
+from moe.weights.cuts import RankCut, cut_out, cuts_of, gather, within_experts
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import Link, check_names, check_shape, expert_bias_names, links, shapes
 from moe.weights.segments import Cut as ShardCut
@@ -207,7 +207,7 @@ def load(
 
     experts = own_experts(hf_config)
 
-    def read(name: str, shape: torch.Size, cut: Cut | None) -> Tensor:
+    def read(name: str, shape: torch.Size, cut: RankCut | None) -> Tensor:
         """Read the rows of a tensor that this rank needs: its experts of a stack, its slice of a cut, or all."""
         first = 0 if shape == wanted[name] else experts.start
         if cut is not None:
@@ -227,7 +227,7 @@ def load(
         param.copy_(cut_out(merged, within_experts(cuts_of(param, link))) if cut is None else merged)
 
 
-def _cut_by_rows(param: Tensor, link: Link) -> Cut | None:
+def _cut_by_rows(param: Tensor, link: Link) -> RankCut | None:
     """The cut of a dense parameter along its rows, if there is one: it cuts each of its Hugging Face tensors alike."""
     return next((cut for cut in cuts_of(param, link) if cut.axis == 0 and not link.experts), None)
 

@@ -32,7 +32,7 @@ _ROWS = "@row:"
 
 @dataclass(frozen=True)
 class Parcel:
-    """What all ranks have at once.
+    """The tensors that all ranks have at once.
 
     Attributes:
         link: of the parameter, of the one expert in it, or of the rows.

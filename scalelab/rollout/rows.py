@@ -11,7 +11,7 @@ from moe.weights.parcels import whole_and_first
 from scalelab.errors import LabError
 
 
-class Rows:
+class RowJoiner:
     """The tensors of one version of which some rows have come.
 
     Args:

@@ -32,7 +32,7 @@ from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
 from scalelab.rollout import expert_bias
 from scalelab.rollout.receiver import Receiver
-from scalelab.rollout.rows import Rows
+from scalelab.rollout.rows import RowJoiner
 from scalelab.rollout.twin import Twin
 
 BACKEND = "scalelab_shards"
@@ -113,7 +113,7 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         self._puller: Any = None
         self._received: int | None = None
         self._biases: dict[str, Tensor] = {}
-        self._rows = Rows({})
+        self._rows = RowJoiner({})
         self._job: _Job | None = None
         self._last_load: _Job | None = None
         self._version: int | None = None
@@ -197,7 +197,7 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
             twin = self._get_twin()
             if first:
                 self._biases, self._received, self._version, self._loading = {}, None, None, version
-                self._rows = Rows(shapes(self._hf_config))
+                self._rows = RowJoiner(shapes(self._hf_config))
                 twin.begin()
             elif self._loading != version:
                 raise LabError(f"the first parts of weights {version} are gone")
@@ -213,7 +213,7 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
 
     def _drop(self) -> None:
         """Let go of what is there of a version that will not become whole."""
-        self._rows, self._loading = Rows({}), None
+        self._rows, self._loading = RowJoiner({}), None
 
     def _add(self, twin: Twin, weights: Named) -> None:
         twin.add(self._rows.join(self._without_biases(weights)))

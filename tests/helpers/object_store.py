@@ -1,4 +1,4 @@
-"""What is put into Ray's object store, which weights stay out of."""
+"""Bytes in Ray's object store, which weights stay out of."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from moe.weights import cuts
-from moe.weights.cuts import Cut, gather
+from moe.weights.cuts import RankCut, gather
 
 RANKS = 3
 
@@ -36,7 +36,7 @@ def test_a_matrix_is_put_together_whatever_its_cut(
     backend: str, most: int, axis: int, stretches: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group: Any = _Group()
-    cut = Cut(axis, stretches, group)
+    cut = RankCut(axis, stretches, group)
     whole = torch.randn([size * (RANKS if here == axis else 1) for here, size in enumerate(shape)])
     slices = [part.flatten(axis, axis + 1).contiguous() for part in cut.slices(whole)]
 

@@ -124,10 +124,10 @@ def test_a_broadcast_gathers_every_expert_once_and_shards_and_files_gather_none(
         sizes = {name: 2 * math.prod(shape) for name, shape in shapes(run.model.to_hf()).items()}
         experts = sum(size for name, size in sizes.items() if ".experts." in name)
         vocabulary = sum(sizes[f"{name}.weight"] for name in ("model.embed_tokens", "lm_head"))
-        by_parcels = (experts, vocabulary) if publication == "nccl" else (0, 0)
-        assert tuple(found.get((group, "broadcast"), 0) for group in ("expert × 4", "tensor × 2")) == by_parcels
+        broadcast = (experts, vocabulary) if publication == "nccl" else (0, 0)
+        assert tuple(found.get((group, "broadcast"), 0) for group in ("expert × 4", "tensor × 2")) == broadcast
         uncut = sum(size for name, size in sizes.items() if "norm" in name or ".mlp.gate." in name)
-        gathered = sum(sizes.values()) - experts - uncut - by_parcels[1]
+        gathered = sum(sizes.values()) - experts - uncut - vocabulary
         assert found["tensor × 2", "all-gather"] == pytest.approx(gathered, rel=1e-3)
 
 

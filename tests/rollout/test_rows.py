@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from moe.weights.parcels import rows_name
 from scalelab.errors import LabError
-from scalelab.rollout.rows import Rows
+from scalelab.rollout.rows import RowJoiner
 
 WHOLE = torch.arange(60.0).view(12, 5)
 NORM = ("model.norm.weight", torch.ones(5))
@@ -19,8 +19,8 @@ def rows(first: int, last: int) -> tuple[str, torch.Tensor]:
     return rows_name("model.embed_tokens.weight", first), WHOLE[first:last]
 
 
-def joiner() -> Rows:
-    return Rows({"model.embed_tokens.weight": WHOLE.shape, "model.norm.weight": torch.Size([5])})
+def joiner() -> RowJoiner:
+    return RowJoiner({"model.embed_tokens.weight": WHOLE.shape, "model.norm.weight": torch.Size([5])})
 
 
 @given(st.sets(st.integers(1, 11)), st.data())
