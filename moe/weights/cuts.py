@@ -12,7 +12,7 @@ from torch import Tensor
 
 from moe.weights.links import Link
 
-_BLOCK = 2**20
+_BLOCK = 2**21
 """Bytes of rows that gloo receives at once where they have to be copied to their place."""
 
 
@@ -87,10 +87,11 @@ def _gathered(part: Tensor, cut: RankCut) -> Tensor:
         shape[cut.axis] *= ranks
         whole = part.new_empty(shape)
         for rank, slice_ in enumerate(cut.slices(whole)):
-            source, most = dist.get_global_rank(cut.group, rank), max(1, _BLOCK // slice_[0].nbytes)
+            here, source = rank == cut.group.rank(), dist.get_global_rank(cut.group, rank)
+            most = max(1, _BLOCK // slice_[0].nbytes)
+            room = torch.empty_like(part.view(slice_.shape)[:most])
             for mine, place in zip(part.view(slice_.shape).split(most), slice_.split(most)):
-                here = rank == cut.group.rank()
-                sent = mine if here else place if place.is_contiguous() else torch.empty_like(mine)
+                sent = mine if here else place if place.is_contiguous() else room[: len(mine)]
                 dist.broadcast(sent, source, group=cut.group)
                 if sent is not place:
                     place.copy_(sent)
