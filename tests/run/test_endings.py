@@ -59,7 +59,11 @@ except KeyboardInterrupt:
 def told(source: str, number: signal.Signals, *wrapper: str) -> list[str]:
     """Lines of a program that is sent a signal once it is ready."""
     with subprocess.Popen(
-        [*wrapper, sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [*wrapper, sys.executable, "-c", source],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # whether or not these tests run under nohup
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
