@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import ray
 import torch
 
+from moe.model.config import Model
+from moe.train.config import Layout
 from scalelab.rollout.types import Request
 from scalelab.run.cluster import trainer as room
 from scalelab.run.cluster.actors import end_ray, start_ray
@@ -20,7 +23,8 @@ from scalelab.run.cluster.engine_actor import Listener
 from scalelab.run.cluster.receiving import ListeningEngines
 from scalelab.run.cluster.waiting import LateError
 from tests.helpers.nccl_stand_in import DyingPeer, StandInEngine, StandInRank, build
-from tests.helpers.weights_lab import Lab, Refuser, come_up, sending
+from tests.helpers.rollout_models import DENSE, QWEN3
+from tests.helpers.weights_lab import TRAINER, Lab, Refuser, come_up, sending
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,17 +35,37 @@ CLUSTER = sending("nccl", trainers=2)
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ray, with ranks that send without a GPU."""
     monkeypatch.setenv("VLLM_NCCL_SO_PATH", str(build(tmp_path)))
     monkeypatch.setattr(room, "TrainerRank", StandInRank)
     start_ray(CLUSTER, 3)
     try:
-        yield Lab(tmp_path, CLUSTER, StandInEngine)
+        yield
     finally:
         end_ray()
 
 
-def test_broadcast_weights_equal_the_trainers_and_a_lost_engine_costs_one_broadcast(lab: Lab) -> None:
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [(replace(DENSE, num_key_value_heads=2), Layout(tensor=2)), (QWEN3, Layout(pipeline=2))],
+    ids=["Llama, tensor 2", "tied, stages"],
+)
+def test_a_dense_models_rows_arrive_whether_its_head_is_its_embedding_or_not(
+    shape: Model, layout: Layout, tmp_path: Path
+) -> None:
+    config = replace(TRAINER, layout=layout, expert_bias=0.0)
+    lab = Lab(tmp_path, CLUSTER, StandInEngine, trainer=config, shape=replace(shape, vocab_size=320))
+    lab.step(0)
+    assert lab.publish(1) == 1
+    lab.assert_as_from_files(2)
+    assert not lab.problems
+
+
+@pytest.mark.usefixtures("cluster")
+def test_broadcast_weights_equal_the_trainers_and_a_lost_engine_costs_one_broadcast(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, CLUSTER, StandInEngine)
     requests = [Request(f"flying{n}", tuple(range(5, 45)), 200) for n in range(4)]
     ray.get(lab.engine.fly.remote(requests), timeout=900)
 
