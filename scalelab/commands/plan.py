@@ -179,10 +179,6 @@ def _print(
         found = asdict(memory)
         table.append([role, *(f"{found[k]:.2f}" if k in found else "" for k in kinds), f"{memory.total:.2f}"])
     print_table(table, header)
-    if hardware.gpu and run.trainer.kernels != "local":
-        print(
-            "\nactivations are those of the local layers, an estimate for Transformer Engine's (TrainerConfig.kernels)"
-        )
     shown = ", ".join(f"{k.replace('_', '-')} {v:g}" for k, v in asdict(assumed).items())
     print(f"\nassumed: {shown}")
     for problem in plan.problems:
