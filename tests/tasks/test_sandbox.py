@@ -556,8 +556,11 @@ def test_a_job_whose_server_dies_is_tried_once_more(survey):
     before, pool = servers(), Pool(1, survey)
     try:
         assert pool.submit(call()).result().ending == "exited"
-        for process in servers() - before:
-            os.kill(process, signal.SIGKILL)
+        started = [psutil.Process(process) for process in servers() - before]
+        inner = [child for process in started for child in process.children(recursive=True)]
+        for process in started:
+            process.kill()
+        psutil.wait_procs([*started, *inner], timeout=60)  # the server outlives what starts it, and answers meanwhile
         assert pool.submit(call()).result().ending == "exited"
         loop = pool.submit(call(LOOP))
         killed = 0
