@@ -46,7 +46,7 @@ from scalelab.errors import LabError
 from scalelab.rollout import expert_bias, transfer
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, processor_config
-from scalelab.rollout.routing import RoutingRecorder
+from scalelab.rollout.routing import RoutingRecorder, of_all_tokens
 from scalelab.rollout.split import split_problem
 from scalelab.rollout.types import Request
 
@@ -105,7 +105,8 @@ class Engine:
         init = {"hf_config": hf_config}
         self._engine.collective_rpc(transfer.install, args=(init,))
         self._recorder = None
-        if config.record_routing and current_platform.is_cpu():
+        self._handed_out = vllm_records(config)
+        if config.record_routing and not self._handed_out:
             sizes = config.max_sequences, config.max_model_len
             [self._recorder] = self._engine.collective_rpc(lambda worker: RoutingRecorder(worker.model_runner, *sizes))
         self._held: dict[str, tuple[str, Request]] = {}
@@ -141,10 +142,10 @@ class Engine:
 
     def _finish(self, output: RequestOutput) -> Output:
         internal_id, request = self._held.pop(output.request_id)
-        if self._recorder is None:
-            return _read(output, output.outputs[0].routed_experts)
         tokens = len(request.prompt_ids) + len(output.outputs[0].token_ids)
-        return _read(output, self._recorder.take(internal_id, tokens))
+        if self._recorder is not None:
+            return _read(output, self._recorder.take(internal_id, tokens))
+        return _read(output, of_all_tokens(output.outputs[0].routed_experts, tokens) if self._handed_out else None)
 
     def abort(self, ids: Sequence[str]) -> None:
         """Forget these requests."""
@@ -247,12 +248,17 @@ def engine_config(
         enforce_eager=eager,
         logprobs_mode="raw_logprobs",
         additional_config=processor_config(phrases),
-        enable_return_routed_experts=config.record_routing and not current_platform.is_cpu(),
+        enable_return_routed_experts=vllm_records(config),
     )
     vllm_config = args.create_engine_config()
     processor = ForcePhraseV2 if vllm_config.use_v2_model_runner else ForcePhraseV1
     vllm_config.model_config.logits_processors = [processor]
     return vllm_config
+
+
+def vllm_records(config: GeneratorConfig) -> bool:
+    """True if vLLM records the experts of every token itself, as its model runner for GPUs can."""
+    return config.record_routing and not current_platform.is_cpu()
 
 
 def _check(hf_config: dict[str, Any], config: GeneratorConfig, model_dir: Path) -> None:

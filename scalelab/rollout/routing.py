@@ -19,8 +19,37 @@ import numpy as np
 import torch
 from vllm.model_executor.layers.fused_moe.layer import MoERunner
 
+from scalelab.errors import LabError
+
 NOT_RECORDED = -1
 """Stands for tokens that were not computed (a prompt found in the prefix cache, the last token) and dense layers."""
+
+
+def of_all_tokens(routed: np.ndarray | None, tokens: int) -> np.ndarray:
+    """Add to vLLM's own record a row for the last token.
+
+    That token was sampled and never computed, so vLLM has no experts for it. It counts experts from 0 in the narrowest
+    unsigned type (`RoutedExpertsCapturer`), which has no place for `NOT_RECORDED`.
+
+    Args:
+        routed: vLLM's record [T − 1, L, K].
+        tokens: T, of the prompt and its completion.
+
+    Returns:
+        int16 [T, L, K].
+
+    Raises:
+        LabError: vLLM handed out nothing, or another number of rows.
+    """
+    if routed is None or len(routed) != tokens - 1:
+        rows = "no record" if routed is None else f"{len(routed)} rows"
+        raise LabError(
+            f"router replay needs the experts of the {tokens - 1} tokens that were computed, and vLLM handed out "
+            f"{rows}: install the pinned vLLM 0.32.0, or set Recipe.router_replay to False"
+        )
+    whole_TLK = np.full((tokens, *routed.shape[1:]), NOT_RECORDED, np.int16)
+    whole_TLK[:-1] = routed
+    return whole_TLK
 
 
 class RoutingRecorder:

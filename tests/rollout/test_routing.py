@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from vllm.config import VllmConfig
 
 from scalelab.errors import LabError
+from scalelab.recipe.step import _training_sequence
+from scalelab.rollout import engine
+from scalelab.rollout import generator as generator_module
 from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.engine import Engine
 from scalelab.rollout.generator import Generator
+from scalelab.rollout.routing import of_all_tokens
 from scalelab.rollout.types import Completion, Request
+from scalelab.run.work import rollout
+from tasks.types import Prompt, verdict
+from tests.helpers.gpu_records import record_as_on_a_gpu
 from tests.helpers.rollout_models import DENSE, MOE, Ranks, generate, prompts, reference, write_model
 
 pytestmark = pytest.mark.slow
@@ -20,6 +31,9 @@ pytestmark = pytest.mark.slow
 CONFIG = GeneratorConfig(
     max_model_len=128, max_sequences=8, block_size=32, kv_cache_gib=0.0006, prefix_caching=False, record_routing=True
 )
+
+
+PROMPT = Prompt("math/1", "math", "a question", "its answer")
 
 
 @torch.no_grad()
@@ -33,6 +47,31 @@ def chosen(folder: Path, completion: Completion) -> np.ndarray:
     return torch.stack(choices, dim=-1).numpy()
 
 
+@pytest.fixture(params=["the lab's recorder", "vLLM's own, as on a GPU"])
+def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who records the experts: the lab on a CPU, vLLM's connectors on a GPU."""
+    if request.param == "the lab's recorder":
+        return
+
+    class AsOnAGpu(Engine):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._engine.collective_rpc(record_as_on_a_gpu)
+
+    plain = engine.engine_config
+
+    def configured(folder: Path, hf_config: dict[str, Any], config: GeneratorConfig, *rest: Any) -> VllmConfig:
+        """vLLM checks at once that its runner for GPUs is there."""
+        made = plain(folder, hf_config, replace(config, record_routing=False), *rest)
+        made.aux_output_config.enable_return_routed_experts = True
+        return made
+
+    monkeypatch.setattr(engine, "engine_config", configured)
+    monkeypatch.setattr(engine, "vllm_records", lambda config: config.record_routing)
+    monkeypatch.setattr(generator_module, "Engine", AsOnAGpu)
+
+
+@pytest.mark.usefixtures("recorder")
 def test_every_token_has_the_experts_it_went_through(tmp_path: Path) -> None:
     folder = write_model(tmp_path, MOE, seed=0)
     generator, ranks = Generator(folder, CONFIG), Ranks()
@@ -49,7 +88,22 @@ def test_every_token_has_the_experts_it_went_through(tmp_path: Path) -> None:
         assert routed_TLK is not None
         assert routed_TLK.shape == (9 + len(completion.token_ids), MOE.num_hidden_layers, 1)
         assert (routed_TLK[-1] == -1).all()
+        assert routed_TLK.dtype == np.int16
         np.testing.assert_array_equal(routed_TLK[:-1, :, 0], chosen(folder, completion))
+        # what the trainer asks of a step's sequences
+        _training_sequence(rollout(PROMPT, completion, verdict("passed")), 1.0, 1.0, 0, 0)
+
+
+@pytest.mark.parametrize("rows", [None, 7, 9])
+def test_a_record_of_other_lengths_is_refused(rows: int | None) -> None:
+    routed = None if rows is None else np.zeros((rows, 2, 1), np.uint8)
+    with pytest.raises(LabError, match=r"the experts of the 8 tokens .* set Recipe.router_replay to False"):
+        of_all_tokens(routed, 9)
+
+
+def test_experts_beyond_a_byte_keep_their_numbers() -> None:
+    routed = np.full((2, 1, 1), 500, np.uint16)
+    assert of_all_tokens(routed, 3).ravel().tolist() == [500, 500, -1]
 
 
 def test_a_dense_model_has_no_experts_to_record(tmp_path: Path) -> None:
