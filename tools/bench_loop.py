@@ -28,8 +28,8 @@ from moe.model.config import Llama
 from scalelab.experiment import resolve
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer
 from scalelab.run.config import Run
-from scalelab.run.folder import read_lines
 from scalelab.run.work import RolloutWork
+from scalelab.store.folder import read_lines
 from tasks.math.miniature import MathMiniature
 from tasks.types import Prompt, Verdict, verdict
 

@@ -27,21 +27,21 @@ from bench_world import WatchedRun, watched
 from sections import replace_section
 
 from scalelab.experiment import resolve
-from scalelab.plan.durations import Rates
 from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.plan.rates import decoding_line
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.tokenizer import load_tokenizer
 from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.config import Run
-from scalelab.run.folder import RunFolder, read_lines
-from scalelab.run.session import phrase_ids
+from scalelab.run.rates import Rates
 from scalelab.run.work import RolloutWork
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
-from scalelab.simulate.build import build
-from scalelab.simulate.run import Shape
-from scalelab.simulate.study import Figures, SimulationSettings, best_split, simulate
+from scalelab.session.session import phrase_ids
+from scalelab.store.folder import RunFolder, read_lines
+from scalelab.virtual.simulation import Shape
+from scalelab.virtual.simulation_figures import Figures, SimulationSettings, best_split, simulate
+from scalelab.virtual.simulation_settings import build
 from tasks.stream import stable_number
 from tasks.types import Prompt, Verdict
 

@@ -13,17 +13,17 @@ from typing import Any
 
 import ray
 
+from scalelab.cluster.actors import start_ray
+from scalelab.cluster.faults import Faults
+from scalelab.cluster.trainer import ClusterTuner
+from scalelab.cluster.world import ClusterRun
 from scalelab.rollout.tokenizer import load_tokenizer
-from scalelab.run.base_model import base_model
-from scalelab.run.cluster.actors import start_ray
-from scalelab.run.cluster.faults import Faults
-from scalelab.run.cluster.trainer import ClusterTuner
-from scalelab.run.cluster.world import ClusterRun
 from scalelab.run.config import Run
-from scalelab.run.folder import RunFolder
 from scalelab.run.loop import Loop, Work
-from scalelab.run.progress import Progress
-from scalelab.run.session import drive, phrase_ids
+from scalelab.session.session import drive, phrase_ids
+from scalelab.start.base_model import base_model
+from scalelab.store.folder import RunFolder
+from scalelab.watch.progress import Progress
 
 
 class WatchedTrainer:

@@ -6,7 +6,7 @@
 and the same with `study/scalerl` and `models/study`, for the study.
 
 Do this again when a change of their model, tasks or fine-tuning gives its base model another key;
-`tests/run/test_shipped_base.py` fails then.
+`tests/start/test_shipped_base.py` fails then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from moe.weights.hf_folder import copy_tokenizer, read_config, save_folder
 from scalelab.experiment import resolve
-from scalelab.run.base_model import KEY, SHIPPED, base_tokenizer, cache_key
+from scalelab.start.base_model import KEY, SHIPPED, base_tokenizer, cache_key
 
 
 def main() -> None:

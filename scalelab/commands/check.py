@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Audit a run and print the findings."""
     from scalelab.commands.output import print_json
-    from scalelab.run.audit import audit
+    from scalelab.store.audit import audit
 
     found = audit(args.run, contents=not args.fast)
     if args.json:

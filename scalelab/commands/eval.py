@@ -29,7 +29,7 @@ from scalelab.errors import LabError, UntrustedError
 
 if TYPE_CHECKING:
     from scalelab.run.config import Run
-    from scalelab.run.evaluate_model import TaskScores
+    from scalelab.session.evaluate_model import TaskScores
     from tasks.task import Task
 
 
@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int | None:
         raise LabError("--temperature 0 gives the same completion k times: leave --k out, or sample")
     if args.out is not None:
         check_out(args.out)
-    from scalelab.run.checkpoint_model import config_of, find_model
-    from scalelab.run.evaluate_model import Asked, evaluate_model
+    from scalelab.session.evaluate_model import Asked, evaluate_model
+    from scalelab.start.checkpoint_model import config_of, find_model
 
     config = config_of(args.checkpoint)
     model = find_model(args.checkpoint, _run_of(config, args.trust) if config else None)

@@ -19,7 +19,7 @@ from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.errors import LabError
 
 if TYPE_CHECKING:
-    from scalelab.plan.hardware import Device
+    from scalelab.hardware import Device
     from scalelab.plan.placement import Placement
     from scalelab.plan.planner import RunPlan
     from scalelab.plan.speed import Assumptions
@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
     """Make the plan and print it."""
     from scalelab.commands.output import print_json
     from scalelab.experiment import load, resolve_experiment
+    from scalelab.hardware import Hardware, device
     from scalelab.plan.check import fine_tuning_problem, nearest, usual
-    from scalelab.plan.hardware import Hardware, device
     from scalelab.plan.placement import placement, resize
     from scalelab.plan.planner import plan_of
 

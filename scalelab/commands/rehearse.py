@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     """Rehearse all roles and print their results."""
     from scalelab.commands.output import print_json
     from scalelab.experiment import load, resolve_experiment
+    from scalelab.hardware import Hardware, device
     from scalelab.plan.check import check, usual
-    from scalelab.plan.hardware import Hardware, device
     from scalelab.rehearse.environment import how_to_set_up, pretended_cuda
     from scalelab.rehearse.planned import micro_batches
     from scalelab.rehearse.processes import Interpreter, rehearse_all

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.doctor import demand_engines
 from scalelab.errors import FAILED, INTERRUPTED, LabError
-from scalelab.run.signals import heed_signals
+from scalelab.session.signals import heed_signals
 
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved
@@ -99,8 +99,8 @@ def run(args: argparse.Namespace) -> int | None:
 def _supervise(args: argparse.Namespace) -> int:
     """Check that there is one run to supervise, make its folder, and supervise it."""
     from scalelab.experiment import load
-    from scalelab.run.folder import MANIFEST, clear, free_folder, latest_folder, made_nothing
-    from scalelab.run.supervise import supervise
+    from scalelab.session.supervise import supervise
+    from scalelab.store.folder import MANIFEST, clear, free_folder, latest_folder, made_nothing
 
     path, begin = Path(args.experiment), [word for word in sys.argv[1:] if word != "--supervise"]
     if not (args.resume and (path / MANIFEST).exists()):
@@ -164,11 +164,11 @@ def _refuse_beside_resume(args: argparse.Namespace) -> None:
 
 
 def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
-    from scalelab.run.folder import free_folder
-    from scalelab.run.live_page import live_page
-    from scalelab.run.native_output import python_stderr_apart
-    from scalelab.run.progress import Progress
-    from scalelab.run.session import execute
+    from scalelab.session.live_page import live_page
+    from scalelab.session.native_output import python_stderr_apart
+    from scalelab.session.session import execute
+    from scalelab.store.folder import free_folder
+    from scalelab.watch.progress import Progress
 
     demand_engines(experiment.run.cluster.device)
     heed_signals()
@@ -180,11 +180,11 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
 
 def _resume(args: argparse.Namespace) -> None:
     from scalelab.experiment import load, resolve, resolve_experiment
-    from scalelab.run.folder import MANIFEST, latest_folder, read_run_manifest
-    from scalelab.run.live_page import live_page
-    from scalelab.run.native_output import python_stderr_apart
-    from scalelab.run.progress import Progress
-    from scalelab.run.session import resume
+    from scalelab.session.live_page import live_page
+    from scalelab.session.native_output import python_stderr_apart
+    from scalelab.session.session import resume
+    from scalelab.store.folder import MANIFEST, latest_folder, read_run_manifest
+    from scalelab.watch.progress import Progress
 
     heed_signals()
     path, asked = Path(args.experiment), None

@@ -31,10 +31,10 @@ def run(args: argparse.Namespace) -> None:
     """Fine-tune and print the losses on held-out traces."""
     from scalelab.commands.output import print_json
     from scalelab.experiment import load, resolve_experiment
-    from scalelab.run.native_output import python_stderr_apart
-    from scalelab.run.only_sft import fine_tune
-    from scalelab.run.progress import Progress
-    from scalelab.run.signals import heed_signals
+    from scalelab.session.native_output import python_stderr_apart
+    from scalelab.session.only_sft import fine_tune
+    from scalelab.session.signals import heed_signals
+    from scalelab.watch.progress import Progress
 
     members = load(args.experiment)
     if len(members) > 1:

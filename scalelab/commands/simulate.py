@@ -21,11 +21,11 @@ from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
+from scalelab.hardware import DEVICES
 from scalelab.plan.check import usual
-from scalelab.plan.hardware import DEVICES
 from scalelab.plan.lengths import LogNormal, Recorded
-from scalelab.simulate.build import build, override
-from scalelab.simulate.study import Figures, SimulationSettings, best_split, simulate
+from scalelab.virtual.simulation_figures import Figures, SimulationSettings, best_split, simulate
+from scalelab.virtual.simulation_settings import build, override
 
 # Periods of the schedule that a run of the search lasts.
 SEARCH_PERIODS = 6

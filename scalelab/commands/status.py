@@ -16,7 +16,7 @@ from scalelab.commands.arguments import add_json
 from scalelab.errors import on_terminal
 
 if TYPE_CHECKING:
-    from scalelab.run.standing import Standing
+    from scalelab.store.standing import Standing
 
 FAULTS = 5
 """Number of faults that are shown, the last ones."""
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the state of a run by its files."""
     from scalelab.commands.output import print_json
     from scalelab.jsonl import plain
-    from scalelab.run.standing import standing
+    from scalelab.store.standing import standing
 
     found = standing(args.run)
     if args.json:
@@ -102,7 +102,7 @@ def _print_actors(found: Standing) -> None:
 
 
 def _ago(seconds: Any) -> str:
-    from scalelab.run.progress import duration
+    from scalelab.watch.progress import duration
 
     return duration(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else "–"
 

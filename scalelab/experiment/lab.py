@@ -6,16 +6,16 @@ from moe.checkpoint.folder import CheckpointPolicy
 from moe.model.config import Llama, Llama3Rope, Llama4Text, Mixtral, Qwen3, Qwen3Moe
 from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from scalelab.experiment.registry import Registry
-from scalelab.plan.durations import Rates
 from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.config import SFT, Budget, Cluster, Evaluation, Run, Virtual
-from scalelab.run.monitors import Monitors
-from scalelab.run.retention import Retention
+from scalelab.run.rates import Rates
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
+from scalelab.store.retention import Retention
+from scalelab.watch.monitors import Monitors
 from tasks.code.miniature import CodeMiniature
 from tasks.data.datasets import CodeDataset, MathDataset
 from tasks.data.traces import PublicTraces

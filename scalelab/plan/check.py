@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from scalelab.errors import LabError
-from scalelab.plan.hardware import Device, Hardware
+from scalelab.hardware import Device, Hardware
 from scalelab.plan.memory import trainer_memory
 from scalelab.plan.placement import placement, room_for_engines
 from scalelab.plan.planner import RunPlan, engines, fastest, holds_a_sequence, narrowed, plan_of, propose

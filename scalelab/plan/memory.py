@@ -78,7 +78,7 @@ class SendMemory:
 
 
 def shard_memory(hf_config: dict[str, Any], dtype: str, layout: Layout, devices: int) -> SendMemory:
-    """Memory for sharded transfers (`scalelab.run.cluster.sharded`), as vLLM's engines allocate it.
+    """Memory for sharded transfers (`scalelab.transfer.sharded`), as vLLM's engines allocate it.
 
     Two layers of a rank are on their way at a time; of small tensors the server beside it gets copies. Rows of the
     vocabulary's matrices take no room there, as they are the model's own. The server has a ring of buffers for every

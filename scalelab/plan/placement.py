@@ -9,7 +9,7 @@ from typing import Any
 from moe.train.config import TrainerConfig
 from moe.train.layout import ranks_per_copy
 from scalelab.errors import LabError
-from scalelab.plan.hardware import packed
+from scalelab.hardware import packed
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.config import Run
 

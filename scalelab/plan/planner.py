@@ -10,7 +10,7 @@ from typing import Any
 from moe.errors import MoeError
 from moe.train.config import RECOMPUTE, Layout, TrainerConfig
 from moe.train.layout import check_layout
-from scalelab.plan.hardware import Device, Hardware
+from scalelab.hardware import Device, Hardware
 from scalelab.plan.lengths import LogNormal, Moments
 from scalelab.plan.memory import (
     GeneratorMemory,

@@ -11,11 +11,11 @@ import numpy as np
 
 from moe.train.layout import ranks_per_copy
 from scalelab.errors import LabError
-from scalelab.plan.durations import Rates
-from scalelab.plan.hardware import Device
+from scalelab.hardware import Device
 from scalelab.plan.lengths import Lengths
 from scalelab.plan.speed import Assumptions, decoding, publication, training_seconds
 from scalelab.run.config import Run
+from scalelab.run.rates import Rates
 
 
 def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, kept: float = 1.0) -> Rates:
@@ -26,7 +26,7 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
 
     Args:
         run: the experiment.
-        device: what every engine and trainer rank has; see `scalelab.plan.hardware.device`.
+        device: what every engine and trainer rank has; see `scalelab.hardware.device`.
         lengths: of the completions.
         prompt_tokens: mean length of a prompt.
         kept: share of the groups that is left in the loss.

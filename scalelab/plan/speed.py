@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from moe.model.size import Parameters
 from moe.train.config import TrainerConfig
-from scalelab.plan.hardware import Device
+from scalelab.hardware import Device
 from scalelab.plan.lengths import Moments
 from scalelab.plan.memory import kv_bytes_per_token
 from scalelab.plan.shape import parameter_counts, shape

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from scalelab.plan.hardware import Device
+from scalelab.hardware import Device
 from scalelab.rehearse.processes import ROOT, Interpreter
 from scalelab.rehearse.worker import PRETENDED
 

@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from moe.model import attention, gpt, head
 from moe.model.kernels import Host
-from scalelab.plan.hardware import Device
+from scalelab.hardware import Device
 from scalelab.rehearse.ranks import Replacement, all_replaced, other_ranks
 from scalelab.rehearse.te_shapes import PACKAGE, rehearsed_version
 

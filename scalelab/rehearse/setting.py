@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scalelab.plan.hardware import Device
+from scalelab.hardware import Device
 from scalelab.run.config import Run
 
 

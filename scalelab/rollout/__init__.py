@@ -1,1 +1,1 @@
-"""Generators (vLLM), in-flight weight updates, forced interruption, evaluation; import the submodules you need."""
+"""Generators (vLLM): requests, completions, interruption, tokenizer, evaluation; import the submodules you need."""

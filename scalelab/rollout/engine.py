@@ -43,12 +43,13 @@ from moe.weights.hf_folder import read_biases, read_config
 from moe.weights.links import expert_bias_names
 from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
-from scalelab.rollout import expert_bias, transfer
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, processor_config
 from scalelab.rollout.routing import RoutingRecorder, of_all_tokens
 from scalelab.rollout.split import split_problem
 from scalelab.rollout.types import Request
+from scalelab.transfer import engine_side as transfer
+from scalelab.transfer import expert_bias
 
 SHARED_PART = 0.2
 """Part of a GPU that must be free when an engine starts beside a trainer rank."""
@@ -160,7 +161,7 @@ class Engine:
         transfer.stage(self._engine, snapshot)
 
     def join(self, way: transfer.Way, init_info: dict[str, Any], seconds: float) -> None:
-        """Begin to meet the sender of weights, beside the next steps; see `scalelab.rollout.transfer.join`."""
+        """Begin to meet the sender of weights, beside the next steps; see `scalelab.transfer.engine_side.join`."""
         transfer.join(self._engine, way, init_info, seconds)
 
     def receive(self, version: int, update_info: dict[str, Any], seconds: float) -> None:

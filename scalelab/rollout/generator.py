@@ -26,8 +26,8 @@ from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.engine import Engine, Output, weight_shapes
 from scalelab.rollout.interruption import Phrases, forced_mask
 from scalelab.rollout.thinking import Transitions
-from scalelab.rollout.transfer import Way, fetch
 from scalelab.rollout.types import Completion, Kind, Request
+from scalelab.transfer.engine_side import Way, fetch
 
 _EMBEDDING = "model.embed_tokens.weight"
 _LOOK_SECONDS = 0.02
@@ -180,7 +180,7 @@ class Generator:
 
         Args:
             way: the back-end.
-            init_info: see `scalelab.rollout.transfer.join`.
+            init_info: see `scalelab.transfer.engine_side.join`.
 
         Raises:
             LabError: the group was not formed in time, or cannot be.
@@ -200,7 +200,7 @@ class Generator:
         Args:
             key: of the first segment of the same publication.
             version: policy version.
-            update_info: see `scalelab.rollout.transfer.receive`.
+            update_info: see `scalelab.transfer.engine_side.receive`.
 
         Raises:
             LabError: they did not all arrive; the weights in place stay.

@@ -1,1 +1,1 @@
-"""One run from start to end: configuration, actors, the loop, the compute ledger, and what it leaves on disk."""
+"""The loop of a run, what it keeps in its books, its ports and its settings."""

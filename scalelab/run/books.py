@@ -15,8 +15,8 @@ from typing import Any
 from scalelab.errors import LabError
 from scalelab.run.config import Run
 from scalelab.run.ledger import Ledger
-from scalelab.run.rollouts import read_rollouts, write_rollouts
 from scalelab.schedule.schedule import Schedule
+from scalelab.store.rollouts import read_rollouts, write_rollouts
 from tasks.sampler import MixtureSampler
 from tasks.types import Prompt
 

@@ -12,14 +12,14 @@ from moe.checked import CHECKED
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.model.config import Model
 from moe.train.config import TrainerConfig
-from scalelab.plan.durations import Rates
-from scalelab.plan.hardware import device
+from scalelab.hardware import device
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.checks import check_settings
-from scalelab.run.monitors import Monitors
-from scalelab.run.retention import Retention
+from scalelab.run.rates import Rates
 from scalelab.schedule.schedule import SchedulePolicy
+from scalelab.store.retention import Retention
+from scalelab.watch.monitors import Monitors
 from tasks.data.traces import PublicTraces
 from tasks.task import Task
 

@@ -1,6 +1,6 @@
 """Evaluate a policy on held-out prompts: on the engines in flight, or at rest from weights that were kept.
 
-Every evaluation calls `generate_and_grade`, that of `scalelab eval` (`scalelab.run.evaluate_model`), too.
+Every evaluation calls `generate_and_grade`, that of `scalelab eval` (`scalelab.session.evaluate_model`), too.
 """
 
 from __future__ import annotations

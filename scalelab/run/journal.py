@@ -11,18 +11,18 @@ import numpy as np
 from moe.model.config import routed_experts
 from moe.model.size import parameters
 from scalelab.errors import LabError
-from scalelab.plan.hardware import device
+from scalelab.hardware import device
 from scalelab.recipe.step import SUMMARY, summarise
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.evaluation import evaluate
 from scalelab.run.books import Books
 from scalelab.run.config import Run
 from scalelab.run.evaluations import Spent
-from scalelab.run.folder import RunFolder
-from scalelab.run.monitors import Watch
 from scalelab.run.ports import Engines, Graders
-from scalelab.run.progress import Progress
-from scalelab.run.retention import prune_completions, prune_training
+from scalelab.store.folder import RunFolder
+from scalelab.store.retention import prune_completions, prune_training
+from scalelab.watch.monitors import Watch
+from scalelab.watch.progress import Progress
 from tasks.text import writable
 
 if TYPE_CHECKING:

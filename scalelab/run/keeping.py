@@ -12,9 +12,9 @@ from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.run.books import Books
 from scalelab.run.config import Run
-from scalelab.run.folder import CONFIG_SHA256, RunFolder, config_sha256
-from scalelab.run.recovery import Return, choose
-from scalelab.run.rollouts import prune_rollouts
+from scalelab.store.folder import CONFIG_SHA256, RunFolder, config_sha256
+from scalelab.store.recovery import Return, choose
+from scalelab.store.rollouts import prune_rollouts
 
 State = dict[str, Any]
 

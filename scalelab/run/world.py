@@ -1,6 +1,6 @@
 """Build the loop in a world that runs a whole experiment: books, journal and evaluation put together in one place.
 
-The simulated world has neither a folder nor a model; it builds its loop in `scalelab.simulate.run`.
+The simulated world has neither a folder nor a model; it builds its loop in `scalelab.virtual.simulation`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from scalelab.run.changes import Changes
 from scalelab.run.config import Run
 from scalelab.run.data import held_out
 from scalelab.run.evaluations import InFlightEvaluation
-from scalelab.run.folder import RunFolder
 from scalelab.run.journal import Journal
 from scalelab.run.loop import Evaluator, Home, Loop
 from scalelab.run.work import RolloutWork
+from scalelab.store.folder import RunFolder
 
 
 class World(Home, Protocol):

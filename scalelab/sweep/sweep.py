@@ -268,7 +268,7 @@ def cluster_devices(address: str, device: str) -> int:
     """
     import ray
 
-    from scalelab.run.cluster.actors import join_cluster
+    from scalelab.cluster.actors import join_cluster
 
     join_cluster(address)
     try:

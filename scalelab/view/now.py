@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalelab.run.standing import is_there
-from scalelab.run.status_file import STATUS
+from scalelab.store.standing import is_there
+from scalelab.store.status_file import STATUS
 from scalelab.view.files import number, read_text
 
 MOST_ACTORS = 2000

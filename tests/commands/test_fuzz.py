@@ -24,11 +24,11 @@ from scalelab.commands import grade
 from scalelab.curves.reading.sources import read_source
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.run import folder as run_folder
 from scalelab.run.books import new_books
-from scalelab.run.folder import RunFolder
 from scalelab.run.keeping import Keeper
-from scalelab.run.recovery import choose
+from scalelab.store import folder as run_folder
+from scalelab.store.folder import RunFolder
+from scalelab.store.recovery import choose
 from tasks.data.hub import SOURCES
 from tasks.data.loading import load
 from tasks.errors import TaskError

@@ -7,8 +7,8 @@ import pytest
 
 from moe.weights.gguf_folder import read_metadata
 from scalelab.experiment import resolve
-from scalelab.rollout.gguf_tokenizer import gguf_tokenizer
 from scalelab.rollout.tokenizer import prompt_ids
+from scalelab.start.gguf_tokenizer import gguf_tokenizer
 
 pytestmark = pytest.mark.slow
 

@@ -23,12 +23,12 @@ from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
-from scalelab.run.folder import RunFolder, check_config, read_run_manifest
 from scalelab.run.keeping import Keeper
 from scalelab.run.loop import Loop
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.work import RolloutWork
 from scalelab.run.world import build_loop, evaluate_in_flight
+from scalelab.store.folder import RunFolder, check_config, read_run_manifest
 from tasks.stream import stable_number
 from tasks.types import Prompt, Verdict
 

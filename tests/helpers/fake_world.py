@@ -21,7 +21,7 @@ from scalelab.run.evaluations import InFlightEvaluation, Spent
 from scalelab.run.ledger import Ledger
 from scalelab.run.loop import Loop
 from scalelab.run.ports import EvaluationLostError, TrainerLostError
-from scalelab.run.virtual.clock import run_virtual
+from scalelab.virtual.clock import run_virtual
 from tasks.types import Prompt
 
 RESTART_SECONDS = 5.0

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from scalelab.run.cluster.trainer import TrainerRank
+from scalelab.cluster.trainer import TrainerRank
 from tests.helpers.nccl_stand_in import MESSAGE, PARCEL, StandInEngine, Stream, run_with
 from tests.helpers.rdt_stand_in import seen, shown
 
@@ -46,7 +46,7 @@ class StandInRank(TrainerRank):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         stand_in(args[2])
-        from scalelab.run.cluster import broadcast, ipc
+        from scalelab.transfer import broadcast, ipc
 
         ipc.MESSAGE, broadcast.PARCEL = MESSAGE, PARCEL
 

@@ -17,10 +17,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from scalelab.cluster import trainer
+from scalelab.cluster.engine_actor import EngineActor
+from scalelab.cluster.trainer import TrainerRank
 from scalelab.rollout.types import Request
-from scalelab.run.cluster import trainer
-from scalelab.run.cluster.engine_actor import EngineActor
-from scalelab.run.cluster.trainer import TrainerRank
 
 SOURCE = Path(__file__).with_name("nccl_sockets.c")
 MESSAGE, PARCEL = 2**18, 2**14
@@ -69,7 +69,7 @@ class StandInRank(TrainerRank):
         trainer.PARCEL = PARCEL
         if args[2] == 0:  # the one that sends
             stand_in()
-            from scalelab.run.cluster import broadcast
+            from scalelab.transfer import broadcast
 
             broadcast.MESSAGE, broadcast.PARCEL = MESSAGE, PARCEL
 
@@ -171,7 +171,7 @@ class StandInEngine(EngineActor):
 def run_with(arguments: list[str], publication: str, rank: type, engine: type) -> int:
     """Run the command line with weights sent in a way that a configuration refuses on cores."""
     from scalelab.cli import main as command_line
-    from scalelab.run.cluster import engines, world
+    from scalelab.cluster import engines, world
 
     class SendingRun(world.ClusterRun):
         def __init__(self, run: Any, *others: Any) -> None:

@@ -17,8 +17,9 @@ import ray
 import torch
 from vllm.distributed.weight_transfer import sharded_rdt_trainer
 
-from scalelab.rollout import puller, transfer
-from scalelab.run.cluster.trainer import TrainerRank
+from scalelab.cluster.trainer import TrainerRank
+from scalelab.transfer import engine_side as transfer
+from scalelab.transfer import puller
 from tests.helpers.nccl_stand_in import StandInEngine, Stream, run_with
 
 ROUNDED_TO = 2**16

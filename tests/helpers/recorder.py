@@ -13,8 +13,8 @@ from typing import Any
 
 from scalelab.cli import main
 from scalelab.recipe.step import in_loss
-from scalelab.run.virtual.engines import Stream
-from scalelab.run.virtual.world import VirtualRun
+from scalelab.virtual.engines import Stream
+from scalelab.virtual.world import VirtualRun
 
 
 class Recorder:
@@ -68,7 +68,7 @@ class RecordedRun(VirtualRun):
 
 
 if __name__ == "__main__":
-    from scalelab.run.virtual import world
+    from scalelab.virtual import world
 
     world.VirtualRun = RecordedRun  # type: ignore[misc]
     sys.exit(max(main(arguments) for arguments in json.loads(sys.argv[1])))

@@ -8,7 +8,7 @@ from typing import Any
 
 from moe.checkpoint.folder import Manifest, digest, publish, step_folder, write_manifest
 from moe.durable import write_whole
-from scalelab.run.folder import RunFolder, config_sha256
+from scalelab.store.folder import RunFolder, config_sha256
 
 TASKS = ("math", "code")
 GROUPS = 3

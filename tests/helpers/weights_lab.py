@@ -14,11 +14,11 @@ import ray
 import torch
 
 from moe.train.config import Layout, TrainerConfig
+from scalelab.cluster.actors import actor_class
+from scalelab.cluster.engine_actor import Listener
+from scalelab.cluster.trainer import ClusterTrainer
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
-from scalelab.run.cluster.actors import actor_class
-from scalelab.run.cluster.engine_actor import Listener
-from scalelab.run.cluster.trainer import ClusterTrainer
 from scalelab.run.config import Cluster
 from tests.helpers.moe_models import batch, weighted
 from tests.helpers.object_store import created

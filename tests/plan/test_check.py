@@ -8,8 +8,8 @@ import pytest
 from moe.train.layout import check_layout
 from scalelab.errors import LabError
 from scalelab.experiment import load, resolve
+from scalelab.hardware import DEVICES, Hardware, device, found, of_ray
 from scalelab.plan.check import check, check_fine_tuning, nearest, smallest, with_hardware
-from scalelab.plan.hardware import DEVICES, Hardware, device, found, of_ray
 from scalelab.plan.planner import propose
 from scalelab.plan.speed import Assumptions
 

@@ -17,7 +17,7 @@ from moe.train.layout import check_layout
 from scalelab import cli
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.plan.hardware import Hardware, device
+from scalelab.hardware import Hardware, device
 from scalelab.plan.lengths import LogNormal
 from scalelab.plan.memory import export_bytes, head_bytes, kv_bytes_per_token, trainer_memory
 from scalelab.plan.placement import placement, resize

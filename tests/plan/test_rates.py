@@ -9,15 +9,15 @@ import pytest
 
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.plan.durations import Rates
-from scalelab.plan.hardware import DEVICES, device
+from scalelab.hardware import DEVICES, device
 from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.plan.memory import message_memory, trainer_memory
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
 from scalelab.plan.rates import rates, slots, trainer_unit
 from scalelab.plan.speed import Assumptions, publication
-from scalelab.run.virtual.cluster import check_pretended, clock_facts
+from scalelab.run.rates import Rates
+from scalelab.virtual.cluster import check_pretended, clock_facts
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from moe.train.config import Layout
 from scalelab.cli import main
-from scalelab.plan.hardware import device
+from scalelab.hardware import device
 from scalelab.rehearse.processes import Interpreter, rehearse_all
 from scalelab.rehearse.result import RoleResult
 from scalelab.rehearse.roles import trainer_roles

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.varlen import varlen_attn
 
 from scalelab.errors import LabError
-from scalelab.plan.hardware import device
+from scalelab.hardware import device
 from scalelab.rehearse.collectives import Collectives
 from scalelab.rehearse.flops import counter
 from scalelab.rehearse.memory import Memory

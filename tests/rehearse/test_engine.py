@@ -7,7 +7,7 @@ import pytest
 
 CODE = """
 from scalelab.experiment import resolve
-from scalelab.plan.hardware import device
+from scalelab.hardware import device
 from scalelab.rehearse.engine import rehearse
 from scalelab.rehearse.roles import engine_roles
 from scalelab.rehearse.setting import RehearsalSettings

@@ -6,7 +6,7 @@ import pytest
 
 from moe.train.config import Layout, OptimizerConfig
 from scalelab.cli import main
-from scalelab.plan.hardware import device
+from scalelab.hardware import device
 from scalelab.rehearse import environment
 from scalelab.rehearse.environment import how_to_set_up, pretended_cuda
 from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all

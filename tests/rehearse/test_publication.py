@@ -8,7 +8,7 @@ import pytest
 from moe.train.config import Layout
 from moe.weights.hf_weights import own_parts
 from moe.weights.links import shapes
-from scalelab.plan.hardware import device
+from scalelab.hardware import device
 from scalelab.rehearse.pretend import Answers, PretendedWorld, pretended
 from tests.helpers.rehearsals import MODELS, run_of
 

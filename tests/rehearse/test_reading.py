@@ -10,7 +10,7 @@ from moe.model.init import STRETCH, InitialWeights
 from moe.train.config import Layout
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import shapes
-from scalelab.plan.hardware import device
+from scalelab.hardware import device
 from scalelab.rehearse.pretend import Answers, PretendedWorld, pretended
 from tests.helpers.rehearsals import MODELS, run_of
 

@@ -12,7 +12,7 @@ from moe.model.config import routed_experts
 from moe.train.config import RECOMPUTE, Layout
 from moe.weights.links import shapes
 from scalelab.experiment import resolve
-from scalelab.plan.hardware import device
+from scalelab.hardware import device
 from scalelab.rehearse.roles import Role, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
 from scalelab.rehearse.trainer import micro_batch, rehearse

@@ -19,9 +19,9 @@ from scalelab.errors import LabError
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.evaluations import by_name
-from scalelab.run.session import unwrapped
-from scalelab.run.virtual.clock import run_virtual
 from scalelab.run.work import Sampling
+from scalelab.session.session import unwrapped
+from scalelab.virtual.clock import run_virtual
 from tasks.types import Prompt, Verdict, verdict
 
 

@@ -17,16 +17,16 @@ from moe.model.config import Qwen3
 from moe.train.batch import Sequence
 from moe.weights.hf_folder import save_folder
 from moe.weights.links import shapes
+from scalelab.cluster import actors
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved, resolve
 from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
-from scalelab.run.base_model import base_model
-from scalelab.run.cluster import actors
 from scalelab.run.config import Run
 from scalelab.run.data import check_prompts, describe_tasks
-from scalelab.run.fine_tuning import LocalTuner
-from scalelab.run.progress import Progress
-from scalelab.run.session import execute
+from scalelab.session.session import execute
+from scalelab.start.base_model import base_model
+from scalelab.start.fine_tuning import LocalTuner
+from scalelab.watch.progress import Progress
 from tasks.data.hub import SOURCES
 from tasks.errors import TaskError
 

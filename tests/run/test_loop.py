@@ -19,8 +19,8 @@ from smallest_run import SMALLEST
 from moe.model.size import parameters
 from scalelab.cli import main
 from scalelab.experiment import resolve
-from scalelab.plan.hardware import device
-from scalelab.run.folder import read_lines
+from scalelab.hardware import device
+from scalelab.store.folder import read_lines
 
 SETTINGS = {
     **SMALLEST,

@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError, first_error
-from scalelab.run.virtual.clock import virtual_loop
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
+from scalelab.virtual.clock import virtual_loop
 from tests.helpers.fake_world import Work, World
 
 SCHEDULES = (PipelineRL(8), PipelineRL(2), PipelineRL(0), PPOOffPolicy(3), Synchronous())

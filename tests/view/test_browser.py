@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from scalelab.report import write_report
-from scalelab.run.status_file import StatusFile
+from scalelab.store.status_file import StatusFile
 from scalelab.view.cache import Kept
 from scalelab.view.lab import Lab
 from scalelab.view.server import Refresher, make_app

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from scalelab.run.status_file import StatusFile
+from scalelab.store.status_file import StatusFile
 from scalelab.view.cache import Kept
 from scalelab.view.discover import RunSource
 from scalelab.view.judge import Reading

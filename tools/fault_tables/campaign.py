@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from fault_tables.lab import FaultLab, tracebacks
-from scalelab.run.audit import audit
+from scalelab.store.audit import audit
 
 KILL, STOP, TERM = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
 

@@ -21,8 +21,8 @@ from smallest_run import SMALLEST
 
 from moe.checkpoint.folder import newest, read_state
 from moe.errors import MoeError
-from scalelab.run.audit import audit
-from scalelab.run.folder import read_lines
+from scalelab.store.audit import audit
+from scalelab.store.folder import read_lines
 
 FAULTS = {
     **SMALLEST,

@@ -1,0 +1,110 @@
+"""One vLLM engine as a Ray actor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from moe.weights.shards import Segment, UnavailableError
+from scalelab.cluster.actors import this_node
+from scalelab.cluster.heartbeats import Beating, Pulse
+from scalelab.imports import without_collector
+from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.types import Completion, Request
+
+SPEED_OVER = 300.0
+"""Seconds of an engine's work over which its speed is measured: a completion counts when it is finished."""
+
+
+class Listener(NamedTuple):
+    """An engine that weights are sent to, by a broadcast or in shards."""
+
+    name: str
+    actor: Any
+    devices: int
+    """Processes of the engine, each of which receives."""
+
+
+class EngineActor(Beating):
+    """One vLLM engine; the methods are those of `scalelab.rollout.generator.Generator`."""
+
+    def __init__(
+        self, model: str, config: GeneratorConfig, phrase_ids: Sequence[int], end_think: Any, seed: int
+    ) -> None:
+        with without_collector():
+            from scalelab.rollout.generator import Generator
+            from scalelab.rollout.tokenizer import load_tokenizer
+
+        super().__init__()
+        self._tokenizer = load_tokenizer(model)
+        self._generator = Generator(model, config, phrase_ids, end_think, seed=seed)
+        self._moved = (0.0, time.monotonic())
+        self._measured = (0.0, 0.0)
+        self._speed: float | None = None
+
+    def up(self) -> str:
+        """The node that the engine is on, once it is up."""
+        return this_node()
+
+    def submit(self, requests: list[Request]) -> None:
+        """Start generating."""
+        self._generator.submit(requests)
+
+    def collect(self, max_items: int, timeout: float) -> tuple[list[Completion], dict[str, float]]:
+        """Finished completions with their texts, and the engine's statistics so far with `stalled_seconds`.
+
+        These are measured here, where no delay of the loop counts: time with unfinished work and no step of the engine.
+        """
+        from scalelab.rollout.tokenizer import with_texts
+
+        completions = self._generator.collect(max_items, timeout, linger=0.05)
+        stats, now = self._generator.stats(), time.monotonic()
+        if stats["steps"] != self._moved[0] or not self._generator.unfinished:
+            self._moved = (stats["steps"], now)
+        texts = with_texts(self._tokenizer, completions) if completions else []
+        return texts, stats | {"stalled_seconds": now - self._moved[1]}
+
+    def take_weights(self, segments: list[Segment]) -> str | None:
+        """Swap the weights in flight; returns None, or the reason why they cannot be fetched from their publisher."""
+        try:
+            with self.at("taking weights"):
+                self._generator.take_weights(segments, this_node())
+        except UnavailableError as error:
+            return str(error)
+        return None
+
+    def join_broadcasts(self, way: Any, init_info: dict[str, Any]) -> None:
+        """Join the group that weights are sent to; see `Generator.join_broadcasts`."""
+        with self.at("joining the group that weights are sent to"):
+            self._generator.join_broadcasts(way, init_info)
+
+    def receive_weights(self, key: str, version: int, update_info: dict[str, Any]) -> None:
+        """Load weights that are sent to the group, beside generation; see `Generator.receive_weights`."""
+        with self.at("receiving weights"):
+            self._generator.receive_weights(key, version, update_info)
+
+    def leave_broadcasts(self) -> None:
+        """Leave that group; a transfer under way ends with an error."""
+        self._generator.leave_broadcasts()
+
+    def pulse(self) -> Pulse:
+        """The engine's current work; while it generates, with the seconds since its last tokens."""
+        stats, unfinished = self._generator.stats(), self._generator.unfinished
+        pulse = replace(super().pulse(), speed=self._speed_now(stats))
+        if pulse.doing != "nothing" or not unfinished:
+            return pulse
+        return replace(pulse, doing=f"generating {unfinished} completions", seconds=time.monotonic() - self._moved[1])
+
+    def _speed_now(self, stats: dict[str, float]) -> float | None:
+        """Tokens of finished completions a second of work, as of the last time that enough of it had passed."""
+        tokens, busy = stats["tokens"], stats["busy_seconds_train"] + stats["busy_seconds_eval"]
+        if busy - self._measured[1] >= SPEED_OVER:
+            self._speed = (tokens - self._measured[0]) / (busy - self._measured[1])
+            self._measured = tokens, busy
+        return self._speed
+
+    def abort(self, ids: list[str]) -> None:
+        """Forget requests."""
+        self._generator.abort(ids)

@@ -1,0 +1,47 @@
+"""Check of all nodes with GPUs before an actor starts on one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from scalelab.cluster.actors import import_path
+from scalelab.errors import LabError
+from scalelab.gpu_driver import look_here
+from scalelab.waiting import wait_for
+
+
+def check_gpu_nodes(packages: Mapping[str, str], seconds: float) -> float | None:
+    """Refuse nodes whose torch or NVIDIA driver cannot use their GPUs, or that lack a package.
+
+    Args:
+        packages: modules that the run needs, with the setting that needs each.
+        seconds: deadline of all answers.
+
+    Returns:
+        GiB of the smallest GPU; None if no node could ask its driver.
+
+    Raises:
+        LabError: naming the first such node, why, and how many there are.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0) >= 1]
+    asked = [
+        ray.remote(look_here)
+        .options(
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+            runtime_env={"env_vars": import_path()},
+        )
+        .remote(dict(packages))
+        for node in nodes
+    ]
+    answers = wait_for(asked, seconds, f"{len(nodes)} nodes to look at their NVIDIA drivers")
+    found = list(zip(nodes, answers, strict=True))
+    wrong = [(node["NodeManagerAddress"], problem) for node, (problem, _) in found if problem]
+    if wrong:
+        address, problem = wrong[0]
+        more = f" (and {len(wrong) - 1} more of {len(nodes)} nodes)" if len(wrong) > 1 else ""
+        raise LabError(f"node {address}{more}: {problem}")
+    return min((memory for _, (_, memory) in found if memory is not None), default=None)

@@ -1,0 +1,347 @@
+"""The trainer of a run: one Ray actor per rank, and the group through which the loop talks to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+from moe.checkpoint.folder import CheckpointPolicy
+from moe.train.batch import TrainingSequence
+from moe.train.config import TrainerConfig
+from moe.weights.segments import Segment
+from scalelab.cluster.actors import actor_class, this_node
+from scalelab.cluster.engine_actor import Listener
+from scalelab.cluster.heartbeats import Beating
+from scalelab.cluster.placement import Reservation
+from scalelab.errors import LabError
+from scalelab.hardware import packed
+from scalelab.imports import without_collector
+from scalelab.rollout.config import PARCEL
+from scalelab.run.config import Cluster, Run
+from scalelab.run.ports import TrainerLostError
+from scalelab.waiting import LateError, LostError, answer
+
+log = logging.getLogger(__name__)
+
+# Below the ports that Linux hands out by itself, so that nobody else is given the one that was found free.
+RENDEZVOUS_PORTS = range(20_000, 32_000)
+
+# Seconds after which Ray has noticed the death of a rank that another rank complains of.
+SHOWS_WITHIN = 10.0
+
+
+class TrainerRank(Beating):
+    """One process of the trainer."""
+
+    def __init__(self, hf_config: dict[str, Any], config: TrainerConfig, rank: int, world: int) -> None:
+        import torch
+
+        super().__init__()
+        # Imported before an address is chosen, so that it is soon taken.
+        with without_collector():
+            from moe.train.trainer import Trainer
+
+        torch.set_num_threads(1)
+        self._class = Trainer
+        self._make = (hf_config, config, rank, world)
+        self._trainer: Any = None
+        self._sender: Any = None
+
+    def address(self, alone: bool) -> str:
+        """A free address on this node at which the ranks can meet.
+
+        Args:
+            alone: whether all ranks are on this machine, so that no other need reach it.
+        """
+        host, port = _free_address(alone)
+        return f"tcp://{host}:{port}"
+
+    def start(self, rendezvous: str, weights: str | None) -> str:
+        """Build the model, from a Hugging Face folder if `weights` names one; returns the node that this rank is on."""
+        hf_config, config, rank, world = self._make
+        with self.at("building the model"):
+            self._trainer = self._class(
+                hf_config, config, rank=rank, world=world, rendezvous=rendezvous, weights=weights
+            )
+        return this_node()
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the trainer."""
+        with self.at(method.replace("_", " ")):
+            return getattr(self._trainer, method)(*args)
+
+    def publish(self, version: int, cluster: Cluster, listeners: Sequence[Listener] = ()) -> tuple[Segment, str | None]:
+        """Write this rank's share of the weights where engines of this node map it, and others fetch it.
+
+        Then send them to the listeners, if there are any; also returns the reason why that did not work.
+        """
+        alone = cluster.address is None
+        with self.at("publishing the weights"):
+            segment = self._trainer.publish(version, _host(alone), this_node())
+        if not listeners:
+            return segment, None
+        with self.at("sending the weights"):
+            if cluster.publication == "nccl" and self._trainer.rank != 0:  # rank 0 sends what all gather
+                deque(self._trainer.export_parcels(PARCEL), maxlen=0)  # each is let go of before the next
+                return segment, None
+            if self._sender is None:
+                self._sender = self._make_sender(cluster)
+            return segment, self._sender.send(segment, listeners)
+
+    def _make_sender(self, cluster: Cluster) -> Any:
+        """This rank's part in the way of new weights; imports vLLM."""
+        if cluster.publication == "sharded_rdt":
+            from scalelab.transfer.sharded import ShardSender
+
+            return ShardSender(self._trainer, cluster.generators)
+        if cluster.publication == "ipc":
+            from scalelab.transfer.ipc import IpcSender
+
+            return IpcSender(self._trainer)
+        from scalelab.transfer.broadcast import Broadcaster
+
+        return Broadcaster(self._trainer, partial(_free_address, cluster.address is None))
+
+
+class ClusterTrainer:
+    """All ranks of the trainer: every collective call goes to all of them, rank 0 answers.
+
+    Args:
+        run: the run.
+        weights: Hugging Face folder to start from; None starts from the run's seed.
+        world: number of ranks.
+        reservation: devices that others hold, too; None takes some for the trainer alone.
+    """
+
+    def __init__(self, run: Run, weights: Path | None, world: int, reservation: Reservation | None = None) -> None:
+        self._run, self._weights, self._world = run, weights, world
+        self._seconds = run.cluster.startup_seconds
+        self.nodes: frozenset[str] = frozenset()
+        """Ray nodes that the ranks are on, once they are up."""
+        self.listeners: Callable[[], Sequence[Listener]] = tuple
+        """Gives the engines that weights are sent to."""
+        self.on_unsent: Callable[[str], None] = log.warning
+        """Takes the reason why weights that were sent did not arrive."""
+        bundles = packed(world, run.cluster.devices_per_node)
+        self._reservation = reservation or Reservation(run.cluster, bundles, "the trainer")
+        self._start()
+
+    def _start(self) -> None:
+        """Start the ranks' processes; `ready` waits for them."""
+        self._ranks = [self._rank(rank) for rank in range(self._world)]
+        self._address = self._ranks[0].address.remote(self._run.cluster.address is None)
+        self._started: list[Any] = []
+        self._taken: asyncio.Future[None] | None = None
+
+    def _rank(self, rank: int) -> Any:
+        run, held = self._run, self._reservation
+        actor = actor_class(TrainerRank, run.cluster, devices=held.share, strategy=held.strategy(rank))
+        return actor.remote(run.model.to_hf(), run.trainer_config, rank, self._world)
+
+    def ready(self) -> None:
+        """Wait until every rank holds the model.
+
+        Raises:
+            TrainerLostError: a rank died on the way, or hangs.
+            LabError: a rank says what is wrong.
+        """
+        if not self._started:
+            rendezvous = self.wait([self._address], "the first trainer rank to come up", self._seconds)
+            weights = str(self._weights) if self._weights else None
+            self._started = [rank.start.remote(rendezvous, weights) for rank in self._ranks]
+        up = self._all(self._started, "the trainer to build the model", self._seconds)
+        self.nodes = frozenset(asyncio.run(up))
+
+    def actors(self) -> dict[str, Any]:
+        """The actors that there are now, by name."""
+        return {f"trainer rank {number}": rank for number, rank in enumerate(self._ranks)}
+
+    # The port. Ray carries out an actor's calls in the order in which they are made.
+
+    def step(
+        self, sequences: Sequence[TrainingSequence], loss: Callable[..., Any], logprobs: bool = False
+    ) -> Awaitable[Any]:
+        """Take an optimiser step; gives rank 0's `StepResult`."""
+        refs = self.calls("train_step", ray.put(list(sequences)), loss, None, logprobs)
+        return self._first(refs, "an optimiser step")
+
+    def publish(self, version: int) -> Awaitable[list[Segment]]:
+        """Let every rank lay out its share of the weights; gives what engines need to know of the shares."""
+        cluster, listeners = self._run.cluster, self.listeners()
+        # A broadcast gives up within two thirds of the ranks' own deadline, a sharded transfer within three quarters.
+        seconds = max(cluster.stall_seconds, self._run.trainer_config.deadline) if listeners else None
+        refs = [rank.publish.remote(version, cluster, listeners) for rank in self._ranks]
+        return self._published(refs, seconds)
+
+    async def _published(self, refs: Sequence[Any], seconds: float | None) -> list[Segment]:
+        answers = await self._all(refs, "weights to be laid out", seconds)
+        if problem := next((problem for _, problem in answers if problem), None):
+            self.on_unsent(problem)
+        return [segment for segment, _ in answers]
+
+    def save(self, path: str, state: Mapping[str, Any]) -> Awaitable[None]:
+        """Take a checkpoint; it is written while later calls run, and the next one says if it could not be."""
+        policy = self._run.checkpoints
+        refs = self.calls("save", path, state, policy.background, policy)
+        taken = self._first(refs, "a checkpoint to be taken", self._run.trainer.save_deadline)
+        self._taken = asyncio.ensure_future(taken)
+        self._taken.add_done_callback(lambda one: one.cancelled() or one.exception())  # seen, whoever waits
+        return asyncio.shield(self._taken)
+
+    def saving(self) -> Awaitable[Any]:
+        """Find out whether the last checkpoint could be written so far."""
+        return self._first(self.calls("saving"), "the last checkpoint")
+
+    async def finish_saving(self) -> None:
+        """Wait until the last checkpoint is taken, even if nobody waits for that any more, and on the disk."""
+        if self._taken is not None:
+            await self._taken
+        refs = self.calls("finish_saving")
+        await self._all(refs, "the last checkpoint to be written", self._run.trainer.save_deadline)
+
+    # Start-up, and starting again.
+
+    def calls(self, method: str, *args: Any) -> list[Any]:
+        """Call a method on all ranks; a reference per rank, rank 0's first."""
+        return [rank.call.remote(method, *args) for rank in self._ranks]
+
+    def call(self, method: str, *args: Any, seconds: float | None = None) -> Any:
+        """Call a method on all ranks and wait for rank 0's answer, while nothing else goes on in this thread."""
+        what = f"the trainer to {method.replace('_', ' ')}"
+        return self.wait(self.calls(method, *args), what, self._seconds if seconds is None else seconds)
+
+    def wait(self, refs: Sequence[Any], what: str, seconds: float) -> Any:
+        """Wait for all ranks while nothing else goes on in this thread; gives rank 0's answer.
+
+        Raises:
+            TrainerLostError: a rank died, or none answered in time.
+            LabError: a rank says what went wrong.
+        """
+        return asyncio.run(self._first(refs, what, seconds))
+
+    def restart(self) -> None:
+        """End what is left of the ranks and start new ones, with the weights that the first ones started from."""
+        self._end()
+        self._start()
+
+    def stop(self) -> None:
+        """End the ranks' processes and give their devices back."""
+        self._end()
+        self._reservation.release()
+
+    def _end(self) -> None:
+        for rank in self._ranks:
+            ray.kill(rank)
+
+    async def _first(self, refs: Sequence[Any], what: str, seconds: float | None = None) -> Any:
+        """Wait for all ranks; gives rank 0's answer."""
+        return (await self._all(refs, what, seconds))[0]
+
+    async def _all(self, refs: Sequence[Any], what: str, seconds: float | None = None) -> list[Any]:
+        """Wait for all ranks; gives their answers.
+
+        A rank's death shows at its own reference: the others may wait for it until a deadline of theirs, so the first
+        error counts.
+
+        Raises:
+            TrainerLostError: a rank died, or none answered in time.
+            LabError: a rank says what went wrong.
+        """
+        deadline = self._run.cluster.stall_seconds if seconds is None else seconds
+        waits = [asyncio.ensure_future(answer(ref, deadline, what)) for ref in refs]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_EXCEPTION)
+            for one in done:
+                one.result()
+            return [one.result() for one in waits]
+        except (LostError, LateError) as error:
+            raise TrainerLostError(str(error)) from error
+        except LabError as error:
+            death = await _death(waits)
+            if death is None:
+                raise
+            raise TrainerLostError(str(death)) from error
+        finally:
+            for one in waits:
+                one.cancel()
+
+
+def _free_address(alone: bool) -> tuple[str, int]:
+    """A host and a free port of this node."""
+    host = _host(alone)
+    for port in random.sample(RENDEZVOUS_PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((host, port))
+            return host, port
+    raise LabError(f"found no free port among {RENDEZVOUS_PORTS} for the trainer ranks to meet at: free some")
+
+
+def _host(alone: bool) -> str:
+    """Address of this node; of this machine alone, if all ranks and engines are on it."""
+    return "127.0.0.1" if alone else ray.util.get_node_ip_address()
+
+
+async def _death(waits: Sequence[asyncio.Future[Any]]) -> LabError | None:
+    """Find the rank whose death made another rank fail: it shows within seconds, if there is one."""
+    await asyncio.wait(waits, timeout=SHOWS_WITHIN)
+    for one in waits:
+        if one.done() and isinstance(error := one.exception(), LostError):
+            return error
+    return None
+
+
+class ClusterTuner:
+    """Tuner whose trainer is on ranks of a cluster."""
+
+    def __init__(self, run: Run) -> None:
+        start = None if run.sft.pretrained is None else Path(run.sft.pretrained)
+        self._ranks, self._steps = ClusterTrainer(run, start, run.sft.trainers), 0
+        self._step_seconds, self._save_seconds = run.cluster.stall_seconds, run.trainer.save_deadline
+
+    def begin(self, path: Path | None) -> None:
+        """Be ready to train, from a checkpoint or from the initial weights.
+
+        Raises:
+            TrainerLostError: a rank died on the way, or hangs.
+        """
+        self._ranks.ready()
+        if path is not None:
+            self._ranks.call("load", str(path), seconds=self._save_seconds)
+
+    def start_step(self, sequences: list[TrainingSequence], loss: Any, lr: float) -> Callable[[], float]:
+        """Start an optimiser step; what is returned waits for its loss."""
+        refs, what = self._ranks.calls("train_step", ray.put(sequences), loss, lr), f"SFT step {self._steps}"
+        self._steps += 1
+        return lambda: self._ranks.wait(refs, what, self._step_seconds).loss
+
+    def logprobs(self, sequences: list[TrainingSequence]) -> list[np.ndarray]:
+        """Compute the log-probability of every token of the sequences."""
+        refs = self._ranks.calls("logprobs", ray.put(sequences))
+        return self._ranks.wait(refs, "the loss on held-out traces", self._step_seconds)
+
+    def save(self, path: Path, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint."""
+        self._ranks.call("save", str(path), dict(state), False, CheckpointPolicy(), seconds=self._save_seconds)
+
+    def save_hf(self, folder: Path) -> None:
+        """Write the weights into a Hugging Face folder."""
+        self._ranks.call("save_hf", str(folder))
+
+    def restart(self) -> None:
+        """Start other ranks in place of these."""
+        self._ranks.restart()
+
+    def close(self) -> None:
+        """End the ranks' processes and give their devices back."""
+        self._ranks.stop()

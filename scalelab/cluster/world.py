@@ -1,0 +1,262 @@
+"""The cluster world: a run on Ray actors, on the wall clock."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scalelab.cluster.actors import LOOK_SECONDS, RayProcesses, draining_nodes
+from scalelab.cluster.engines import ClusterEngines
+from scalelab.cluster.faults import PAUSES, Faults
+from scalelab.cluster.graders import ClusterGraders
+from scalelab.cluster.heartbeats import Heartbeats, stragglers
+from scalelab.cluster.placement import shared
+from scalelab.cluster.trainer import ClusterTrainer
+from scalelab.errors import LabError
+from scalelab.run.books import new_books
+from scalelab.run.changes import Changes
+from scalelab.run.config import Run
+from scalelab.run.evaluations import InFlightEvaluation
+from scalelab.run.journal import Journal
+from scalelab.run.keeping import Keeper, State
+from scalelab.run.loop import Loop
+from scalelab.run.ports import TrainerLostError
+from scalelab.run.work import RolloutWork
+from scalelab.run.world import build_loop, evaluate_in_flight
+from scalelab.store.copying import Copier
+from scalelab.store.folder import RunFolder
+from scalelab.watch.progress import Progress, Status, duration
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 5.0
+"""Seconds between two checks for nodes that are about to be drained."""
+
+COPY_SECONDS = 30.0
+"""Seconds between two checks for a checkpoint that is newer than its second copy."""
+
+
+class ClusterRun:
+    """A run in the cluster world, its actors up; it is its own `Home`.
+
+    Args:
+        run: the run.
+        base: the folder of the base model.
+        folder: takes what the run leaves.
+        tokenizer: of the model.
+        phrase_ids: token ids of the interrupting phrase.
+        end_think: how the end of thinking is recognised.
+        progress: takes lines for people.
+        faults: told of every engine and trainer that is lost.
+    """
+
+    rests = False
+
+    def __init__(
+        self,
+        run: Run,
+        base: Path,
+        folder: RunFolder,
+        tokenizer: Any,
+        phrase_ids: list[int],
+        end_think: Any,
+        progress: Progress,
+        faults: Faults,
+    ) -> None:
+        self.run, self.folder, self.progress, self.faults = run, folder, progress, faults
+        self.changes, self._ray = Changes(), RayProcesses()
+        devices = shared(run.cluster)
+        self.trainer = ClusterTrainer(run, base, run.cluster.trainers, devices)
+        self.graders = ClusterGraders(run, self.changes)
+        self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes, faults, devices)
+        if run.cluster.publication != "files":
+            self.trainer.listeners, self.trainer.on_unsent = self.engines.listeners, faults.unsent
+        faults.see_through(self.trainer.ready, self.trainer.restart)
+        folder.describe(clock="wall", verifiers=self.graders.describe())
+        self.engines.ready()
+        self.work = RolloutWork(run.recipe, tokenizer, run.seed, False, run.retention.train_every)
+        self.books = new_books(run)
+        self.keeper = Keeper(run, self.books, folder, progress.say)
+        self._copier = Copier(folder.path, run.retention.copy_to, progress.say)
+        self.heartbeats = Heartbeats(lambda: self.engines.actors() | self.trainer.actors() | self.graders.actors())
+        self.loop: Loop
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint; a trainer that is lost on the way is replaced.
+
+        Raises:
+            LabError: it cannot be replaced any more, or no checkpoint can be used.
+        """
+
+        def attempt() -> None:
+            self.trainer.ready()
+            self.load()
+
+        self.faults.see_through(attempt, self.trainer.restart)
+
+    def load(self) -> None:
+        """Put trainer and books back to the newest checkpoint that is whole, or to the beginning if there is none.
+
+        The ledger goes on: what was spent is spent. Lines of steps that are undone leave the files of the run.
+
+        Raises:
+            TrainerLostError: the trainer died, or hangs.
+        """
+        self.keeper.go_back(self._load)
+        self.books.ledger.at_least(self.folder.spent())
+
+    def _load(self, path: Path) -> None:
+        self.trainer.call("load", str(path), seconds=self.run.trainer.save_deadline)
+
+    async def main(self, attach: Callable[[Loop], None] = lambda _: None) -> None:
+        """Run on the running event loop.
+
+        Args:
+            attach: called with the loop before it begins, so that signals can reach it.
+        """
+        clock = time.monotonic
+
+        def evaluation(journal: Journal) -> InFlightEvaluation:
+            self._evaluation = evaluate_in_flight(self, journal, clock)
+            return self._evaluation
+
+        self.loop, self._journal = build_loop(self, clock, simulated=False, evaluation=evaluation)
+        attach(self.loop)
+        async with asyncio.TaskGroup() as group:
+            beside = [
+                group.create_task(self._look(), name="look at Ray"),
+                group.create_task(self.heartbeats.serve(), name="heartbeats"),
+                group.create_task(self._copy(), name="second copy"),
+            ]
+            if self.run.cluster.address is not None:
+                beside.append(group.create_task(self._leave_nodes(), name="nodes that are about to go"))
+            await self.loop.run()
+            for task in beside:
+                task.cancel()
+        self.folder.status.write("RL", **self._standing())
+        await asyncio.to_thread(self._copier.update)
+
+    async def _copy(self) -> None:
+        """Keep the second copy of the newest checkpoint up to date."""
+        while True:
+            await asyncio.sleep(COPY_SECONDS)
+            await asyncio.to_thread(self._copier.update)
+
+    async def _leave_nodes(self) -> None:
+        """Stop engines on nodes that are about to go, and take a checkpoint if the trainer is on one of them."""
+        seen: dict[str, float] = {}
+        while True:
+            try:
+                draining = await asyncio.to_thread(draining_nodes)
+            except Exception as error:  # of many kinds while Ray's head node is away, which others report
+                log.debug("draining nodes are not known: %s", error)
+                draining = seen
+            if draining or seen:
+                self.engines.drain(draining)
+            if (draining.keys() - seen) & self.trainer.nodes and self.keeper.due:
+                self.progress.say("a node of the trainer is about to go: taking a checkpoint")
+                self.loop.save_soon()
+            seen = draining
+            await asyncio.sleep(DRAIN_SECONDS)
+
+    async def _look(self) -> None:
+        """Check that Ray lives, charge the time, and show the run's progress."""
+        while True:
+            self._ray.check()
+            self._journal.charge(self.loop.stepping.locked())
+            self.changes.notify()  # the budget's hours may be over
+            self.show()
+            if self.folder.status.due:
+                self.folder.status.write("RL", **self._standing())
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _standing(self) -> dict[str, Any]:
+        """Content of `status.json`: the loop and every actor."""
+        versions, evaluation = self.engines.versions(), self._evaluation
+        actors = self.heartbeats.lines()
+        waits = sorted(self.changes.waits().items(), key=lambda one: -one[1])
+        return {
+            "step": self.books.version,
+            "steps": self.run.budget.steps,
+            "compute": self.books.ledger.compute,
+            "unit": self.run.compute_unit,
+            "evaluation": [evaluation.graded, evaluation.expected] if evaluation.running else None,
+            "waits": [f"{what}, {duration(seconds)}" for what, seconds in waits],
+            "actors": [one | {"version": versions[one["name"]]} if one["name"] in versions else one for one in actors],
+            "stragglers": stragglers(actors),
+        }
+
+    def show(self) -> None:
+        """Show the run's progress."""
+        budget, evaluation = self.run.budget, self._evaluation
+        self.progress.show(
+            Status(
+                step=self.books.version,
+                steps=budget.steps,
+                compute=self.books.ledger.compute,
+                unit=self.run.compute_unit,
+                completions=int(self.engines.totals().get("completions", 0)),
+                hours=budget.hours,
+                evaluated=(evaluation.graded, evaluation.expected) if evaluation.running else None,
+            )
+        )
+
+    # Home.
+
+    def save(self) -> Any:
+        """Take a checkpoint of everything; it is written while the loop goes on."""
+        path, state = self.keeper.begin()
+        return self._saved(self.trainer.save(path, state), state)
+
+    async def _saved(self, taken: Any, state: State) -> None:
+        await taken
+        self.keeper.prune(state)
+
+    async def check(self) -> None:
+        """Notice soon when a checkpoint could not be written."""
+        await self.trainer.saving()
+
+    async def rest(self) -> None:
+        """Take a checkpoint at the end, and wait until it is on the disk."""
+        if self.keeper.due:
+            await self.save()
+        await self.trainer.finish_saving()
+        self.keeper.prune()
+
+    async def go_back(self, error: TrainerLostError) -> None:
+        """Replace a trainer that lost a rank, and put everything back to the newest checkpoint.
+
+        A trainer that is lost on the way is replaced again, after a pause. The engines stand still meanwhile, as
+        nothing can be asked of them.
+
+        Raises:
+            LabError: the trainer was replaced as often as it may be.
+        """
+        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
+            self.faults.lost("trainer", "the trainer", error, step=self.books.version)
+            self._journal.charge(stepping=False)
+            try:
+                await asyncio.to_thread(self._restart)
+                await asyncio.to_thread(self.load)
+                break
+            except TrainerLostError as again:
+                error = again
+            await asyncio.sleep(pause)
+        self.faults.recovered("trainer", "the trainer")
+
+    def _restart(self) -> None:
+        try:
+            self.trainer.restart()
+            self.trainer.ready()
+        except LabError as error:  # whatever keeps it from coming up, such as a second death or a port that is taken
+            raise TrainerLostError(str(error)) from error
+
+    def stop(self) -> None:
+        """End the actors and give their devices back."""
+        self.trainer.stop()
+        self.engines.stop()

@@ -1,0 +1,1 @@
+"""One session of a run: start, resume, signals, supervision, endings."""

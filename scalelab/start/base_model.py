@@ -1,0 +1,289 @@
+"""The model RL starts from: pretrained, or fine-tuned on the tasks' own or public traces and cached by its inputs.
+
+The base models of the quickstart and of the study come with the lab (`scalelab/bases/`, made by `tools/ship_base.py`):
+a first run starts with RL at once, and all machines start the study from the same weights.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from moe.durable import made_whole
+from moe.errors import MoeError
+from moe.model.architectures import architecture
+from moe.model.config import DecoderConfig
+from moe.train.config import TrainerConfig
+from moe.weights.hf_folder import FolderWeights, check_tensors, is_multimodal, read_config, write_text_model
+from moe.weights.links import shapes
+from scalelab import __version__
+from scalelab.errors import LabError
+from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tokenizer
+from scalelab.run.config import Run
+from scalelab.start.checkpoint_model import CheckpointModel, find_model
+from scalelab.start.fine_tuning import Saved, SeeThrough, StartTuner, make, once
+from scalelab.start.hub_model import PREFIX as HUB
+from scalelab.start.hub_model import hub_model
+from scalelab.start.packaged import PREFIX, packaged_model
+from scalelab.start.traces import Examples, PreparedTraces, TaskTraces, prepare, traces
+from scalelab.watch.progress import Progress
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+# Traces the tokenizer learns its merges from, and which stand for the data in the cache's key.
+TOKENIZER_TRACES = 4096
+KEY_TRACES = 256
+# Settings of the optimiser that say nothing of SFT: its own take the place of two, `precision` has one, and one changes
+# where numbers are kept.
+NOT_SFT = ("lr", "warmup_steps", "moments", "offload")
+# How long one run may wait while another makes the model that both start from.
+MAKER_SECONDS = 24 * 3600.0
+# Models that come with the lab: folders, each with the cache's key of its model in the file KEY.
+SHIPPED = Path(__file__).parents[1] / "bases"
+KEY = "key"
+ROUTER_CHOICES = ("balance", "z_loss", "expert_bias", "freeze_router")
+
+
+def base_tokenizer(run: Run) -> PreTrainedTokenizerFast:
+    """The tokenizer of the run's models: the pretrained one's, or one learnt from the traces, the same each time."""
+    if run.sft.pretrained is not None:
+        return load_tokenizer(pretrained(run, run.sft.pretrained))
+    examples = traces(run, 0, TOKENIZER_TRACES)
+    return build_tokenizer((prompt.text + completion for prompt, completion in examples), run.model.vocab_size)
+
+
+def pretrained(run: Run, folder: str) -> Path:
+    """The Hugging Face folder to start from, checked for the run's model, all of its tensors, and a tokenizer.
+
+    Args:
+        run: the run.
+        folder: a folder, `hub:ORG/NAME` for a model on the Hugging Face hub, or `package:NAME` for the model in a GGUF
+            file of an installed Python package.
+
+    Raises:
+        LabError: it is not, naming what differs.
+    """
+    if folder.startswith(PREFIX):
+        path = packaged_model(folder.removeprefix(PREFIX), _cache())
+    elif folder.startswith(HUB):
+        path = hub_model(folder.removeprefix(HUB), lambda found: _demand_shape(run, read_config(found)))
+    else:
+        path = Path(folder).expanduser().absolute()
+        if not path.is_dir():
+            raise LabError(
+                f"SFT.pretrained: there is no folder {path}; give a Hugging Face folder, {HUB}ORG/NAME to download a "
+                f"model, or {PREFIX}NAME"
+            )
+    found = find_model(path)
+    _demand_shape(run, found.hf_config)
+    _demand_tensors(found)
+    found.tokenizer()
+    return _text_model(found.path) if is_multimodal(found.path) else found.path
+
+
+def _demand_shape(run: Run, hf_config: dict[str, Any]) -> None:
+    """Refuse a pretrained model that is not the run's.
+
+    Raises:
+        LabError: naming what differs.
+    """
+    here, there = architecture(run.model.to_hf()), architecture(hf_config)
+    different = sorted(name for name in here.fields if here.fields[name] != there.fields.get(name))
+    if here.layers != there.layers:
+        different.append("kinds of layers")
+    if run.model.vocab_size != hf_config["vocab_size"]:
+        different.append("vocab_size")
+    if different or here != there:
+        what = ", ".join(different) or "other weights"
+        raise LabError(
+            f"SFT.pretrained = {run.sft.pretrained!r} is not the run's model: {what} differ; "
+            f"{_settings(run.model, hf_config)}"
+        )
+
+
+def _settings(model: DecoderConfig, hf_config: dict[str, Any]) -> str:
+    """The settings that would make a run's model that of a folder, for an error's text."""
+    if hf_config["model_type"] != model.model_type:
+        return f"bind Run.model to a {hf_config['model_type']} of its shape"
+    here = model.to_hf()
+    different = {
+        one.name: hf_config[one.name]
+        for one in fields(model)
+        if one.name in hf_config and hf_config[one.name] != here.get(one.name)
+    }
+    options = [
+        f"--set {type(model).__name__}.{name}={value!r}"
+        for name, value in different.items()
+        if isinstance(value, bool | int | float)
+    ]
+    if len(options) < len(different) or not options:
+        return "bind Run.model to the shape in its config.json"
+    return "to train it: " + " ".join(options)
+
+
+def _demand_tensors(found: CheckpointModel) -> None:
+    """Refuse weights that are not those of their `config.json`, by the headers of their files.
+
+    Raises:
+        LabError: naming the first tensor that is wrong.
+    """
+    try:
+        check_tensors(FolderWeights(found.path), shapes(found.hf_config))
+    except MoeError as error:
+        raise LabError(f"SFT.pretrained: {found.path}: {error}") from error
+
+
+def _text_model(folder: Path) -> Path:
+    """The text model of a multimodal folder, written once into the cache: engines load no part of a larger model."""
+    stamp = f"{folder.resolve()} {(folder / 'config.json').stat().st_mtime_ns}"
+    target = _cache() / f"text-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
+    if not target.exists():
+        try:
+            with made_whole(target, side_by_side=True) as partial:
+                write_text_model(folder, partial)
+        except MoeError as error:
+            raise LabError(f"{folder}: {error}") from error
+    return target
+
+
+def cache_key(run: Run, tokenizer: Any, prepared: PreparedTraces | None = None) -> str:
+    """Hash of everything the base model depends on: architecture, precision, data, SFT and seed, but not the recipe.
+
+    The data are hashed as the model sees them, so a change in how traces are made or tokenized makes another model.
+    """
+    content = {
+        "version": __version__,
+        "model": run.model.to_hf(),
+        "precision": _precision(run.trainer),
+        "routers": [getattr(run.trainer, name) for name in ROUTER_CHOICES],
+        "optimizer": {name: value for name, value in asdict(run.trainer.optimizer).items() if name not in NOT_SFT},
+        "sft": [run.sft.steps, run.sft.traces_per_step, run.sft.learning_rate],
+        "seed": base_seed(run),
+    }
+    if prepared is not None:
+        assert run.sft.pretrained is not None
+        content |= {"traces": prepared.facts["key"], "start": _stamp(pretrained(run, run.sft.pretrained))}
+    else:
+        examples = [tokenizer.encode(prompt.text + completion) for prompt, completion in traces(run, 0, KEY_TRACES)]
+        content |= {"tasks": [asdict(cast(Any, task)) for task in run.tasks], "examples": examples}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _stamp(folder: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of the files of a model, whose content would take minutes to hash."""
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".json"))
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+
+def _precision(trainer: TrainerConfig) -> str:
+    moments = trainer.optimizer.moments
+    return trainer.dtype if moments == "float32" else f"{trainer.dtype}, moments in {moments}"
+
+
+def base_seed(run: Run) -> int:
+    """The seed of the base model."""
+    return run.seed if run.sft.seed is None else run.sft.seed
+
+
+def base_model(
+    run: Run,
+    progress: Progress,
+    tuner: StartTuner,
+    cache: Path | None = None,
+    saved: Path | None = None,
+    see_through: SeeThrough = once,
+    prepared: PreparedTraces | None = None,
+) -> Path:
+    """The folder (Hugging Face form: configuration, tokenizer, weights) of the model RL starts from.
+
+    Args:
+        run: the run; its `sft`, `model`, `tasks` and `seed` decide the model. A pretrained model is taken as it is,
+            unless there are public traces to fine-tune it on.
+        progress: shows how far fine-tuning is.
+        tuner: starts a trainer for it.
+        cache: where models are kept. By default a model is taken from those that come with the lab, else it is kept in
+            `~/.cache/scalelab/base`, or under `SCALELAB_CACHE`.
+        saved: where checkpoints of the fine-tuning lie until the model is made; None takes none.
+        see_through: what is done about a trainer that is lost.
+        prepared: the run's public traces, if `prepare_traces` has prepared them already.
+    """
+    start = None if run.sft.pretrained is None else pretrained(run, run.sft.pretrained)
+    if start is not None and run.sft.traces is None:
+        return start
+    tokenizer = base_tokenizer(run)
+    prepared = prepared or prepare_traces(run, progress)
+    key = cache_key(run, tokenizer, prepared)
+    shipped = shipped_model(key) if cache is None else None
+    cache = cache or _cache()
+    folder = shipped or cache / key
+    if folder.exists():
+        progress.say(f"SFT: taken from {folder}{', which comes with the lab' if shipped else ''}")
+    else:
+        cache.mkdir(parents=True, exist_ok=True)
+        examples: Examples = prepared or TaskTraces(run, tokenizer)
+        facts = {} if prepared is None else {**prepared.facts, "start": str(start)}
+        sft = replace(run.sft, pretrained=None if start is None else str(start))
+        tuned = replace(run, sft=sft, seed=base_seed(run))
+        with _only_maker(folder, progress):
+            if not folder.exists():  # else a run beside this one has made it meanwhile
+                with made_whole(folder, side_by_side=True) as partial:
+                    save_tokenizer(tokenizer, partial, start)
+                    make(tuned, examples, partial, progress, tuner, Saved(saved, run, folder.name), see_through, facts)
+    if saved is not None:
+        shutil.rmtree(saved, ignore_errors=True)
+    return folder
+
+
+def shipped_model(key: str, folder: Path = SHIPPED) -> Path | None:
+    """The model with this key in the cache that comes with the lab; None if there is none."""
+    return next((file.parent for file in folder.glob(f"*/{KEY}") if file.read_text().strip() == key), None)
+
+
+def prepare_traces(run: Run, progress: Progress) -> PreparedTraces | None:
+    """The run's public traces, read, checked and tokenized; None if it has none.
+
+    Raises:
+        LabError: they cannot be used, and why.
+    """
+    if run.sft.traces is None:
+        return None
+    return prepare(run, base_tokenizer(run), _cache().parent / "traces", progress.say)
+
+
+@contextmanager
+def _only_maker(folder: Path, progress: Progress) -> Iterator[None]:
+    """Lock a model, so that concurrent runs make it once; the system frees the lock if this process dies.
+
+    Raises:
+        LabError: another process has held it for `MAKER_SECONDS`.
+    """
+    path, deadline, told = folder.with_name(f"{folder.name}.lock"), time.monotonic() + MAKER_SECONDS, False
+    with open(path, "w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                pass
+            if time.monotonic() > deadline:
+                raise LabError(f"waited {MAKER_SECONDS / 3600:.0f} h for the run that holds {path} to make its model")
+            if not told:
+                progress.say("SFT: waiting for another run, which makes the same model")
+                told = True
+            time.sleep(0.5)
+        yield
+
+
+def _cache() -> Path:
+    """Absolute path of the models that runs start from, since actors have other working directories."""
+    return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab")).absolute() / "base"

@@ -1,0 +1,335 @@
+"""Audit a run by its files alone, while it goes on or after it ended.
+
+Every optimiser step stands once and every group in one step; compute never falls; evaluations are whole and agree with
+the completions they come from; checkpoints hash to what they say and account for every group that was drawn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moe.checkpoint.folder import check, finished_checkpoints, read_state
+from moe.errors import MoeError, first_line
+from scalelab.errors import LabError
+from scalelab.store.folder import CHECKPOINTS, ROLLOUTS, check_config, read_lines, read_run_manifest
+from scalelab.store.recovery import lost_rollouts
+from scalelab.store.retention import Retention
+
+Line = dict[str, Any]
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    **{"step": int, "groups": list, "task": str, "file": str, "outcomes": dict},
+    **{"time": (int, float), "compute": (int, float)},
+}
+_LARGE = 1e300
+NAMED = 5
+"""Most cases of one problem that are listed one by one."""
+
+
+@dataclass
+class Audit:
+    """Result of an audit.
+
+    Attributes:
+        run: the run's folder.
+        status: what the manifest says: `running`, `finished`, `interrupted`, `failed`.
+        problems: what is wrong, a line each.
+        notes: what is worth knowing and wrong with nothing.
+        steps: optimiser steps that count.
+        groups: groups that these trained on.
+        evaluations: steps that were evaluated.
+        checkpoints: whole checkpoints.
+    """
+
+    run: str
+    status: str = "unknown"
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    steps: int = 0
+    groups: int = 0
+    evaluations: int = 0
+    checkpoints: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """True if there are no problems."""
+        return not self.problems
+
+    def record(self) -> dict[str, Any]:
+        """The result as a JSON object."""
+        return {"ok": self.ok, **vars(self)}
+
+
+def audit(path: Path, contents: bool = True) -> Audit:
+    """Audit all files of a run.
+
+    Args:
+        path: the run's folder.
+        contents: hash checkpoints and read completions, too; otherwise their sizes and names only.
+
+    Raises:
+        LabError: it is no folder of a run.
+    """
+    found = Audit(str(path))
+    manifest = read_run_manifest(path)
+    found.status = str(manifest.get("status", "unknown"))
+    # A file that refers to another is read before that one, so that a run that goes on meanwhile looks whole.
+    checkpoints = list(_checkpoints(path, contents, found))
+    evals = _lines(path, "evals.jsonl", found)
+    steps = _lines(path, "metrics.jsonl", found)
+    undone = _lines(path, "undone.jsonl", found)
+    found.steps, found.checkpoints = len(steps), len(checkpoints)
+    for problems in (
+        _config(path, manifest),
+        _steps(steps),
+        _groups(steps),
+        _compute(steps, undone),
+        _evaluations(evals, steps, _tasks(manifest)),
+        _completions(path, evals, _retention(manifest), contents, found),
+        *(_conservation(*checkpoint, steps) for checkpoint in checkpoints),
+        _tensorboard(path, steps, found),
+    ):
+        found.problems += _some(problems)
+    found.groups = len({name for line in steps for name in line.get("groups", ())})
+    found.evaluations = len({line["step"] for line in evals})
+    return found
+
+
+def _some(problems: Iterable[str]) -> list[str]:
+    """The first few problems of a kind, and the number of the others."""
+    told = list(problems)
+    return told if len(told) <= NAMED else [*told[:NAMED], f"… and {len(told) - NAMED} more like these"]
+
+
+def _lines(path: Path, name: str, found: Audit) -> list[Line]:
+    file = path / name
+    if not file.exists():
+        if name != "undone.jsonl":  # runs of older versions have none
+            found.problems.append(f"{name} is missing")
+        return []
+    if file.read_bytes()[-1:] not in (b"", b"\n"):
+        found.notes.append(f"{name} ends with a torn line, which --resume cuts off")
+    try:
+        lines = read_lines(file)
+    except LabError as error:
+        found.problems.append(str(error))
+        return []
+    odd = {number: problem for number, line in enumerate(lines, 1) if (problem := _odd(line))}
+    found.problems += _some(f"{name}, line {number}: {problem}" for number, problem in odd.items())
+    return [line for number, line in enumerate(lines, 1) if number not in odd]
+
+
+def _odd(line: Line) -> str | None:
+    """Fields of a line that have the wrong type."""
+    for name, kind in _KINDS.items():
+        value = line.get(name)
+        if (name in line and not isinstance(value, kind)) or isinstance(value, bool):
+            return f"{name} is {str(value)[:40]!r}"
+    if not all(isinstance(name, str) for name in line.get("groups", ())):
+        return "groups are no names"
+    if not all(abs(line.get(name, 0)) < _LARGE for name in ("time", "compute")):
+        return "time or compute is no finite number"
+    return None if "step" in line else "it has no step"
+
+
+def _config(path: Path, manifest: Line) -> Iterator[str]:
+    try:
+        check_config(path, manifest)
+    except LabError as error:
+        yield str(error)
+
+
+def _steps(steps: list[Line]) -> Iterator[str]:
+    """Check that steps are 1, 2, 3, …"""
+    for place, line in enumerate(steps, 1):
+        if line.get("step") != place:
+            yield f"metrics.jsonl, line {place}, is of step {line.get('step')}"
+
+
+def _groups(steps: list[Line]) -> Iterator[str]:
+    """Check that no group is trained on twice."""
+    trained: dict[str, Any] = {}
+    for line in steps:
+        for name in line.get("groups", ()):
+            if name in trained:
+                yield f"{name} was trained on in step {trained[name]} and again in step {line.get('step')}"
+            trained[name] = line.get("step")
+
+
+def _compute(steps: list[Line], undone: list[Line]) -> Iterator[str]:
+    """Check that compute never falls, whether its steps count or were undone."""
+    counted = [("metrics.jsonl", line) for line in steps]
+    gone = [("undone.jsonl", line) for line in undone if line.get("file") == "metrics.jsonl"]
+    before = 0.0
+    for name, line in sorted((*counted, *gone), key=lambda one: one[1].get("time", 0.0)):
+        spent = line.get("compute", before)
+        if spent < before:
+            yield f"{name}: compute falls from {before:.6g} to {spent:.6g} at step {line.get('step')}"
+        before = max(before, spent)
+
+
+def _evaluations(evals: list[Line], steps: list[Line], tasks: list[str]) -> Iterator[str]:
+    """Check that every evaluation has one line per task, of a step that was taken."""
+    by_step: defaultdict[int, Counter[Any]] = defaultdict(Counter)
+    for line in evals:
+        by_step[line["step"]][line.get("task")] += 1
+    last = len(steps)
+    for step, lines in by_step.items():
+        for task, count in lines.items():
+            if count > 1:
+                yield f"evaluation {step} has {count} lines of {task}"
+        missing = [task for task in tasks if task not in lines]
+        if missing:
+            yield f"evaluation {step} lacks {', '.join(missing)}"
+        if step > last:
+            yield f"evaluation {step} is of a step that metrics.jsonl does not have"
+
+
+def _tasks(manifest: Line) -> list[str]:
+    """Names of the tasks of every evaluation."""
+    held_out = manifest.get("held_out")
+    return list(held_out) if isinstance(held_out, dict) else []
+
+
+def _retention(manifest: Line) -> Retention:
+    try:
+        return Retention(**manifest.get("retention", {}))
+    except (TypeError, ValueError):  # not as this version writes it
+        return Retention()
+
+
+def _completions(path: Path, evals: list[Line], kept: Retention, contents: bool, found: Audit) -> Iterator[str]:
+    """Check that every evaluation's completions are there, unless the run keeps fewer, and agree with its lines."""
+    try:
+        import pyarrow.parquet as parquet
+    except ModuleNotFoundError:
+        found.notes.append("completions were not looked at: pyarrow is not installed")
+        return
+    by_step: defaultdict[int, list[Line]] = defaultdict(list)
+    for line in evals:
+        by_step[line["step"]].append(line)
+    for step in sorted(kept.kept(by_step)):
+        file = path / ROLLOUTS / f"step_{step:06d}.parquet"
+        if not file.exists():
+            yield f"evaluation {step} has no completions: {file.name} is missing"
+            continue
+        columns = ["task", "prompt_id", "reward", "outcome"] if contents else []
+        try:
+            rows = parquet.read_table(file, columns=columns).to_pylist()
+        except Exception as error:  # pyarrow raises many kinds for damaged files
+            yield f"rollouts/{file.name} cannot be read: {first_line(error)}"
+            continue
+        for line in by_step[step] if contents else ():
+            problem = _disagreement(line, [row for row in rows if row["task"] == line.get("task")])
+            if problem:
+                yield f"evaluation {step}, {line.get('task')}: {problem}"
+
+
+def _disagreement(line: Line, rows: list[Line]) -> str | None:
+    """Differences between an evaluation's line and its completions."""
+    outcomes = Counter(row["outcome"] for row in rows)
+    if line.get("outcomes") != dict(outcomes):
+        return f"the line counts {line.get('outcomes')}, the completions are {dict(outcomes)}"
+    failed = {row["prompt_id"] for row in rows if row["outcome"] == "error"}
+    by_prompt: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row["prompt_id"] not in failed:
+            by_prompt[row["prompt_id"]].append(row["reward"])
+    mean = sum(sum(rewards) / len(rewards) for rewards in by_prompt.values()) / max(1, len(by_prompt))
+    said = line.get("pass_rate")
+    if not isinstance(said, int | float) or not abs(said - mean) <= 1e-6:
+        return f"the line says {said}, the completions give {mean:.6g}"
+    return None
+
+
+def _checkpoints(path: Path, contents: bool, found: Audit) -> Iterator[tuple[str, int, Line]]:
+    """Read the name, the version and the state of every whole checkpoint, and record the problems of the others.
+
+    A run that goes on deletes checkpoints meanwhile, their manifests first: those are no problems.
+    """
+    root = path / CHECKPOINTS
+    for checkpoint in finished_checkpoints(root):
+        try:
+            version = check(checkpoint, contents=contents).version
+            state = read_state(checkpoint)
+            check_config(path, state)
+        except (MoeError, LabError, OSError) as error:
+            if checkpoint in finished_checkpoints(root):
+                found.problems.append(str(error))
+            continue
+        lost = lost_rollouts(root, state)
+        if lost and checkpoint in finished_checkpoints(root):
+            found.problems.append(lost)
+        yield checkpoint.name, version, state
+
+
+def _conservation(name: str, said: int, state: Line, steps: list[Line]) -> Iterator[str]:
+    """Check that every group drawn before a checkpoint was trained on, dropped for a reason, or waits in it.
+
+    Args:
+        name: of the checkpoint's folder.
+        said: the version that its manifest says.
+        state: what the run had put into it.
+        steps: lines of `metrics.jsonl`.
+    """
+    try:
+        version, drawn = int(state["schedule"]["trainer_version"]), int(state["drawn"])
+        waiting = list(state["groups"])
+        dropped = sum((state.get("dropped") or state.get("refilled") or {}).values())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        yield f"{name}: its state lacks {error}"
+        return
+    if version != said or name != f"step_{version:06d}":
+        yield f"{name} holds the books of step {version}"
+    if version > len(steps):
+        yield f"{name} is of a step that metrics.jsonl does not have"
+        return
+    settled = Counter(group for line in steps[:version] for group in line.get("groups", ())) + Counter(waiting)
+    unknown = settled.keys() - {f"group{number}" for number in range(drawn)}
+    if unknown:
+        yield f"{name}: {len(unknown)} groups were never drawn, such as {min(unknown)}"
+    doubled = [group for group in waiting if settled[group] > 1]
+    if doubled:
+        yield f"{name}: {len(doubled)} groups wait that were trained on already, such as {doubled[0]}"
+    lost = drawn - len(settled) - dropped
+    if lost:
+        yield f"{name}: of {drawn} groups drawn, {lost} were neither trained on, nor wait, nor were dropped"
+
+
+def _tensorboard(path: Path, steps: list[Line], found: Audit) -> Iterator[str]:
+    """Check that TensorBoard shows no step twice; missing steps are allowed."""
+    folder = path / "tensorboard"
+    shown = _shown_steps(folder) if folder.is_dir() else None
+    if shown is None:
+        found.notes.append("there are no TensorBoard events to look at")
+        return
+    for step, count in Counter(shown).items():
+        if count > 1:
+            yield f"TensorBoard shows step {step} {count} times"
+    if len(set(shown)) < len(steps):
+        found.notes.append(f"TensorBoard shows {len(set(shown))} of {len(steps)} steps")
+
+
+def _shown_steps(folder: Path) -> list[int] | None:
+    """Steps that TensorBoard shows, by a number that every step has; None if it is not installed."""
+    load = _accumulator()
+    if load is None:
+        return None
+    events = load(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    tag = "train/compute"
+    return [event.step for event in events.Scalars(tag)] if tag in events.Tags()["scalars"] else []
+
+
+def _accumulator() -> Callable[..., Any] | None:
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    except ModuleNotFoundError:
+        return None
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of undone steps, which are expected
+    return EventAccumulator

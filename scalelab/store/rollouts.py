@@ -1,0 +1,80 @@
+"""Finished rollouts that no step has trained on yet, kept beside the checkpoints.
+
+They are too large for a checkpoint's JSON state, so they lie in a file of their own, named by its SHA-256, which the
+state names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moe.checkpoint.folder import finished_checkpoints, read_state
+from moe.durable import write_whole
+from moe.errors import MoeError
+from scalelab.errors import LabError
+from scalelab.recipe.types import Rollout
+from scalelab.store.recovery import lost_rollouts
+
+
+def write_rollouts(folder: Path, rollouts: Sequence[Rollout]) -> str:
+    """Write rollouts to a file in `folder`, and return its name: their SHA-256.
+
+    Arrays of one field are laid end to end along their first axis; all else is JSON.
+    """
+    plain: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name in (one.name for one in fields(Rollout)):
+        values = [getattr(rollout, name) for rollout in rollouts]
+        present = [value for value in values if isinstance(value, np.ndarray)]
+        if present:
+            arrays[name] = np.concatenate(present)
+            arrays[f"{name}.lengths"] = np.array([-1 if value is None else len(value) for value in values])
+        else:
+            plain[name] = values
+    arrays["plain"] = np.frombuffer(json.dumps(plain).encode(), np.uint8)
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    content = buffer.getvalue()
+    name = f"rollouts_{hashlib.sha256(content).hexdigest()}.npz"
+    write_whole(folder / name, content)
+    return name
+
+
+def read_rollouts(folder: Path, name: str) -> list[Rollout]:
+    """Read what `write_rollouts` wrote.
+
+    Raises:
+        LabError: the file is missing, or its content is not what its name says.
+    """
+    if problem := lost_rollouts(folder, {"rollouts": name}):
+        raise LabError(problem)
+    with np.load(folder / name) as arrays:
+        columns = json.loads(arrays["plain"].tobytes())
+        columns["spans"] = [tuple(map(tuple, spans)) for spans in columns["spans"]]
+        for field_name in (one.name for one in fields(Rollout) if one.name in arrays):
+            columns[field_name] = _cut(arrays[field_name], arrays[f"{field_name}.lengths"])
+    return [Rollout(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+
+
+def _cut(joined: np.ndarray, lengths: np.ndarray) -> list[np.ndarray | None]:
+    parts = np.split(joined, np.cumsum(np.maximum(lengths, 0))[:-1])
+    return [None if length < 0 else part for part, length in zip(parts, lengths, strict=True)]
+
+
+def prune_rollouts(folder: Path, keep: str | None = None) -> None:
+    """Delete the files of rollouts that no finished checkpoint in `folder` names, but for `keep`."""
+    try:
+        named = {keep, *(read_state(path)["rollouts"] for path in finished_checkpoints(folder))}
+    except MoeError:  # the files that a damaged one names are not known
+        return
+    for path in folder.glob("rollouts_*.npz"):
+        if path.name not in named:
+            path.unlink()

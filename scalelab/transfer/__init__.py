@@ -1,0 +1,1 @@
+"""New weights on their way from trainer ranks to engines."""

@@ -1,0 +1,196 @@
+"""Broadcast of new weights over NCCL: the trainer's side, with vLLM's own transfer engine `nccl` (vLLM 0.32.0).
+
+All ranks walk through the weights together, parcel by parcel (`moe.weights.parcels`), and rank 0 sends each to every
+process of the engines, many in one message. Imports vLLM.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from threading import Thread
+
+import torch
+from torch import Tensor
+from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
+
+from moe.errors import MoeError
+from moe.model.architectures import architecture
+from moe.train.trainer import Trainer
+from moe.weights.links import expert_bias_names
+from moe.weights.segments import Segment
+from scalelab.cluster.engine_actor import Listener
+from scalelab.errors import LabError
+from scalelab.rollout.config import MESSAGE, PARCEL
+from scalelab.transfer.listeners import ListeningEngines, why
+from scalelab.waiting import LateError
+
+
+class Broadcaster:
+    """Rank 0's part in broadcasts.
+
+    Args:
+        trainer: of this rank.
+        address: gives a host and a free port on it, at which a group can meet rank 0.
+    """
+
+    def __init__(self, trainer: Trainer, address: Callable[[], tuple[str, int]]) -> None:
+        self._trainer, self._address = trainer, address
+        # The other ranks wait for rank 0 in a collective operation meanwhile, and give up at their deadline.
+        self._seconds = trainer.config.deadline / 3
+        self._source = MegatronSource(trainer)
+        self._engines: ListeningEngines | None = None
+        self._sender: NCCLTrainerWeightTransferEngine | None = None
+
+    def send(self, segment: Segment, listeners: Sequence[Listener]) -> str | None:
+        """Send the weights to engines; the other ranks walk through `Trainer.export_parcels` at the same time.
+
+        Args:
+            segment: of this rank, which stands for the publication.
+            listeners: the engines; others than last time form a new group.
+
+        Returns:
+            The reason why they did not arrive; a new group is formed next time.
+
+        Raises:
+            MoeError: a rank of the trainer is lost.
+        """
+        problem = attempt(self._source, lambda: self._send(segment, listeners), lambda: self._engines, self._end)
+        return problem and f"weights {segment.version} were not broadcast: {problem}"
+
+    def _send(self, segment: Segment, listeners: Sequence[Listener]) -> None:
+        if self._engines is None or self._engines.listeners != list(listeners):
+            self._end()
+            self._engines = ListeningEngines(
+                "nccl",
+                listeners,
+                self._seconds,
+                join="join the group of the broadcast",
+                receive="receive weights {} by broadcast",
+                place=lambda _, offset: {"rank_offset": 1 + offset},
+            )
+            self._sender = self._meet(self._engines)
+            self._engines.on_failure = self._sender.shutdown
+        assert self._sender is not None
+        self._engines.publication = segment
+        self._sender.send_weights()
+
+    def _meet(self, engines: ListeningEngines) -> NCCLTrainerWeightTransferEngine:
+        """Form a group with the engines.
+
+        It is formed in another thread, since an engine that never comes would hold this one up beyond its deadline.
+        """
+        met: Future[NCCLTrainerWeightTransferEngine] = Future()
+        host, port = self._address()
+        world = 1 + sum(listener.devices for listener in engines.listeners)
+        info = NCCLTrainerInitInfo(host, port, world, packed_buffer_size_bytes=MESSAGE, rank=0)
+
+        def meet() -> None:
+            try:
+                sender = NCCLTrainerWeightTransferEngine.trainer_init(info, client=engines, source=self._source)
+            except Exception as error:
+                with suppress(InvalidStateError):
+                    met.set_exception(error)
+                return
+            try:
+                met.set_result(sender)
+            except InvalidStateError:  # too late
+                sender.shutdown()
+
+        engines.on_failure = met.cancel
+        Thread(target=meet, name="meet engines", daemon=True).start()
+        try:
+            sender = met.result(self._seconds)
+        except (FutureTimeoutError, CancelledError):
+            met.cancel()
+            raise LateError(f"waited {self._seconds:.0f} s for engines to meet the trainer over NCCL") from None
+        group = sender.model_update_group
+        if group is None or group.disabled:
+            raise LabError("NCCL's library cannot be loaded by the trainer: install the GPU packages")
+        return sender
+
+    def _end(self) -> None:
+        """Dissolve the group; engines that are receiving stop."""
+        engines, sender, self._engines, self._sender = self._engines, self._sender, None, None
+        if engines is not None:
+            engines.leave()
+        if sender is not None:
+            sender.shutdown()
+
+
+def attempt(
+    source: MegatronSource,
+    send: Callable[[], None],
+    engines: Callable[[], ListeningEngines | None],
+    end: Callable[[], None],
+) -> str | None:
+    """Send a walk through the weights; whatever happens, the walk goes to its end, as those of the other ranks do.
+
+    Args:
+        source: of this rank.
+        send: does it.
+        engines: gives those that are sent to.
+        end: is called when it failed.
+
+    Returns:
+        The reason why it failed.
+
+    Raises:
+        MoeError: a rank of the trainer is lost.
+    """
+    source.begin()
+    try:
+        send()
+    except MoeError:
+        end()
+        raise
+    except Exception as error:  # of vLLM, of NCCL or CUDA, and of the engines
+        reason = why(engines(), error)
+        end()
+        return reason
+    finally:
+        source.finish()
+    return None
+
+
+class MegatronSource(WeightSource):
+    """The weights of all ranks, a parcel at a time, on the device; every rank walks through all of them.
+
+    Args:
+        trainer: of this rank.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._walk: Iterator[tuple[str, Tensor]] = iter(())
+
+    def begin(self) -> None:
+        """Begin a walk."""
+        self._walk = self._trainer.export_parcels(PARCEL)
+
+    def finish(self) -> None:
+        """Walk to the end, wherever the walk is: the other ranks do, too."""
+        deque(self._walk, maxlen=0)
+
+    def metadata(self) -> list[ParamMeta]:
+        """Name, type and shape of every tensor, in the order of the walk."""
+        hf_config, config = self._trainer.hf_config, self._trainer.config
+        dtype = getattr(torch, config.dtype)
+        found = [part for parcel in self._trainer.parcels(PARCEL) for part in parcel.parts()]
+        biases = expert_bias_names(hf_config) if config.expert_bias else {}
+        experts = architecture(hf_config).fields.get("num_moe_experts")
+        return [ParamMeta(name, dtype, tuple(shape)) for name, shape in found] + [
+            ParamMeta(name, torch.float32, (experts,)) for name in biases.values()
+        ]
+
+    def largest(self) -> int:
+        """Bytes of the largest tensor."""
+        return max(one.dtype.itemsize * math.prod(one.shape) for one in self.metadata())
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return self._walk

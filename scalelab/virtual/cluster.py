@@ -1,0 +1,126 @@
+"""The pretended cluster of a run: how long things take there, and how much its engines hold.
+
+Imports no torch, so that a run is refused before anything is loaded or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from scalelab.errors import LabError
+from scalelab.hardware import device
+from scalelab.plan.check import usual
+from scalelab.plan.lengths import LogNormal
+from scalelab.plan.memory import GIB, kv_bytes_per_token
+from scalelab.plan.placement import placement
+from scalelab.plan.planner import plan_of
+from scalelab.plan.rates import rates as estimated_rates
+from scalelab.plan.rates import slots
+from scalelab.plan.speed import Assumptions
+from scalelab.rollout.config import GeneratorConfig
+from scalelab.run.config import Run
+from scalelab.run.ports import too_few_places
+from scalelab.run.rates import Rates
+
+
+def pretended_rates(run: Run) -> tuple[Rates, int]:
+    """Durations in a run's pretended cluster, and the number of sequences side by side in each of its engines.
+
+    Raises:
+        LabError: a rate is missing or not positive.
+    """
+    assert run.virtual is not None
+    if run.virtual.rates is not None:
+        return run.virtual.rates, run.generator.max_sequences
+    hardware, lengths = device(run.virtual.hardware or usual(run)), LogNormal.of_recipe(run.recipe, None, 0.6)
+    prompt_tokens = (run.generator.max_model_len - run.recipe.max_tokens) / 4
+    rates = estimated_rates(run, hardware, lengths, prompt_tokens=prompt_tokens)
+    return rates, slots(run, hardware, lengths, prompt_tokens=prompt_tokens)
+
+
+def engine_config(run: Run, places: int) -> GeneratorConfig:
+    """Configuration of the one engine that holds the sequences of all pretended engines.
+
+    Raises:
+        LabError: their KV cache does not fit into `Virtual.memory_gib`, or they have too few places for a group.
+    """
+    assert run.virtual is not None
+    config = run.generator_config
+    if problem := too_few_places(run.cluster.generators * places, run.recipe.generations_per_prompt):
+        raise LabError(problem)
+    # No more than the schedule can have in flight, whatever the engines could hold.
+    most = min(run.cluster.generators * places, _in_flight(run))
+    blocks = -(-config.max_model_len // config.block_size) + 1
+    gib = kv_bytes_per_token(run.model.to_hf(), config.dtype) * blocks * config.block_size * most / GIB
+    if gib > run.virtual.memory_gib:
+        raise LabError(
+            f"the pretended engines hold {most} sequences side by side, whose KV cache takes {gib:.3g} GiB of "
+            f"Virtual.memory_gib = {run.virtual.memory_gib:g}: lower Cluster.generators or "
+            "GeneratorConfig.max_sequences, or raise it"
+        )
+    return replace(
+        config,
+        max_sequences=most,
+        kv_cache_gib=max(0.05, 1.02 * gib),
+        max_batched_tokens=most * config.max_model_len,  # all may begin, or begin anew, in one step
+        tensor_parallel=1,
+    )
+
+
+def _in_flight(run: Run) -> int:
+    """Most completions that the schedule can have in flight."""
+    schedule = run.schedule.start(run.recipe.prompts_per_step, run.budget.steps)
+    return run.recipe.generations_per_prompt * max(1, schedule.may_start(0))
+
+
+def clock_facts(run: Run) -> dict[str, Any]:
+    """The manifest's facts about the clock."""
+    virtual = run.virtual
+    assert virtual is not None
+    rates, places = pretended_rates(run)
+    return {
+        "clock": "virtual",
+        "rates": asdict(rates),
+        "places": places,
+        "pretended_hardware": None if virtual.rates else virtual.hardware or usual(run),
+    }
+
+
+def _check_hardware(run: Run) -> None:
+    """Check that the run would fit on the hardware that it pretends; given rates name none.
+
+    Raises:
+        LabError: the plan says why it would not.
+    """
+    assert run.virtual is not None
+    if run.virtual.rates is None:
+        hardware = device(run.virtual.hardware or usual(run))
+        if problems := plan_of(run, placement(run), hardware, Assumptions()).problems:
+            raise LabError("the pretended cluster could not be: " + "; ".join(problems))
+
+
+def check_pretended(run: Run, path: Path, manifest: Mapping[str, Any]) -> None:
+    """Check that the pretended engines fit, and that a run that goes on pretends what it began with.
+
+    Args:
+        run: the run; nothing is checked if its cluster is a real one.
+        path: its folder.
+        manifest: what the folder says of the run so far.
+
+    Raises:
+        LabError: they do not fit, or are others.
+    """
+    if run.virtual is None:
+        return
+    now = clock_facts(run)
+    engine_config(run, now["places"])
+    _check_hardware(run)
+    for name in ("rates", "places"):
+        if manifest.get(name, now[name]) != now[name]:
+            raise LabError(
+                f"{path} was begun with the {name} {manifest[name]}, now they are {now[name]}: go on with the version "
+                "of scalelab that began it"
+            )

@@ -1,0 +1,1 @@
+"""What people watch a run by: progress lines, monitors, TensorBoard and trackers."""

@@ -1,0 +1,141 @@
+"""The trainer's ranks on a cluster while they start, with ranks that a test scripts: one that is lost is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from scalelab.cluster import faults as faults_room
+from scalelab.cluster import trainer as room
+from scalelab.cluster.faults import Faults
+from scalelab.cluster.trainer import ClusterTrainer
+from scalelab.errors import LabError
+from scalelab.run.config import Cluster
+from scalelab.run.ports import TrainerLostError
+from scalelab.waiting import LostError
+
+RANKS = 2
+MOMENTS = ("address", "start")
+WAYS = ("dies", "hangs")
+MATTERS = [(0, "address"), *((rank, "start") for rank in range(RANKS))]
+"""Calls of a start, by rank: only the first is asked for an address."""
+SAVING = {"trainer": SimpleNamespace(save_deadline=10.0), "checkpoints": SimpleNamespace(background=True)}
+
+
+class Answer:
+    """A reference as Ray gives it: it is awaited, and gives a value, an error, or nothing for good."""
+
+    def __init__(self, value: Any = None, way: str | None = None) -> None:
+        self.value, self.way = value, way
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if self.way == "hangs":
+            yield from asyncio.Event().wait().__await__()
+        yield from asyncio.sleep(0).__await__()
+        if self.way == "dies":
+            raise LostError("the actor died")
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+class Lab:
+    """Ranks that are started again and again; what happens to which of them is said beforehand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, harm: dict[tuple[int, int, str], str], restarts: int) -> None:
+        self.harm = harm
+        """Faults to inject: (number of the trainer, rank, moment) → kind."""
+        self.started: list[Any] = []
+        self.killed: list[Any] = []
+        self.events: list[dict[str, Any]] = []
+        cluster = Cluster(trainers=RANKS, trainer_restarts=restarts, startup_seconds=0.05)
+        run: Any = SimpleNamespace(cluster=cluster, model=SimpleNamespace(to_hf=dict), trainer_config=None, **SAVING)
+        places = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
+        monkeypatch.setattr(room, "Reservation", lambda *_: places)
+        monkeypatch.setattr(room, "actor_class", lambda *_, **__: SimpleNamespace(remote=self.rank))
+        monkeypatch.setattr(room.ray, "kill", self.killed.append)
+        monkeypatch.setattr(faults_room, "PAUSES", (0.0,))
+        self.trainer = ClusterTrainer(run, None, RANKS)
+        self.faults = Faults(cluster, self.events.append, lambda line: None)
+
+    def rank(self, hf_config: Any, config: Any, number: int, world: int) -> Any:
+        life = len(self.started) // RANKS
+        way = {moment: self.harm.get((life, number, moment)) for moment in MOMENTS}
+
+        def start(rendezvous: str, weights: str | None) -> Answer:
+            assert rendezvous == f"meet in life {life}", "no rank is sent to where the lost ones met"
+            return Answer(f"node {life}", way["start"])
+
+        methods = {"address": lambda alone: Answer(f"meet in life {life}", way["address"]), "start": start}
+        actor = SimpleNamespace(**{name: SimpleNamespace(remote=call) for name, call in methods.items()})
+        self.started.append(actor)
+        return actor
+
+    def start(self) -> None:
+        """Do what a run does before its first step."""
+        self.faults.see_through(self.trainer.ready, self.trainer.restart)
+
+
+harms = st.dictionaries(
+    st.tuples(st.integers(0, 3), st.integers(0, RANKS - 1), st.sampled_from(MOMENTS)), st.sampled_from(WAYS), max_size=5
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(harms, st.integers(0, 4))
+@example({(0, 1, "start"): "dies"}, 1)
+@example({(0, 0, "address"): "dies", (1, 0, "start"): "hangs", (2, 1, "start"): "dies"}, 3)
+def test_a_trainer_that_is_lost_while_a_run_starts_is_replaced_as_often_as_allowed(
+    monkeypatch: pytest.MonkeyPatch, harm: dict[tuple[int, int, str], str], restarts: int
+) -> None:
+    lab = Lab(monkeypatch, harm, restarts)
+    lives = [any((life, rank, moment) in harm for rank, moment in MATTERS) for life in range(5)]
+    lost = lives.index(False)
+    if lost <= restarts:
+        lab.start()
+        assert lab.trainer.nodes == {f"node {lost}"}
+        assert [event["event"] for event in lab.events] == ["lost"] * lost + ["recovered"] * (lost > 0)
+        assert lab.killed == lab.started[: RANKS * lost], "of a life that was lost nothing stays"
+    else:
+        with pytest.raises(LabError, match=f"{restarts} times the trainer was replaced already"):
+            lab.start()
+        assert [event["event"] for event in lab.events] == ["lost"] * (restarts + 1)
+
+
+def test_what_a_rank_itself_says_is_wrong_ends_the_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(monkeypatch, {}, restarts=3)
+    for actor in lab.started:
+        actor.start = SimpleNamespace(remote=lambda *_: Answer(LabError("the layout does not fit")))
+    with pytest.raises(LabError, match="the layout does not fit"):
+        lab.start()
+    assert (lab.events, lab.killed) == ([], [])
+
+
+@pytest.mark.parametrize("way", ["dies", "says why", "takes it"])
+def test_a_checkpoint_that_nobody_waits_for_any_more_is_looked_at_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    lab = Lab(monkeypatch, {}, restarts=0)
+    disk_full = LabError("no room for the checkpoint") if way == "says why" else None
+    answers = {"save": Answer(disk_full, way), "finish_saving": Answer()}
+    for actor in lab.started:
+        actor.call = SimpleNamespace(remote=lambda method, *_: answers[method])
+
+    async def end_of_a_run() -> None:
+        waiter = asyncio.ensure_future(lab.trainer.save("step_8", {}))
+        await asyncio.sleep(0)
+        waiter.cancel()
+        await lab.trainer.finish_saving()
+
+    if way == "takes it":
+        asyncio.run(end_of_a_run())
+    else:
+        monkeypatch.setattr(room, "SHOWS_WITHIN", 0.01)
+        with pytest.raises(TrainerLostError if way == "dies" else LabError, match=r"died|no room"):
+            asyncio.run(end_of_a_run())

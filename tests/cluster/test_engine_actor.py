@@ -1,0 +1,68 @@
+"""An engine's actor hands out texts, so that the driver decodes none, and measures how long its engine stands still."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scalelab.cluster.engine_actor import EngineActor
+from scalelab.rollout import generator, tokenizer
+from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.types import Completion, Request
+
+pytestmark = pytest.mark.slow
+
+
+class Standing:
+    """A generator that takes steps when a test says so."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.steps, self.unfinished = 0.0, 1
+        self.done: list[Completion] = []
+
+    def collect(self, max_items: int, timeout: float, linger: float) -> list[Completion]:
+        done, self.done = self.done, []
+        return done
+
+    def stats(self) -> dict[str, float]:
+        return {"steps": self.steps}
+
+
+@pytest.fixture
+def actor(monkeypatch: pytest.MonkeyPatch) -> EngineActor:
+    letters = SimpleNamespace(
+        all_special_ids=[0], batch_decode=lambda rows: ["".join(chr(96 + token) for token in row) for row in rows]
+    )
+    monkeypatch.setattr(generator, "Generator", Standing)
+    monkeypatch.setattr(tokenizer, "load_tokenizer", lambda model: letters)
+    return EngineActor("", GeneratorConfig(max_model_len=8), (), None, 0)
+
+
+def test_completions_leave_an_engine_with_their_texts(actor: EngineActor) -> None:
+    tokens = np.array([1, 2, 3, 0], np.int32)
+    zeros = np.zeros(4, np.float32)
+    done = Completion(Request("one", (1,), 4), tokens, zeros, ((0, 0, 4),), zeros.astype(bool), False, False)
+    actor._generator.done = [done]  # type: ignore[attr-defined]
+    [completion], _ = actor.collect(1, 0.0)
+    assert completion.text == "abc"
+
+
+def test_an_engine_stands_still_only_with_work_and_without_steps(actor: EngineActor) -> None:
+    engine: Any = actor._generator
+
+    def stalled() -> float:
+        return actor.collect(1, 0.0)[1]["stalled_seconds"]
+
+    began = time.monotonic()
+    time.sleep(0.05)
+    assert 0.05 <= stalled() <= time.monotonic() - began + 0.01
+    engine.steps += 1
+    assert stalled() == 0, "as while new weights are loaded beside its work"
+    time.sleep(0.05)
+    assert stalled() >= 0.05
+    engine.unfinished = 0
+    assert stalled() == 0

@@ -1,0 +1,181 @@
+"""Fine-tuning goes on from its checkpoints: each step counts once, however often trainer or process are lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from smallest_run import SMALLEST
+
+from moe.checkpoint.folder import Manifest, digest, publish, write_manifest
+from moe.durable import write_whole
+from moe.train.batch import TrainingSequence
+from scalelab.cluster import faults as faults_room
+from scalelab.cluster.faults import Faults
+from scalelab.errors import LabError
+from scalelab.experiment import resolve
+from scalelab.run.config import Cluster, Run
+from scalelab.run.ports import TrainerLostError
+from scalelab.start import base_model as room
+from scalelab.start.base_model import base_model
+from scalelab.start.fine_tuning import LocalTuner
+from scalelab.watch.progress import Progress
+
+pytestmark = pytest.mark.slow
+SETTINGS = {**SMALLEST, "SFT.steps": 7, "SFT.traces_per_step": 2, "SFT.checkpoint_every": 2}
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return resolve("quickstart", [f"{name}={value}" for name, value in SETTINGS.items()]).run
+
+
+@pytest.fixture(autouse=True)
+def _tokenizer_of_few_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "TOKENIZER_TRACES", 64)
+    monkeypatch.setattr(faults_room, "PAUSES", (0.0,))
+
+
+class Tuner:
+    """A trainer whose weights are the batches that it was trained on, and that dies at the calls it is told to.
+
+    Args:
+        run: what is fine-tuned.
+        deaths: numbers of its calls, counted over all its lives.
+        error: what a death looks like.
+    """
+
+    def __init__(self, run: Run, deaths: set[int], error: type[Exception] = TrainerLostError) -> None:
+        self.run, self.deaths, self.error, self.calls = run, deaths, error, 0
+        self.weights: list[int] | None = None
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.calls in self.deaths:
+            self.weights = None
+            raise self.error(f"call {self.calls} lost a rank")
+
+    def begin(self, path: Path | None) -> None:
+        self._call()
+        self.weights = [] if path is None else json.loads((path / "weights").read_text())
+
+    def start_step(self, sequences: list[TrainingSequence], loss: Any, lr: float) -> Callable[[], float]:
+        def done() -> float:
+            self._call()
+            assert self.weights is not None, "a lost trainer was trained on"
+            self.weights.append(int(sum(int(one.tokens_T.sum()) for one in sequences)))
+            return 0.5
+
+        return done
+
+    def save(self, path: Path, state: Mapping[str, Any]) -> None:
+        self._call()
+        fresh = path.with_name(f".{path.name}.writing")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir()
+        write_whole(fresh / "state.json", json.dumps(dict(state)))
+        write_whole(fresh / "weights", json.dumps(self.weights))
+        files = {file.name: digest(file) for file in fresh.iterdir()}
+        write_manifest(fresh, Manifest(state["steps"], self.run.model.to_hf(), {}, 1, ("model", "state"), files))
+        publish(fresh, path)
+
+    def save_hf(self, folder: Path) -> None:
+        self._call()
+        write_whole(folder / "weights", json.dumps(self.weights))
+
+    def restart(self) -> None:
+        self.weights = None
+
+    def close(self) -> None:
+        pass
+
+
+def weights(folder: Path) -> list[int]:
+    return json.loads((folder / "weights").read_text())
+
+
+@pytest.fixture(scope="module")
+def whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    """The weights of a fine-tuning that nothing disturbed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "TOKENIZER_TRACES", 64)
+        made = base_model(run, Progress(), lambda run: Tuner(run, set()), tmp_path_factory.mktemp("whole"))
+    assert len(weights(made)) == 7
+    return weights(made)
+
+
+@pytest.mark.parametrize("deaths", [{1}, {4}, {5}, {9, 10}, {3, 7, 11, 15}, {12}], ids=str)
+def test_a_trainer_that_dies_is_replaced_and_goes_on_from_the_last_checkpoint(
+    run: Run, whole: list[int], tmp_path: Path, deaths: set[int]
+) -> None:
+    lines: list[dict[str, Any]] = []
+    faults = Faults(Cluster(trainer_restarts=len(deaths)), lines.append, lambda _: None)
+    tuners: list[Tuner] = []
+
+    def start(run: Run) -> Tuner:
+        tuners.append(Tuner(run, deaths))
+        return tuners[0]
+
+    made = base_model(run, Progress(), start, tmp_path / "cache", tmp_path / "sft", faults.see_through)
+    assert weights(made) == whole
+    assert [one["event"] for one in lines] == ["lost"] * len(deaths) + ["recovered"]
+    assert tuners[0].calls <= 12 + 4 * len(deaths), "a death costs no more than the steps since a checkpoint"
+    assert not (tmp_path / "sft").exists(), "its checkpoints go once the model is there"
+
+
+def test_a_trainer_that_dies_too_often_ends_the_run(run: Run, tmp_path: Path) -> None:
+    faults = Faults(Cluster(trainer_restarts=2), lambda _: None, lambda _: None)
+    with pytest.raises(LabError, match="trainer_restarts allows no more"):
+        base_model(
+            run, Progress(), lambda run: Tuner(run, set(range(100))), tmp_path, tmp_path / "sft", faults.see_through
+        )
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_another_process_goes_on_where_the_first_was_killed(run: Run, whole: list[int], tmp_path: Path) -> None:
+    cache, sft = tmp_path / "cache", tmp_path / "sft"
+    with pytest.raises(KeyboardInterrupt):
+        base_model(run, Progress(), lambda run: Tuner(run, {8}, KeyboardInterrupt), cache, sft)
+    second = Tuner(run, set())
+    assert weights(base_model(run, Progress(), lambda _: second, cache, sft)) == whole
+    assert second.calls < 10, "it did not begin anew"
+
+
+def test_a_damaged_checkpoint_or_one_of_another_model_is_passed_over(
+    run: Run, whole: list[int], tmp_path: Path
+) -> None:
+    cache, sft = tmp_path / "cache", tmp_path / "sft"
+    with pytest.raises(KeyboardInterrupt):
+        base_model(run, Progress(), lambda run: Tuner(run, {8}, KeyboardInterrupt), cache, sft)
+    newest = max(sft.glob("step_*"))
+    (newest / "weights").write_text("[1]")
+    assert weights(base_model(run, Progress(), lambda run: Tuner(run, set()), cache, sft)) == whole
+
+
+def test_the_real_trainer_makes_the_same_model_to_the_last_bit(run: Run, tmp_path: Path) -> None:
+    class Killed(LocalTuner):
+        """Ends, as a killed process does, with its fifth step."""
+
+        steps = 0
+
+        def start_step(self, sequences: list[TrainingSequence], loss: Any, lr: float) -> Callable[[], float]:
+            self.steps += 1
+            if self.steps == 5:
+                raise KeyboardInterrupt
+            return super().start_step(sequences, loss, lr)
+
+    straight = base_model(run, Progress(), LocalTuner, tmp_path / "one", tmp_path / "sft_one")
+    with pytest.raises(KeyboardInterrupt):
+        base_model(run, Progress(), Killed, tmp_path / "two", tmp_path / "sft_two")
+    assert [path.name for path in (tmp_path / "sft_two").glob("step_*")] != []
+    resumed = base_model(run, Progress(), LocalTuner, tmp_path / "two", tmp_path / "sft_two")
+    mine, theirs = load_file(resumed / "model.safetensors"), load_file(straight / "model.safetensors")
+    assert mine.keys() == theirs.keys()
+    for name, array in mine.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)

@@ -1,0 +1,148 @@
+"""A run goes on from the newest checkpoint that is whole, and starts only where its disk can hold what it writes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moe.checkpoint.folder import CheckpointPolicy, finished_checkpoints, prune, step_folder
+from scalelab.errors import LabError
+from scalelab.experiment import resolve
+from scalelab.store.recovery import choose
+from scalelab.store.retention import Retention, check_disk, disk_needed, prune_completions, prune_training
+from tests.helpers.small_runs import write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with checkpoints at 2, 4 and 6."""
+    return write_run(tmp_path / "run")
+
+
+def steps(run: Path) -> list[str]:
+    return [path.name for path in finished_checkpoints(run / "checkpoints")]
+
+
+def harm(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_the_newest_is_taken_and_nothing_is_touched(run: Path) -> None:
+    before = sorted(run.rglob("*"))
+    chosen = choose(run, {"model_type": "llama"})
+    assert chosen.path == step_folder(run / "checkpoints", 6)
+    assert (chosen.state["schedule"], chosen.problems) == ({"trainer_version": 6}, ())
+    assert sorted(run.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["weights", "state.json", "checkpoint.json"])
+def test_damaged_ones_are_set_aside_and_take_no_whole_ones_place(run: Path, name: str) -> None:
+    harm_all = (
+        harm if name != "checkpoint.json" else lambda file: file.write_text("{"),
+        lambda file: file.write_bytes(file.read_bytes()[:-1]),
+    )
+    for step, how in zip((6, 4), harm_all):
+        how(step_folder(run / "checkpoints", step) / name)
+    chosen = choose(run)
+    assert chosen.path == step_folder(run / "checkpoints", 2)
+    assert len(chosen.problems) == 2
+    assert "step_000006" in chosen.problems[0]
+    assert steps(run) == ["step_000002"]
+    prune(run / "checkpoints", CheckpointPolicy(keep_last=2))
+    assert (run / "checkpoints" / ".step_000006.damaged").exists(), "there are not two whole ones yet"
+    assert choose(run).problems == ()
+
+
+def test_lost_rollouts_cost_no_step(run: Path) -> None:
+    """Their groups are generated again; the checkpoint is whole without them."""
+    newest = choose(run)
+    name = newest.state["rollouts"]
+    harm(run / "checkpoints" / name)
+    damaged = choose(run)
+    assert damaged.path == newest.path
+    assert damaged.problems == ()
+    assert "generated again" in str(damaged.lost)
+    (run / "checkpoints" / name).unlink()
+    assert "missing" in str(choose(run).lost)
+
+
+def test_a_checkpoint_of_another_configuration_or_model_is_not_taken(run: Path) -> None:
+    with pytest.raises(LabError, match=r"no checkpoint can be used: .*another model"):
+        choose(run, {"model_type": "mixtral"})
+    (run / "config.gin").write_text("Run.seed = 4\n")
+    with pytest.raises(LabError, match="not what this run began with"):
+        choose(run)
+    assert len(steps(run)) == 3, "where none can be used, all stay as they are"
+
+
+def test_without_a_checkpoint_a_run_begins_anew(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+    assert choose(run).path is None
+
+
+@given(st.sets(st.integers(0, 300)), st.none() | st.integers(1, 5), st.none() | st.integers(1, 50))
+def test_completions_are_kept_as_asked(steps: set[int], last: int | None, every: int | None) -> None:
+    newer = {step: sum(other > step for other in steps) for step in steps}
+    expected = {step for step in steps if last is None or newer[step] < last or (every and step % every == 0)}
+    assert Retention(last, every).kept(steps) == expected
+
+
+def test_completions_that_are_not_to_be_kept_are_deleted(run: Path) -> None:
+    prune_completions(run, Retention())
+    assert len(list((run / "rollouts").iterdir())) == 3
+    prune_completions(run, Retention(keep_last=1, keep_every=6))
+    assert sorted(path.name for path in (run / "rollouts").iterdir()) == ["step_000000.parquet", "step_000006.parquet"]
+    with pytest.raises(ValueError, match="greater than 0"):
+        Retention(keep_last=0)
+
+
+def test_completions_of_training_keep_their_limit_and_the_newest(run: Path) -> None:
+    for step in (5, 10, 100):
+        (run / "rollouts" / f"train_{step:06d}.parquet").write_bytes(bytes(1000))
+    for limit, left in ((None, 3), (3000 / 2**30, 3), (2999 / 2**30, 2), (1 / 2**30, 1)):
+        prune_training(run, Retention(train_gib=limit))
+        found = sorted(path.name for path in (run / "rollouts").glob("train_*"))
+        assert found == ["train_000005.parquet", "train_000010.parquet", "train_000100.parquet"][-left:]
+    assert len(list((run / "rollouts").glob("step_*"))) == 3
+    every = ["Budget.hours=None", "Budget.steps=7400", "Retention.train_every=1"]
+    free, limited = (
+        disk_needed(resolve("scalerl_8b", [*every, *more]).run) for more in ([], ["Retention.train_gib=50.0"])
+    )
+    none = disk_needed(resolve("scalerl_8b", every[:2]).run)
+    assert 50 < (limited.completions - none.completions) / 2**30 < 60 < free.completions / 2**30
+
+
+def test_a_start_counts_what_the_run_will_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = resolve("quickstart").run
+    needed = disk_needed(run)
+    assert needed.total == needed.checkpoints + needed.waiting + needed.completions + needed.lines
+    large = resolve("scalerl_8b", ["Budget.hours=None", "Budget.steps=7400"]).run
+    kept = resolve("scalerl_8b", ["Budget.hours=None", "Budget.steps=7400", "Retention.keep_last=2"]).run
+    assert disk_needed(large).completions > 20 * disk_needed(kept).completions
+    usage = namedtuple("usage", "total used free")
+    free = {"bytes": needed.total + 2**30}
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, free["bytes"]))
+    check_disk(tmp_path / "not" / "there", run)
+    with pytest.raises(LabError, match=r"this run writes up to .* of checkpoints .*Retention.keep_last") as refused:
+        check_disk(tmp_path, large)
+    assert len(str(refused.value).splitlines()) == 1
+    free["bytes"] = 2**30 - 1
+    with pytest.raises(LabError, match="needs 1 GiB in any case"):
+        check_disk(tmp_path, run)
+
+
+def test_what_is_on_the_disk_already_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = resolve("scalerl_8b", ["Budget.hours=None", "Budget.steps=7400"]).run
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 2 * 2**30))
+    with open(tmp_path / "there", "wb") as file:
+        os.truncate(file.fileno(), disk_needed(large).total)  # sparse: it takes no room
+    check_disk(tmp_path, large)

@@ -1,0 +1,216 @@
+"""`scalelab status` says what every actor does, names who holds the run up, and never fails on what it reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.exceptions import ActorDiedError
+
+from scalelab.cli import main
+from scalelab.cluster import heartbeats
+from scalelab.cluster.heartbeats import Beating, Heartbeats, Pulse, stragglers
+from scalelab.run.changes import Changes
+from scalelab.store.standing import LATE, standing
+from scalelab.store.status_file import StatusFile
+from tests.helpers.small_runs import write_run
+
+
+def line(name: str, doing: str = "train step", seconds: float = 40.0, silent: float = 1.0, **more: Any) -> Any:
+    return {"name": name, "doing": doing, "seconds": seconds, "silent": silent, "node": "here", "pid": 7, **more}
+
+
+@pytest.mark.parametrize(
+    ("actors", "named"),
+    [
+        ([line("a", silent=30.0)], ["a has not answered for 30 s"]),
+        ([line("a", "starting", silent=300.0)], []),
+        ([line("a", waits=True), line("b", waits=False), line("c", waits=True)], ["b has been at train step for 40 s"]),
+        ([line("a", waits=True), line("b", waits=False, seconds=2.0)], []),
+        ([line("a", waits=False), line("b", waits=False)], []),
+        ([line("a", speed=100.0), line("b", speed=40.0), line("c", speed=110.0)], ["b makes 40 tokens a second"]),
+        ([line("a", speed=100.0), line("b", speed=40.0)], []),
+    ],
+    ids=["silent", "starting", "waited for", "not for long", "all at work", "slow", "too few to tell"],
+)
+def test_who_holds_a_run_up_is_named_and_nobody_else(actors: list[Any], named: list[str]) -> None:
+    found = stragglers(actors)
+    assert len(found) == len(named)
+    assert all(told.startswith(start) for told, start in zip(found, named))
+
+
+class Actor:
+    """An actor as Ray shows it: `actor.pulse.options(…).remote()` gives what can be awaited."""
+
+    def __init__(self, doing: str | Exception | None) -> None:
+        self.doing, self.asked = doing, 0
+        self.pulse = self
+
+    def options(self, concurrency_group: str) -> Actor:
+        assert concurrency_group == heartbeats.GROUP
+        return self
+
+    async def remote(self) -> Pulse:
+        self.asked += 1
+        if self.doing is None:
+            await asyncio.Event().wait()
+        if isinstance(self.doing, Exception):
+            raise self.doing
+        return Pulse(str(self.doing), 1.0, "here", 7)
+
+
+def test_all_are_asked_and_only_those_that_answered_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "EVERY", 0.01)
+    well, stuck, dead, heir = Actor("work"), Actor(None), Actor(ActorDiedError()), Actor("other work")
+    actors = {"well": well, "stuck": stuck, "dead": dead}
+
+    async def watch() -> list[dict[str, Any]]:
+        beating = Heartbeats(lambda: actors)
+        task = asyncio.create_task(beating.serve())
+        while well.asked < 5:
+            await asyncio.sleep(0.01)
+        actors["dead"] = heir
+        while heir.asked < 2:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        return beating.lines()
+
+    doing = {one["name"]: one["doing"] for one in asyncio.run(watch())}
+    assert doing == {"well": "work", "stuck": "starting", "dead": "other work"}
+    assert stuck.asked == 1
+
+
+def test_an_actor_says_what_its_oldest_call_does_and_whether_it_waits_for_others() -> None:
+    actor, inside, over = Beating(), threading.Event(), threading.Event()
+    assert actor.pulse().doing == "nothing"
+    space: dict[str, Any] = {"inside": inside, "over": over}
+    exec(compile("def all_reduce():\n    inside.set(); over.wait()", "/x/torch/distributed/x.py", "exec"), space)
+
+    def work() -> None:
+        with actor.at("train step"):
+            space["all_reduce"]()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait()
+    with actor.at("something newer"):
+        pulse = actor.pulse()
+    over.set()
+    thread.join()
+    assert (pulse.doing, pulse.waits) == ("train step", True)
+    assert actor.pulse().doing == "nothing"
+
+
+def test_a_wait_is_told_with_its_name_and_its_age() -> None:
+    async def look() -> dict[str, float]:
+        changes, loop = Changes(), asyncio.get_running_loop()
+        waiting = [loop.create_task(changes.until(lambda: False, what)) for what in ("a batch", "a batch", "weights")]
+        await asyncio.sleep(0.01)
+        waits = changes.waits()
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        assert changes.waits() == {}
+        return waits
+
+    waits = asyncio.run(look())
+    assert waits.keys() == {"a batch", "weights"}
+    assert all(0 < seconds < 60 for seconds in waits.values())
+
+
+def test_the_file_is_written_now_and_then_and_a_disk_that_refuses_it_ends_nothing(tmp_path: Path) -> None:
+    now = [0.0]
+    file = StatusFile(tmp_path, lambda: now[0])
+    for step in range(10):
+        now[0] = float(step)
+        file.note("RL", step=step)
+    written = json.loads((tmp_path / "status.json").read_text())
+    assert (written["step"], written["doing"]) == (5, "RL")
+    StatusFile(tmp_path / "nowhere").write("RL")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run whose manifest says that it goes on."""
+    path = write_run(tmp_path / "run")
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"status": "running"}))
+    actors = [line("generator 0", "generating 24 completions", 0.2, version=11), line("trainer rank 0")]
+    waits = ["a batch of finished groups, 12 s"]
+    StatusFile(path).write("RL", step=12, steps=40, compute=0.5, unit="GPU-hours", actors=actors, waits=waits)
+    return path
+
+
+def test_a_run_that_goes_on_is_told_with_all_its_actors(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(run)]) == 0
+    told = capsys.readouterr().out
+    for part in ("running: RL", "step 12 of 40, 0.5000 GPU-hours", "waits for a batch of finished groups, 12 s"):
+        assert part in told
+    assert "generator 0     generating 24 completions" in told
+    assert main(["status", str(run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["step"], len(found["actors"])) == ("running", 12, 2)
+
+
+def test_a_run_whose_process_is_gone_is_told_so_wherever_it_ran(run: Path) -> None:
+    status = json.loads((run / "status.json").read_text())
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for change in ({"pid": ended.pid}, {"started": "1"}, {"node": "elsewhere", "time": time.time() - LATE - 1}):
+        (run / "status.json").write_text(json.dumps(status | change))
+        assert standing(run).state == "gone"
+    (run / "status.json").write_text(json.dumps(status | {"node": "elsewhere"}))
+    assert standing(run).state == "running"
+
+
+def test_of_a_run_that_failed_the_reason_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "failed", "reason": "the disk is full"}))
+    fault = {"time": 0.0, "event": "lost", "role": "trainer", "name": "the trainer", "error": "it died"}
+    (run / "faults.jsonl").write_text(json.dumps(fault) + "\n")
+    assert main(["status", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert "failed: the disk is full" in told
+    assert "1 faults; the last:" in told
+    assert "the trainer: it died" in told
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = ("time", "node", "pid", "started", "doing", "step", "steps", "compute", "waits", "actors", "stragglers")
+
+
+@settings(max_examples=60)
+@given(
+    st.dictionaries(st.sampled_from(NAMES), ODD) | ODD | st.binary(),
+    st.dictionaries(st.sampled_from(("status", "reason")), ODD),
+    st.lists(st.dictionaries(st.sampled_from(("event", "time", "name")), ODD), max_size=2),
+)
+def test_whatever_the_files_hold_there_is_an_answer(
+    tmp_path_factory: pytest.TempPathFactory, status: Any, manifest: dict[str, Any], faults: list[dict[str, Any]]
+) -> None:
+    path = tmp_path_factory.mktemp("fuzzed")
+    (path / "status.json").write_bytes(status if isinstance(status, bytes) else json.dumps(status).encode())
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    (path / "faults.jsonl").write_text("".join(json.dumps(fault) + "\n" for fault in faults))
+    for arguments in (["status", str(path)], ["status", str(path), "--json"]):
+        assert main(arguments) in (0, 1)
+    shutil.rmtree(path)
+
+
+def test_what_is_no_run_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(tmp_path / "nothing")]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1

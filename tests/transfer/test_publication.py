@@ -1,0 +1,115 @@
+"""Two Ray nodes: weights are fetched over a socket from the other one and mapped on one's own; GPUs are checked."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from moe.model.config import Llama
+from moe.train.config import TrainerConfig
+from scalelab.cluster.actors import this_node
+from scalelab.cluster.gpu_nodes import check_gpu_nodes
+from scalelab.cluster.trainer import TrainerRank
+from scalelab.errors import LabError
+from scalelab.run.config import Cluster
+from tests.helpers.object_store import created
+
+pytestmark = pytest.mark.slow
+
+MODEL = Llama(vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+HF = MODEL.to_hf()
+
+
+class Rank:
+    """A trainer rank that holds a whole model, full of the version's number."""
+
+    def publish(self, version: int) -> Any:
+        import torch
+
+        from moe.weights.links import links
+        from moe.weights.shards import Publisher
+
+        self.publisher = Publisher(machine=this_node())
+        parts = [(link.param, (), torch.full(link.shape, float(version))) for link in links(HF)]
+        return self.publisher.publish(version, 0, parts)
+
+
+class Reader:
+    """An engine's machine."""
+
+    def read(self, segment: Any, hf: dict[str, Any]) -> tuple[int, float, float]:
+        """Bytes that were fetched, and the smallest and the largest of the weights."""
+        from moe.weights.shards import Snapshot
+
+        snapshot = Snapshot([segment], machine=this_node())
+        ends = [end.item() for _, tensor in snapshot.weights(hf) for end in tensor.aminmax()]
+        snapshot.close()
+        return snapshot.fetched, min(ends), max(ends)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """Two nodes of one core each on loopback, this process beside the first."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        other = cluster.add_node(num_cpus=1, num_gpus=1)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield [ray.get_runtime_context().get_node_id(), other.node_id]
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _on(node: str, cls: type) -> Any:
+    """An actor on a node."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(cls).options(num_cpus=1, scheduling_strategy=strategy).remote()
+
+
+def test_a_node_fetches_the_bytes_of_the_model_from_another_and_none_from_itself(nodes: list[str]) -> None:
+    import ray
+
+    here, there = nodes
+    rank = _on(here, Rank)
+    segment = ray.get(rank.publish.remote(7), timeout=900)
+    read = {node: ray.get(_on(node, Reader).read.remote(segment, HF), timeout=900) for node in nodes}
+    assert read[here] == (0, 7.0, 7.0)
+    assert read[there] == (segment.size, 7.0, 7.0)
+
+
+def test_nothing_of_a_trainers_weights_goes_through_rays_object_store(nodes: list[str]) -> None:
+    """The trainer of a run publishes; a node maps its weights, and another one fetches them."""
+    import ray
+
+    from moe.weights.links import shapes
+
+    hf = replace(MODEL, vocab_size=16384).to_hf()
+    size = 4 * sum(shape.numel() for shape in shapes(hf).values())
+    rank = ray.remote(TrainerRank).options(num_cpus=0).remote(hf, TrainerConfig(), 0, 1)
+    ray.get(rank.start.remote(ray.get(rank.address.remote(True), timeout=900), None), timeout=900)
+    before = created()
+    segment, problem = ray.get(rank.publish.remote(1, Cluster()), timeout=900)
+    assert problem is None
+    assert 8e6 < size <= segment.size
+    assert len(pickle.dumps(segment)) < size / 100
+    read = [ray.get(_on(node, Reader).read.remote(segment, hf), timeout=900)[0] for node in nodes]
+    assert sorted(read) == [0, segment.size]
+    assert created() - before < size / 100
+
+
+def test_a_node_whose_torch_has_no_cuda_is_named_before_an_actor_starts(nodes: list[str]) -> None:
+    with pytest.raises(LabError, match=r"^node [\d.]+: torch .*\+cpu is built without CUDA: .*make install-gpu"):
+        check_gpu_nodes({}, 200)
+    needed = TrainerConfig(dispatch="deepep").packages
+    with pytest.raises(LabError, match=r"TrainerConfig.dispatch = 'deepep' needs the package deep_ep, which is not"):
+        check_gpu_nodes(needed, 200)

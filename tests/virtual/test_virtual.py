@@ -1,0 +1,183 @@
+"""A run in the virtual world repeats to the last bit: alone or in a sweep, in one go or broken off and resumed."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from scalelab.cli import main
+from scalelab.experiment import resolve
+from scalelab.session.facts import facts
+from scalelab.store.folder import RunFolder, read_lines
+from scalelab.virtual.cluster import clock_facts
+from tests.helpers.virtual_runs import command, environment, run, run_all
+
+pytestmark = pytest.mark.slow
+
+RATES = (
+    "Virtual.rates=@Rates()",
+    "Rates.step_seconds=1.0",
+    "Rates.sequence_seconds=0",
+    "Rates.train_token_seconds=1.0",
+)
+REPEATED = ("evals.jsonl", "metrics.jsonl", "alarms.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("settings", "refusal"),
+    [
+        (["Virtual.memory_gib=0.001"], r"KV cache takes 0\.0\d+ GiB of Virtual.memory_gib = 0.001: lower"),
+        (["GeneratorConfig.kv_cache_gib=0.0001"], "a group has 8 completions, and all engines together take 2 at a"),
+        ([*RATES, "Rates.cores=2"], "the parts of Run.virtual wait for no core: leave it out"),
+    ],
+)
+def test_pretended_clusters_that_cannot_be_leave_one_line_and_no_folder(
+    settings: list[str], refusal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, sets = tmp_path / "run", [part for one in settings for part in ("--set", one)]
+    assert main(["run", "quickstart", "--virtual", "--out", str(out), *sets]) == 1
+    said = capsys.readouterr().err
+    assert re.search(refusal, said)
+    assert said.count("\n") == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("changed", ["rates", "places"])
+def test_a_run_that_pretended_another_cluster_is_not_resumed_and_stays_as_it_is(
+    changed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolved = resolve("quickstart", ["Run.virtual=@Virtual()"])
+    before = clock_facts(resolved.run)
+    before[changed] = {**before["rates"], "step_seconds": 9.0} if changed == "rates" else 7
+    folder = RunFolder(tmp_path)
+    folder.begin(resolved.config_gin(), **facts(resolved), started=0.0, status="interrupted", **before)
+    folder.close()
+    manifest = (tmp_path / "manifest.json").read_bytes()
+    assert main(["run", str(tmp_path), "--resume"]) == 1
+    assert f"was begun with the {changed} " in capsys.readouterr().err
+    assert (tmp_path / "manifest.json").read_bytes() == manifest
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("virtual")
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Path:
+    """One of two runs that a sweep makes side by side."""
+    family = run(folder, "family", "--seeds", "0", "1", "--jobs", "2", timeout=900)
+    assert (family / "seed_0" / "evals.jsonl").read_bytes() != (family / "seed_1" / "evals.jsonl").read_bytes()
+    return family / "seed_0"
+
+
+def weights(out: Path, folder: Path) -> dict[str, np.ndarray]:
+    """The weights of a run's last checkpoint."""
+    newest = max((out / "checkpoints").glob("step_*"))
+    target = folder / f"exported_{out.name}"
+    if not target.exists():
+        assert main(["export", str(newest), str(target)]) == 0
+    return {name: array for file in sorted(target.glob("*.safetensors")) for name, array in load_file(file).items()}
+
+
+def checkpoints(out: Path) -> list[str]:
+    return sorted(path.name for path in (out / "checkpoints").glob("step_*"))
+
+
+def assert_the_same(one: Path, other: Path, folder: Path) -> None:
+    for name in REPEATED:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    assert checkpoints(one) == checkpoints(other)
+    trained = [path.name for path in sorted((one / "rollouts").glob("train_*"))]
+    assert trained == ["train_000003.parquet", "train_000006.parquet"]
+    for name in trained:
+        assert (one / "rollouts" / name).read_bytes() == (other / "rollouts" / name).read_bytes(), name
+    mine, theirs = weights(one, folder), weights(other, folder)
+    assert mine.keys() == theirs.keys()
+    for name, values in mine.items():
+        np.testing.assert_array_equal(values, theirs[name], err_msg=name)
+
+
+def test_a_run_learns_in_pretended_hours_and_says_so(whole: Path) -> None:
+    steps, evals = read_lines(whole / "metrics.jsonl"), read_lines(whole / "evals.jsonl")
+    assert [line["step"] for line in steps] == list(range(1, 8))
+    assert any(line["grad_norm"] > 0 for line in steps)
+    assert max(int(late) for line in steps for late in line["staleness"]) == 2, "weights change in flight"
+    assert [line["step"] for line in evals] == [0, 2, 4, 6, 7]
+    assert evals[0]["compute"] == 0
+    assert evals[-1]["compute_unit"] == "GPU-hours"
+    assert evals[-1]["compute_by_role"]["evaluation"] == 0
+    assert evals[-1]["compute"] == pytest.approx(6 * steps[-1]["time"] / 3600), "6 devices are held all the time"
+    assert evals[-1]["flops"] > evals[-1]["tokens"] > evals[-1]["completions"] == 7 * 16
+    manifest = json.loads((whole / "manifest.json").read_text())
+    assert manifest["clock"] == "virtual"
+    assert manifest["rates"]["step_seconds"] == 0.85
+    assert {line["of"] for line in read_lines(whole / "wall.jsonl")} == {"step", "evaluation"}
+
+
+def test_a_run_of_a_sweep_and_one_that_is_stopped_and_killed_beside_other_load_are_the_same_run(
+    folder: Path, whole: Path
+) -> None:
+    out, disk = folder / "broken_off", folder / "disk"
+    lines, undone = out / "metrics.jsonl", out / "undone.jsonl"
+
+    def steps() -> int:
+        return lines.read_bytes().count(b"\n") if lines.exists() else 0
+
+    def end(arguments: list[str], number: signal.Signals, when: Callable[[], bool]) -> int:
+        """Send a process a signal; gives how it ended."""
+        process = subprocess.Popen(
+            arguments, env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        deadline = time.monotonic() + 900
+        while not when():
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            assert time.monotonic() < deadline, "the run took too few steps"
+            time.sleep(0.02)
+        process.send_signal(number)
+        process.communicate(timeout=900)
+        return process.returncode
+
+    resume = [sys.executable, "-m", "scalelab", "run", str(out), "--resume"]
+    load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        started = command(folder, out, "--set", f'Retention.copy_to="{disk}"')
+        assert end(started, signal.SIGINT, lambda: steps() >= 4) == 130
+        assert len(checkpoints(out)) == 2, "that of step 3, and one of the stop"
+        assert checkpoints(disk / out.name) == checkpoints(out)[:1], "the copy keeps the one to go on from"
+        assert [line["step"] for line in read_lines(out / "evals.jsonl")] == [0, 2, 4], "nothing is lost that was due"
+        assert end(resume, signal.SIGKILL, lambda: undone.exists() and steps() >= 5) == -signal.SIGKILL
+        done = subprocess.run(resume, env=environment(folder), capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stderr[-3000:]
+    finally:
+        load.kill()
+        load.wait()
+    assert_the_same(whole, out, folder)
+
+
+def test_the_synchronous_case_of_all_schedules_trains_the_same_weights(folder: Path) -> None:
+    short = ("--set", "Budget.steps=3", "--set", "Evaluation.every=3")
+    schedules = {
+        "synchronous": ("--set", "Run.schedule=@Synchronous()"),
+        "pipeline": ("--set", "PipelineRL.k=0"),
+        "ppo": ("--set", "Run.schedule=@PPOOffPolicy()", "--set", "PPOOffPolicy.k=1"),
+    }
+    runs = run_all(folder, {name: (*chosen, *short) for name, chosen in schedules.items()})
+    steps = {name: read_lines(out / "metrics.jsonl") for name, out in runs.items()}
+    assert all(step["staleness"] == {"0": 16} for step in steps["synchronous"])
+    expected = weights(runs["synchronous"], folder)
+    for name in ("pipeline", "ppo"):
+        for step, twin in zip(steps[name], steps["synchronous"], strict=True):
+            assert step["tasks"] == twin["tasks"], "the same completions, step for step"
+        for weight, values in weights(runs[name], folder).items():
+            np.testing.assert_array_equal(values, expected[weight], err_msg=f"{weight} of {name}")
