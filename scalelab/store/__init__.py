@@ -1,1 +1,1 @@
-"""What a run leaves on disk: written, read, kept, copied and audited."""
+"""A run on disk: the files that it writes, and how they are read, kept, copied and audited."""

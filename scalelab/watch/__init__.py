@@ -1,1 +1,1 @@
-"""What people watch a run by: progress lines, monitors, TensorBoard and trackers."""
+"""Views of a run for people: progress lines, monitors, TensorBoard and trackers."""
