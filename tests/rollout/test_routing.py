@@ -49,7 +49,7 @@ def chosen(folder: Path, completion: Completion) -> np.ndarray:
 
 @pytest.fixture(params=["the lab's recorder", "vLLM's own, as on a GPU"])
 def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who records the experts: the lab on a CPU, vLLM's connectors on a GPU."""
+    """Recorder of the experts: the lab on a CPU, vLLM's connectors on a GPU."""
     if request.param == "the lab's recorder":
         return
 
