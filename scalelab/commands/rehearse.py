@@ -3,7 +3,7 @@
 Fake tensors have shapes but no numbers. A rank of every distinct kind is built, loaded, trained for a step and
 exported. A device of an engine is configured, built and loaded. Printed are memory and FLOPs beside the plan's, every
 exchange between ranks, what broke, and what could not be rehearsed (docs/rehearse.md). The exit code is 1 if a role
-would break.
+would break, or was rehearsed with another setting than the run's.
 
 Examples:
   scalelab rehearse scalerl_8b
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
 
     def tell(result: RoleResult, seconds: float) -> None:
-        print(f"{result.role}: {'ok' if result.ok else 'breaks'} ({seconds:.0f} s)", file=sys.stderr)
+        print(f"{result.role}: {result.verdict} ({seconds:.0f} s)", file=sys.stderr)
 
     trainer = pretended_cuda(hardware) if hardware.gpu and args.devices != "no" else None
     if trainer is None and args.devices == "yes":
@@ -106,7 +106,7 @@ def _hold_against(result: RoleResult, memory_gib: float, run: Run) -> None:
     """Add a problem if the memory found, with the plan's reserve, does not fit."""
     from scalelab.plan.memory import ENGINE_RESERVE, RESERVE
 
-    if run.cluster.device != "gpu" or not result.ok:
+    if run.cluster.device != "gpu" or result.problems:
         return
     reserve = RESERVE if result.kind == "trainer" else ENGINE_RESERVE
     if result.peak_gib + reserve > memory_gib:
@@ -131,7 +131,7 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
             [
                 result.role,
                 f"{result.stands_for}",
-                "ok" if result.ok else "breaks",
+                result.verdict,
                 *(f"{result.memory_gib[kind]:.2f}" if kind in result.memory_gib else "–" for kind in kinds),
                 f"{result.peak_gib:.2f}",
                 f"{result.plan_gib:.2f}",
@@ -150,6 +150,8 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
     for result in results:
         for line in result.problems:
             print(f"\nbreaks: {result.role}: {line}")
+    for line in dict.fromkeys(f"{result.kind}: {line}" for result in results for line in result.replaced):
+        print(f"\nin part: {line}")
     seen = dict.fromkeys(f"{result.kind}: {line}" for result in results for line in result.not_rehearsed)
     print("\nnot rehearsed")
     for line in seen:

@@ -78,6 +78,11 @@ class Memory(TorchDispatchMode):
                 self._live[kind] += size
                 self._sizes[key] = kind, size
 
+    def leave(self, tensors: Iterable[Tensor]) -> None:
+        """Count tensors no longer: they stand for some that are in host memory."""
+        for tensor in tensors:
+            self._forget(tensor.untyped_storage()._cdata)
+
     def live(self, kind: str) -> int:
         """Live bytes of a kind."""
         return self._live[kind]
@@ -98,6 +103,6 @@ class Memory(TorchDispatchMode):
                 peak.bytes, peak.kinds = self._total, dict(self._live)
 
     def _forget(self, key: int) -> None:
-        kind, size = self._sizes.pop(key)
+        kind, size = self._sizes.pop(key, (OTHER, 0))
         self._live[kind] -= size
         self._total -= size

@@ -43,7 +43,8 @@ class RoleResult:
         collectives: exchanges of one optimiser step: group, op, calls, bytes.
         publication: exchanges among trainer ranks for one publication of weights, in the same form.
         problems: why the role cannot run; none if it can.
-        not_rehearsed: what was left out, and why.
+        replaced: settings of the run in whose place others were rehearsed, and why; with its own the role may break.
+        not_rehearsed: what else was left out, and why.
     """
 
     role: str
@@ -58,12 +59,18 @@ class RoleResult:
     collectives: list[dict[str, Any]] = field(default_factory=list)
     publication: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
     not_rehearsed: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """True if all phases went through."""
-        return not self.problems
+        """True if all phases went through, with the run's own settings."""
+        return not self.problems and not self.replaced
+
+    @property
+    def verdict(self) -> str:
+        """The role's end in two words at most."""
+        return "breaks" if self.problems else "in part" if self.replaced else "ok"
 
     @property
     def peak_gib(self) -> float:

@@ -76,7 +76,7 @@ class _TrainerRehearsal:
         result.longest_row = max(self.row)
         longest, exports = self.run_config.generator.max_model_len, self.device == "cuda"
         result.plan_memory_gib = planned.trainer_gib(
-            self.hf, self.config, self.ranks, longest, self.role.stage, exports
+            self.hf, self.run_config.trainer_config, self.ranks, longest, self.role.stage, exports
         )
         result.plan_flops = planned.trainer_flops(self.hf, self.config, self.row, self.role.stage)
         steps: dict[str, Callable[[], None]] = {
@@ -96,7 +96,7 @@ class _TrainerRehearsal:
 
     def _rehearsable(self, config: TrainerConfig) -> TrainerConfig:
         """The run's configuration, without what needs packages for GPUs or a device of its own label."""
-        left, optimizer = self.result.not_rehearsed, config.optimizer
+        left, optimizer = self.result.replaced, config.optimizer
         if config.dispatch != "alltoall":
             left.append(f"dispatch by {config.dispatch}, whose kernels run on a GPU only: rehearsed is all-to-all")
         moments = optimizer.moments
@@ -104,7 +104,7 @@ class _TrainerRehearsal:
             moments = "float32"
             left.append("moments in bfloat16, which are Transformer Engine's: rehearsed with fp32")
         if optimizer.offload and self.device == "cpu":
-            left.append("the optimiser on the host, where all tensors bear one label: see docs/rehearse.md")
+            left.append("the optimiser on the host, which needs a pretended CUDA device: rehearsed is one on the device")
         optimizer = replace(optimizer, moments=moments, offload=optimizer.offload and self.device == "cuda")
         # Transformer Engine is not everywhere, see `scalelab.rehearse.te_shapes`
         kernels: KernelChoice = "local" if config.kernels == "local" else "auto"
@@ -145,8 +145,11 @@ class _TrainerRehearsal:
         optimizer = self.trainer.optimizer
         buffers = optimizer.ddp.buffers + optimizer.ddp.expert_parallel_buffers
         self.memory.classify("gradients", (buffer.grad_data for buffer in buffers))
+        on_host = self.run_config.trainer_config.optimizer.offload and not self.config.optimizer.offload
         for part in optimizer.megatron.chained_optimizers:
             for main, state in part.optimizer.state.items():
+                if on_host:
+                    self.memory.leave([main, *state.values()])
                 self.memory.classify("optimizer", [main, *state.values()])
         self.memory.classify("weights", [buffer.param_data for buffer in buffers])
         self.memory.classify("weights", self.trainer.model.parameters())

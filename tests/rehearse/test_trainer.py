@@ -152,8 +152,20 @@ def test_what_needs_packages_for_gpus_is_rehearsed_without_them_and_said():
     run = replace(run, trainer=replace(run.trainer, **settings))
     result = rehearse(RehearsalSettings(run, H100), trainer_roles(Layout(expert=8), 8)[0])
     assert result.problems == []
-    for left in ("dispatch by deepep", "Transformer Engine's layers"):
-        assert any(line.startswith(left) for line in result.not_rehearsed)
+    assert [line.partition(",")[0] for line in result.replaced] == ["dispatch by deepep"]
+    assert any(line.startswith("Transformer Engine's layers") for line in result.not_rehearsed)
+    assert (result.verdict, result.ok) == ("in part", False)
+
+
+def test_an_optimizer_on_the_host_takes_no_memory_of_the_device_and_is_not_called_rehearsed():
+    run = run_of(MODELS["llama"], Layout(), 8)
+    run = replace(run, trainer=replace(run.trainer, optimizer=replace(run.trainer.optimizer, offload=True)))
+    result = rehearse(RehearsalSettings(run, H100), trainer_roles(Layout(), 8)[0])
+    assert result.problems == []
+    assert result.verdict == "in part"
+    assert [line.partition(",")[0] for line in result.replaced] == ["the optimiser on the host"]
+    assert result.plan_memory_gib["optimizer"] == 0
+    assert result.peak_gib == pytest.approx(result.plan_gib, rel=0.05)
 
 
 @pytest.mark.parametrize(("kernels", "said"), [("auto", True), ("transformer_engine", True), ("local", False)])
