@@ -47,6 +47,7 @@ class Memory(TorchDispatchMode):
         super().__init__()
         self._device = device
         self._sizes: dict[int, tuple[str, int]] = {}  # storage → (kind, bytes)
+        self._left: set[int] = set()
         self._live: Counter[str] = Counter()
         self._total = 0
         self._peaks: list[Peak] = []
@@ -81,7 +82,9 @@ class Memory(TorchDispatchMode):
     def leave(self, tensors: Iterable[Tensor]) -> None:
         """Count tensors no longer: they stand for some that are in host memory."""
         for tensor in tensors:
-            self._forget(tensor.untyped_storage()._cdata)
+            key = tensor.untyped_storage()._cdata
+            self._forget(key)
+            self._left.add(key)
 
     def live(self, kind: str) -> int:
         """Live bytes of a kind."""
@@ -91,7 +94,7 @@ class Memory(TorchDispatchMode):
         storage = tensor.untyped_storage()
         key, size = storage._cdata, -(-storage.nbytes() // _BLOCK) * _BLOCK
         kind, known = self._sizes.get(key, (OTHER, None))
-        if known == size:
+        if known == size or key in self._left:
             return
         if known is None:
             weakref.finalize(storage, self._forget, key).atexit = False
@@ -103,6 +106,7 @@ class Memory(TorchDispatchMode):
                 peak.bytes, peak.kinds = self._total, dict(self._live)
 
     def _forget(self, key: int) -> None:
+        self._left.discard(key)
         kind, size = self._sizes.pop(key, (OTHER, 0))
         self._live[kind] -= size
         self._total -= size
