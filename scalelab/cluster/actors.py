@@ -14,30 +14,10 @@ from typing import Any
 import psutil
 import ray
 
+from scalelab.cluster.environment import ProcessRole, environment
 from scalelab.cluster.heartbeats import GROUP
 from scalelab.errors import BROKEN_OFF, BrokenOffError, LabError
 from scalelab.run.config import Cluster
-
-# One thread per process: two on busy cores fall to a twentieth of the speed. One heap per process: glibc gives threads
-# heaps of their own, in which tensors of changing sizes leave ever more holes. vLLM reads its variables at import.
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "MALLOC_ARENA_MAX": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-}
-
-
-def import_path() -> dict[str, str]:
-    """Folders of the user's own modules in this process; actors on other nodes search them, too.
-
-    They are absolute, as actors start in other directories. An empty one is this process's directory.
-    """
-    if not (path := os.environ.get("PYTHONPATH")):
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))}
 
 
 def this_node() -> str:
@@ -222,13 +202,19 @@ def end_ray() -> None:
 
 
 def actor_class(
-    cls: type, cluster: Cluster, *, devices: float = 0, concurrency: int = 1, strategy: Any = "DEFAULT"
+    cls: type,
+    role: ProcessRole,
+    cluster: Cluster,
+    *,
+    devices: float = 0,
+    concurrency: int = 1,
+    strategy: Any = "DEFAULT",
 ) -> Any:
-    """A Ray actor class that holds some devices, placed by a scheduling strategy of Ray's and asked for heartbeats."""
+    """A Ray actor class of a role, placed by a scheduling strategy of Ray's and asked for heartbeats."""
     resources = {"num_cpus": devices, "num_gpus": devices if cluster.device == "gpu" else 0}
     return ray.remote(concurrency_groups={GROUP: 1})(cls).options(
         max_concurrency=concurrency,
-        runtime_env={"env_vars": _ENVIRONMENT | import_path()},
+        runtime_env={"env_vars": environment(role)},
         max_restarts=0,
         scheduling_strategy=strategy,
         **resources,

@@ -92,7 +92,9 @@ class ClusterEngines:
     def _start(self, index: int, restarts: int) -> Any:
         devices, held = self._run.generator.tensor_parallel, self._reservation
         strategy = held.strategy(index * devices)
-        actor = actor_class(EngineActor, self._cluster, devices=devices * held.share, concurrency=4, strategy=strategy)
+        actor = actor_class(
+            EngineActor, "engine", self._cluster, devices=devices * held.share, concurrency=4, strategy=strategy
+        )
         # Engines with one seed draw alike, and so would a new engine and the one that it replaces.
         return actor.remote(*self._arguments, stable_number(self._run.seed, "generator", index, restarts) % 2**31)
 

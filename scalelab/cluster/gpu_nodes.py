@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from scalelab.cluster.actors import import_path
+from scalelab.cluster.environment import import_path
 from scalelab.errors import LabError
 from scalelab.gpu_driver import look_here
 from scalelab.waiting import wait_for

@@ -94,7 +94,7 @@ class ClusterGraders:
         """Start a new actor; nodes take turns, since Ray by itself puts all actors without devices on one."""
         nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU"))
         node = NodeAffinitySchedulingStrategy(nodes[turn % len(nodes)], soft=False)
-        actor = actor_class(GraderActor, self._cluster, concurrency=DEPTH + 1, strategy=node)
+        actor = actor_class(GraderActor, "verifier", self._cluster, concurrency=DEPTH + 1, strategy=node)
         return actor.remote(self._tasks)
 
     def describe(self) -> dict[str, Any]:

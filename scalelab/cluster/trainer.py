@@ -146,7 +146,7 @@ class ClusterTrainer:
 
     def _rank(self, rank: int) -> Any:
         run, held = self._run, self._reservation
-        actor = actor_class(TrainerRank, run.cluster, devices=held.share, strategy=held.strategy(rank))
+        actor = actor_class(TrainerRank, "trainer", run.cluster, devices=held.share, strategy=held.strategy(rank))
         return actor.remote(run.model.to_hf(), run.trainer_config, rank, self._world)
 
     def ready(self) -> None:

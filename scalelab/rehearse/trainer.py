@@ -104,7 +104,7 @@ class _TrainerRehearsal:
             moments = "float32"
             left.append("moments in bfloat16, which are Transformer Engine's: rehearsed with fp32")
         if optimizer.offload and self.device == "cpu":
-            left.append("the optimiser on the host, which needs a pretended CUDA device: rehearsed is one on the device")
+            left.append("the optimiser on the host, which needs a pretended CUDA device: rehearsed on the device")
         optimizer = replace(optimizer, moments=moments, offload=optimizer.offload and self.device == "cuda")
         # Transformer Engine is not everywhere, see `scalelab.rehearse.te_shapes`
         kernels: KernelChoice = "local" if config.kernels == "local" else "auto"

@@ -101,7 +101,9 @@ def test_each_engine_shares_its_gpu_with_one_rank_and_so_does_the_one_that_repla
     assert reservation is not None
 
     def on(device: int) -> Any:
-        return actor_class(Seeing, cluster, devices=reservation.share, strategy=reservation.strategy(device)).remote()
+        return actor_class(
+            Seeing, "engine", cluster, devices=reservation.share, strategy=reservation.strategy(device)
+        ).remote()
 
     engines, ranks = [on(0), on(1)], [on(0), on(1)]
     seen = ray.get([one.gpus.remote() for one in (*engines, *ranks)], timeout=900)

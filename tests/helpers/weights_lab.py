@@ -64,7 +64,7 @@ class Lab:
 
     def another_engine(self, engine: type) -> Any:
         """An engine like the one that the lab has, once it is up."""
-        actor = actor_class(engine, self.cluster, devices=self.settings.tensor_parallel, concurrency=4)
+        actor = actor_class(engine, "engine", self.cluster, devices=self.settings.tensor_parallel, concurrency=4)
         made = actor.remote(str(self.base), self.settings, (), (), 0)
         ray.get(made.up.remote(), timeout=900)
         return made

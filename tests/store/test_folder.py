@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalelab.cluster.actors import import_path
+from scalelab.cluster.environment import import_path
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.ledger import Ledger

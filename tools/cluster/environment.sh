@@ -1,12 +1,6 @@
 # What every node of a GPU cluster should have in its environment; sourced by slurm.sh and ray.yaml, and copied into
-# kuberay.yaml. Values that are set already stay.
+# kuberay.yaml. Values that are set already stay. What only trainer or engines need is in scalelab/cluster/environment.py.
 
-# Megatron overlaps communication and products by their order in one hardware queue.
-export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}
-# Rows differ in length from step to step, which fragments the allocator's fixed segments.
-export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}
-# A collective that fails ends the rank, which the run then replaces, instead of hanging.
-export TORCH_NCCL_ASYNC_ERROR_HANDLING=${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}
 # Print NCCL's warnings, such as why a connection failed, and not its other messages.
 export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 # Where a node has several networks, name the one that all nodes share; NCCL finds InfiniBand by itself:

@@ -1,0 +1,55 @@
+"""Environment variables of a run's processes, by role; imports neither torch nor Ray.
+
+A launcher sets what a whole node needs (`scalelab.launcher`); what one role needs and another must not have is here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+ProcessRole = Literal["trainer", "engine", "verifier"]
+
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Variables that torch's allocator reads; the first that is set counts."""
+
+_ALL = {
+    # Two threads on busy cores fall to a twentieth of the speed.
+    "OMP_NUM_THREADS": "1",
+    # glibc gives threads heaps of their own, in which tensors of changing sizes leave ever more holes.
+    "MALLOC_ARENA_MAX": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    # vLLM reads its variables at import.
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+_BY_ROLE: dict[ProcessRole, dict[str, str]] = {
+    "trainer": {
+        # Rows differ in length from step to step, which fragments the allocator's fixed segments.
+        **dict.fromkeys(ALLOCATOR, "expandable_segments:True"),
+        # Megatron overlaps communication and products by their order in one hardware queue.
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        # A collective that fails ends the rank, which the run then replaces, instead of hanging.
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    },
+    # vLLM's custom all-reduce hands buffers of CUDA graphs to other processes (cudaIpcGetMemHandle), which the driver
+    # refuses for expandable segments. A node's own setting must not reach an engine, so it is said here.
+    "engine": dict.fromkeys(ALLOCATOR, "expandable_segments:False"),
+    "verifier": {},
+}
+
+
+def import_path() -> dict[str, str]:
+    """Folders of the user's own modules in this process; actors on other nodes search them, too.
+
+    They are absolute, as actors start in other directories. An empty one is this process's directory.
+    """
+    if not (path := os.environ.get("PYTHONPATH")):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))}
+
+
+def environment(role: ProcessRole) -> dict[str, str]:
+    """Variables of every process of a role, whatever its node has."""
+    return {**_ALL, **_BY_ROLE[role], **import_path()}

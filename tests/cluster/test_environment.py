@@ -1,0 +1,48 @@
+"""Every role has its own environment, whatever its node has; engines' memory can be handed to other processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from scalelab.cluster.environment import ALLOCATOR, environment
+
+SOURCE = """
+import json, os
+from scalelab.cluster.surroundings import settle
+settle(alone=True)
+import ray
+from scalelab.cluster.actors import actor_class, end_ray, start_ray
+from scalelab.cluster.heartbeats import Beating
+from scalelab.run.config import Cluster
+
+class Seeing(Beating):
+    def seen(self):
+        return dict(os.environ)
+
+start_ray(Cluster())
+actors = {role: actor_class(Seeing, role, Cluster()).remote() for role in ("trainer", "engine", "verifier")}
+print(json.dumps({role: ray.get(actor.seen.remote(), timeout=600) for role, actor in actors.items()}))
+end_ray()
+"""
+
+
+@pytest.mark.slow
+def test_an_engine_has_plain_segments_where_its_node_asks_for_expandable_ones() -> None:
+    node = os.environ | dict.fromkeys(ALLOCATOR, "expandable_segments:True")
+    done = subprocess.run([sys.executable, "-c", SOURCE], capture_output=True, text=True, timeout=900, env=node)
+    seen = json.loads(done.stdout)
+    for role, wanted in (("trainer", "True"), ("engine", "False")):
+        assert [seen[role][name] for name in ALLOCATOR] == [f"expandable_segments:{wanted}"] * 2, done.stderr
+    for role, there in seen.items():
+        assert environment(role).items() <= there.items()
+
+
+def test_only_a_trainer_asks_for_expandable_segments() -> None:
+    assert all("True" in environment("trainer")[name] for name in ALLOCATOR)
+    assert all("False" in environment("engine")[name] for name in ALLOCATOR)
+    assert not any(name in environment("verifier") for name in ALLOCATOR)
