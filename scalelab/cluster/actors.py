@@ -17,7 +17,7 @@ import ray
 from scalelab.cluster.environment import ProcessRole, environment
 from scalelab.cluster.heartbeats import GROUP
 from scalelab.errors import BROKEN_OFF, BrokenOffError, LabError
-from scalelab.run.config import Cluster
+from scalelab.run.settings import Cluster
 
 
 def this_node() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from moe.weights.shards import Segment, UnavailableError
 from scalelab.cluster.actors import this_node
@@ -16,15 +16,6 @@ from scalelab.rollout.types import Completion, Request
 
 SPEED_OVER = 300.0
 """Seconds of an engine's work over which its speed is measured: a completion counts when it is finished."""
-
-
-class Listener(NamedTuple):
-    """An engine that weights are sent to, by a broadcast or in shards."""
-
-    name: str
-    actor: Any
-    devices: int
-    """Processes of the engine, each of which receives."""
 
 
 class EngineActor(Beating):

@@ -22,7 +22,7 @@ import ray
 from moe.weights.shards import Segment
 from scalelab.cluster.actors import actor_class
 from scalelab.cluster.assignments import Assignments
-from scalelab.cluster.engine_actor import EngineActor, Listener
+from scalelab.cluster.engine_actor import EngineActor
 from scalelab.cluster.engine_place import EnginePlace, Weights
 from scalelab.cluster.faults import Faults
 from scalelab.cluster.placement import Reservation
@@ -31,6 +31,7 @@ from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
 from scalelab.run.ports import EvaluationLostError, room_of
+from scalelab.transfer.listener import Listener
 from scalelab.waiting import LateError, LostError, answer, wait_for
 from tasks.stream import stable_number
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from scalelab.errors import LabError
-from scalelab.run.config import Cluster
 from scalelab.run.ports import TrainerLostError
+from scalelab.run.settings import Cluster
 
 PAUSES = (1.0, 5.0, 20.0, 60.0)
 """Seconds between two attempts to replace a trainer, the last for all that follow."""

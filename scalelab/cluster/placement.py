@@ -13,7 +13,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from scalelab.errors import LabError
-from scalelab.run.config import Cluster
+from scalelab.run.settings import Cluster
 
 
 class Reservation:

@@ -21,15 +21,16 @@ from moe.train.batch import TrainingSequence
 from moe.train.config import TrainerConfig
 from moe.weights.segments import Segment
 from scalelab.cluster.actors import actor_class, this_node
-from scalelab.cluster.engine_actor import Listener
 from scalelab.cluster.heartbeats import Beating
 from scalelab.cluster.placement import Reservation
 from scalelab.errors import LabError
 from scalelab.hardware import packed
 from scalelab.imports import without_collector
-from scalelab.rollout.config import PARCEL
-from scalelab.run.config import Cluster, Run
+from scalelab.run.config import Run
 from scalelab.run.ports import TrainerLostError
+from scalelab.run.settings import Cluster
+from scalelab.transfer.listener import Listener
+from scalelab.transfer.sizes import PARCEL
 from scalelab.waiting import LateError, LostError, answer
 
 log = logging.getLogger(__name__)

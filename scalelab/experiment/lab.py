@@ -10,8 +10,9 @@ from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
-from scalelab.run.config import SFT, Budget, Cluster, Evaluation, Run, Virtual
+from scalelab.run.config import Run
 from scalelab.run.rates import Rates
+from scalelab.run.settings import SFT, Budget, Cluster, Evaluation, Virtual
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.store.retention import Retention

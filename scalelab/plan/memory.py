@@ -16,7 +16,8 @@ from moe.model.architectures import LayerPlan
 from moe.train.config import LOGITS_AT_ONCE, Layout, TrainerConfig
 from scalelab.plan.shape import parameter_counts, shape
 from scalelab.plan.sizes import BYTES, held
-from scalelab.rollout.config import MESSAGE, PARCEL, SHARD_BUFFERS, GeneratorConfig
+from scalelab.rollout.config import GeneratorConfig
+from scalelab.transfer.sizes import MESSAGE, PARCEL, SHARD_BUFFERS
 
 GIB = 2**30
 RESERVE = 5.0

@@ -34,7 +34,7 @@ from scalelab.rehearse.result import GIB, Phase, RoleResult
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
 from scalelab.rehearse.te_shapes import rehearsed_version
-from scalelab.rollout.config import PARCEL
+from scalelab.transfer.sizes import PARCEL
 
 _ON_HOST = ("build", "load", "export")
 """Phases with tensors on the host, too: initial weights, those of files, whole tensors on their way out."""

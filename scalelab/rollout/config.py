@@ -9,15 +9,6 @@ from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
 
-MESSAGE = 2**28
-"""Bytes of weights after which a broadcast sends a message; a sender and a receiver hold two on their devices."""
-
-PARCEL = 2**26
-"""Bytes of a vocabulary's rows that are sent at once; experts are sent one by one, other matrices whole."""
-
-SHARD_BUFFERS = 2
-"""Buffers through which each process of an engine pulls its shards, and each trainer rank's server gives them."""
-
 
 @dataclass(frozen=True, config=CHECKED)
 class GeneratorConfig:

@@ -1,247 +1,25 @@
-"""`Run`: all settings of a run, as frozen dataclasses that import fast and do not depend on gin."""
+"""`Run`: all settings of a run, as a frozen dataclass that imports fast and does not depend on gin."""
 
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, SkipValidation
+from pydantic import PositiveFloat, PositiveInt, SkipValidation
 from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.model.config import Model
 from moe.train.config import TrainerConfig
-from scalelab.hardware import device
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
-from scalelab.run.checks import check_settings
-from scalelab.run.rates import Rates
+from scalelab.run import checks
+from scalelab.run.settings import SFT, Budget, Cluster, Evaluation, Virtual
 from scalelab.schedule.schedule import SchedulePolicy
 from scalelab.store.retention import Retention
 from scalelab.watch.monitors import Monitors
-from tasks.data.traces import PublicTraces
+from scalelab.watch.tracker import TrackerName
 from tasks.task import Task
-
-TrackerName = Literal["wandb", "mlflow", "trackio"]
-
-
-@dataclass(frozen=True, config=CHECKED)
-class SFT:
-    """Supervised fine-tuning on reasoning traces before RL, the tasks' own or public ones; cached by content."""
-
-    steps: NonNegativeInt = 600
-    """Optimiser steps. 0 starts RL from the initial weights."""
-
-    traces_per_step: PositiveInt = 64
-    """Traces (prompt and completion) an optimiser step averages over."""
-
-    seed: int | None = None
-    """Seed of the base model's initial weights; None takes `Run.seed`. Runs that differ in `Run.seed` alone then start
-    from one model."""
-
-    learning_rate: NonNegativeFloat = 2e-3
-    """Peak learning rate: linear warm-up over the first 5 % of the steps, then a cosine to a tenth."""
-
-    trainers: PositiveInt = 1
-    """Trainer ranks while SFT runs; the generators' devices are free then."""
-
-    checkpoint_every: PositiveInt = 100
-    """Optimiser steps between checkpoints, from which fine-tuning goes on after a fault or with `--resume`."""
-
-    pretrained: str | None = None
-    """Hugging Face folder of the model that RL starts from, `hub:ORG/NAME` (or `hub:ORG/NAME@REVISION`) to download it
-    from the Hugging Face hub, or `package:NAME` for the GGUF file in a Python package. With `traces`, it is the model
-    that is fine-tuned. None fine-tunes one on the tasks' own traces, which public data sets do not have."""
-
-    traces: PublicTraces | None = None
-    """Public traces on which `pretrained` is fine-tuned before RL; None takes it as it is."""
-
-    longest: PositiveInt = 12288
-    """Most tokens of a public trace, prompt and completion together; longer ones are left out (ScaleRL A.3)."""
-
-    def __post_init__(self) -> None:
-        if self.traces is not None and self.pretrained is None:
-            raise ValueError("SFT.traces fine-tune a pretrained model: bind SFT.pretrained to its Hugging Face folder")
-
-
-@dataclass(frozen=True, config=CHECKED)
-class Evaluation:
-    """Mean@k on the fixed held-out prompts, at step 0, every few steps, and at the end."""
-
-    every: PositiveInt = 10
-    """Optimiser steps between evaluations (ScaleRL §2: 100)."""
-
-    every_hours: PositiveFloat | None = None
-    """Device-hours between evaluations, in place of `every`: recipes whose steps cost differently are then evaluated at
-    the same compute."""
-
-    prompts: Annotated[int, Field(ge=2)] = 128
-    """Held-out prompts per task (ScaleRL §2: 1,000); a standard error needs two."""
-
-    samples: PositiveInt = 4
-    """Completions per held-out prompt, the k of mean@k (ScaleRL §2: 16)."""
-
-    engines: NonNegativeInt | Annotated[float, Field(gt=0, lt=1)] = 0
-    """Engines that keep their weights for an evaluation while the others go on taking new ones, as a number or, below
-    1, as the nearest share of `Cluster.generators`; 0: all keep theirs, and the trainer gets ahead of them by as many
-    steps as the schedule allows."""
-
-    fit_since: NonNegativeFloat | None = None
-    """First compute used for fitting unless told otherwise, in device-hours
-    (ScaleRL A.4: 1,500, about an epoch). None: from the first evaluation."""
-
-    fit_until: PositiveFloat | None = None
-    """Last compute used for fitting; later points test the forecast. None: to the end."""
-
-    def __post_init__(self) -> None:
-        if self.fit_until is not None and (self.fit_since or 0.0) >= self.fit_until:
-            raise ValueError(
-                f"Evaluation.fit_since {self.fit_since:g} and fit_until {self.fit_until:g} leave no window: give "
-                "since < until"
-            )
-
-    def engines_of(self, generators: int) -> int:
-        """Engines to set aside of so many; of a share at least one goes on."""
-        if isinstance(self.engines, int):
-            return self.engines
-        return min(round(self.engines * generators), generators - 1)
-
-    def due(self, step: int, since: float, compute: float) -> bool:
-        """Tell whether the weights after a step are to be evaluated.
-
-        Args:
-            step: optimiser steps so far, with this one.
-            since: device-hours when the step before was booked.
-            compute: device-hours now.
-        """
-        if self.every_hours is None:
-            return step % self.every == 0
-        return since // self.every_hours < compute // self.every_hours
-
-
-@dataclass(frozen=True, config=CHECKED)
-class Budget:
-    """Limits of a run; it ends at whichever comes first."""
-
-    steps: PositiveInt = 200
-    """Optimiser steps."""
-
-    hours: PositiveFloat | None = None
-    """Compute of generators and trainers together, in device-hours (GPU-hours; core-hours on a CPU). Once they are
-    spent, no step begins, completions in flight are dropped, and the last policy is evaluated."""
-
-
-@dataclass(frozen=True, config=CHECKED)
-class Cluster:
-    """The run's devices, and the time limits of its parts."""
-
-    address: str | None = None
-    """Ray address to join; None starts Ray on this machine and stops it at the end."""
-
-    device: Literal["cpu", "gpu"] = "cpu"
-    """Kind of device that a generator or a trainer rank occupies."""
-
-    hardware: str | None = None
-    """Model of the devices for planning and for MFU, by a name of `scalelab plan --hardware`; None: a run on GPUs takes
-    what it finds."""
-
-    devices_per_node: PositiveInt = 8
-    """Trainer ranks that share a node where there are as many; expert parallelism should stay within."""
-
-    share_devices: bool = False
-    """Put generator i and trainer rank i on one device, as on a machine with a single GPU. Half of it counts as each
-    one's. They work at the same time, so both are slower."""
-
-    publication: Literal["files", "nccl", "sharded_rdt", "ipc"] = "files"
-    """Way of new weights to the engines: "files" in memory, mapped on a machine and fetched by others, beside training;
-    or a back-end of vLLM's, for which the trainer stands still (GPUs only): "nccl" broadcasts, with "sharded_rdt" every
-    process of an engine pulls the slices that it needs from the ranks that hold them, and with "ipc" an engine reads
-    them in the memory of the GPU that it shares with a trainer rank (`share_devices`)."""
-
-    generators: PositiveInt = 1
-    """Engines, each on `GeneratorConfig.tensor_parallel` devices of one node."""
-
-    trainers: PositiveInt = 1
-    """Trainer ranks, one process each."""
-
-    verifiers: PositiveInt = 1
-    """Verifier actors, each with its own math and sandbox workers."""
-
-    startup_seconds: PositiveFloat = 300.0
-    """Deadline for an actor to come up."""
-
-    stall_seconds: PositiveFloat = 300.0
-    """Deadline for any single thing the loop waits for: a completion, a verdict, a step, a weight update."""
-
-    hang_seconds: PositiveFloat = 120.0
-    """Time without an answer, or without a new token while it has work, after which a generator is killed and
-    replaced. On a GPU it must be longer than the first steps of an engine that still compiles."""
-
-    generator_restarts: NonNegativeInt = 10
-    """Generators that a run may replace before it ends with an error."""
-
-    trainer_restarts: NonNegativeInt = 3
-    """Times that a run may start the trainer again, from its newest checkpoint, before it ends with an error."""
-
-    def __post_init__(self) -> None:
-        if self.hardware is not None:
-            device(self.hardware)
-        if not self.share_devices:
-            if self.publication == "ipc":
-                raise ValueError(
-                    "Cluster.publication = 'ipc' is for engines that share their GPUs with the trainer: bind "
-                    "Cluster.share_devices = True, or take another"
-                )
-            return
-        if self.generators != self.trainers or self.trainers > self.devices_per_node:
-            raise ValueError(
-                f"Cluster.share_devices pairs generators and trainer ranks of one node: {self.generators} generators "
-                f"and {self.trainers} trainers on nodes of {self.devices_per_node} devices cannot be paired"
-            )
-        if self.publication not in ("files", "ipc"):
-            raise ValueError(
-                f"Cluster.publication = {self.publication!r} needs a device for each side, and Cluster.share_devices "
-                "gives both one: take 'files' or 'ipc'"
-            )
-
-    @property
-    def share(self) -> float:
-        """Part of a device that a generator's process or a trainer rank holds."""
-        return 0.5 if self.share_devices else 1.0
-
-    @property
-    def packages(self) -> dict[str, str]:
-        """Modules that settings of this configuration need on every node, with the setting that needs each."""
-        needed = f"Cluster.publication = {self.publication!r}"
-        return {"nixl": needed} if self.publication == "sharded_rdt" else {}
-
-
-@dataclass(frozen=True, config=CHECKED)
-class Virtual:
-    """A pretended cluster of the size in `Cluster`; one process with one engine and one trainer stands for it.
-
-    Time is simulated, and compute is booked in device-hours of the pretended cluster. A run repeats to the last bit.
-    """
-
-    hardware: str | None = None
-    """Device that `scalelab.plan` estimates the rates for, such as h100; None where `rates` are given, or else for the
-    cluster's own."""
-
-    rates: Rates | None = None
-    """Durations of the cluster's operations; None estimates them for `hardware`."""
-
-    memory_gib: PositiveFloat = 8.0
-    """Most memory for the one engine's KV cache, which holds the sequences of all pretended engines."""
-
-    def __post_init__(self) -> None:
-        if self.hardware is not None and self.rates is not None:
-            raise ValueError(
-                f"Virtual.hardware = {self.hardware!r} and Virtual.rates exclude each other: leave --hardware out, or "
-                "bind Virtual.rates = None"
-            )
-        if self.hardware is not None:
-            device(self.hardware)
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -303,7 +81,12 @@ class Run:
     """Services that show the run besides its own folder and TensorBoard (docs/howto/trackers.md)."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        checks.check_tasks(self.tasks, self.task_weights, self.recipe, self.evaluation)
+        checks.check_places(self.recipe, self.evaluation, self.cluster, self.generator)
+        checks.check_lengths(self.model, self.recipe, self.generator, self.sft)
+        checks.check_recipe(self.model, self.recipe, self.trainer, self.generator)
+        checks.check_world(self.trainer, self.cluster, self.virtual)
+        checks.check_devices(self.model, self.trainer, self.generator, self.cluster, self.sft)
 
     @property
     def compute_unit(self) -> str:

@@ -27,8 +27,8 @@ from typing import Any, Protocol
 from scalelab.errors import LabError, first_error
 from scalelab.run.books import Books
 from scalelab.run.changes import Changes
-from scalelab.run.config import Budget
 from scalelab.run.ports import Engines, Graders, Trainer, TrainerLostError
+from scalelab.run.settings import Budget
 
 
 class Work(Protocol):

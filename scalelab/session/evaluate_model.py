@@ -22,6 +22,7 @@ from scalelab.rollout.types import Completion, Request
 from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.journal import rollout_row
 from scalelab.run.work import Sampling
+from scalelab.start.base_model import tokenizer_of
 from scalelab.start.checkpoint_model import CheckpointModel
 from tasks.data.datasets import DatasetTask, dataset_task
 from tasks.data.hub import SOURCES
@@ -103,7 +104,7 @@ def evaluate_model(model: CheckpointModel, asked: Asked, out: Path | None = None
     if len({task.name for task in tasks}) < len(tasks):
         raise LabError(f"the tasks are called {', '.join(task.name for task in tasks)}: give each a name of its own")
     prompts = [prompt for task in tasks for prompt in task.held_out(_how_many(task, model, asked))]
-    tokenizer = model.tokenizer()
+    tokenizer = tokenizer_of(model)
     work = _sampling(tokenizer, model, asked)
     config = _generator_config(model, prompts, work)
     with (

@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-RAY_LOG = "ray.log"
-"""File in a run's folder for what C++ code writes to standard error in the command's process."""
-
 
 @contextmanager
 def python_stderr_apart() -> Iterator[None]:

@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import LabError
 from scalelab.imports import without_collector
 from scalelab.run.config import Run
+from scalelab.run.disk import check_disk
 from scalelab.session.facts import facts, git_commit, processor, versions
-from scalelab.session.native_output import RAY_LOG, native_stderr_to
+from scalelab.session.native_output import native_stderr_to
 from scalelab.session.signals import heed_signals, stops
+from scalelab.session.tracked_fits import TrackedFits
 from scalelab.store.copying import second_copy, take_back
 from scalelab.store.folder import (
+    RAY_LOG,
     TOKENIZER,
     RunFolder,
     check_config,
@@ -31,10 +34,9 @@ from scalelab.store.folder import (
     read_run_manifest,
 )
 from scalelab.store.recovery import Return, choose
-from scalelab.store.retention import check_disk
 from scalelab.virtual.cluster import check_pretended
 from scalelab.watch.progress import Progress
-from scalelab.watch.trackers import settings_of
+from scalelab.watch.trackers import Trackers, settings_of
 from tasks.thinking import THINK_CLOSE
 
 if TYPE_CHECKING:
@@ -134,7 +136,7 @@ def _see_through(resolved: Resolved, folder: RunFolder, progress: Progress) -> N
     progress.tell = folder.status.note
     folder.status.write("starting")
     try:
-        folder.track(resolved.run.trackers, settings_of(resolved.run), progress.say)
+        _observe(resolved.run, folder, progress)
         _run(resolved.run, folder, progress)
         status = "finished"
     except KeyboardInterrupt:
@@ -145,6 +147,20 @@ def _see_through(resolved: Resolved, folder: RunFolder, progress: Progress) -> N
         raise
     finally:
         _end(folder, status=status, reason=reason, wall_seconds=before + time.time() - began)
+
+
+def _observe(run: Run, folder: RunFolder, progress: Progress) -> None:
+    """Show what the run writes in TensorBoard, and to its trackers.
+
+    Raises:
+        LabError: a tracker is not installed, or does not start.
+    """
+    from scalelab.watch.board import Board  # which the core install lacks
+
+    folder.add_observer(Board(folder.path / "tensorboard"))
+    if run.trackers:
+        settings, fits = settings_of(run), TrackedFits(folder.path)
+        folder.add_observer(Trackers.start(run.trackers, folder.path, folder.manifest, progress.say, settings, fits))
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from scalelab.start.hub_model import PREFIX as HUB
 from scalelab.start.hub_model import hub_model
 from scalelab.start.packaged import PREFIX, packaged_model
 from scalelab.start.traces import Examples, PreparedTraces, TaskTraces, prepare, traces
+from scalelab.store.folder import TOKENIZER
 from scalelab.watch.progress import Progress
 
 if TYPE_CHECKING:
@@ -60,6 +61,13 @@ def base_tokenizer(run: Run) -> PreTrainedTokenizerFast:
         return load_tokenizer(pretrained(run, run.sft.pretrained))
     examples = traces(run, 0, TOKENIZER_TRACES)
     return build_tokenizer((prompt.text + completion for prompt, completion in examples), run.model.vocab_size)
+
+
+def tokenizer_of(model: CheckpointModel) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model on disk; of a checkpoint without one beside it, that of its run."""
+    if model.run is not None and not (model.path.parent / TOKENIZER).is_dir():
+        return base_tokenizer(model.run)
+    return model.tokenizer()
 
 
 def pretrained(run: Run, folder: str) -> Path:

@@ -43,12 +43,7 @@ class CheckpointModel:
         """
         from scalelab.rollout.tokenizer import load_tokenizer
 
-        beside = self.path.parent / TOKENIZER
-        if self.run is not None and not beside.is_dir():
-            from scalelab.start.base_model import base_tokenizer
-
-            return base_tokenizer(self.run)
-        folder = self.path if self.run is None else beside
+        folder = self.path if self.run is None else self.path.parent / TOKENIZER
         try:
             return load_tokenizer(folder)
         except (OSError, ValueError, TypeError) as error:

@@ -13,18 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import FileIO
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from moe.durable import append, made_whole, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.jsonl import plain, read_objects
-from scalelab.session.native_output import RAY_LOG
 from scalelab.store.status_file import STATUS, StatusFile
-from scalelab.watch.trackers import Trackers
-
-if TYPE_CHECKING:
-    from scalelab.watch.board import Board
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +28,9 @@ MANIFEST, CONFIG, CHECKPOINTS, ROLLOUTS = "manifest.json", "config.gin", "checkp
 
 TOKENIZER = "tokenizer"
 """Folder beside the checkpoints, where an export looks for it."""
+
+RAY_LOG = "ray.log"
+"""File in a run's folder for what C++ code writes to standard error in the command's process."""
 
 CONFIG_SHA256 = "config_sha256"
 """Key of the SHA-256 of `config.gin`, in the manifest and in a checkpoint's state."""
@@ -176,6 +174,28 @@ class Lines:
         self._file.close()
 
 
+class Observer(Protocol):
+    """A reader of a run's records as they are written: TensorBoard, or trackers. No method raises, or waits."""
+
+    def step(self, record: dict[str, Any]) -> None:
+        """Take a line of `metrics.jsonl`."""
+
+    def evaluation(self, record: dict[str, Any]) -> None:
+        """Take a line of `evals.jsonl`."""
+
+    def alarm(self, record: dict[str, Any]) -> None:
+        """Take a line of `alarms.jsonl`."""
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take the completions of an evaluation."""
+
+    def go_back(self, step: int) -> None:
+        """Take note that all steps after this one are undone."""
+
+    def close(self, status: str) -> None:
+        """Take the run's status, and end."""
+
+
 class RunFolder:
     """The folder of one run: `config.gin`, `manifest.json`, `evals.jsonl`, `metrics.jsonl` and the other files.
 
@@ -194,8 +214,7 @@ class RunFolder:
         self.wall = Lines(path / "wall.jsonl")
         self.status = StatusFile(path)
         sync(path)
-        self._board: Board | None = _open_board(path / "tensorboard")
-        self._trackers: Trackers | None = None
+        self._observers: list[Observer] = []
         self.manifest: dict[str, Any] = read_run_manifest(path) if (path / MANIFEST).exists() else {}
 
     @property
@@ -213,33 +232,21 @@ class RunFolder:
         write_whole(self.path / CONFIG, config_gin)
         self.describe(**facts, **{CONFIG_SHA256: config_sha256(self.path)})
 
-    def track(self, names: Sequence[str], settings: Mapping[str, Any], say: Callable[[str], None]) -> None:
-        """Send later records to trackers, too.
-
-        Args:
-            names: trackers, such as `wandb`.
-            settings: the run's configuration by names such as `recipe.max_tokens`.
-            say: takes a line for people.
-
-        Raises:
-            LabError: a tracker is not installed, or does not start.
-        """
-        if names:
-            self._trackers = Trackers.start(names, self.path, self.manifest, say, settings)
+    def add_observer(self, observer: Observer) -> None:
+        """Show later records to an observer, too."""
+        self._observers.append(observer)
 
     def add_step(self, record: dict[str, Any]) -> None:
         """Write an optimiser step's line."""
         self.metrics.write(record)
-        self._show(lambda board: board.write(record["step"], record, "train"))
-        if self._trackers:
-            self._trackers.step(record)
+        for one in self._observers:
+            one.step(record)
 
     def add_evaluation(self, record: dict[str, Any]) -> None:
         """Write the line of one task's evaluation."""
         self.evals.write(record)
-        self._show(lambda board: board.write(record["step"], record, f"eval/{record['task']}"))
-        if self._trackers:
-            self._trackers.evaluation([record])
+        for one in self._observers:
+            one.evaluation(record)
 
     def add_wall(self, record: dict[str, Any]) -> None:
         """Write a record's wall-clock times, for a run on a simulated clock."""
@@ -248,8 +255,8 @@ class RunFolder:
     def add_alarm(self, record: dict[str, Any]) -> None:
         """Write a monitor's alarm."""
         self.alarms.write(record)
-        if self._trackers:
-            self._trackers.alarm(record)
+        for one in self._observers:
+            one.alarm(record)
 
     def add_fault(self, record: dict[str, Any]) -> None:
         """Write a fault, or the replacement of a lost actor."""
@@ -275,20 +282,9 @@ class RunFolder:
         for path in (self.path / ROLLOUTS).glob("train_*.parquet"):
             if int(path.stem.removeprefix("train_")) > step:
                 path.unlink()
-        self._show(lambda board: board.go_back(step))
-        if self._trackers:
-            self._trackers.go_back(step)
+        for one in self._observers:
+            one.go_back(step)
         return len(gone)
-
-    def _show(self, tell: Callable[[Board], None]) -> None:
-        """Write to TensorBoard; if that fails the run goes on without it."""
-        if self._board is None:
-            return
-        try:
-            tell(self._board)
-        except OSError as error:
-            log.warning("%s takes no more events (%s); the run goes on", self.path / "tensorboard", printable(error))
-            self._board = None
 
     def spent(self) -> dict[str, float]:
         """Device-hours by role on the last line that was written, undone ones included."""
@@ -313,27 +309,20 @@ class RunFolder:
         rows = list(rows)
         with made_whole(self.path / ROLLOUTS / f"{name}.parquet") as partial:
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), partial)
-        if self._trackers and (evaluation := re.fullmatch(r"step_(\d+)", name)):
-            self._trackers.completions(int(evaluation[1]), rows)
+        if evaluation := re.fullmatch(r"step_(\d+)", name):
+            for one in self._observers:
+                one.completions(int(evaluation[1]), rows)
 
     def close(self) -> None:
-        """Close the append-only files, and send trackers what is left."""
-        if self._trackers:
-            self._trackers.close(self.manifest.get("status", "failed"))
+        """Close the append-only files, and let observers end."""
+        for one in self._observers:
+            one.close(self.manifest.get("status", "failed"))
         self.evals.close()
         self.metrics.close()
         self.alarms.close()
         self.faults.close()
         self.undone.close()
         self.wall.close()
-        self._show(lambda board: board.close())
-
-
-def _open_board(folder: Path) -> Board:
-    """Open TensorBoard's event file; the package is imported only here, since the core install lacks it."""
-    from scalelab.watch.board import Board
-
-    return Board(folder)
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:

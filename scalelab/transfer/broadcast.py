@@ -24,10 +24,10 @@ from moe.model.architectures import architecture
 from moe.train.trainer import Trainer
 from moe.weights.links import expert_bias_names
 from moe.weights.segments import Segment
-from scalelab.cluster.engine_actor import Listener
 from scalelab.errors import LabError
-from scalelab.rollout.config import MESSAGE, PARCEL
+from scalelab.transfer.listener import Listener
 from scalelab.transfer.listeners import ListeningEngines, why
+from scalelab.transfer.sizes import MESSAGE, PARCEL
 from scalelab.waiting import LateError
 
 

@@ -14,11 +14,11 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerWeightTransfer
 
 from moe.train.trainer import Trainer
 from moe.weights.segments import Segment
-from scalelab.cluster.engine_actor import Listener
 from scalelab.errors import LabError
-from scalelab.rollout.config import MESSAGE
 from scalelab.transfer.broadcast import MegatronSource, attempt
+from scalelab.transfer.listener import Listener
 from scalelab.transfer.listeners import ListeningEngines, gathered, why
+from scalelab.transfer.sizes import MESSAGE
 from scalelab.waiting import LateError
 
 

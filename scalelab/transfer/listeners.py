@@ -12,8 +12,8 @@ from ray.exceptions import RayError
 
 from moe.errors import kind_and_line
 from moe.weights.segments import Segment
-from scalelab.cluster.engine_actor import Listener
 from scalelab.errors import LabError
+from scalelab.transfer.listener import Listener
 from scalelab.waiting import LateError, said, wait_for
 
 LEAVE_SECONDS = 10.0

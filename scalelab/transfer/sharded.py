@@ -30,11 +30,11 @@ from moe.train.trainer import Trainer
 from moe.weights.held import held_parts
 from moe.weights.links import EXPERT_BIAS
 from moe.weights.segments import Segment
-from scalelab.cluster.engine_actor import Listener
 from scalelab.errors import LabError
-from scalelab.rollout.config import SHARD_BUFFERS
+from scalelab.transfer.listener import Listener
 from scalelab.transfer.listeners import ListeningEngines, gathered, why
 from scalelab.transfer.puller import without_nixl
+from scalelab.transfer.sizes import SHARD_BUFFERS
 from scalelab.waiting import LateError
 
 _SLACK = 15.0

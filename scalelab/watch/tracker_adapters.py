@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalelab.watch.trackers import COLUMNS, Rows, Tracker, Values
+from scalelab.watch.tracker import COLUMNS, Rows, Tracker, Values
 
 PROJECT = "scalelab"
 

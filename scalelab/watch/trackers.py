@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -22,10 +21,9 @@ from typing import Any, Protocol, get_args
 
 from moe.durable import write_whole
 from moe.errors import first_line
-from scalelab.curves import Curve, FitError, analyse, curve, extend_or_stop
 from scalelab.errors import LabError
-from scalelab.jsonl import read_objects
-from scalelab.run.config import TrackerName
+from scalelab.watch.tracker import COLUMNS, Rows, Tracker, TrackerName, scalars
+from scalelab.watch.tracker_adapters import ADAPTERS, Opening
 
 IDENTITIES = "trackers.json"
 """File of the run's folder that remembers what each tracker calls the run, so that a resumed run goes on there."""
@@ -38,44 +36,31 @@ COMPLETE = "the run's folder has everything"
 SAMPLED, LONGEST_TEXT = 4, 20_000
 """Completions sent of each task's passed and of its failed ones, and most characters of a text."""
 
-UNSENT = ("step", "version", "time")
-"""Keys of a line that are not sent as numbers."""
 
-Values = Mapping[str, float]
-Rows = Sequence[Mapping[str, Any]]
+class FitSource(Protocol):
+    """FitSource of a run's curves, made anew after each evaluation."""
 
-
-class Tracker(Protocol):
-    """A service for watching runs; every method may raise, and may take its time."""
-
-    def numbers(self, step: int, values: Values) -> None:
-        """Add numbers of an optimiser step, by names such as `train/loss`."""
-
-    def alarm(self, step: int, name: str, text: str) -> None:
-        """Report that a monitor's limit was passed."""
-
-    def completions(self, step: int, rows: Rows) -> None:
-        """Add sampled completions of the evaluation at a step, with prompt and verdict."""
+    def after(self, record: Mapping[str, Any]) -> dict[str, float]:
+        """Fit the curve that this line of `evals.jsonl` belongs to; names are such as `fit/math/A`."""
 
     def go_back(self, step: int) -> None:
-        """Remove the numbers of later steps, or mark them as undone."""
-
-    def close(self, status: str) -> None:
-        """Send the rest; `status` is finished, interrupted or failed."""
+        """Forget the evaluations of later steps."""
 
 
 class Trackers:
     """All trackers of a run; every method but `close` returns at once."""
 
-    def __init__(self, trackers: Mapping[str, Tracker], say: Callable[[str], None], folder: Path | None = None) -> None:
+    def __init__(
+        self, trackers: Mapping[str, Tracker], say: Callable[[str], None], fits: FitSource | None = None
+    ) -> None:
         """Start the thread that feeds the trackers.
 
         Args:
             trackers: by the names that messages call them.
             say: takes a line for people.
-            folder: the run's folder; evaluations that lie there already count for the fits.
+            fits: fits that are sent after each evaluation; None sends none.
         """
-        self._trackers, self._say, self._fits = dict(trackers), say, _Fits(folder)
+        self._trackers, self._say, self._fits = dict(trackers), say, fits
         self._waiting: queue.Queue[tuple[str, tuple[Any, ...]] | None] = queue.Queue(WAITING)
         self._lost = 0
         self._thread = threading.Thread(target=self._send_all, name="trackers", daemon=True)
@@ -89,6 +74,7 @@ class Trackers:
         facts: Mapping[str, Any],
         say: Callable[[str], None],
         settings: Mapping[str, Any] | None = None,
+        fits: FitSource | None = None,
     ) -> Trackers:
         """Open every tracker, or continue its record of this run.
 
@@ -98,12 +84,11 @@ class Trackers:
             facts: the run's manifest.
             say: takes a line for people.
             settings: the run's configuration by names such as `recipe.max_tokens`.
+            fits: fits that are sent after each evaluation; None sends none.
 
         Raises:
             LabError: a tracker is not installed, or refuses (no login, no server).
         """
-        from scalelab.watch.tracker_adapters import ADAPTERS, Opening
-
         check_trackers(names)
         identities = _read_identities(folder)
         opened: dict[str, Tracker] = {}
@@ -117,15 +102,15 @@ class Trackers:
             if opening.identity is not None:
                 identities[name] = opening.identity
         write_whole(folder / IDENTITIES, json.dumps(identities, indent=2) + "\n")
-        return cls(opened, say, folder)
+        return cls(opened, say, fits)
 
     def step(self, record: Mapping[str, Any]) -> None:
         """Send a line of `metrics.jsonl`."""
         self._add("numbers", record["step"], dict(scalars(record, "train")))
 
-    def evaluation(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Send lines of `evals.jsonl`, with new fits of their tasks."""
-        self._add("evaluation", records)
+    def evaluation(self, record: Mapping[str, Any]) -> None:
+        """Send a line of `evals.jsonl`, with a new fit of its task."""
+        self._add("evaluation", record)
 
     def alarm(self, record: Mapping[str, Any]) -> None:
         """Send a line of `alarms.jsonl`."""
@@ -162,12 +147,12 @@ class Trackers:
         while (item := self._waiting.get()) is not None:
             method, arguments = item
             if method == "evaluation":
-                [records] = arguments
-                for record in records:
-                    self._send("numbers", record["step"], dict(scalars(record, f"eval/{record['task']}")))
-                self._send("numbers", records[0]["step"], self._fits.after(records))
+                [record] = arguments
+                self._send("numbers", record["step"], dict(scalars(record, f"eval/{record['task']}")))
+                if self._fits:
+                    self._send("numbers", record["step"], self._fits.after(record))
             else:
-                if method == "go_back":
+                if method == "go_back" and self._fits:
                     self._fits.go_back(*arguments)
                 self._send(method, *arguments)
 
@@ -214,15 +199,6 @@ def settings_of(config: Any, under: str = "") -> dict[str, Any]:
     return values
 
 
-def scalars(record: Mapping[str, Any], under: str) -> Iterator[tuple[str, float]]:
-    """All finite numbers of a record, nested ones by names such as `train/seconds/wait`."""
-    for key, value in record.items():
-        if isinstance(value, Mapping):
-            yield from scalars(value, f"{under}/{key}")
-        elif isinstance(value, int | float) and key not in UNSENT and math.isfinite(value):
-            yield f"{under}/{key}", float(value)
-
-
 def sample(rows: Rows) -> list[dict[str, Any]]:
     """The first few passed and failed completions of each task, with texts that are not too long to look at."""
     chosen: dict[tuple[str, bool], list[dict[str, Any]]] = {}
@@ -231,50 +207,6 @@ def sample(rows: Rows) -> list[dict[str, Any]]:
         if len(alike) < SAMPLED:
             alike.append({key: _cut(row.get(key)) for key in COLUMNS})
     return [row for alike in chosen.values() for row in alike]
-
-
-COLUMNS = ("task", "prompt_id", "prompt", "completion", "outcome", "reward", "detail", "tokens")
-"""Fields of a completion that are sent."""
-
-
-class _Fits:
-    """The fits of a run's tasks, made anew after each evaluation."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._records: list[Mapping[str, Any]] = []
-        file = folder / "evals.jsonl" if folder else None
-        if file is not None and file.is_file():
-            self._records = [record for _, record in read_objects(file)[0]]  # a torn line is not written whole yet
-
-    def after(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Fit the tasks of these evaluations, as far as they have enough; names are such as `fit/math/A`."""
-        new = {(record["step"], record["task"]) for record in records}
-        self._records = [one for one in self._records if (one["step"], one["task"]) not in new] + list(records)
-        values: dict[str, float] = {}
-        for task in dict.fromkeys(str(record["task"]) for record in records):
-            try:
-                found = analyse(self._curve(task))
-            except (FitError, LabError):  # too few evaluations yet
-                continue
-            for name, value in found.fit.parameters.items():
-                values[f"fit/{task}/{name}"] = value
-            for name, (low, high) in found.intervals.items():
-                values |= {f"fit/{task}/{name}_low": low, f"fit/{task}/{name}_high": high}
-            values[f"fit/{task}/gain_if_doubled"] = extend_or_stop(found).gain_if_doubled
-        return {name: value for name, value in values.items() if math.isfinite(value)}
-
-    def go_back(self, step: int) -> None:
-        self._records = [one for one in self._records if one["step"] <= step]
-
-    def _curve(self, task: str) -> Curve:
-        mine = [one for one in self._records if one["task"] == task]
-        return curve(
-            [one["compute"] for one in mine],
-            [one["pass_rate"] for one in mine],
-            [one["stderr"] for one in mine] if all(one["stderr"] > 0 for one in mine) else None,
-            task=task,
-            unit=mine[0]["compute_unit"],
-        )
 
 
 def _read_identities(folder: Path) -> dict[str, str]:

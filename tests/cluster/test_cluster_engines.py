@@ -19,8 +19,8 @@ from scalelab.cluster.faults import Faults
 from scalelab.errors import LabError
 from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.changes import Changes
-from scalelab.run.config import Cluster
 from scalelab.run.ports import EvaluationLostError
+from scalelab.run.settings import Cluster
 from scalelab.waiting import LateError, LostError
 
 

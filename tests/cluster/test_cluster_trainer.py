@@ -16,8 +16,8 @@ from scalelab.cluster import trainer as room
 from scalelab.cluster.faults import Faults
 from scalelab.cluster.trainer import ClusterTrainer
 from scalelab.errors import LabError
-from scalelab.run.config import Cluster
 from scalelab.run.ports import TrainerLostError
+from scalelab.run.settings import Cluster
 from scalelab.waiting import LostError
 
 RANKS = 2

@@ -11,7 +11,7 @@ import pytest
 from moe.train.config import OptimizerConfig, TrainerConfig
 from scalelab import gpu_driver
 from scalelab.gpu_driver import problem_here, smallest_memory
-from scalelab.run.config import Cluster
+from scalelab.run.settings import Cluster
 
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 24 2025\nGCC version:  gcc 12\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs)\n"

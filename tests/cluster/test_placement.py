@@ -31,8 +31,8 @@ from scalelab.plan.check import usual
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
 from scalelab.plan.speed import Assumptions
-from scalelab.run.config import Cluster
-from scalelab.store.retention import disk_needed
+from scalelab.run.disk import disk_needed
+from scalelab.run.settings import Cluster
 
 FILES = Path(__file__).parents[2] / "tools" / "cluster"
 

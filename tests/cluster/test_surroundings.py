@@ -52,7 +52,7 @@ import psutil, signal
 from scalelab.cluster.surroundings import settle
 settle(alone=True)
 from scalelab.cluster.actors import end_ray, start_ray
-from scalelab.run.config import Cluster
+from scalelab.run.settings import Cluster
 start_ray(Cluster())
 for process in psutil.Process().children():
     if process.name() == "raylet":

@@ -13,7 +13,7 @@ from ray.exceptions import OutOfMemoryError
 
 from scalelab.cluster.actors import start_ray
 from scalelab.errors import LabError
-from scalelab.run.config import Cluster
+from scalelab.run.settings import Cluster
 from scalelab.waiting import LateError, LostError, answer, said, wait_for
 
 pytestmark = pytest.mark.slow

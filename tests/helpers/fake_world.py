@@ -16,11 +16,11 @@ from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
 from scalelab.run.books import Books
 from scalelab.run.changes import Changes
-from scalelab.run.config import Budget, Evaluation
 from scalelab.run.evaluations import InFlightEvaluation, Spent
 from scalelab.run.ledger import Ledger
 from scalelab.run.loop import Loop
 from scalelab.run.ports import EvaluationLostError, TrainerLostError
+from scalelab.run.settings import Budget, Evaluation
 from scalelab.virtual.clock import run_virtual
 from tasks.types import Prompt
 

@@ -9,6 +9,7 @@ from typing import Any
 from moe.checkpoint.folder import Manifest, digest, publish, step_folder, write_manifest
 from moe.durable import write_whole
 from scalelab.store.folder import RunFolder, config_sha256
+from scalelab.watch.board import Board
 
 TASKS = ("math", "code")
 GROUPS = 3
@@ -75,6 +76,7 @@ def add_evaluation(folder: RunFolder, step: int) -> None:
 def write_run(path: Path, steps: int = 6) -> Path:
     """A run that was evaluated at 0 and every third step, with a checkpoint after every second."""
     folder = RunFolder(path)
+    folder.add_observer(Board(path / "tensorboard"))
     folder.begin("Run.seed = 3\n", status="interrupted", held_out=dict.fromkeys(TASKS, 2))
     add_evaluation(folder, 0)
     for step in range(1, steps + 1):

@@ -15,11 +15,11 @@ import torch
 
 from moe.train.config import Layout, TrainerConfig
 from scalelab.cluster.actors import actor_class
-from scalelab.cluster.engine_actor import Listener
 from scalelab.cluster.trainer import ClusterTrainer
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
-from scalelab.run.config import Cluster
+from scalelab.run.settings import Cluster
+from scalelab.transfer.listener import Listener
 from tests.helpers.moe_models import batch, weighted
 from tests.helpers.object_store import created
 from tests.helpers.rollout_models import MOE, write_model

@@ -19,7 +19,7 @@ from moe.weights.parcels import parcels
 from scalelab.experiment import resolve
 from scalelab.plan.memory import activation_bytes, largest_sent, layer_elements
 from scalelab.plan.sizes import BYTES, held
-from scalelab.rollout.config import PARCEL
+from scalelab.transfer.sizes import PARCEL
 from tests.helpers.moe_models import DENSE, MOE, QWEN3, QWEN3_MOE, trainer
 
 pytestmark = pytest.mark.slow

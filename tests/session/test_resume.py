@@ -17,13 +17,14 @@ from scalelab.cluster.faults import Faults
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.recipe.types import Rollout
-from scalelab.run.config import Cluster
 from scalelab.run.ledger import Ledger
+from scalelab.run.settings import Cluster
 from scalelab.session import session
 from scalelab.session.facts import processor
 from scalelab.store.folder import RunFolder, latest_folder, read_lines, read_run_manifest
 from scalelab.store.rollouts import read_rollouts, write_rollouts
 from scalelab.waiting import LostError
+from scalelab.watch.board import Board
 from scalelab.watch.progress import Progress
 
 
@@ -103,6 +104,7 @@ def test_tensorboard_forgets_undone_steps(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = RunFolder(tmp_path)
+    folder.add_observer(Board(tmp_path / "tensorboard"))
     for step in range(1, 5):
         folder.add_step({"step": step, "loss": step})
     folder.go_back(2, [])

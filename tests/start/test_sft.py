@@ -20,8 +20,9 @@ from scalelab.cluster import faults as faults_room
 from scalelab.cluster.faults import Faults
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.run.config import Cluster, Run
+from scalelab.run.config import Run
 from scalelab.run.ports import TrainerLostError
+from scalelab.run.settings import Cluster
 from scalelab.start import base_model as room
 from scalelab.start.base_model import base_model
 from scalelab.start.fine_tuning import LocalTuner

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from moe.checkpoint.folder import CheckpointPolicy, finished_checkpoints, prune, step_folder
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
+from scalelab.run.disk import check_disk, disk_needed
 from scalelab.store.recovery import choose
-from scalelab.store.retention import Retention, check_disk, disk_needed, prune_completions, prune_training
+from scalelab.store.retention import Retention, prune_completions, prune_training
 from tests.helpers.small_runs import write_run
 
 

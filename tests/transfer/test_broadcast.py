@@ -18,8 +18,8 @@ from moe.model.config import Model
 from moe.train.config import Layout
 from scalelab.cluster import trainer as room
 from scalelab.cluster.actors import end_ray, start_ray
-from scalelab.cluster.engine_actor import Listener
 from scalelab.rollout.types import Request
+from scalelab.transfer.listener import Listener
 from scalelab.transfer.listeners import ListeningEngines
 from scalelab.waiting import LateError
 from tests.helpers.nccl_stand_in import DyingPeer, StandInEngine, StandInRank, build

@@ -14,8 +14,8 @@ import torch
 
 from scalelab.cluster import trainer as room
 from scalelab.cluster.actors import end_ray, start_ray
-from scalelab.cluster.engine_actor import Listener
 from scalelab.rollout.types import Request
+from scalelab.transfer.listener import Listener
 from tests.helpers.weights_lab import DyingPeer, Lab, Refuser, come_up, sending
 
 pytestmark = pytest.mark.slow

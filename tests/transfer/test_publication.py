@@ -15,7 +15,7 @@ from scalelab.cluster.actors import this_node
 from scalelab.cluster.gpu_nodes import check_gpu_nodes
 from scalelab.cluster.trainer import TrainerRank
 from scalelab.errors import LabError
-from scalelab.run.config import Cluster
+from scalelab.run.settings import Cluster
 from tests.helpers.object_store import created
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalelab.cluster.engine_actor import Listener
+from scalelab.transfer.listener import Listener
 
 pytestmark = pytest.mark.slow  # loads vLLM
 

@@ -21,8 +21,8 @@ import torch
 from moe.train.config import Layout
 from scalelab.cluster import trainer as room
 from scalelab.cluster.actors import end_ray, start_ray
-from scalelab.cluster.engine_actor import Listener
 from scalelab.rollout.types import Request
+from scalelab.transfer.listener import Listener
 from tests.helpers.rollout_models import QWEN3
 from tests.helpers.weights_lab import TRAINER, DyingPeer, Lab, Refuser, come_up, sending
 

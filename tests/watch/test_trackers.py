@@ -15,9 +15,13 @@ import pytest
 
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
+from scalelab.session.session import _observe
+from scalelab.session.tracked_fits import TrackedFits
 from scalelab.store.folder import RunFolder
 from scalelab.watch import trackers as module
-from scalelab.watch.trackers import IDENTITIES, SAMPLED, Trackers, check_trackers, sample, scalars, settings_of
+from scalelab.watch.progress import Progress
+from scalelab.watch.tracker import scalars
+from scalelab.watch.trackers import IDENTITIES, SAMPLED, Trackers, check_trackers, sample, settings_of
 
 FACTS = {"experiment": "quickstart", "seed": 3, "versions": {"python": "3.11"}}
 SETTINGS = {"recipe.max_tokens": 80, "recipe.loss": "CISPO"}
@@ -52,7 +56,8 @@ def send_a_run(trackers: Trackers, steps: Sequence[int] = range(0, 101, 10)) -> 
     for step in steps:
         if step:
             trackers.step({"step": step, "time": 1.0, "loss": 1 / step, "seconds": {"wait": 0.5}, "skipped": False})
-        trackers.evaluation([evaluation(step, rising(step)), evaluation(step, rising(step) / 2, "code")])
+        trackers.evaluation(evaluation(step, rising(step)))
+        trackers.evaluation(evaluation(step, rising(step) / 2, "code"))
     trackers.completions(steps[-1], ROWS)
     trackers.alarm({"step": 20, "name": "entropy", "message": "alarm at step 20: entropy is 0.001"})
     trackers.go_back(steps[-1] - 10)
@@ -67,7 +72,7 @@ def folder(tmp_path: Path) -> Path:
 
 def open_and_send(name: str, folder: Path) -> list[str]:
     said: list[str] = []
-    trackers = Trackers.start((name,), folder, FACTS, said.append, SETTINGS)
+    trackers = Trackers.start((name,), folder, FACTS, said.append, SETTINGS, TrackedFits(folder))
     send_a_run(trackers)
     trackers.close("finished")
     return said
@@ -288,12 +293,12 @@ def test_trackers_that_cannot_start_are_named_before_the_run_starts(
 def test_fits_of_a_resumed_run_count_the_evaluations_before(folder: Path) -> None:
     lines = [json.dumps(evaluation(step, rising(step))) for step in range(0, 100, 10)]
     (folder / "evals.jsonl").write_text("\n".join(lines) + '\n{"torn')
-    fits = module._Fits(folder)
-    values = fits.after([evaluation(100, rising(100))])
+    fits = TrackedFits(folder)
+    values = fits.after(evaluation(100, rising(100)))
     assert values["fit/math/A"] == pytest.approx(0.8, abs=0.1)
     assert values["fit/math/A_low"] < values["fit/math/A"] < values["fit/math/A_high"]
     fits.go_back(10)
-    assert fits.after([evaluation(20, rising(20))]) == {}
+    assert fits.after(evaluation(20, rising(20))) == {}
 
 
 def test_scalars_are_the_finite_numbers_of_a_record() -> None:
@@ -314,7 +319,7 @@ def test_what_a_run_writes_down_is_what_its_trackers_get(folder: Path, monkeypat
     run = resolve("quickstart", ["Run.trackers=('wandb',)"]).run
     written = RunFolder(folder)
     written.describe(**FACTS)
-    written.track(run.trackers, settings_of(run), print)
+    _observe(run, written, Progress())
     for step in range(0, 61, 10):
         if step:
             written.add_step({"step": step, "time": 1.0, "loss": 1 / step})

@@ -30,7 +30,7 @@ from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from moe.train.trainer import Trainer
 from moe.weights.memory_file import MEMORY
 from moe.weights.shards import Snapshot
-from scalelab.rollout.config import PARCEL
+from scalelab.transfer.sizes import PARCEL
 
 WORLD, ROUNDS, WAIT = 4, 3, 3600.0
 SHARDS, WHOLE = ("shards", "whole")

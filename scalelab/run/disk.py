@@ -1,0 +1,97 @@
+"""Upper bound on the bytes that a run writes, checked before it starts."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from moe.model.size import parameters
+from scalelab.errors import LabError
+from scalelab.run.config import Run
+
+_LEAST = 2**30
+"""Bytes that a run needs however small it is: models in caches, logs, reports."""
+
+# Bytes as runs were seen to write them, rounded up.
+_PER_LINE = 8_192  # a step in metrics.jsonl and TensorBoard
+_PER_TOKEN_TEXT = 18  # a token of a completion in a Parquet file: text, id, log-probs and mark
+_PER_ROW = 64  # all else of a completion there
+_PER_TOKEN_WAITING = 9  # token, log-prob and mark of a rollout that waits: 4 + 4 + 1
+_PER_PARAMETER_TRAINED = 12  # fp32 weight and two moments of Adam
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Upper bounds on the bytes that a run will have written at its end.
+
+    Attributes:
+        checkpoints: those that stay, and one that is being written.
+        waiting: finished rollouts that no step has trained on, beside each checkpoint.
+        completions: those of the evaluations and training steps that are kept.
+        lines: metrics, evaluations and TensorBoard.
+    """
+
+    checkpoints: int
+    waiting: int
+    completions: int
+    lines: int
+
+    @property
+    def total(self) -> int:
+        """Sum of all kinds."""
+        return self.checkpoints + self.waiting + self.completions + self.lines
+
+
+def disk_needed(run: Run) -> Disk:
+    """Upper bound on a run's bytes, from the longest completions allowed.
+
+    A run that `Budget.hours` ends is counted as if it ended after its first evaluation, since nobody knows its steps.
+    """
+    recipe = run.recipe
+    steps = run.budget.steps if run.budget.hours is None else min(run.budget.steps, run.evaluation.every)
+    taken = {step for step in range(run.checkpoint_every, steps + 1, run.checkpoint_every)} | {steps}
+    copies = len(run.checkpoints.kept(taken)) + 1
+    weights = 2 if run.trainer.dtype == "bfloat16" else 4
+    per_completion = recipe.max_tokens * _PER_TOKEN_WAITING
+    evaluated = {*range(0, steps + 1, run.evaluation.every), steps}
+    rows = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples
+    group_rows = recipe.prompts_per_step * recipe.generations_per_prompt
+    per_row, kept = recipe.max_tokens * _PER_TOKEN_TEXT + _PER_ROW, run.retention
+    trained = steps // kept.train_every * group_rows * per_row if kept.train_every else 0
+    if kept.train_gib is not None:  # the newest step's come on top until the oldest are deleted
+        trained = min(trained, int(kept.train_gib * 2**30) + group_rows * per_row)
+    return Disk(
+        checkpoints=copies * parameters(run.model.to_hf()).total * (weights + _PER_PARAMETER_TRAINED),
+        waiting=copies * group_rows * per_completion,
+        completions=len(kept.kept(evaluated)) * rows * per_row + trained,
+        lines=steps * (_PER_LINE + 16 * recipe.prompts_per_step),
+    )
+
+
+def check_disk(path: Path, run: Run) -> None:
+    """Refuse to start or resume if the disk cannot hold the run.
+
+    Args:
+        path: the run's folder, which need not be there yet.
+        run: the run.
+
+    Raises:
+        LabError: naming what takes how much.
+    """
+    needed = disk_needed(run)
+    there = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else 0
+    parent = path
+    while not parent.exists():
+        parent = parent.parent
+    free = shutil.disk_usage(parent).free
+    if free >= max(_LEAST, needed.total - there):
+        return
+    gib = {name: f"{size / 2**30:.1f}" for name, size in vars(needed).items()}
+    raise LabError(
+        f"{parent} has {free / 2**30:.1f} GiB free, and this run writes up to {needed.total / 2**30:.1f} GiB and needs "
+        f"1 GiB in any case: {gib['checkpoints']} of checkpoints (CheckpointPolicy.keep_last, .keep_every), "
+        f"{gib['waiting']} of rollouts beside them, {gib['completions']} of completions "
+        f"(Retention.keep_last, .keep_every, .train_every, .train_gib), {gib['lines']} of lines; free some, keep less, "
+        "or give another --out"
+    )
