@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from moe.errors import MoeError
@@ -19,12 +19,14 @@ class AttentionPlan:
 
     Attributes:
         inv_freq: inverse frequencies of the rotary embedding, D/2 of them; None for no embedding.
+        magnitude: factor on the rotated queries and keys (YaRN's attention factor).
         interleaved: rotate neighbouring pairs (Llama-4) rather than the two halves of a head (Llama).
         chunk: attend within chunks of this many tokens; None attends to everything before.
         temperature: (floor, scale) of Llama-4's position-dependent sharpening; None for none.
     """
 
     inv_freq: tuple[float, ...] | None
+    magnitude: float = 1.0
     interleaved: bool = False
     chunk: int | None = None
     temperature: tuple[float, float] | None = None
@@ -69,10 +71,26 @@ def _head_dim(hf: dict[str, Any]) -> int:
     return hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
 
 
-def _inv_freq(hf: dict[str, Any]) -> tuple[float, ...]:
-    """Read the inverse frequencies from ``rope_parameters``, or from older configs' fields (before transformers 5)."""
+def _rope(hf: dict[str, Any]) -> dict[str, Any]:
+    """Read ``rope_parameters``, or the fields of older configs (before transformers 5)."""
     rope = hf.get("rope_parameters") or {"rope_theta": hf["rope_theta"], **(hf.get("rope_scaling") or {})}
-    return inverse_frequencies(rope, _head_dim(hf))
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if not isinstance(kind, str) or kind not in _STRETCHED:
+        known = ", ".join(sorted(_STRETCHED))
+        raise MoeError(
+            f"{hf['model_type']} with rotary scaling {str(kind)[:60]!r} is not supported; supported are {known}"
+        )
+    return {**rope, "rope_type": kind}
+
+
+def _inv_freq(hf: dict[str, Any]) -> tuple[float, ...]:
+    return inverse_frequencies(_rope(hf), _head_dim(hf))
+
+
+def _rotated(hf: dict[str, Any]) -> AttentionPlan:
+    """Plan attention over all tokens before, with a rotary embedding on every head."""
+    rope = _rope(hf)
+    return AttentionPlan(inverse_frequencies(rope, _head_dim(hf)), magnitude=rope_magnitude(rope))
 
 
 def _llama_fields(hf: dict[str, Any]) -> dict[str, Any]:
@@ -89,13 +107,19 @@ def _llama_fields(hf: dict[str, Any]) -> dict[str, Any]:
 
 
 def _llama(hf: dict[str, Any]) -> Architecture:
-    layer = LayerPlan(AttentionPlan(_inv_freq(hf)))
+    layer = LayerPlan(_rotated(hf))
     return Architecture(_llama_fields(hf), (layer,) * hf["num_hidden_layers"], hf.get("tie_word_embeddings", False))
+
+
+def _qwen2(hf: dict[str, Any]) -> Architecture:
+    """Read a Qwen2 or Qwen2.5 config: Llama with biases on queries, keys and values."""
+    plain = _llama(hf)
+    return replace(plain, fields={**plain.fields, "add_qkv_bias": True})
 
 
 def _qwen3(hf: dict[str, Any]) -> Architecture:
     """Read a Qwen3 config: Llama with queries and keys normalised head by head before they are rotated."""
-    layer = LayerPlan(AttentionPlan(_inv_freq(hf)), qk_norm="rms")
+    layer = LayerPlan(_rotated(hf), qk_norm="rms")
     return Architecture(_llama_fields(hf), (layer,) * hf["num_hidden_layers"], hf.get("tie_word_embeddings", False))
 
 
@@ -117,7 +141,7 @@ def _qwen3_moe(hf: dict[str, Any]) -> Architecture:
         **_softmax_router(hf["num_experts_per_tok"], hf["norm_topk_prob"]),
     }
     step, dense = hf["decoder_sparse_step"], hf.get("mlp_only_layers") or []
-    attention = AttentionPlan(_inv_freq(hf))
+    attention = _rotated(hf)
     plans = tuple(
         LayerPlan(attention, qk_norm="rms", experts=(i + 1) % step == 0 and i not in dense)
         for i in range(hf["num_hidden_layers"])
@@ -132,7 +156,7 @@ def _mixtral(hf: dict[str, Any]) -> Architecture:
         "moe_ffn_hidden_size": hf["intermediate_size"],
         **_softmax_router(hf["num_experts_per_tok"], normalize=True),
     }
-    layer = LayerPlan(AttentionPlan(_inv_freq(hf)), experts=True)
+    layer = LayerPlan(_rotated(hf), experts=True)
     return Architecture(fields, (layer,) * hf["num_hidden_layers"], hf.get("tie_word_embeddings", False))
 
 
@@ -175,7 +199,9 @@ def _llama4_text(hf: dict[str, Any]) -> Architecture:
 ARCHITECTURES: dict[str, Callable[[dict[str, Any]], Architecture]] = {
     "llama": _llama,
     "llama4_text": _llama4_text,
+    "mistral": _llama,
     "mixtral": _mixtral,
+    "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
 }
@@ -241,19 +267,66 @@ def check_expert_bias(hf_config: dict[str, Any]) -> None:
 
 
 def inverse_frequencies(rope: dict[str, Any], head_dim: int) -> tuple[float, ...]:
-    """Inverse frequencies for the ``rope_parameters`` of a Hugging Face config (default and llama3).
+    """Inverse frequencies for the ``rope_parameters`` of a Hugging Face config.
 
-    Raises:
-        KeyError: for a scaling type this trainer does not know; the caller names the model.
+    Args:
+        rope: with a ``rope_type`` that is one of `_STRETCHED`.
+        head_dim: size of a head, D.
+
+    Returns:
+        D/2 numbers, radians per token.
     """
     base = [rope["rope_theta"] ** (-i / head_dim) for i in range(0, head_dim, 2)]
-    kind = rope.get("rope_type", "default")
-    return tuple({"default": lambda f: f, "llama3": lambda f: _llama3(f, rope)}[kind](f) for f in base)
+    return tuple(_STRETCHED[rope.get("rope_type", "default")](base, rope))
 
 
-def _llama3(frequency: float, rope: dict[str, Any]) -> float:
+def _llama3(base: list[float], rope: dict[str, Any]) -> list[float]:
     """Stretch slow waves by ``factor``, keep fast ones, and blend those between."""
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-    turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)
-    blend = (turns - low) / (high - low) if low < turns < high else float(turns >= high)  # Scout: low is high
-    return (1 - blend) * frequency / rope["factor"] + blend * frequency
+
+    def stretched(frequency: float) -> float:
+        turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)
+        blend = (turns - low) / (high - low) if low < turns < high else float(turns >= high)  # Scout: low is high
+        return (1 - blend) * frequency / rope["factor"] + blend * frequency
+
+    return [stretched(frequency) for frequency in base]
+
+
+def _yarn(base: list[float], rope: dict[str, Any]) -> list[float]:
+    """Stretch slow waves by ``factor``, keep fast ones, and blend those between by their place (YaRN, §3.2)."""
+
+    def place(turns: float) -> float:
+        """Find the pair, perhaps between two, that turns so often within the original length."""
+        longest = rope["original_max_position_embeddings"] / (turns * 2 * math.pi)
+        return len(base) * math.log(longest) / math.log(rope["rope_theta"])
+
+    first, last = place(rope.get("beta_fast") or 32), place(rope.get("beta_slow") or 1)
+    if rope.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * len(base) - 1)
+    stretch = [min(max((i - first) / (last - first or 0.001), 0.0), 1.0) for i in range(len(base))]
+    return [frequency * ((1 - share) + share / rope["factor"]) for frequency, share in zip(base, stretch, strict=True)]
+
+
+_STRETCHED: dict[str, Callable[[list[float], dict[str, Any]], list[float]]] = {
+    "default": lambda base, rope: base,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}
+
+
+def rope_magnitude(rope: dict[str, Any]) -> float:
+    """Factor on rotated queries and keys: 1, or YaRN's √(1/t) = 0.1 ln(factor) + 1 (arXiv 2309.00071, Eq. 22).
+
+    Args:
+        rope: ``rope_parameters``; ``attention_factor`` is taken where it is given, else ``mscale`` over
+            ``mscale_all_dim`` (DeepSeek).
+    """
+    if rope.get("rope_type", "default") != "yarn":
+        return 1.0
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"])
+    log, scale, all_dim = math.log(max(rope["factor"], 1.0)), rope.get("mscale"), rope.get("mscale_all_dim")
+    if scale and all_dim:
+        return (0.1 * scale * log + 1) / (0.1 * all_dim * log + 1)
+    return 0.1 * log + 1

@@ -65,7 +65,7 @@ class PackedAttention(MegatronModule):
         plan, batch = self.plan, packed_seq_params
         q_ThD, k_TkD, v_TkD = query.squeeze(1), key.squeeze(1), value.squeeze(1)
         if plan.inv_freq is not None:
-            turn = batch.turn(plan.inv_freq, plan.interleaved)
+            turn = batch.turn(plan.inv_freq, plan.interleaved, plan.magnitude)
             q_ThD, k_TkD = (rotate(x, *turn, plan.interleaved) for x in (q_ThD, k_TkD))
         if plan.temperature is not None:
             q_ThD = q_ThD * temperature(batch.positions_T, *plan.temperature).to(q_ThD.dtype)[:, None, None]

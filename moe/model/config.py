@@ -31,6 +31,19 @@ class Llama3Rope:
 
 
 @dataclass(frozen=True, config=CHECKED)
+class YarnRope:
+    """Rotary embedding stretched to long contexts by YaRN (arXiv 2309.00071); the defaults are Qwen2.5's."""
+
+    factor: Annotated[float, Field(ge=1.0)] = 4.0
+    """New length of the context as a multiple of the original length."""
+    original_max_position_embeddings: PositiveInt = 32768
+    beta_fast: PositiveFloat = 32.0
+    """Waves that turn more often than this within the original length are left alone."""
+    beta_slow: PositiveFloat = 1.0
+    """Waves that turn less often than this are stretched in full."""
+
+
+@dataclass(frozen=True, config=CHECKED)
 class DecoderConfig:
     """Fields that all models here share: a decoder with grouped-query attention and rotary embedding.
 
@@ -51,7 +64,7 @@ class DecoderConfig:
     head_dim: Annotated[int, Field(gt=0, multiple_of=2)] = 32
     """Size of a head, even for rotary embeddings; vLLM on a CPU runs 32 but not 16."""
     rope_theta: PositiveFloat = 10000.0
-    rope_scaling: Llama3Rope | None = None
+    rope_scaling: Llama3Rope | YarnRope | None = None
     """Stretching of the rotary embedding; None for none."""
     rms_norm_eps: PositiveFloat = 1e-5
     max_position_embeddings: PositiveInt = 4096
@@ -65,21 +78,32 @@ class DecoderConfig:
             f"num_attention_heads ({self.num_attention_heads}) must be a multiple of "
             f"num_key_value_heads ({self.num_key_value_heads})",
         )
+        rope = self.rope_scaling
+        if isinstance(rope, YarnRope):  # vLLM has no rotations beyond, and reads what lies there
+            longest = int(rope.factor * rope.original_max_position_embeddings)
+            require(
+                self.max_position_embeddings <= longest,
+                f"YaRN stretches to {longest} positions (factor × original_max_position_embeddings), but "
+                f"max_position_embeddings is {self.max_position_embeddings}",
+            )
 
     def to_hf(self) -> dict[str, Any]:
         """The content of ``config.json`` that transformers and vLLM load."""
         values = asdict(self)
-        theta, scaling = values.pop("rope_theta"), values.pop("rope_scaling")
-        rope = {"rope_type": "llama3", **scaling} if scaling else {"rope_type": "default"}
+        theta, scaling = values.pop("rope_theta"), values.pop("rope_scaling") or {}
+        kind = _ROPE_TYPES[type(self.rope_scaling)]
         return {
             **values,
             "architectures": [self.hf_class],
             "model_type": self.model_type,
-            "rope_parameters": {**rope, "rope_theta": theta},
+            "rope_parameters": {"rope_type": kind, **scaling, "rope_theta": theta},
             "hidden_act": "silu",
             "attention_bias": False,
             "attention_dropout": 0.0,
         }
+
+
+_ROPE_TYPES = {type(None): "default", Llama3Rope: "llama3", YarnRope: "yarn"}
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -96,6 +120,52 @@ class Llama(DecoderConfig):
     def to_hf(self) -> dict[str, Any]:
         """The content of ``config.json`` that transformers and vLLM load."""
         return {**super().to_hf(), "mlp_bias": False}
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Mistral(DecoderConfig):
+    """Dense Mistral without a sliding window (7B from v0.2 on); a miniature of about 1M parameters."""
+
+    model_type: ClassVar[str] = "mistral"
+    hf_class: ClassVar[str] = "MistralForCausalLM"
+
+    intermediate_size: PositiveInt = 384
+    tie_word_embeddings: bool = False
+    """Use the embedding as the output matrix, too."""
+
+    def to_hf(self) -> dict[str, Any]:
+        """The content of ``config.json`` that transformers and vLLM load."""
+        return {**super().to_hf(), "sliding_window": None}
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Qwen2(DecoderConfig):
+    """Qwen2 and Qwen2.5: Llama with biases on queries, keys and values; a miniature of about 1M parameters.
+
+    Raises:
+        ValueError: if the heads do not fill the hidden size, as vLLM's and transformers' Qwen2 take for granted.
+    """
+
+    model_type: ClassVar[str] = "qwen2"
+    hf_class: ClassVar[str] = "Qwen2ForCausalLM"
+
+    intermediate_size: PositiveInt = 384
+    tie_word_embeddings: bool = False
+    """Use the embedding as the output matrix, too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.head_dim * self.num_attention_heads == self.hidden_size,
+            f"Qwen2's heads fill the hidden size: {self.num_attention_heads} heads of head_dim {self.head_dim} need "
+            f"hidden_size={self.num_attention_heads * self.head_dim}, not {self.hidden_size}",
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """The content of ``config.json`` that transformers and vLLM load."""
+        values = super().to_hf()
+        del values["attention_bias"]  # Qwen2 has no such switch
+        return {**values, "use_sliding_window": False, "sliding_window": None}
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -243,7 +313,7 @@ class Llama4Text(DecoderConfig):
         }
 
 
-Model = Llama | Llama4Text | Mixtral | Qwen3 | Qwen3Moe
+Model = Llama | Llama4Text | Mistral | Mixtral | Qwen2 | Qwen3 | Qwen3Moe
 """Every model the trainer and the generators both run."""
 
 

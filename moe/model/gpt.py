@@ -244,6 +244,7 @@ _CUTS = {
     "word_embeddings.weight": (0, 1),
     "output_layer.weight": (0, 1),
     "linear_qkv.weight": (0, 1),
+    "linear_qkv.bias": (0, 1),
     "linear_proj.weight": (1, 1),
     "linear_fc1.weight": (0, 2),
     "linear_fc2.weight": (1, 1),

@@ -18,7 +18,7 @@ class LayerParameters:
         router: the router.
         experts: all routed experts together.
         chosen: those of the routed experts that one token passes through.
-        norms: all norm weights.
+        norms: all norm weights, and the biases of queries, keys and values.
     """
 
     attention: int
@@ -86,6 +86,7 @@ def _layer(fields: dict[str, Any], plan: LayerPlan) -> LayerParameters:
     hidden, head = fields["hidden_size"], fields["kv_channels"]
     heads, groups = fields["num_attention_heads"], fields["num_query_groups"]
     expert = router = experts = 0
+    bias = head * (heads + 2 * groups) if fields.get("add_qkv_bias") else 0
     inner = fields["ffn_hidden_size"]
     if plan.experts:
         experts = fields["num_moe_experts"]
@@ -98,5 +99,5 @@ def _layer(fields: dict[str, Any], plan: LayerPlan) -> LayerParameters:
         router=router,
         experts=experts * expert,
         chosen=fields.get("moe_router_topk", 0) * expert,
-        norms=2 * hidden + (2 * head if plan.qk_norm == "rms" else 0),
+        norms=2 * hidden + (2 * head if plan.qk_norm == "rms" else 0) + bias,
     )

@@ -163,13 +163,15 @@ class Packed(PackedSeqParams):
     layouts: dict[int | None, Segments] = field(default_factory=dict)
     turns: dict[tuple[tuple[float, ...], bool], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def turn(self, inv_freq: tuple[float, ...], interleaved: bool) -> tuple[Tensor, Tensor]:
+    def turn(self, inv_freq: tuple[float, ...], interleaved: bool, magnitude: float = 1.0) -> tuple[Tensor, Tensor]:
         """Rotary embedding of every token, as `moe.model.attention.rotate` takes it, computed once."""
-        if (inv_freq, interleaved) not in self.turns:
+        key = inv_freq, interleaved, magnitude
+        if key not in self.turns:
             frequencies = torch.tensor(inv_freq, device=self.positions_T.device)
             angles_T1F = (self.positions_T.unsqueeze(1) * frequencies).unsqueeze(1)
-            self.turns[inv_freq, interleaved] = turn_of(angles_T1F, interleaved)
-        return self.turns[inv_freq, interleaved]
+            cos_T1D, sin_T1F = turn_of(angles_T1F, interleaved)
+            self.turns[key] = (cos_T1D, sin_T1F) if magnitude == 1 else (cos_T1D * magnitude, sin_T1F * magnitude)
+        return self.turns[key]
 
     def align(self, values: Tensor) -> Tensor:
         """Move values of each token's successor to the successor itself; 0 on the first of a sequence.

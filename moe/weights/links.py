@@ -143,16 +143,19 @@ def _attention_links(here: str, there: str, plan: LayerPlan, fields: dict[str, A
         rows = (queries, size, size)
         return torch.cat([part.unflatten(0, (-1, each)) for part, each in zip(qkv, rows)], dim=1).flatten(0, 1)
 
-    projections = tuple(f"{there}self_attn.{x}_proj.weight" for x in "qkv")
+    def projections(kind: str) -> tuple[str, ...]:
+        return tuple(f"{there}self_attn.{x}_proj.{kind}" for x in "qkv")
+
+    rows = (heads + 2 * groups) * size
+    biases = [Link(f"{here}self_attention.linear_qkv.bias", (rows,), projections("bias"), split, merge)]
     norms = [
         Link(f"{here}self_attention.{x}_layernorm.weight", (size,), (f"{there}self_attn.{x}_norm.weight",))
         for x in "qk"
     ]
     return [
         Link(f"{here}input_layernorm.weight", (hidden,), (f"{there}input_layernorm.weight",)),
-        Link(
-            f"{here}self_attention.linear_qkv.weight", ((heads + 2 * groups) * size, hidden), projections, split, merge
-        ),
+        Link(f"{here}self_attention.linear_qkv.weight", (rows, hidden), projections("weight"), split, merge),
+        *(biases if fields.get("add_qkv_bias") else []),
         Link(f"{here}self_attention.linear_proj.weight", (hidden, heads * size), (f"{there}self_attn.o_proj.weight",)),
         *(norms if plan.qk_norm == "rms" else []),
         Link(f"{here}pre_mlp_layernorm.weight", (hidden,), (f"{there}post_attention_layernorm.weight",)),

@@ -1,7 +1,8 @@
 """Write the weights of a Hugging Face folder as a Megatron checkpoint, which loads at any layout.
 
-Models are Llama, Llama-4 text, Mixtral, Qwen3 and Qwen3-MoE. The weights keep their type. The checkpoint holds no
-optimiser: a trainer starts with a fresh one. In memory is one parameter at a time, such as the experts of a layer.
+A family that the trainer does not have is refused with the names of those that it has. The weights keep their type.
+The checkpoint holds no optimiser: a trainer starts with a fresh one. In memory is one parameter at a time, such as
+the experts of a layer.
 
 Example:  scalelab import models/SmolLM2-135M-Instruct checkpoints/smollm2
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moe.checkpoint.folder import CheckpointPolicy
-from moe.model.config import Llama, Llama3Rope, Llama4Text, Mixtral, Qwen3, Qwen3Moe
+from moe.model.config import Llama, Llama3Rope, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe, YarnRope
 from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from scalelab.experiment.registry import Registry
 from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
@@ -29,7 +29,7 @@ from tasks.own import FunctionTask
 LAB = Registry(
     Run,
     (
-        *(Llama4Text, Llama, Llama3Rope, Mixtral, Qwen3, Qwen3Moe),
+        *(Llama4Text, Llama, Llama3Rope, YarnRope, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe),
         *(TrainerConfig, Layout, OptimizerConfig, CheckpointPolicy),
         GeneratorConfig,
         *(Recipe, CISPO, DAPO, GRPO, GSPO, ForcedInterruption, LengthPenalty),

@@ -183,6 +183,8 @@ def _layer(arch: Architecture, plan: LayerPlan, layout: Layout, name: str) -> It
     yield Parameter(f"{name} norm", hidden)
     yield Parameter(f"{name} attention out", hidden * heads * head // cut)
     yield Parameter(f"{name} qkv", hidden * head * (heads + 2 * groups) // cut)
+    if fields.get("add_qkv_bias"):
+        yield Parameter(f"{name} qkv bias", head * (heads + 2 * groups) // cut)
     if plan.qk_norm == "rms":
         yield Parameter(f"{name} q norm", head)
         yield Parameter(f"{name} k norm", head)

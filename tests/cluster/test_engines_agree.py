@@ -18,7 +18,7 @@ from moe.weights.segments import Segment
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.types import Completion, Request
 from scalelab.start.fine_tuning import cross_entropy
-from tests.helpers.rollout_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, generate, prompts
+from tests.helpers.rollout_models import DENSE, MISTRAL, MIXTRAL, MOE, QWEN2, QWEN3, QWEN3_MOE, generate, prompts
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +101,9 @@ def complete(count: int) -> list[Completion]:
     return generate(_HELD["generator"], requests)
 
 
-@pytest.mark.parametrize("model", [MOE, DENSE, QWEN3, QWEN3_MOE, MIXTRAL], ids=lambda model: model.model_type)
+@pytest.mark.parametrize(
+    "model", [MOE, DENSE, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL], ids=lambda model: model.model_type
+)
 def test_log_probs_agree_on_saved_and_on_published_weights(
     model: Model, sides: tuple[Ask, Ask], tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from moe.checkpoint.folder import MANIFEST, STATE, check, digest, finished_check
 from moe.durable import write_whole
 from moe.errors import MoeError
 from moe.model.architectures import architecture
-from moe.model.config import Llama, Llama4Text, Mixtral, Qwen3, Qwen3Moe
+from moe.model.config import Llama, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe
 from moe.weights.hf_folder import read_config
 from scalelab.cli import main
 from scalelab.commands import grade
@@ -130,7 +130,7 @@ def test_the_manifest_of_a_run_that_is_resumed(tmp_path: Path, manifest: dict[st
         assert read.get("cpu_seconds", {"rl": 0.0}).get("rl", 0.0) + 1.0 != "x"
 
 
-FAMILIES = [Llama, Llama4Text, Mixtral, Qwen3, Qwen3Moe]
+FAMILIES = [Llama, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe]
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from moe.model.config import Llama, Llama3Rope, Llama4Text, Mixtral, Model, Qwen3, Qwen3Moe
+from moe.model.config import Llama, Llama3Rope, Llama4Text, Mistral, Mixtral, Model, Qwen2, Qwen3, Qwen3Moe, YarnRope
 from moe.train.batch import TrainingSequence
 from moe.train.config import OptimizerConfig, TrainerConfig
 from moe.train.trainer import Trainer
@@ -24,6 +24,15 @@ MOE = Llama4Text(
 DENSE = Llama(
     vocab_size=96, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
     head_dim=16, intermediate_size=80,
+)  # fmt: skip
+MISTRAL = Mistral(
+    vocab_size=96, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=16, intermediate_size=80,
+)  # fmt: skip
+QWEN2 = Qwen2(
+    vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=16, intermediate_size=80,
+    rope_scaling=YarnRope(factor=4.0, original_max_position_embeddings=16), max_position_embeddings=64,
 )  # fmt: skip
 QWEN3 = Qwen3(
     vocab_size=96, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,

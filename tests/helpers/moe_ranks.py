@@ -36,7 +36,7 @@ from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import EXPERT_BIAS
 from moe.weights.parcels import whole_and_first
 from moe.weights.shards import Snapshot
-from tests.helpers.moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, weights
+from tests.helpers.moe_models import DENSE, MOE, QWEN2, QWEN3_MOE, batch, routed, trainer, weighted, weights
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +45,7 @@ MODELS: dict[str, Model] = {
     "Llama": LLAMA,
     "Llama, tied": replace(LLAMA, tie_word_embeddings=True),
     "Llama-4": replace(MOE, num_attention_heads=4, num_key_value_heads=2),
+    "Qwen2": replace(QWEN2, num_hidden_layers=4),
     "Qwen3-MoE": replace(QWEN3_MOE, num_hidden_layers=4),
 }
 
@@ -88,6 +89,7 @@ FOUR = (
     Case("Llama-4", Layout(pipeline=2, context=2, expert=2), replay=True),
     Case("Llama-4", Layout(tensor=2, pipeline=2, expert=2), balance=1.0),
     Case("Llama-4", Layout(tensor=2, pipeline=2, expert=2), biased=True),
+    Case("Qwen2", Layout(tensor=2, pipeline=2)),
     Case("Qwen3-MoE", Layout(tensor=2, expert=2, expert_tensor=2), replay=True),
     Case("Qwen3-MoE", Layout(tensor=2, pipeline=2, expert_tensor=2), balance=1.0),
     Case("Qwen3-MoE", Layout(expert=2, context=2), biased=True),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from moe.model.config import Llama, Llama4Text, Mixtral, Model, Qwen3, Qwen3Moe
+from moe.model.config import Llama, Llama4Text, Mixtral, Model, Qwen2, Qwen3, Qwen3Moe
 from moe.train.config import Layout
 from scalelab.experiment import resolve
 from scalelab.run.config import Run
-from tests.helpers.real_models import LLAMA_8B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, SCOUT
+from tests.helpers.real_models import LLAMA_8B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, QWEN25_7B, SCOUT
 
 LENGTH = 2048
 
@@ -18,11 +18,13 @@ def full_width(kind: type[Model], config: dict[str, Any], layers: int) -> Model:
     """A model of the hub with fewer layers; how rotary embedding is stretched has no part in sizes."""
     known = {field.name for field in fields(kind)} - {"rope_scaling"}
     values = {name: value for name, value in config.items() if name in known}
+    values.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
     return kind(**{**values, "num_hidden_layers": layers, "eos_token_id": 2})
 
 
 MODELS: dict[str, Any] = {
     "llama": full_width(Llama, LLAMA_8B, 2),
+    "qwen2": full_width(Qwen2, QWEN25_7B, 2),
     "qwen3": full_width(Qwen3, QWEN3_8B, 2),
     "qwen3_moe": replace(full_width(Qwen3Moe, QWEN3_30B, 2), num_experts=32),  # of 128, each of which takes its time
     "mixtral": full_width(Mixtral, MIXTRAL_8X7B, 2),

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-from moe.model.config import Llama, Llama4Text, Mixtral, Qwen3, Qwen3Moe
+from moe.model.config import Llama, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe, YarnRope
 from moe.weights.links import links
 from moe.weights.segments import Segment
 from moe.weights.shards import Publisher
@@ -40,6 +40,10 @@ _SMALL = {
     "num_key_value_heads": 1,
 }
 DENSE = Llama(**_SMALL)
+MISTRAL = Mistral(**_SMALL)
+QWEN2 = Qwen2(
+    **_SMALL, rope_scaling=YarnRope(factor=4.0, original_max_position_embeddings=64), max_position_embeddings=256
+)
 QWEN3 = Qwen3(**_SMALL, tie_word_embeddings=True)
 QWEN3_MOE = Qwen3Moe(**_SMALL, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2)
 MIXTRAL = Mixtral(**_SMALL, intermediate_size=64, num_local_experts=4)

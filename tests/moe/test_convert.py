@@ -17,10 +17,10 @@ from moe.weights.convert import export_checkpoint, import_folder
 from moe.weights.hf_folder import FolderWeights, is_multimodal, save_folder, write_text_model
 from moe.weights.links import shapes
 from scalelab import cli
-from tests.helpers.moe_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, batch, trainer
+from tests.helpers.moe_models import DENSE, MISTRAL, MIXTRAL, MOE, QWEN2, QWEN3, QWEN3_MOE, batch, trainer
 
 pytestmark = pytest.mark.slow
-MODELS = {"llama": DENSE, "llama4": MOE, "mixtral": MIXTRAL, "qwen3": QWEN3, "qwen3_moe": QWEN3_MOE}
+MODELS = {model.model_type: model for model in (DENSE, MOE, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE)}
 
 
 def write(folder, model, dtype=torch.bfloat16, **options):
@@ -219,7 +219,7 @@ for name in ("small", "big"):
 """
 
 
-@pytest.mark.parametrize("kind", ["mixtral", "llama4"])
+@pytest.mark.parametrize("kind", ["mixtral", "llama4_text"])
 def test_conversions_hold_one_layer_not_the_model(kind, tmp_path):
     """All experts of a layer are one parameter. Conversions of a small model first bring in all the code."""
     small = MODELS[kind]

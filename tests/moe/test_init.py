@@ -46,5 +46,12 @@ def test_stretches_of_a_large_tensor_differ_and_have_the_same_spread():
         assert abs(part.mean()) < 5 * part.std() / math.sqrt(STRETCH)
 
 
+def test_norms_start_at_one_and_biases_at_zero():
+    names = [("model.norm.weight", torch.Size((4,))), ("model.layers.0.self_attn.q_proj.bias", torch.Size((4,)))]
+    norm, bias = InitialWeights(names, layers=4, seed=7).values()
+    assert norm.tolist() == [1] * 4
+    assert bias.tolist() == [0] * 4
+
+
 def test_another_seed_gives_other_weights():
     assert not torch.equal(of(torch.Size((2, 2)), 1)[NAME], of(torch.Size((2, 2)), 2)[NAME])

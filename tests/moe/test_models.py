@@ -13,7 +13,7 @@ from moe.model import gpt as models
 from moe.model.architectures import architecture
 from moe.model.config import Llama3Rope
 from moe.train.packing import pack
-from tests.helpers.moe_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE, batch, trainer, weights
+from tests.helpers.moe_models import DENSE, MISTRAL, MIXTRAL, MOE, QWEN2, QWEN3, QWEN3_MOE, batch, trainer, weights
 
 pytestmark = pytest.mark.slow
 MODELS = {
@@ -21,6 +21,9 @@ MODELS = {
     "llama": DENSE,
     "tied": replace(DENSE, tie_word_embeddings=True),
     "stretched": replace(DENSE, rope_scaling=Llama3Rope(factor=8.0, original_max_position_embeddings=64)),
+    "mistral": MISTRAL,
+    "qwen2, stretched by YaRN": QWEN2,
+    "qwen2": replace(QWEN2, rope_scaling=None),
     "qwen3": QWEN3,
     "qwen3_moe": QWEN3_MOE,
     "qwen3_moe, some layers dense, weights as they are": replace(
@@ -232,9 +235,15 @@ def test_configs_as_the_hub_writes_them_are_read():
     assert architecture(bare) == architecture(hf)
 
 
+def test_yarn_has_positions_up_to_its_factor_times_the_original_length():
+    with pytest.raises(ValueError, match=r"YaRN stretches to 64 positions .* but max_position_embeddings is 65"):
+        replace(QWEN2, max_position_embeddings=65)
+
+
 def test_unknown_architectures_and_features_are_named():
     with pytest.raises(
-        MoeError, match="'mamba' is not supported; supported are llama, llama4_text, mixtral, qwen3, qwen3_moe"
+        MoeError,
+        match="'mamba' is not supported; supported are llama, llama4_text, mistral, mixtral, qwen2, qwen3, qwen3_moe",
     ):
         architecture({"model_type": "mamba"})
     with pytest.raises(MoeError, match="attention_bias=True"):
@@ -245,7 +254,10 @@ def test_unknown_architectures_and_features_are_named():
         architecture({**MIXTRAL.to_hf(), "sliding_window": 64})
     with pytest.raises(MoeError, match="always weighs 1"):
         architecture({**QWEN3_MOE.to_hf(), "num_experts_per_tok": 1})
-    with pytest.raises(MoeError, match="'yarn'"):
-        architecture({**DENSE.to_hf(), "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}})
+    with pytest.raises(MoeError, match="'longrope' is not supported; supported are default, llama3, yarn"):
+        architecture({**DENSE.to_hf(), "rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}})
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "original_max_position_embeddings": 64}
+    with pytest.raises(MoeError, match="lacks or has an unknown 'factor'"):
+        architecture({**DENSE.to_hf(), "rope_parameters": yarn})
     with pytest.raises(MoeError, match="'rms_norm_eps'"):
         architecture({k: v for k, v in DENSE.to_hf().items() if k != "rms_norm_eps"})

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from moe.train.config import Layout
 from moe.weights.links import links
 from moe.weights.parcels import parcels, whole_and_first
-from tests.helpers.moe_models import DENSE, MIXTRAL, MOE, QWEN3, QWEN3_MOE
+from tests.helpers.moe_models import DENSE, MIXTRAL, MOE, QWEN2, QWEN3, QWEN3_MOE
 
-MODELS = (DENSE, QWEN3, MOE, QWEN3_MOE, MIXTRAL)
+MODELS = (DENSE, QWEN2, QWEN3, MOE, QWEN3_MOE, MIXTRAL)
 
 
 @given(st.sampled_from(MODELS), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(1, 2**16))

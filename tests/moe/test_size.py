@@ -13,13 +13,14 @@ from moe.model.size import parameters
 from moe.train import parallel
 from moe.train.config import Layout, TrainerConfig
 from moe.weights.links import links
-from tests.helpers.real_models import LLAMA_8B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, SCOUT
+from tests.helpers.real_models import LLAMA_8B, MISTRAL_7B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, QWEN25_7B, SCOUT
 
 pytestmark = pytest.mark.slow
 
-REAL = {"llama": LLAMA_8B, "scout": SCOUT, "qwen3": QWEN3_8B, "qwen3_moe": QWEN3_30B, "mixtral": MIXTRAL_8X7B}
+REAL = {"llama": LLAMA_8B, "scout": SCOUT, "qwen3": QWEN3_8B, "qwen3_moe": QWEN3_30B, "mixtral": MIXTRAL_8X7B,
+        "qwen2": QWEN25_7B, "mistral": MISTRAL_7B}  # fmt: skip
 BILLIONS = {"llama": (8.03, 8.03), "scout": (107.8, 17.2), "qwen3": (8.19, 8.19), "qwen3_moe": (30.5, 3.35),
-            "mixtral": (46.7, 12.9)}  # fmt: skip
+            "mixtral": (46.7, 12.9), "qwen2": (7.62, 7.62), "mistral": (7.25, 7.25)}  # fmt: skip
 
 
 def theirs(hf):
@@ -64,5 +65,7 @@ def test_rotary_frequencies_equal_transformers(name):
     if rope["rope_type"] == "default":
         wanted = rope["rope_theta"] ** -(np.arange(0, 128, 2) / 128)
     else:
-        wanted = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)[0].numpy()
+        frequencies, magnitude = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
+        wanted = frequencies.numpy()
+        assert plans[0].attention.magnitude == pytest.approx(magnitude, rel=1e-6)
     np.testing.assert_allclose(ours, wanted, rtol=1e-6)

@@ -20,7 +20,7 @@ from scalelab.experiment import resolve
 from scalelab.plan.memory import activation_bytes, largest_sent, layer_elements
 from scalelab.plan.sizes import BYTES, held
 from scalelab.transfer.sizes import PARCEL
-from tests.helpers.moe_models import DENSE, MOE, QWEN3, QWEN3_MOE, trainer
+from tests.helpers.moe_models import DENSE, MOE, QWEN2, QWEN3, QWEN3_MOE, trainer
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +65,7 @@ def allocated(one):
         (DENSE, Layout(), 0, 1),
         (DENSE, Layout(), 3, 4),
         (DENSE, Layout(tensor=2), 3, 4),
+        (QWEN2, Layout(tensor=2), 3, 4),
         (QWEN3, Layout(pipeline=2), 3, 4),
         (MOE, Layout(expert=4), 1, 8),
         (QWEN3_MOE, Layout(tensor=2, expert=2), 6, 8),
