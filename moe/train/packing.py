@@ -161,7 +161,7 @@ class Packed(PackedSeqParams):
     routed_TLK: Tensor | None = None
     lengths: tuple[int, ...] = ()
     layouts: dict[int | None, Segments] = field(default_factory=dict)
-    turns: dict[tuple[tuple[float, ...], bool], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    turns: dict[tuple[tuple[float, ...], bool, float], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def turn(self, inv_freq: tuple[float, ...], interleaved: bool, magnitude: float = 1.0) -> tuple[Tensor, Tensor]:
         """Rotary embedding of every token, as `moe.model.attention.rotate` takes it, computed once."""
