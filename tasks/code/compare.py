@@ -16,9 +16,12 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from tasks.errors import TaskError
+
+_LONGEST_DECIMAL = 1000
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,31 @@ def _complex(content: Any) -> Typed:
     return "complex", [value for _, value in parts]
 
 
+def _fraction(content: Any) -> Typed:
+    parts = [typed(part) for part in content] if isinstance(content, list) else []
+    if [name for name, _ in parts] != ["int", "int"]:
+        raise ValueError("a fraction is not written as two integers")
+    return "fraction", [value for _, value in parts]
+
+
+def _named(content: Any) -> Typed:
+    if not isinstance(content, list) or len(content) != 2 or not isinstance(content[1], list):
+        raise ValueError("a named tuple is not written as names and items")
+    return "tuple", content[1]
+
+
+def _plain_decimal(text: str) -> str:
+    """One text for all equal numbers, however many zeros end them."""
+    try:
+        sign, digits, exponent = Decimal(text[:_LONGEST_DECIMAL]).as_tuple()
+    except ArithmeticError as error:
+        raise ValueError(f"no decimal number: {text[:20]}") from error
+    if not isinstance(exponent, int):
+        return f"{'-' * sign}{'inf' if exponent == 'F' else 'nan'}"
+    short = "".join(map(str, digits)).rstrip("0")
+    return f"{'-' * sign}{short}e{exponent + len(digits) - len(short)}" if short.strip("0") else "0e0"
+
+
 _TAGS: dict[str, Callable[[Any], Typed]] = {
     "$tuple": _items("tuple"),
     "$set": _items("set"),
@@ -145,6 +173,15 @@ _TAGS: dict[str, Callable[[Any], Typed]] = {
     "$bytes": _text("bytes", bytes.fromhex),
     "$other": lambda content: ("other", content),
     "$complex": _complex,
+    "$bytearray": _text("bytes", bytes.fromhex),
+    "$decimal": _text("decimal", _plain_decimal),
+    "$fraction": _fraction,
+    "$deque": _items("deque"),
+    "$datetime": _text("datetime", str),
+    "$date": _text("date", str),
+    "$time": _text("time", str),
+    "$timedelta": _items("timedelta"),
+    "$named": _named,
 }
 
 
@@ -152,7 +189,7 @@ def _canonical(written: Any) -> bytes:
     """A digest of a value; types count: 1, 1.0 and True in a set, or as keys, are three. Linear in what is written."""
     name, content = typed(written)
     match name:
-        case "list" | "tuple":
+        case "list" | "tuple" | "deque":
             parts = [_canonical(item) for item in content]
         case "set":
             parts = sorted({_canonical(item) for item in content})
@@ -186,7 +223,7 @@ def through(name: str, written: Any) -> Any:
 def _contents(written: Any) -> list[Any]:
     name, content = typed(written)
     match name:
-        case "list" | "tuple" | "set" | "str":
+        case "list" | "tuple" | "set" | "str" | "deque":
             return list(content)
         case "dict":
             return [key for key, _ in content]

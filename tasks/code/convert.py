@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,7 +43,8 @@ def convert_asserts(source: str, entry_point: str = "", prelude: str = "", setup
     """Turn asserts into equal tests of kind `call`; None if an assert has no such form.
 
     Args:
-        source: asserts at the top level (MBPP), or in `def check(candidate)` (HumanEval, LeetCode).
+        source: asserts at the top level (MBPP), in `def check(candidate)` (HumanEval, LeetCode), or in functions
+            named `test…` (KodCode).
         entry_point: what `candidate` stands for; without it, the function that the asserts call.
         prelude: source that runs before the program and that arguments may refer to (`tree_node([1, 2])`).
         setup: source that runs after the program and that arguments may refer to.
@@ -52,18 +55,22 @@ def convert_asserts(source: str, entry_point: str = "", prelude: str = "", setup
     """
     try:
         tree = ast.parse(source)
-        callee, tests = _asserts(tree)
+        callee, checked, tests = _asserts(tree)
         bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         if not tests:
             return None
-        if not callee:
+        if callee:
+            entry_point = entry_point or checked
+        else:
             callee = _only_callee(tests)
             if callee in _defined(prelude) or entry_point not in ("", callee):
                 return None  # a helper of the tests compares what the function returns
+            entry_point = callee
         cases = [_case(test, callee, bound) for test in tests]
+        if not entry_point:
+            return None  # nothing says what is checked
     except (SyntaxError, _NotConvertibleError, RecursionError):
         return None
-    entry_point = entry_point or callee
     converted = {"kind": "call", "entry_point": entry_point, "cases": cases, "from_asserts": True}
     return converted | {name: source for name, source in (("prelude", prelude), ("setup", setup)) if source}
 
@@ -72,17 +79,37 @@ def _defined(source: str) -> set[str]:
     return {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
-def _asserts(tree: ast.Module) -> tuple[str, list[ast.expr]]:
-    """The name by which the function goes (empty: its own), and what is asserted of it."""
+def _asserts(tree: ast.Module) -> tuple[str, str, list[ast.expr]]:
+    """The name by which the function goes (empty: its own), what is handed to `check`, and what is asserted."""
     checks = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check"]
     if not checks:
-        return "", list(_conditions(tree.body))
+        return "", "", [test for body in _bodies(tree) for test in _conditions(body)]
     if len(checks) > 1 or len(checks[0].args.args) != 1:
         raise _NotConvertibleError
     outside = [node for node in tree.body if node is not checks[0]]
     if list(_conditions(outside)):
         raise _NotConvertibleError
-    return checks[0].args.args[0].arg, list(_conditions(checks[0].body))
+    checked = {name for node in outside if (name := _checked(node))}
+    if len(checked) > 1:
+        raise _NotConvertibleError
+    return checks[0].args.args[0].arg, "".join(checked), list(_conditions(checks[0].body))
+
+
+def _bodies(tree: ast.Module) -> Iterator[list[ast.stmt]]:
+    """Statements of the module, and those of each test function without parameters."""
+    tests = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
+    plain = [node for node in tests if not (node.decorator_list or ast.unparse(node.args))]
+    yield [node for node in tree.body if node not in plain]
+    for node in plain:
+        yield node.body
+
+
+def _checked(node: ast.stmt) -> str:
+    """The function in `check(f)` or `check(Solution().f)`; empty for another statement."""
+    match node:
+        case ast.Expr(ast.Call(ast.Name("check"), [ast.Name() | ast.Attribute() as function], [])):
+            return "" if ast.unparse(function) == "candidate" else ast.unparse(function)
+    return ""
 
 
 def _conditions(statements: list[ast.stmt]) -> Iterator[ast.expr]:
@@ -98,7 +125,8 @@ def _conditions(statements: list[ast.stmt]) -> Iterator[ast.expr]:
 def _harmless(node: ast.stmt) -> bool:
     """Docstrings, `METADATA = {…}`, imports, and the call `check(f)` that starts the asserts."""
     if isinstance(node, (ast.Pass, ast.Import, ast.ImportFrom)):
-        return True
+        # Under another name, the function that asserts call is not the one that the program defines.
+        return isinstance(node, ast.Pass) or all(alias.asname is None or _standard(node) for alias in node.names)
     if isinstance(node, ast.Assign):
         return all(isinstance(target, ast.Name) and target.id.isupper() for target in node.targets)
     if isinstance(node, ast.Expr):
@@ -106,6 +134,11 @@ def _harmless(node: ast.stmt) -> bool:
         started = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "check"
         return started or isinstance(value, (ast.Constant, ast.Name))
     return False
+
+
+def _standard(node: ast.Import | ast.ImportFrom) -> bool:
+    module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+    return (module or "").partition(".")[0] in (*sys.stdlib_module_names, "numpy")
 
 
 def _only_callee(tests: list[ast.expr]) -> str:
@@ -121,7 +154,7 @@ def _outermost(test: ast.expr) -> str:
     if not calls:
         raise _NotConvertibleError
     # Breadth first. Where all are named like builtins, the program has redefined one (MBPP's `sum(10, 15) == 6`).
-    return next((name for name in calls if name not in _FUNCTIONS), calls[0])
+    return next((name for name in calls if not hasattr(builtins, name)), calls[0])
 
 
 def _case(test: ast.expr, callee: str, bound: set[str]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _call_cases(tests: CallTests, code: str, run: RunJob, every_case: bool) -> l
         line = lines[number] if number < len(lines) else []
         if every_case and line[:1] == ["raised"]:
             judged.append(ended(result, ["exception", *line[1:]]))
-        elif line[:1] != ["value"] or len(line) != 2 + every_case:
+        elif line[:1] != ["value"] or len(line) != 2:
             return [*judged, ended(result, line)]
         else:
             judged.append(_judge_value(case, tests.comparison, line[1]))
@@ -163,48 +163,68 @@ def _judge_output(checker: Checker, stdin: str, expected: str, actual: str, run:
 
 
 def _judge_asserts(tests: AssertTests, code: str, run: RunJob) -> Judgement:
-    """Ask which calls the asserts make, have the program answer them, and run the asserts on the answers."""
+    """Find what the tests ask the program, have it answer, and run the tests on the answers."""
     check = Job("check", tests.code, tests.prelude, tests.setup, tests.entry_point)
     result = run(check, _TESTS_OWN)
     if result.ending in ("timeout", "memory"):  # no program has run yet
-        return Judgement("error", f"the asserts alone take too much ({result.ending})")
-    answers: list[Any] = []
+        return Judgement("error", f"the tests alone take too much ({result.ending})")
     for _ in range(_ROUNDS):
         if result.ending == "prelude":
             return ended(result, [])
         line = report_lines(result, 2)[-1:] or [[result.ending]]
-        kind, *content = line[0]
-        if kind != "calls":
-            break
-        (calls,) = content
-        answered = _answers(tests, calls, code, run)
+        if line[0][0] != "calls":
+            return _judge_check(line[0])
+        (asked,) = line[0][1:]
+        answered = _answers(tests, asked, code, run)
         if isinstance(answered, Judgement):
             return answered
-        answers += zip(calls, answered)
-        result = run(replace(check, answers=json.dumps(answers)), None)
-    match kind:
-        case "done":
+        result = run(replace(check, answers=json.dumps(list(zip(asked, answered)))), None)
+    return Judgement("error", f"the tests ask again and again (over {_ROUNDS} times)")
+
+
+def _judge_check(line: list[Any]) -> Judgement:
+    """The verdict of tests that ran to their end, which no program could change."""
+    match line:
+        case ["done", int(ran)] if ran > 0:
             return Judgement("passed")
-        case "assert":
-            return Judgement("failed", f"assertion: {_short(content[0])}")
-        case "exception":
-            return Judgement("failed", f"exception: {_short(content[0])}")
-        case "broken":
-            return Judgement("failed", f"the asserts cannot use an answer: {_short(content[0])}")
-        case "timeout" | "memory":
-            return Judgement(kind, "the asserts took too much on its answers")
-    return Judgement("error", f"the asserts cannot be run ({_short(line[0])})")
+        case ["assert" | "broken", str(text), 0]:
+            return Judgement("error", f"the tests fail whatever the program: {_short(text)}")
+        case ["broken", str(text), _] if text.startswith(("ImportError", "ModuleNotFoundError")):
+            return Judgement("error", f"the tests cannot be run: {_short(text)}")
+        case ["assert", str(text), _]:
+            return Judgement("failed", f"assertion: {_short(text)}")
+        case ["exception", str(text)]:
+            return Judgement("failed", f"exception: {_short(text)}")
+        case ["broken", str(text), _]:
+            return Judgement("failed", f"the tests cannot use an answer: {_short(text)}")
+        case ["unreached"]:
+            return Judgement("failed", "its answers keep every assertion from running")
+        case ["vacuous", str(text)]:
+            return Judgement("error", f"the tests assert nothing: {_short(text)}")
+        case ["timeout" | "memory" as outcome]:
+            return Judgement(outcome, "the tests took too much on its answers")
+    return Judgement("error", f"the tests cannot be run ({_short(line)})")
 
 
-def _answers(tests: AssertTests, calls: list[Any], code: str, run: RunJob) -> list[Any] | Judgement:
-    """A program's answers to calls, or the reason for having none."""
-    asked = json.dumps(calls)
-    result = run(Job("call", code, tests.prelude, "", tests.entry_point, asked, keep_going=True), None)
-    lines = report_lines(result, len(calls) + 1)
-    given = [line for line in lines if (line[0], len(line)) in (("value", 3), ("raised", 2))]
-    if len(given) == len(lines) == len(calls) and (result.ending, result.code) == ("exited", 0):
+def _answers(tests: AssertTests, asked: list[Any], code: str, run: RunJob) -> list[Any] | Judgement:
+    """A program's answers to its tests' questions, or the reason for having none."""
+    lines_asked = json.dumps(asked)
+    result = run(Job("ask", code, tests.prelude, "", tests.entry_point, lines_asked), None)
+    lines = report_lines(result, len(asked) + 1)
+    given = [line for line in lines if _is_answer(line)]
+    if len(given) == len(lines) == len(asked) and (result.ending, result.code) == ("exited", 0):
         return given
     return ended(result, lines[-1] if lines else [])
+
+
+def _is_answer(line: list[Any]) -> bool:
+    """True for a line of `tasks.sandbox.asking`, whose parts the program chose."""
+    match line:
+        case ["value", _, None | [list(), dict()]]:
+            return True
+        case ["raised", str(), list(family), list()]:
+            return all(isinstance(one, list) and [type(name) for name in one] == [str, str] for one in family)
+    return False
 
 
 def report_lines(result: Result, most: int) -> list[list[Any]]:

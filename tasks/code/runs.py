@@ -85,7 +85,7 @@ def run_python(
         return _ended(result, lines)
     try:
         return Ran("passed", value=decode(lines[0][1], {"$other": _no_data}), seconds=result.seconds)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
         return Ran("failed", detail=f"no plain data: {error}"[:200], seconds=result.seconds)
 
 

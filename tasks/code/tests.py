@@ -63,7 +63,7 @@ class StdinTests:
 
 @dataclass(frozen=True)
 class AssertTests:
-    """Asserts that run in a process of their own on what the program answered to the calls that they make."""
+    """Asserts, test functions or `unittest` classes, run in a process of their own on what the program answers."""
 
     code: str
     entry_point: str
@@ -127,7 +127,7 @@ def _call_case(case: Mapping[str, Any]) -> CallCase:
         raise TaskError(f"unknown through {_short(through)}: use one of {', '.join(THROUGH)}")
     try:
         decode(case["expected"])
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise TaskError(f"the expected value {_short(case['expected'])} cannot be read: {error}") from error
     return CallCase(args, dict(kwargs), case["expected"], through, case.get("tolerance"))
 

@@ -1,11 +1,11 @@
-"""Check asserts about a program by a table of its answers, without running the program.
+"""Run the tests of a program, in a process that holds no program, on what it answers from another.
 
-The calls that asserts make are replaced by a look into the answers that the program gave, in a process of its own, to
-the same arguments. So a program can tamper with nothing that decides: it only answers.
+So a program can tamper with nothing that decides: it only answers. First a job without answers finds which calls the
+tests make, as far as they do not depend on answers. Then the host has the program make them, and a second job runs the
+tests on its answers; where they ask for more, the host asks again (`tasks.sandbox.transcript`).
 
-First a job without answers asks which calls the asserts make, as far as they do not depend on answers. Then the host
-has the program make them, and a second job runs the asserts on its answers; a call that is not among them is reported,
-and the host asks again.
+What counts as having passed is assertions that ran (`tasks.sandbox.counting`): plain ones, those of functions named
+`test…`, of `unittest` classes, of `check(candidate)`.
 """
 
 from __future__ import annotations
@@ -13,151 +13,154 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
-import json
+import importlib.util
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
+from tasks.sandbox import testing
+from tasks.sandbox.counting import PROBE, instrument
 from tasks.sandbox.job import Job
-from tasks.sandbox.objects import Builder, describe_other
-from tasks.sandbox.values import encode
-
-# More calls than this are asked for in further rounds.
-_MOST_CALLS = 2000
+from tasks.sandbox.transcript import RaisedError, Transcript
 
 Describe = Callable[[BaseException], str]
 
+# Modules that mean the program, and packages that tests may import and this process may lack, which do not.
+_PROGRAMS = ("solution", "main", "__main__")
+_PACKAGES = ("pytest", "numpy", "pandas", "scipy", "sympy", "torch", "sklearn", "networkx", "requests", "hypothesis")
+
 
 def check(job: Job, namespace: dict[str, Any], describe: Describe) -> list[Any]:
-    """Run asserts against answers.
+    """Run tests against answers.
 
     Args:
-        job: `code` are the asserts, `answers` is JSON of `[[[entry point, args, kwargs], answer], …]` with answers as
-            `tasks.sandbox.harness.run` reports calls that keep going, or empty.
+        job: `code` are the tests, `answers` is JSON of `[[line, answer], …]` as `tasks.sandbox.asking` writes them, or
+            empty.
         namespace: of a module in which the prelude has run.
         describe: an exception as one line.
 
     Returns:
-        `["calls", [[entry point, args, kwargs], …]]` without answers, or where one is missing; else `["done"]`,
-        `["assert", text]`, `["exception", text]` where the program raised one, or `["broken", text]` for asserts
-        that fail in another way.
+        `["calls", lines]` without answers, or where one is missing; else `["done", assertions that ran]`, `["assert",
+        text]`, `["exception", text]` where the program raised one, `["unreached", text]` if its answers kept every
+        assertion from running, `["vacuous", text]` if nothing was asserted, or `["broken", text, answers used]` for
+        tests that fail in another way.
     """
-    table = _Table(job.answers, namespace)
-    for name in _program_names(job, namespace):
-        # A module that the program imports and the asserts rely on is the same here.
-        module = name in sys.stdlib_module_names
-        namespace[name] = importlib.import_module(name) if module else table.function(name)
-    if job.entry_point:
-        namespace["candidate"] = table.function(job.entry_point)
-    asked = not job.answers
+    transcript = Transcript(job.answers, namespace)
+    probe = transcript.probe
+    namespace |= {PROBE: probe, "__name__": "__main__"}  # so that what stands under a main guard runs
+    problem: list[Any] = []
     try:
-        for source, label in ((job.setup, "setup"), (job.code, "tests")):
-            tree = ast.parse(source)
-            exec(compile(_Tolerant().visit(tree) if asked else tree, f"<{label}>", "exec"), namespace)
-        if callable(namespace.get("check")):
-            namespace["check"](namespace.get("candidate"))
-    except _UnknownError:
-        return ["calls", table.missing]
+        trees = [instrument(job.setup), instrument(job.code)]
+        transcript.sources = _sources(job.code)
+        _bind(trees, job, namespace, transcript)
+        for tree, label in zip(trees, ("setup", "tests")):
+            exec(compile(tree, f"<{label}>", "exec"), namespace)
+        testing.run_all(namespace, probe)
     except AssertionError as error:
-        return ["assert", describe(error)]
-    except _RaisedError as error:
-        return ["calls", table.missing] if asked else ["exception", str(error)]
-    except Exception as error:
-        return ["calls", table.missing] if asked else ["broken", describe(error)]
-    return ["calls", table.missing] if asked else ["done"]
+        problem = ["assert", describe(error), transcript.used]
+    except RaisedError as error:
+        problem = ["exception", str(error)]
+    except (Exception, SystemExit) as error:
+        program = transcript.made_by_program(error)
+        problem = ["exception", describe(error)] if program else ["broken", describe(error), transcript.used]
+    if probe.guessing and transcript.lines:
+        return ["calls", transcript.lines]
+    if problem:
+        return problem
+    if probe.swallowed is not None:
+        return ["assert", f"{describe(probe.swallowed)} (the tests caught it)", transcript.used]
+    if not transcript.used:
+        return ["vacuous", "they ask the program nothing"]
+    if probe.ran:
+        return ["done", probe.ran]
+    return ["unreached"] if probe.reached else ["vacuous", "no assertion runs"]
 
 
-def _program_names(job: Job, namespace: dict[str, Any]) -> set[str]:
-    """Names that the asserts use and neither they nor the prelude nor Python define: the program's."""
-    used, bound = set(), {"candidate", *namespace, *vars(builtins)}
-    for node in ast.walk(ast.parse(f"{job.setup}\n{job.code}")):
+def _sources(code: str) -> dict[tuple[str, int], str]:
+    """The functions of a source by name and first line, as source; of two in one line, none."""
+    found: dict[tuple[str, int], str] = {}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Lambda | ast.FunctionDef):
+            place = (getattr(node, "name", "<lambda>"), node.lineno)
+            text = ast.unparse(node)
+            if found.setdefault(place, text) != text:
+                found[place] = ""
+    return {place: text for place, text in found.items() if text}
+
+
+def _bind(trees: list[ast.Module], job: Job, namespace: dict[str, Any], transcript: Transcript) -> None:
+    """Give tests the names that are the program's, and the modules that they mean."""
+    used, bound, caught = set[str](), {"candidate", *namespace, *vars(builtins)}, set[str]()
+    for node in (node for tree in trees for node in ast.walk(tree)):
         match node:
+            case ast.ImportFrom(str(module), aliases) if _is_program(module):
+                node.level = 0
+                _become(module, transcript)
+                used |= {alias.name for alias in aliases}
+            case ast.Import(aliases):
+                bound |= {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
+                for alias in aliases:
+                    if _is_program(alias.name):
+                        _become(alias.name, transcript)
+            case ast.ImportFrom(_, aliases):
+                bound |= {alias.asname or alias.name for alias in aliases}
             case ast.Name(name, ast.Load()):
                 used.add(name)
             case ast.Name(name) | ast.arg(name) | ast.FunctionDef(name) | ast.ClassDef(name):
                 bound.add(name)
-            case ast.Import(aliases) | ast.ImportFrom(_, aliases):
-                bound |= {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
-    return used - bound
+            case ast.ExceptHandler(ast.expr() as kinds):
+                caught |= _last_names(kinds)
+            case ast.Call(function, [kinds, *_]) if ast.unparse(function).lower().endswith(("raises", "raisesregex")):
+                caught |= _last_names(kinds)
+    for name in sorted(caught - bound):
+        transcript.exceptions[name] = type(name, (Exception,), {})
+    for name in sorted(used - bound):
+        # A module that the program imports and the tests rely on is the same here.
+        standard = name in sys.stdlib_module_names
+        namespace[name] = importlib.import_module(name) if standard else transcript.named(name)
+    if job.entry_point:
+        namespace["candidate"] = transcript.named(job.entry_point)
+    testing.install(job.code)
 
 
-class _UnknownError(BaseException):
-    """A call whose answer is not in the table."""
+def _last_names(kinds: ast.expr) -> set[str]:
+    """Names of the classes in `ValueError`, `solution.EmptyError` or a tuple of such."""
+    each = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+    return {
+        one.attr if isinstance(one, ast.Attribute) else one.id
+        for one in each
+        if isinstance(one, ast.Attribute | ast.Name)
+    }
 
 
-class _RaisedError(Exception):
-    """A call that raised an exception in the program."""
+class _ProgramModule(types.ModuleType):
+    """The program, where tests import it as a module."""
+
+    def __init__(self, name: str, transcript: Transcript) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+        self.__all__: list[str] = []
+        self._transcript = transcript
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._transcript.named(name)
 
 
-class _Unknown:
-    """Stand-in for an answer that is not known yet; using it skips the rest of the asserts."""
-
-    def __eq__(self, other: object) -> bool:
-        raise ValueError("not known yet")
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _write_known(value: Any) -> Any:
-    if isinstance(value, _Unknown):
-        raise ValueError("not known yet")
-    return describe_other(value)
+def _become(module: str, transcript: Transcript) -> None:
+    """Let a module's name mean the program, and so each package that it stands in."""
+    parts = module.split(".")
+    for count in range(1, len(parts) + 1):
+        name = ".".join(parts[:count])
+        sys.modules[name] = _ProgramModule(name, transcript)
 
 
-class _Table:
-    """The program's answers, by what was asked."""
-
-    def __init__(self, answers: str, namespace: dict[str, Any]) -> None:
-        self._builder = Builder(namespace)
-        self._answers = None if not answers else {json.dumps(call): answer for call, answer in json.loads(answers)}
-        self._asked: set[str] = set()
-        self.missing: list[Any] = []
-
-    def function(self, name: str) -> Callable[..., Any]:
-        """Stand-in for the program's function or class of that name."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self._answer([name, *encode([list(args), kwargs], _write_known)], args, kwargs)
-
-        return call
-
-    def _answer(self, call: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        key = json.dumps(call)
-        if self._answers is None:
-            if key not in self._asked and len(self.missing) < _MOST_CALLS:
-                self._asked.add(key)
-                self.missing.append(call)
-            return _Unknown()
-        if key not in self._answers:
-            self.missing.append(call)
-            raise _UnknownError
-        kind, *content = self._answers[key]
-        if kind == "raised":
-            raise _RaisedError(content[0])
-        written, (args_after, kwargs_after) = content
-        for before, after in [
-            *zip(args, self._builder.read(args_after)),
-            *((value, self._builder.read(kwargs_after)[name]) for name, value in kwargs.items()),
-        ]:
-            _restore(before, after)
-        return self._builder.read(written)
-
-
-def _restore(before: Any, after: Any) -> None:
-    """Change an argument as the program changed its copy."""
-    if isinstance(before, list) and isinstance(after, list):
-        before[:] = after
-    elif isinstance(before, dict | set) and isinstance(after, type(before)):
-        before.clear()
-        before.update(after)
-
-
-class _Tolerant(ast.NodeTransformer):
-    """Make statements go on after an exception, so that one unknown answer does not hide the calls that follow."""
-
-    def visit(self, node: ast.AST) -> Any:
-        self.generic_visit(node)
-        if not isinstance(node, ast.Assert | ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign):
-            return node
-        handler = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
-        return ast.fix_missing_locations(ast.copy_location(ast.Try([node], [handler], [], []), node))
+def _is_program(module: str) -> bool:
+    """True for a module that is not there, and is no package that is known: the tests mean the program."""
+    top = module.partition(".")[0]
+    if top in _PROGRAMS or isinstance(sys.modules.get(top), _ProgramModule):
+        return True
+    known = top in _PACKAGES or top in sys.stdlib_module_names
+    return not known and importlib.util.find_spec(top) is None

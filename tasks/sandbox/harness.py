@@ -7,7 +7,6 @@ what it likes; all it can change is what it says about itself.
 
 from __future__ import annotations
 
-import ast
 import atexit
 import builtins
 import json
@@ -19,7 +18,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tasks.sandbox import checking
+from tasks.sandbox import asking, checking
 from tasks.sandbox.job import Job
 from tasks.sandbox.objects import Builder, describe_other
 from tasks.sandbox.values import decode, encode
@@ -41,14 +40,14 @@ def prepare(job: Job) -> types.ModuleType:
 def run(job: Job, module: types.ModuleType, report: int) -> None:
     """Do a job in a prepared module and write JSON lines about it to descriptor `report`.
 
-    Lines: `["value", encoded]` per call that returned; `["done"]` after a program. Of calls that keep going,
-    `["value", encoded, [args, kwargs]]` with the arguments as the call left them, or `["raised", text]`. Of a check,
-    one line of `tasks.sandbox.checking`. Or, as the last line, `["compile", text]`, `["exception", text]`,
+    Lines: `["value", encoded]` per call that returned, `["raised", text]` per call of those that keep going that did
+    not; `["done"]` after a program. One line of `tasks.sandbox.asking` for each of the asked, one of
+    `tasks.sandbox.checking` for a check. Or, as the last line, `["compile", text]`, `["exception", text]`,
     `["exit", text]`, `["unplain", text]`, `["memory"]`.
     """
     say = _Reporter(report)
     try:
-        {"call": _call, "program": _program, "check": _check}[job.kind](job, module.__dict__, say)
+        {"call": _call, "ask": _ask, "program": _program, "check": _check}[job.kind](job, module.__dict__, say)
     except _CompileError as error:
         say("compile", str(error))
     except MemoryError:
@@ -100,11 +99,20 @@ def _call(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
             continue
         try:
             written = encode(value, describe_other)
-            left = [encode([list(args), kwargs], describe_other)] if job.keep_going else []
         except (TypeError, RecursionError) as error:
             say("unplain", describe(error))
             return
-        say("value", written, *left)
+        say("value", written)
+
+
+def _ask(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
+    shared = {name for name, value in namespace.items() if isinstance(value, type)}
+    _load(job, namespace)
+    try:
+        for line in asking.answers(job.calls, namespace, shared, describe):
+            say(*line)
+    except (TypeError, RecursionError) as error:
+        say("unplain", describe(error))
 
 
 def _check(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
@@ -144,7 +152,7 @@ def _compile(source: str, label: str) -> types.CodeType:
 
 def _resolve(entry_point: str, namespace: dict[str, Any]) -> Callable[..., Any]:
     """The function that an entry point names: `f`, `Solution().f` or `Class.f`."""
-    found = eval(compile(ast.parse(entry_point, mode="eval"), "<entry point>", "eval"), namespace)
+    found = asking.look_up(entry_point, namespace)
     if not callable(found):
         raise TypeError(f"{entry_point} is a {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]

@@ -69,21 +69,23 @@ class Job:
     """One program and the calls to make.
 
     Attributes:
-        kind: `call` functions of the program, run a whole `program`, a `binary`, or a `script` (on a server with
-            another interpreter), or `check` asserts against what it answered; no program is loaded for that.
-        code: the untrusted source; of a check, the asserts.
+        kind: `call` functions of the program, `ask` it what its tests want to know, run a whole `program`, a
+            `binary`, or a `script` (on a server with another interpreter), or `check` tests against what it answered;
+            no program is loaded for that.
+        code: the untrusted source; of a check, the tests.
         prelude: source that runs before it in the same module (imports and helpers of a data set).
         setup: source that runs after it, and may use what it defines.
         entry_point: `call`: what to call, `f` or `Solution().f`; `check`: what `candidate` stands for.
-        calls: `call`: JSON text of `[[entry point or null, args, kwargs], …]`, values as in `tasks.sandbox.values`.
-        keep_going: `call`: report what a call raised and how it left its arguments, and make the other calls.
+        calls: `call`: JSON text of `[[entry point or null, args, kwargs], …]`, values as in `tasks.sandbox.values`;
+            `ask`: of the lines of a `tasks.sandbox.transcript`.
+        keep_going: `call`: report what a call raised, and make the other calls.
         answers: `check`: JSON text of what the program answered, as `tasks.sandbox.checking` reads it; empty asks
-            which calls the asserts make.
+            which questions the tests have.
         stdin: `program`, `binary`, `script`: its standard input.
         binary: `binary`: an executable file that needs no other.
     """
 
-    kind: Literal["call", "program", "check", "binary", "script"]
+    kind: Literal["call", "ask", "program", "check", "binary", "script"]
     code: str
     prelude: str = ""
     setup: str = ""

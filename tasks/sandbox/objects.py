@@ -7,7 +7,8 @@ name gets an object with the same fields, items and truth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tasks.sandbox.values import decode, encode
@@ -19,8 +20,8 @@ def describe_other(value: Any) -> Any:
     Raises:
         RecursionError: nested too deeply, or containing itself.
     """
-    described: dict[str, Any] = {"type": type(value).__name__, "truth": _truth(value)}
-    fields = _fields(value)
+    described: dict[str, Any] = {"type": type(value).__name__, "truth": truth_of(value)}
+    fields = fields_of(value)
     if isinstance(value, Stranger):
         if value.items_ is not None:
             described["items"] = encode(value.items_, describe_other)
@@ -56,11 +57,12 @@ class Builder:
 
     Args:
         namespace: where classes are looked up by name; its functions and builtins are not.
+        stranger: makes an object of a class that is not there; None makes a `Stranger`.
     """
 
-    def __init__(self, namespace: Mapping[str, Any]) -> None:
-        self._namespace = namespace
-        self._special = {"$other": self.build}
+    def __init__(self, namespace: Mapping[str, Any], stranger: Callable[[dict[str, Any]], Any] | None = None) -> None:
+        self._namespace, self._stranger = namespace, stranger
+        self._special = {"$other": self.build, "$named": self._named}
 
     def build(self, described: Any) -> Any:
         """The object, made without calling its class.
@@ -75,6 +77,8 @@ class Builder:
         made: Any
         if isinstance(known, type) and "items" not in described:
             made = object.__new__(known)
+        elif self._stranger is not None:
+            return self._stranger(described)
         else:
             made = object.__new__(type(name, (Stranger,), {}))
             made.truth_ = described.get("truth") is not False
@@ -84,19 +88,24 @@ class Builder:
                 setattr(made, field, self.read(written))
         return made
 
+    def _named(self, content: list[Any]) -> Any:
+        names, items = content
+        return namedtuple("Named", names)(*map(self.read, items))  # type: ignore[misc]
+
     def read(self, written: Any) -> Any:
         """A value that `encode` wrote with `describe_other`."""
         return decode(written, self._special)
 
 
-def _truth(value: Any) -> bool | None:
+def truth_of(value: Any) -> bool | None:
+    """The truth of a value; None if it has none."""
     try:
         return bool(value)
     except Exception:  # an array of several numbers has none
         return None
 
 
-def _fields(value: Any) -> dict[str, Any]:
+def fields_of(value: Any) -> dict[str, Any]:
     """The attributes that an instance holds itself."""
     fields = dict(getattr(value, "__dict__", None) or {}) if not isinstance(value, type) else {}
     slots = [name for cls in type(value).__mro__ for name in _slots(cls)]
