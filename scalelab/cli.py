@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "rehearse": "every role of a layout at full size on fake tensors; needs no GPU",
     "sft": "the model that RL starts from, fine-tuned on reasoning traces",
     "run": "an experiment, or a family of them, to its fits and report",
+    "read": "what a log holds, as fit and compare take it: columns, what was stitched, dropped, converted",
     "fit": "sigmoid fits per task: R0, A, B, C_mid",
     "forecast": "pass rate at further compute, compute for a target, extend or stop",
     "design": "seeds and evaluations that it takes to tell recipes apart",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
+from scalelab.guarded import LONGEST_TEXT, read_whole
 
 
 def plain(value: Any) -> Any:
@@ -30,15 +31,30 @@ def read_objects(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], bool]:
         leaves it out.
 
     Raises:
-        LabError: a line other than the last is no JSON object.
+        LabError: it is no regular file, or a line other than the last is no JSON object or too long.
     """
-    lines = path.read_bytes().split(b"\n")
+    return objects_in(path, read_whole(path))
+
+
+def objects_in(path: Path, content: bytes) -> tuple[list[tuple[int, dict[str, Any]]], bool]:
+    """The objects in the bytes of a JSON-lines file, as `read_objects` returns them.
+
+    Args:
+        path: the file, for messages.
+        content: its bytes.
+
+    Raises:
+        LabError: a line other than the last is no JSON object, or too long.
+    """
+    lines = content.split(b"\n")
     objects: list[tuple[int, dict[str, Any]]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
+        if len(line) > LONGEST_TEXT and number < len(lines):
+            raise LabError(f"{path}, line {number}: {len(line):,} bytes; lines of up to {LONGEST_TEXT:,} are read")
         try:
-            found = json.loads(line)
+            found = json.loads(line) if len(line) <= LONGEST_TEXT else None
         except (ValueError, RecursionError):
             found = None
         if isinstance(found, dict):

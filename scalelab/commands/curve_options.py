@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scalelab.errors import LabError
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis, Curve, Options
+    from scalelab.curves.reading import Reading
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +23,11 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options for reading sources."""
+    """Declare the options for reading sources; `reading_from` makes settings of them."""
     parser.add_argument("--task", action="append", metavar="T", help="only this task; repeat for more")
+    parser.add_argument(
+        "--mapping", type=Path, metavar="FILE", help="settings that `scalelab read --save` wrote; options come first"
+    )
     parser.add_argument(
         "--column",
         action="append",
@@ -28,18 +35,53 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OURS=THEIRS",
         help="which column or tag of the source is compute, pass_rate, task, run, seed, n, stderr, epoch, …",
     )
-    parser.add_argument("--compute-scale", type=float, default=1.0, metavar="X", help="hours per unit of compute read")
+    parser.add_argument("--compute-scale", type=float, metavar="X", help="hours per unit of compute read")
+    parser.add_argument("--compute-start", type=float, metavar="C", help="compute spent before RL began: taken off")
     parser.add_argument(
         "--rate-range",
         type=float,
         nargs=2,
-        default=(0.0, 1.0),
         metavar=("LOW", "HIGH"),
         help="what the source calls a pass rate of 0 and of 1: 0 100 for percentages, -1 1 for such rewards",
     )
     parser.add_argument(
         "--unit", help="unit of compute, where the source does not say it or --compute-scale changes it"
     )
+    parser.add_argument(
+        "--hours-of",
+        metavar="DEVICE[,NAME=RATE...]",
+        help="count all compute in hours of this device, such as h100; others by the data sheets, or by RATE for a "
+        "device or a run",
+    )
+    parser.add_argument(
+        "--mean", metavar="TASK[=WEIGHT],...", help="also the weighted mean of these tasks, as one task"
+    )
+    parser.add_argument(
+        "--repeats",
+        choices=("later", "mean"),
+        help="of several values at one compute take the later, or their mean (default: only where a run was resumed)",
+    )
+
+
+def reading_from(args: argparse.Namespace) -> Reading:
+    """Settings for reading sources, from a saved mapping and the options."""
+    from scalelab.curves.reading import Reading, load_reading
+    from scalelab.curves.reading.settings import parse_hours, parse_mean
+
+    found = load_reading(args.mapping) if args.mapping else Reading()
+    device, rates = parse_hours(args.hours_of) if args.hours_of else (found.hours_of, dict(found.device_rates))
+    given = {
+        "compute_scale": args.compute_scale,
+        "unit": args.unit,
+        "rate_range": tuple(args.rate_range) if args.rate_range else None,
+        "tasks": tuple(args.task) if args.task else None,
+        "mean": parse_mean(args.mean) if args.mean else None,
+        "repeats": args.repeats,
+        "start": args.compute_start,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    columns = {**found.columns, **dict(map(_mapping, args.column))}
+    return replace(found, columns=columns, hours_of=device, device_rates=rates, **chosen)
 
 
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,26 +109,27 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read_curves(args: argparse.Namespace) -> list[Curve]:
     """Read the curves that the arguments ask for."""
-    from scalelab.curves import pool, read_sources
+    from scalelab.curves import pool
+    from scalelab.curves.reading import read_with
 
-    columns = column_names(args)
-    curves = read_sources(
-        args.sources, columns, compute_scale=args.compute_scale, unit=args.unit, rate_range=tuple(args.rate_range)
-    )
-    if args.task:
-        present = list(dict.fromkeys(item.task for item in curves))
-        missing = [task for task in args.task if task not in present]
-        if missing:
-            raise LabError(
-                f"no task {missing[0]!r} in the sources; there are: {', '.join(filter(None, present)) or 'none'}"
-            )
-        curves = [item for item in curves if item.task in args.task]
+    reading = reading_from(args)
+    curves = read_with(args.sources, replace(reading, tasks=()))
+    check_tasks(curves, reading)
+    curves = [item for item in curves if not reading.tasks or item.task in reading.tasks]
     return pool(curves, args.pool) if args.pool else curves
 
 
-def column_names(args: argparse.Namespace) -> dict[str, str]:
-    """Map our names of columns to the sources' names, as `--column` gives them."""
-    return dict(_mapping(item) for item in args.column)
+def check_tasks(curves: Sequence[Curve], reading: Reading) -> None:
+    """Refuse a task that no source has.
+
+    Raises:
+        LabError: with the tasks that there are.
+    """
+    present = list(dict.fromkeys(item.task for item in curves))
+    missing = [task for task in reading.tasks if task not in present]
+    if missing:
+        listing = ", ".join(filter(None, present)) or "none"
+        raise LabError(f"no task {missing[0]!r} in the sources; there are: {listing}")
 
 
 def fit_options(args: argparse.Namespace, method: str = "joint") -> Options:
@@ -135,7 +178,7 @@ def print_remarks(analyses: list[Analysis], refused: list[dict[str, str]]) -> No
         print(f"! {line}")
 
 
-def _mapping(item: str) -> tuple[str, Any]:
+def _mapping(item: str) -> tuple[str, str]:
     ours, equals, theirs = item.partition("=")
     if not equals or not ours or not theirs:
         raise LabError(f"--column {item}: write it as OURS=THEIRS, such as --column pass_rate=eval/accuracy")

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scalelab.commands.arguments import add_json
-from scalelab.commands.curve_options import add_reading_arguments, column_names
+from scalelab.commands.curve_options import add_reading_arguments, reading_from
 from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
 from scalelab.numbers import percent
@@ -112,8 +112,9 @@ def _plans(args: argparse.Namespace) -> dict[str, Plan]:
     """Plans by task, from pilot runs if there are any."""
     import numpy as np
 
-    from scalelab.curves import analyse_all, compare, pool_seeds, read_sources
+    from scalelab.curves import analyse_all, compare, pool_seeds
     from scalelab.curves.design import Plan
+    from scalelab.curves.reading import read_with
 
     given = {name: getattr(args, name) for name in ("prompts", "samples", "recipes", "known")}
     given["of"] = OF[args.of]
@@ -125,11 +126,7 @@ def _plans(args: argparse.Namespace) -> dict[str, Plan]:
         if args.seed_spread is None:
             raise LabError("nothing says how much seeds differ: name pilot runs, or give --seed-spread")
         return {"": Plan(spread=args.seed_spread, **given)}
-    low, high = args.rate_range
-    curves = read_sources(
-        args.sources, column_names(args), compute_scale=args.compute_scale, unit=args.unit, rate_range=(low, high)
-    )
-    curves = [item for item in pool_seeds(curves)[0] if not args.task or item.task in args.task]
+    curves, _ = pool_seeds(read_with(args.sources, reading_from(args)))
     analyses, _ = analyse_all(curves)
     if not analyses:
         raise LabError("none of the pilot runs carries a fit: give --seed-spread instead of them")

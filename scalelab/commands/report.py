@@ -12,8 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalelab.commands.curve_options import add_fit_arguments, add_source_arguments, fit_options
-from scalelab.commands.view import reading
+from scalelab.commands.curve_options import add_fit_arguments, add_source_arguments, fit_options, reading_from
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     for path in args.figure:
         check_figure(path)
-    lab = read_lab([Path(source) for source in args.sources], fit_options(args), reading(args))
+    lab = read_lab([Path(source) for source in args.sources], fit_options(args), reading_from(args))
     if args.pool:
         lab.pool(args.pool)
     overview = lab.overview(progress=_progress)

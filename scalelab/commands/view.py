@@ -17,13 +17,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalelab.commands.curve_options import add_fit_arguments, add_reading_arguments, column_names, fit_options
+from scalelab.commands.curve_options import add_fit_arguments, add_reading_arguments, fit_options, reading_from
 from scalelab.errors import LabError
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from scalelab.view.judge import Reading
 
 PORT = 8765
 
@@ -51,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     sources = [Path(source) for source in args.sources or ["runs"]]
     if not args.sources and not sources[0].is_dir():
         raise LabError("there is no folder runs/ here: name the runs, such as `scalelab view docs/quickstart`")
-    keeper = Refresher(Lab(sources, reading(args), fit_options(args)))
+    keeper = Refresher(Lab(sources, reading_from(args), fit_options(args)))
     keeper.start()
     token = new_token(args.host)
     listening = _listen(args.host, args.port)
@@ -76,13 +75,6 @@ def _end_with_input(server: uvicorn.Server) -> None:
     """Stop a server when standard input ends, as it does when the process at its other end is gone."""
     sys.stdin.buffer.read()
     server.should_exit = True
-
-
-def reading(args: argparse.Namespace) -> Reading:
-    """Settings for reading sources, from the arguments."""
-    from scalelab.view.judge import Reading
-
-    return Reading(column_names(args), args.compute_scale, args.unit, tuple(args.task or ()))
 
 
 def _listen(host: str, port: int) -> socket.socket:

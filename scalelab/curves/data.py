@@ -5,9 +5,9 @@ Axes: `_N` points.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -41,6 +41,7 @@ class Curve:
         recipe: what runs that differ in their seed alone have in common; empty where no source says it.
         clock: `virtual` for compute in hours of a pretended cluster, `wall` for measured hours; empty where unknown.
         places: numbers that hold for the whole run, by name: where it stands on scaling axes.
+        other_N: other numbers of each point, by name, such as steps, tokens and hours by role; NaN where unknown.
     """
 
     source: str
@@ -58,6 +59,7 @@ class Curve:
     recipe: str = ""
     clock: str = ""
     places: Mapping[str, float] = field(default_factory=dict)
+    other_N: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.compute_N)
@@ -91,6 +93,7 @@ class Curve:
             stderr_N=stderr_N,
             seed_N=seed_N,
             seeds=tuple(self.seeds[seed] for seed in present),
+            other_N={name: value_N[keep_N] for name, value_N in self.other_N.items()},
         )
 
 
@@ -125,6 +128,7 @@ def merge_neighbours(item: Curve, limit: int) -> tuple[Curve, np.ndarray]:
         pass_rate_N=mean(item.pass_rate_N),
         stderr_N=None if item.stderr_N is None else np.sqrt(mean(item.stderr_N**2) / count_M),
         seed_N=np.rint(mean(item.seed_N)).astype(int),
+        other_N={name: mean(value_N) for name, value_N in item.other_N.items()},
     )
     return merged.select(np.lexsort((merged.seed_N, merged.compute_N))), index_N
 
@@ -165,12 +169,10 @@ def curve(
     arrays = {name: _numbers(values, name, source or run) for name, values in columns.items()}
     points = len(arrays["compute"])
     labels = [str(label) for label in seed] if seed is not None else [""] * points
-    seeds = tuple(sorted(set(labels)))
     for name, count in {**{name: len(values) for name, values in arrays.items()}, "seed": len(labels)}.items():
         if count != points:
             raise LabError(f"{source or run}: {count} values of {name} for {points} points")
-    seed_N = np.array([seeds.index(label) for label in labels], int)
-    order_N = np.lexsort((seed_N, arrays["compute"]))
+    seeds = list(dict.fromkeys(labels))
     result = Curve(
         source=source,
         run=run,
@@ -178,59 +180,103 @@ def curve(
         compute_N=arrays["compute"],
         pass_rate_N=arrays["pass_rate"],
         stderr_N=arrays.get("stderr"),
-        seed_N=seed_N,
-        seeds=seeds,
         unit=unit,
         epoch_end=epoch_end,
         fit_window=fit_window,
         notes=tuple(notes),
-    ).select(order_N)
+    )
+    result = checked_curve(result, seeds, np.array([seeds.index(label) for label in labels], int))
     _refuse_duplicates(result)
     return result
+
+
+def checked_curve(item: Curve, seeds: Sequence[str], seed_N: np.ndarray) -> Curve:
+    """The curve with its seeds in the order of their names, and its points in the order of compute.
+
+    Args:
+        item: the curve, its points in any order.
+        seeds: names of seeds.
+        seed_N: which of them each point belongs to.
+    """
+    order = sorted(range(len(seeds)), key=lambda index: seeds[index])
+    place_S = np.argsort(order)
+    named = replace(item, seeds=tuple(seeds[index] for index in order), seed_N=place_S[seed_N])
+    return named.select(np.lexsort((named.seed_N, named.compute_N)))
 
 
 def _numbers(values: Sequence[float] | Array, column: str, where: str) -> Array:
     """Checked values of one column."""
     if not hasattr(values, "__len__") or getattr(values, "ndim", 1) != 1:
         raise LabError(f"{where}, column {column}: not a plain sequence; give one number for each evaluation")
-    found = np.empty(len(values))
+    found_N = np.empty(len(values))
     for row, value in enumerate(values):
-        place = f"{where}, row {row + 1}"
         try:
-            found[row] = float(value)
+            found_N[row] = float(value)
         except (TypeError, ValueError, OverflowError):
             raise LabError(
-                f"{place}, column {column}: {value!r:.60} is not a number; mend it or leave it out"
+                f"{where}, row {row + 1}, column {column}: {value!r:.60} is not a number; mend it or leave it out"
             ) from None
-        check_number(found[row], column, place)
-    return found
+    check_numbers(found_N, column, lambda row: f"{where}, row {row + 1}, column {column}")
+    return found_N
 
 
-def check_number(number: float, column: str, where: str) -> None:
-    """Refuse a number that cannot be what its column says.
+def check_numbers(number_N: Array, column: str, place: Callable[[int], str]) -> None:
+    """Refuse numbers of which one cannot be what its column says.
+
+    Args:
+        number_N: the numbers.
+        column: our name of the column.
+        place: file, row and column of a number, by its index.
 
     Raises:
-        LabError: with `where` (file and row), the column, the value and what to do.
+        LabError: with the place of the first such number, the number and what to do.
+    """
+    wrong_N = ~np.isfinite(number_N)
+    if column == "compute":
+        wrong_N |= number_N < 0
+    elif column == "pass_rate":
+        wrong_N |= ~((number_N >= 0) & (number_N <= 1))
+    elif column in ("stderr", "n", "n_prompts", "k"):
+        wrong_N |= ~(number_N > 0)
+    if wrong_N.any():
+        at = int(np.argmax(wrong_N))
+        finite_N = number_N[np.isfinite(number_N)]
+        raise LabError(f"{place(at)}: {_remedy(float(number_N[at]), column, float(finite_N.max(initial=0)))}")
+
+
+def _remedy(number: float, column: str, largest: float) -> str:
+    """Wrong number, and what to do about it.
+
+    Args:
+        number: the number.
+        column: our name of its column.
+        largest: the largest finite number of the column, which tells percentages from scores.
     """
     if not np.isfinite(number):
-        raise LabError(f"{where}, column {column}: {number} is not a number; remove the row or fill it in")
-    if column == "compute" and number < 0:
-        raise LabError(f"{where}, column {column}: {number:g} is negative; compute counts from the start of RL")
-    if column == "pass_rate" and not 0 <= number <= 1:
-        hint = "only rates in [0, 1] can be fitted"
-        if 1 < number <= 100:
-            hint = "divide percentages by 100 (--rate-range 0 100); a loss is no pass rate"
-        elif number < 0:
-            hint = "only rates in [0, 1] can be fitted; rewards in [-1, 1] with --rate-range -1 1"
-        raise LabError(f"{where}, column {column}: {number:g} lies outside [0, 1]; {hint}")
-    if column in ("stderr", "n", "n_prompts", "k") and number <= 0:
-        raise LabError(f"{where}, column {column}: {number:g} is not positive; leave the column out if unknown")
+        return f"{number} is not a number; remove the row or fill it in"
+    if column == "compute":
+        return f"{number:g} is negative; compute counts from the start of RL"
+    if column != "pass_rate":
+        return f"{number:g} is not positive; leave the column out if unknown"
+    hint = "only rates in [0, 1] can be fitted"
+    if 1 < largest <= 2 and number > 0:
+        hint = f"of a score say what counts as 1, such as --rate-range 0 {largest:.3g}; a loss is no pass rate"
+    elif 1 < number <= 100:
+        hint = "divide percentages by 100 (--rate-range 0 100); a loss is no pass rate"
+    elif number < 0:
+        hint = "only rates in [0, 1] can be fitted; rewards in [-1, 1] with --rate-range -1 1"
+    return f"{number:g} lies outside [0, 1]; {hint}"
 
 
-def binomial_stderr(pass_rate: float, n: float) -> float:
-    """Standard error of a mean of `n` passes and failures, kept above zero at 0 and 1 (Agresti–Coull)."""
+def binomial_stderr(pass_rate: Any, n: Any) -> Any:
+    """Standard error of a mean of `n` passes and failures, kept above zero at 0 and 1 (Agresti–Coull).
+
+    Args:
+        pass_rate: the mean, a number or `[N]`.
+        n: how many, a number or `[N]`.
+    """
     shrunk = (pass_rate * n + 2) / (n + 4)
-    return float(np.sqrt(shrunk * (1 - shrunk) / (n + 4)))
+    return np.sqrt(shrunk * (1 - shrunk) / (n + 4))
 
 
 def same_unit(curves: Sequence[Curve]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from scalelab.curves.reading.sources import SEED_FOLDER
 from scalelab.errors import LabError
 from scalelab.experiment import recipe_digest, settings_in
-from scalelab.view.files import read_text
+from scalelab.guarded import read_text
 
 MOST_RUNS = 500
 """Run folders that are shown; a source with more is refused."""

@@ -1,55 +1,14 @@
-"""Read the files of a run within bounds: nothing outside of its folder, nothing without an end, no line trusted."""
+"""Read the files of a run that goes on, line by line as they come: no line is trusted."""
 
 from __future__ import annotations
 
 import json
 import math
-import stat
 from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
-
-LONGEST_FILE = 1 << 30
-"""Bytes of a run's file above which it is not read."""
-
-LONGEST_LINE = 1 << 20
-"""Bytes of a line above which it is left out."""
-
-LONGEST_TEXT = 1 << 20
-"""Bytes that are read of `config.gin` and `manifest.json`."""
-
-
-def inside(folder: Path, name: str) -> Path | None:
-    """A regular file of a folder, or None if there is none.
-
-    Args:
-        folder: the folder of a run.
-        name: path below it.
-
-    Raises:
-        LabError: the path leads out of the folder, or to something that is no regular file (a pipe has no end).
-    """
-    path = folder / name
-    try:
-        real, root = path.resolve(strict=True), folder.resolve(strict=True)
-        mode = real.stat().st_mode
-    except (OSError, RuntimeError):
-        return None
-    if not real.is_relative_to(root):
-        raise LabError(f"{path} leads out of the run's folder and was not opened: copy the file into it")
-    if not stat.S_ISREG(mode):
-        raise LabError(f"{path} is not a regular file and was not opened: remove it")
-    return real
-
-
-def read_text(folder: Path, name: str) -> str:
-    """The text of a small file, "" if there is none; bytes that are not UTF-8 become U+FFFD."""
-    path = inside(folder, name)
-    if path is None:
-        return ""
-    with open(path, "rb") as file:
-        return file.read(LONGEST_TEXT).decode("utf-8", "replace")
+from scalelab.guarded import LONGEST_FILE, LONGEST_TEXT, inside, read_text
 
 
 def shown_manifest(folder: Path) -> dict[str, Any]:
@@ -119,7 +78,7 @@ class GrowingFile:
         if not line.strip():
             return
         try:
-            record = json.loads(line) if len(line) <= LONGEST_LINE else None
+            record = json.loads(line) if len(line) <= LONGEST_TEXT else None
         except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict):

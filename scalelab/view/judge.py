@@ -5,9 +5,8 @@ Everything that takes time goes through `Kept`, so that runs whose points did no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from scalelab.curves import (
     compare,
     extend_or_stop,
     pool,
-    read_sources,
     sharing_test,
 )
 from scalelab.curves.compare import Entry, entry_summary
@@ -32,36 +30,6 @@ from scalelab.view.cache import Kept, key_of
 
 DRAWS = 400
 """Curves of the posterior that the page gets, of the thousands that a fit draws: enough for 80 % bands."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Settings for reading sources as curves.
-
-    Attributes:
-        columns: our name of a column → the source's name for it.
-        compute_scale: factor from the source's compute to the unit.
-        unit: unit of compute; None takes the source's word for it.
-        tasks: the tasks to show; empty for all.
-    """
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    compute_scale: float = 1.0
-    unit: str | None = None
-    tasks: tuple[str, ...] = ()
-
-    def curves(self, path: Path) -> list[Curve]:
-        """The curves of one source.
-
-        Raises:
-            LabError: it cannot be read.
-        """
-        try:
-            found = read_sources([path], self.columns, compute_scale=self.compute_scale, unit=self.unit)
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            # A stranger's file may hold a list where a name should stand: its run is shown without curves.
-            raise LabError(f"{path}: a value is of the wrong kind ({type(error).__name__})") from None
-        return [item for item in found if not self.tasks or item.task in self.tasks]
 
 
 def as_recipe(curves: Sequence[Curve], name: str) -> list[Curve]:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.curves import Curve, Options
+from scalelab.curves.reading import Reading
 from scalelab.errors import LabError
 from scalelab.view.answer import answers
 from scalelab.view.cache import Kept, user_folder
 from scalelab.view.discover import find_runs
-from scalelab.view.judge import Judge, Reading, as_recipe
+from scalelab.view.judge import Judge, as_recipe
 from scalelab.view.palette import codes
 from scalelab.view.run import ViewedRun
 from scalelab.view.settings import axes, differences

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scalelab.guarded import read_text
 from scalelab.store.standing import is_there
 from scalelab.store.status_file import STATUS
-from scalelab.view.files import number, read_text
+from scalelab.view.files import number
 
 MOST_ACTORS = 2000
 LONGEST_LIST = 50

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
-from scalelab.view.files import inside
+from scalelab.guarded import inside
 
 FILE = "checkpoints/tokenizer/tokenizer.json"
 LARGEST_FILE = 1 << 26

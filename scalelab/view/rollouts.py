@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from scalelab.errors import LabError
-from scalelab.view.files import inside, number
-from scalelab.view.parquet import TEXT, take_rows
+from scalelab.guarded import inside
+from scalelab.parquet import TEXT, take_rows
+from scalelab.view.files import number
 from scalelab.view.pieces import Pieces, read_pieces
 
 NAME = re.compile(r"([a-z]+)_(\d{1,12})\.parquet")

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.curves import Curve
+from scalelab.curves.reading import Reading, read_with
 from scalelab.errors import LabError
+from scalelab.guarded import inside, read_text
 from scalelab.view.discover import RunSource
-from scalelab.view.files import GrowingFile, inside, number, read_text, shown_manifest
-from scalelab.view.judge import Reading
+from scalelab.view.files import GrowingFile, number, shown_manifest
 from scalelab.view.metrics import held_out_panels, metric_panels, staleness
 from scalelab.view.now import now
-from scalelab.view.points import run_points, table_points
+from scalelab.view.points import curve_points
 from scalelab.view.rollouts import Rollouts
-from scalelab.view.settings import bindings, completions_per_step
+from scalelab.view.settings import bindings
 from scalelab.view.timeline import timeline
 from scalelab.view.unusual import unusual
 
@@ -160,23 +161,15 @@ class ViewedRun:
 
     def _read_curves(self) -> list[Curve]:
         """The run's curves; none while it has no evaluation."""
-        if self.member.folder:
-            if not self._records("evals.jsonl"):
-                return []
-            try:  # the curves' reader opens these two by itself
-                inside(self.member.path, "evals.jsonl"), inside(self.member.path, "manifest.json")
-            except LabError:
-                return []  # reported already
-        return self._try(lambda: self.reading.curves(self.member.path)) or []
+        if self.member.folder and not self._records("evals.jsonl"):
+            return []
+        return self._try(lambda: read_with([self.member.path], self.reading)) or []
 
     def _read_points(self) -> list[dict[str, Any]]:
-        if not self.member.folder:
-            return [entry | {"run": curve.run} for curve in self.curves for entry in table_points(curve)]
-        per_step = completions_per_step(self.settings)
-        evals, metrics = self._records("evals.jsonl"), self._records("metrics.jsonl")
-        # A simulated clock counts from the start of the run, and has no hours of the wall.
-        started = None if self.manifest.get("clock") == "virtual" else self._started
-        return run_points(evals, metrics, self.reading, per_step, started)
+        """The points of the run's curves; those of a table say which of its runs they belong to."""
+        if self.member.folder:
+            return [entry for curve in self.curves for entry in curve_points(curve)]
+        return [entry | {"run": curve.run} for curve in self.curves for entry in curve_points(curve)]
 
     @property
     def _started(self) -> float | None:

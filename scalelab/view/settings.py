@@ -68,12 +68,6 @@ def differences(settings: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any
     return rows
 
 
-def completions_per_step(found: Mapping[str, str]) -> int | None:
-    """Prompts per step times generations per prompt, where the configuration has both."""
-    counts = [_integer(found, name) for name in (PROMPTS, GENERATIONS)]
-    return counts[0] * counts[1] if counts[0] and counts[1] else None
-
-
 @dataclass(frozen=True)
 class _AxesPlace:
     """A run's place on the scaling axes, and the rest of its configuration."""

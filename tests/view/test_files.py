@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError
+from scalelab.guarded import inside, read_text
 from scalelab.view import files
-from scalelab.view.files import GrowingFile, inside, number, read_text, shown_manifest
+from scalelab.view.files import GrowingFile, number, shown_manifest
 
 
 def test_a_link_out_of_the_folder_is_not_opened(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_a_file_that_shrank_is_read_again(tmp_path: Path) -> None:
 
 
 def test_lines_without_an_end_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LONGEST_LINE", 100)
+    monkeypatch.setattr(files, "LONGEST_TEXT", 100)
     deep = "[" * 50 + "]" * 50
     (tmp_path / "m.jsonl").write_text(json.dumps({"a": "x" * 200}) + f'\n{{"a": {deep}}}\n{{"a": 1}}\n')
     lines = GrowingFile(tmp_path, "m.jsonl")

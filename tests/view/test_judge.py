@@ -10,9 +10,10 @@ import pytest
 
 from scalelab.curves import Options, analyse, compare, forecast
 from scalelab.curves.compare import entry_summary
+from scalelab.curves.reading import Reading
 from scalelab.view import judge as module
 from scalelab.view.cache import Kept
-from scalelab.view.judge import DRAWS, Judge, Reading
+from scalelab.view.judge import DRAWS, Judge
 from scalelab.view.lab import Lab
 from tests.helpers.view_runs import made_run
 

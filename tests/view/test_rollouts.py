@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalelab import parquet
 from scalelab.cli import main
 from scalelab.errors import LabError
-from scalelab.view import parquet
 from scalelab.view import rollouts as module
 from scalelab.view.rollouts import Filter, Rollouts
 from tests.helpers.view_runs import HOSTILE, add_rollouts, made_run, rollout_rows
@@ -111,7 +111,7 @@ def test_a_file_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path, m
     monkeypatch.setattr(parquet, "MOST_VALUES", 10)
     rollouts = Rollouts(tmp_path)
     assert rollouts.steps() == []
-    assert "so it is not shown" in rollouts.problems[0]
+    assert "so it is not read" in rollouts.problems[0]
 
 
 def test_a_text_that_repeats_a_million_times_costs_what_is_shown(tmp_path: Path) -> None:

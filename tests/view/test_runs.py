@@ -11,11 +11,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from scalelab.curves.reading import Reading
 from scalelab.errors import LabError
 from scalelab.view.discover import find_runs
-from scalelab.view.judge import Reading
 from scalelab.view.metrics import MOST_POINTS, flatten, metric_panels, thin
-from scalelab.view.points import run_points
 from scalelab.view.run import SILENT_AFTER, ViewedRun
 from scalelab.view.settings import bindings, differences
 from scalelab.view.timeline import timeline
@@ -68,19 +67,16 @@ def test_points_have_every_axis_that_the_lines_hold(tmp_path: Path) -> None:
     assert not run.update()
 
 
-def test_old_lines_get_completions_by_the_batch_size_and_tokens_by_the_steps() -> None:
-    evals = [{"step": step, "compute": float(step), "task": "t", "pass_rate": 0.5} for step in (0, 2, 4)]
-    metrics = [{"step": step, "tokens": 100} for step in (1, 2, 3, 4)]
-    [points] = run_points(evals, metrics, Reading(), per_step=32, started=None)
+def test_old_lines_get_completions_by_the_batch_size_and_tokens_by_the_steps(tmp_path: Path) -> None:
+    write_lines(tmp_path / "evals.jsonl", [{"step": s, "compute": s, "task": "t", "pass_rate": 0.5} for s in (0, 2, 4)])
+    write_lines(tmp_path / "metrics.jsonl", [{"step": step, "tokens": 100} for step in (1, 2, 3, 4)])
+    (tmp_path / "config.gin").write_text("Recipe.prompts_per_step = 8\nRecipe.generations_per_prompt = 4\n")
+    run = ViewedRun(find_runs([tmp_path])[0], Reading())
+    run.update()
+    [points] = run.points
     assert points["x"]["completions"] == [0, 64, 128]
     assert points["x"]["tokens"] == [0, 200, 400]
     assert "hours" not in points["x"]
-
-
-def test_a_repeated_evaluation_replaces_the_earlier_one() -> None:
-    evals = [{"step": 1, "compute": 1.0, "task": "t", "pass_rate": rate} for rate in (0.4, 0.6)]
-    [points] = run_points(evals, [], Reading())
-    assert points["y"] == [0.6]
 
 
 def flat_points(y: list[float], stderr: float) -> dict:

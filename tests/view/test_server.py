@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from scalelab.curves.reading import Reading
 from scalelab.store.status_file import StatusFile
 from scalelab.view.cache import Kept
 from scalelab.view.discover import RunSource
-from scalelab.view.judge import Reading
 from scalelab.view.lab import Lab
 from scalelab.view.now import now
 from scalelab.view.page import SCRIPTS

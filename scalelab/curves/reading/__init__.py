@@ -1,5 +1,6 @@
 """Read curves: run folders, tables, and other people's logs."""
 
-from scalelab.curves.reading.sources import pool, pool_seeds, read_json_lines, read_source, read_sources
+from scalelab.curves.reading.settings import Reading, load_reading
+from scalelab.curves.reading.sources import Source, open_sources, pool, pool_seeds, read_sources, read_with
 
-__all__ = ["pool", "pool_seeds", "read_json_lines", "read_source", "read_sources"]
+__all__ = ["Reading", "Source", "load_reading", "open_sources", "pool", "pool_seeds", "read_sources", "read_with"]

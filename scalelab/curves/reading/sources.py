@@ -1,28 +1,33 @@
-"""Read curves: run folders, CSV and JSONL here, other people's logs in `logs`."""
+"""Read sources: run folders, folders of runs, tables, and other people's logs, all as curves."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from scalelab.curves.data import Curve, same_unit
-from scalelab.curves.reading import logs
-from scalelab.curves.reading.axes import config_axes
-from scalelab.curves.reading.table import COLUMNS, Row, Table, blank, listed, table_curves
+from scalelab.curves.data import Curve, check_numbers, same_unit
+from scalelab.curves.fitting.models import Array
+from scalelab.curves.reading import tensorboard
+from scalelab.curves.reading.cells import numbers
+from scalelab.curves.reading.columns import recognise
+from scalelab.curves.reading.formats import read_file
+from scalelab.curves.reading.points import Points
+from scalelab.curves.reading.run_folder import read_run_folder
+from scalelab.curves.reading.settings import COLUMNS, Reading
+from scalelab.curves.reading.table import Table, listed
 from scalelab.errors import LabError
-from scalelab.jsonl import read_objects
 
 SEED_FOLDER = re.compile(r"seed[_-]?\d+")
 """Name of the folder of one seed; `scalelab run` calls them `seed_0`, `seed_1`, …"""
+
+
+LATE = 0.8
+"""Share of the compute of the last evaluation that the first may have; more is no curve from the start of RL."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,27 @@ def _evaluated_runs(path: Path) -> list[Path]:
     return sorted(folder for folder in found if (folder / "evals.jsonl").stat().st_size)
 
 
+@dataclass(frozen=True)
+class Source:
+    """What was read of one file or run folder.
+
+    Attributes:
+        path: the file or folder.
+        kind: what it was recognised as.
+        columns: our name of a column → the names in the log that were taken for it.
+        left: columns that were not taken.
+        rows: rows, lines or steps of the log.
+        curves: its curves.
+    """
+
+    path: Path
+    kind: str
+    columns: Mapping[str, tuple[str, ...]]
+    left: tuple[str, ...]
+    rows: int
+    curves: tuple[Curve, ...]
+
+
 def read_sources(
     sources: Sequence[str | Path],
     columns: Mapping[str, str] | None = None,
@@ -76,8 +102,7 @@ def read_sources(
     """The curves of several sources, each a run of its own, and a folder of runs as many as it holds.
 
     Args:
-        sources: run folders, folders of runs, or CSV, JSONL, Parquet files; TensorBoard event files or folders; W&B
-            exports (CSV).
+        sources: run folders, folders of runs, or files: tables, other trainers' logs, TensorBoard events, W&B exports.
         columns: our name of a column → the file's name for it.
         compute_scale: factor from the file's compute to hours, such as hours per step.
         unit: unit of compute after scaling; None takes the file's word for it.
@@ -86,67 +111,76 @@ def read_sources(
     Raises:
         LabError: a source is missing, unreadable or holds a value that cannot be; one line naming the place.
     """
-    if not (compute_scale > 0 and np.isfinite(compute_scale)):
-        raise LabError(f"a compute scale of {compute_scale:g} makes no sense: give a positive factor")
-    if not rate_range[0] < rate_range[1] or not np.isfinite(rate_range).all():
-        raise LabError(f"a rate range from {rate_range[0]:g} to {rate_range[1]:g} makes no sense: give the lower first")
-    paths = [Path(source) for source in sources]
-    found = [run for path in paths for run in runs_in(path)]
-    curves = [
-        item for run, name in zip(found, run_names(found)) for item in _read_run(run, columns or {}, name, rate_range)
+    return read_with(sources, Reading(columns or {}, compute_scale, unit, rate_range))
+
+
+def read_with(sources: Sequence[str | Path], reading: Reading) -> list[Curve]:
+    """The curves of several sources by these settings, as `read_sources` gives them.
+
+    Raises:
+        LabError: a source is missing, unreadable or holds a value that cannot be; one line naming the place.
+    """
+    found = [run for source in sources for run in runs_in(Path(source))]
+    return [item for run, name in zip(found, run_names(found)) for item in _read_run(run, reading, name)]
+
+
+def open_sources(sources: Sequence[str | Path], reading: Reading) -> list[Source]:
+    """Several sources with the curves that `read_with` gives, seeds of one run not pooled.
+
+    Raises:
+        LabError: a source is missing, unreadable or holds a value that cannot be; one line naming the place.
+    """
+    found = [run for source in sources for run in runs_in(Path(source))]
+    return [
+        open_source(seed, reading, name if run.seeds == (run.path,) else None)
+        for run, name in zip(found, run_names(found))
+        for seed in run.seeds
     ]
-    if compute_scale != 1 or unit is not None:
-        curves = [_rescale(item, compute_scale, unit) for item in curves]
-    return curves
 
 
-def read_source(
-    path: Path, columns: Mapping[str, str], run: str | None = None, rate_range: tuple[float, float] = (0.0, 1.0)
-) -> list[Curve]:
-    """The curves of one source, sorted by run and task.
+def open_source(path: Path, reading: Reading, run: str | None = None) -> Source:
+    """Read one file or run folder.
 
     Args:
         path: the source.
-        columns: our name of a column → the file's name for it.
+        reading: how it is read.
         run: name of the run where no column says it; None takes the file's or folder's.
-        rate_range: what the file calls a pass rate of 0 and one of 1.
+
+    Raises:
+        LabError: it is missing, unreadable or holds a value that cannot be; one line naming the place.
     """
-    unknown = sorted(set(columns) - set(COLUMNS))
-    if unknown:
-        raise LabError(f"--column {unknown[0]}=…: no such column; the columns are {', '.join(COLUMNS)}")
-    table, columns = read_table(path, columns)
-    table = replace(table, facts={**table.facts, "rate_range": rate_range})
-    return table_curves(replace(table, run=run) if run else table, columns)
+    table = read_table(path)
+    recognised = recognise(table, reading)
+    curves = Points(replace(table, run=run) if run else table, recognised, reading).curves()
+    curves = [item for item in with_mean(curves, reading) if not reading.tasks or item.task in reading.tasks]
+    names = [part.names for part in recognised.parts]
+    columns = {
+        ours: tuple(dict.fromkeys(one[ours] for one in names if ours in one))
+        for ours in COLUMNS
+        if any(ours in one for one in names)
+    }
+    taken = {name for several in columns.values() for name in several}
+    left = tuple(name for name in table.columns if name not in taken)
+    scaled = tuple(_rescale(item, reading) for item in curves)
+    return Source(path, table.kind, columns, left, len(table.rows), scaled)
 
 
-def read_table(path: Path, columns: Mapping[str, str]) -> tuple[Table, Mapping[str, str]]:
-    """The rows of a source, whatever its format, and what of the column mapping is still to be applied to them."""
+def read_table(path: Path) -> Table:
+    """The cells of a source, whatever its format."""
     if not path.exists():
         raise LabError(f"{path}: no such file or folder")
     if path.is_dir() and (path / "evals.jsonl").exists():
-        return _read_run_folder(path), columns
-    if logs.is_tensorboard(path):
-        return logs.read_tensorboard(path, columns), {}
+        return read_run_folder(path)
+    if tensorboard.is_tensorboard(path):
+        return tensorboard.read_tensorboard(path)
+    if path.is_dir() and (path / "trainer_state.json").exists():
+        return read_file(path / "trainer_state.json")
     if path.is_dir():
         raise LabError(
             f"{path}: neither evals.jsonl nor runs that have one nor TensorBoard events in it; give a run folder or a "
             "table of points"
         )
-    if path.suffix in (".csv", ".tsv"):
-        table = _read_csv(path)
-        wide = logs.is_wandb(table.columns) or "*" in columns.get("pass_rate", "")  # one column for each task
-        return (logs.from_wandb(table, columns), {}) if wide else (table, columns)
-    if path.suffix in (".jsonl", ".ndjson"):
-        rows, notes = read_json_lines(path)
-        return Table(path, _all_columns(rows), rows, path.stem, notes=notes), columns
-    if path.suffix == ".json":
-        rows = _read_json(path)
-        return Table(path, _all_columns(rows), rows, path.stem), columns
-    if path.suffix == ".parquet":
-        return logs.read_parquet(path), columns
-    raise LabError(
-        f"{path}: unknown kind of file; give a run folder, .csv, .tsv, .json, .jsonl, .parquet or TensorBoard events"
-    )
+    return read_file(path)
 
 
 def pool(curves: Sequence[Curve], run: str) -> list[Curve]:
@@ -184,9 +218,19 @@ def pool(curves: Sequence[Curve], run: str) -> list[Curve]:
             recipe=members[0].recipe if len({item.recipe for item in members}) == 1 else "",
             clock=members[0].clock if len({item.clock for item in members}) == 1 else "",
             places=dict(set.intersection(*(set(item.places.items()) for item in members))),
+            other_N=_joined([item.other_N for item in members], [len(item) for item in members]),
         )
         pooled.append(whole.select(np.lexsort((whole.seed_N, compute_N))))
     return pooled
+
+
+def _joined(parts: Sequence[Mapping[str, Array]], lengths: Sequence[int]) -> dict[str, Array]:
+    """Other numbers of several curves, one after the other; NaN where a curve has none of a name."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {
+        name: np.concatenate([part.get(name, np.full(length, np.nan)) for part, length in zip(parts, lengths)])
+        for name in names
+    }
 
 
 def pool_seeds(curves: Sequence[Curve]) -> tuple[list[Curve], list[str]]:
@@ -209,111 +253,87 @@ def pool_seeds(curves: Sequence[Curve]) -> tuple[list[Curve], list[str]]:
     return pooled, notes
 
 
-def _read_run(
-    run: RunPaths, columns: Mapping[str, str], name: str | None, rate_range: tuple[float, float]
-) -> list[Curve]:
+def _read_run(run: RunPaths, reading: Reading, name: str | None) -> list[Curve]:
     """The curves of one run, its seeds pooled."""
     if run.seeds == (run.path,):
-        return read_source(run.path, columns, name, rate_range)
+        return list(open_source(run.path, reading, name).curves)
     return pool(
-        [item for path in run.seeds for item in read_source(path, columns, None, rate_range)],
-        name or run.path.resolve().name,
+        [item for path in run.seeds for item in open_source(path, reading).curves], name or run.path.resolve().name
     )
 
 
-def _rescale(item: Curve, scale: float, unit: str | None) -> Curve:
-    epoch_end, since, until = (None if end is None else end * scale for end in (item.epoch_end, *item.fit_window))
+def with_mean(curves: Sequence[Curve], reading: Reading) -> list[Curve]:
+    """The curves, and for every run the weighted mean of its tasks where `Reading.mean` names their weights.
+
+    A mean has a point where all of its tasks have one. Its error takes those of the tasks as independent.
+
+    Raises:
+        LabError: a run lacks one of the tasks, or its tasks have no evaluation in common.
+    """
+    found = list(curves)
+    for run in dict.fromkeys(item.run for item in curves) if reading.mean else ():
+        of_task = {item.task: item for item in curves if item.run == run}
+        missing = [task for task in reading.mean if task not in of_task]
+        if missing:
+            raise LabError(f"{run}: no task {missing[0]!r} for the mean; there are: {', '.join(of_task) or 'none'}")
+        found.append(_mean([(of_task[task], weight) for task, weight in reading.mean.items()]))
+    return found
+
+
+def _mean(members: Sequence[tuple[Curve, float]]) -> Curve:
+    """The weighted mean of several tasks of one run at the evaluations that all of them have."""
+    first = members[0][0]
+    places = [list(zip((item.seeds[seed] for seed in item.seed_N), item.compute_N.tolist())) for item, _ in members]
+    common = set(places[0]).intersection(*places[1:])
+    if not common:
+        raise LabError(f"{first.run}: its tasks have no evaluation at the same compute, so there is no mean of them")
+    total = sum(weight for _, weight in members)
+    parts = [
+        (item.select(np.flatnonzero([place in common for place in at])), weight / total)
+        for (item, weight), at in zip(members, places)
+    ]
+    errors = [(item.stderr_N, share) for item, share in parts]
+    known = all(stderr_N is not None for stderr_N, _ in errors)
+    squares_N = [(share * stderr_N) ** 2 for stderr_N, share in errors if stderr_N is not None]
+    left = sum(len(item) for item, _ in members) - sum(len(item) for item, _ in parts)
+    notes = [f"mean of {', '.join(f'{item.task} ({share:.0%})' for item, share in parts)}"]
+    if left:
+        notes.append(f"{left} evaluations of single tasks are at places where others have none, and were left out")
     return replace(
-        item,
-        compute_N=item.compute_N * scale,
-        unit=unit or item.unit,
-        epoch_end=epoch_end,
-        fit_window=(since, until),
+        parts[0][0],
+        task="mean",
+        pass_rate_N=np.sum([share * item.pass_rate_N for item, share in parts], axis=0),
+        stderr_N=np.sqrt(sum(squares_N)) if known else None,
+        notes=(*dict.fromkeys(note for item, _ in members for note in item.notes), *notes),
     )
 
 
-def read_json_lines(path: Path) -> tuple[list[Row], tuple[str, ...]]:
-    """Rows of a JSONL file, and a note if its last line is torn (a run killed while writing) and was left out."""
-    objects, torn = read_objects(path)
-    notes = (f"{path.name}: the last line is torn and was left out",) if torn else ()
-    return [Row(number, record) for number, record in objects], notes
+def _rescale(item: Curve, reading: Reading) -> Curve:
+    """The curve with compute from the start of RL on, in the unit of the settings."""
+    start, scale = reading.start or 0.0, reading.compute_scale
+    compute_N = (item.compute_N - start) * scale
+    check_numbers(compute_N, "compute", lambda _: f"{item.source}, compute after --compute-start {start:g}")
+    if reading.start is None:
+        _refuse_late_start(item)
+    epoch_end, since, until = (
+        None if end is None else (end - start) * scale for end in (item.epoch_end, *item.fit_window)
+    )
+    unit = item.unit if scale == 1 or item.unit.endswith("-hours") else "hours"  # what --compute-scale leads to
+    return replace(item, compute_N=compute_N, unit=reading.unit or unit, epoch_end=epoch_end, fit_window=(since, until))
 
 
-def _read_json(path: Path) -> list[Row]:
-    """Rows of a JSON file: a list of objects, or an object of lists of one length."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        raise LabError(f"{path}: not JSON; mend it, or give one object per line as .jsonl") from None
-    if isinstance(content, dict) and content and all(isinstance(item, list) for item in content.values()):
-        if len({len(item) for item in content.values()}) > 1:
-            raise LabError(f"{path}: its lists differ in length; every column needs a value for every evaluation")
-        content = [dict(zip(content, values)) for values in zip(*content.values())]
-    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
-        raise LabError(f"{path}: neither a list of objects nor an object of lists; every object is one evaluation")
-    return [Row(number, record) for number, record in enumerate(content, 1)]
+def _refuse_late_start(item: Curve) -> None:
+    """Refuse compute that does not count from the start of RL: a curve over it would be a flat line.
 
-
-def _all_columns(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.values))
-
-
-def _read_csv(path: Path) -> Table:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        row = error.object[: error.start].count(b"\n") + 1
+    Raises:
+        LabError: the first of several evaluations has most of the compute of the last.
+    """
+    first, last = float(item.compute_N.min()), float(item.compute_N.max())
+    if len(item) >= 4 and first > LATE * last:
         raise LabError(
-            f"{path}, row {row}: byte {error.object[error.start]:#x} is not UTF-8; save it as that"
-        ) from None
-    first = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    header = [name.strip() for name in next(reader, [])]
-    if not header:
-        raise LabError(f"{path}: the file is empty; it needs a header and a row for each evaluation")
-    rows = []
-    for record in reader:
-        if not any(field.strip() for field in record):
-            continue
-        if len(record) != len(header):
-            raise LabError(
-                f"{path}, row {reader.line_num}: {len(record)} fields under {len(header)} columns; put fields with "
-                f"{delimiter!r} in them into quotes, or mend the row"
-            )
-        rows.append(Row(reader.line_num, {name: field.strip() for name, field in zip(header, record)}))
-    return Table(path, header, rows, path.stem)
-
-
-def _read_run_folder(path: Path) -> Table:
-    evals, manifest = path / "evals.jsonl", path / "manifest.json"
-    rows, notes = read_json_lines(evals)
-    facts: dict[str, Any] = {}
-    if manifest.exists():
-        try:
-            facts = json.loads(manifest.read_bytes())
-        except (ValueError, RecursionError):
-            raise LabError(f"{manifest}: not JSON; mend or remove it") from None
-        if not isinstance(facts, dict):
-            raise LabError(f"{manifest}: not a JSON object; mend or remove it")
-    rows = list(_latest(rows))
-    held_out = facts.get("held_out")
-    tasks = list(held_out) if isinstance(held_out, dict) else []
-    found, unread = _configuration(path / "config.gin", tasks)
-    return Table(path, _all_columns(rows), rows, path.resolve().name, facts | found, (*notes, *unread))
-
-
-def _configuration(config: Path, tasks: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Facts of a run's `config.gin`, "recipe" and "places", and a note if it cannot be read."""
-    from scalelab.experiment import read_settings, recipe_digest  # gin, which fits of tables do without
-
-    if not config.is_file():
-        return {"recipe": "", "places": {}}, ()
-    try:
-        settings = read_settings(config)
-    except LabError as error:
-        return {"recipe": "", "places": {}}, (f"its configuration gives no axes: {error}",)
-    return {"recipe": recipe_digest(settings), "places": config_axes(settings, tasks)}, ()
+            f"{item.source}: compute runs from {first:,g} to {last:,g} {item.unit} only. A curve counts it from the "
+            f"start of RL: give what was spent before as --compute-start {first:g}, or 0 if nothing was"
+        )
 
 
 def read_places(path: Path) -> dict[str, dict[str, float]]:
@@ -322,42 +342,20 @@ def read_places(path: Path) -> dict[str, dict[str, float]]:
     Raises:
         LabError: no such column, a run twice, or a value that is no number.
     """
-    table, _ = read_table(path, {})
+    table = read_table(path)
     if "run" not in table.columns:
         raise LabError(f"{path}: no column run; it has {listed(table.columns)}")
     found: dict[str, dict[str, float]] = {}
-    for row in table.rows:
-        run = str(row.values.get("run"))
+    columns = {name: numbers(cells) for name, cells in table.cells.items() if name != "run"}
+    for row, cell in enumerate(table.cells["run"]):
+        run = str(cell)
         if run in found:
-            raise LabError(f"{path}, row {row.number}, column run: {run} is there twice; keep one row for each run")
+            raise LabError(f"{table.place(row, 'run')}: {run} is there twice; keep one row for each run")
         found[run] = {}
-        for column in table.columns:
-            cell = row.values.get(column)
-            if column == "run" or blank(cell):
-                continue
-            try:
-                found[run][column] = float(str(cell))
-            except (TypeError, ValueError, OverflowError):
-                raise LabError(
-                    f"{path}, row {row.number}, column {column}: {cell!r} is not a number; mend it or leave it empty"
-                ) from None
+        for name, column in columns.items():
+            if row in column.wrong:
+                value = table.cells[name][row]
+                raise LabError(f"{table.place(row, name)}: {value!r:.60} is not a number; mend it or leave it empty")
+            if not column.blank_N[row]:
+                found[run][name] = float(column.value_N[row])
     return found
-
-
-def _latest(rows: Sequence[Row]) -> Iterator[Row]:
-    """Keep the last row of every step: a resumed run repeats in the same file the steps that it lost."""
-    kept: dict[Any, list[Row]] = {}
-    for row in rows:
-        of_task = kept.setdefault(str(row.values.get("task")), [])
-        while of_task and _step(of_task[-1]) >= _step(row):
-            of_task.pop()
-        of_task.append(row)
-    yield from sorted((row for of_task in kept.values() for row in of_task), key=lambda row: row.number)
-
-
-def _step(row: Row) -> float:
-    """The step of a row; its place in the file where it has none that is a number."""
-    try:
-        return float(str(row.values.get("step")))
-    except (ValueError, OverflowError):
-        return float(row.number)

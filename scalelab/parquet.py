@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
+from scalelab.guarded import check_table, read_whole
 
 TEXT = ("task", "prompt_id", "prompt", "completion", "outcome", "detail", "gold", "answer")
 """Columns of text, which repeats: it stays dictionary-encoded until a row is asked for."""
@@ -64,5 +65,50 @@ def _check_size(path: Path, group: Any, names: Sequence[str]) -> None:
     if group.num_rows > MOST_ROWS or values > MOST_VALUES or unpacked > MOST_BYTES:
         raise LabError(
             f"{path.name}: {group.num_rows:,} rows, {values:,} values in a column, {unpacked:,} bytes unpacked: more "
-            f"than {MOST_ROWS:,}, {MOST_VALUES:,} or {MOST_BYTES:,}, so it is not shown"
+            f"than {MOST_ROWS:,}, {MOST_VALUES:,} or {MOST_BYTES:,}, so it is not read"
         )
+
+
+def read_columns(path: Path) -> dict[str, list[Any]]:
+    """All columns of a table of numbers and texts; columns of lists and structures are left out.
+
+    A text that repeats is one object however often it stands there, so that a small file stays small.
+
+    Raises:
+        LabError: it is no regular file or not Parquet, or is larger than the limits.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        raise LabError(
+            f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or convert the file to CSV"
+        ) from None
+    content = pyarrow.BufferReader(read_whole(path))
+    try:
+        schema = parquet.read_schema(content)
+        names = [one.name for one in schema if not pyarrow.types.is_nested(one.type)]
+        texts = [one.name for one in schema if pyarrow.types.is_string(one.type) or pyarrow.types.is_binary(one.type)]
+        file = parquet.ParquetFile(content, read_dictionary=texts)
+        check_table(path, file.metadata.num_rows, len(names))
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        if sum(part.total_byte_size for part in groups) > MOST_BYTES:
+            raise LabError(f"{path} unpacks to more than {MOST_BYTES:,} bytes, which is not read: give a shorter one")
+        for part in groups:
+            _check_size(path, part, names)
+        table = file.read(columns=names, use_threads=False)
+        return {name: _cells(table.column(name)) for name in names}
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise LabError(f"{path}: not a Parquet file ({' '.join(str(error).split())[:120]})") from None
+
+
+def _cells(column: Any) -> list[Any]:
+    """The cells of a column; those of a dictionary share their objects."""
+    found: list[Any] = []
+    for chunk in column.chunks:
+        if hasattr(chunk, "dictionary"):
+            words = chunk.dictionary.to_pylist()
+            found += [None if index is None else words[index] for index in chunk.indices.to_pylist()]
+        else:
+            found += chunk.to_pylist()
+    return found

@@ -1,0 +1,221 @@
+"""Files as tables: CSV, JSON lines, JSON, Parquet, each plain or compressed by gzip, in UTF-8 or UTF-16."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from scalelab.curves.reading import console
+from scalelab.curves.reading.cells import comma_meaning
+from scalelab.curves.reading.table import Table, from_records
+from scalelab.errors import LabError
+from scalelab.guarded import (
+    LONGEST_TABLE,
+    LONGEST_TEXT,
+    MOST_CELLS,
+    MOST_ROWS,
+    check_table,
+    gunzip,
+    read_whole,
+)
+from scalelab.jsonl import objects_in
+
+TABLES = (".csv", ".tsv")
+LINES = (".jsonl", ".ndjson")
+CONSOLE = (".log", ".txt", ".out")
+
+POINTED = re.compile(r"[-+]?\d*\.\d+")
+"""Number with a decimal point; in a file with such numbers, commas part thousands."""
+
+_FIELDS = threading.Lock()
+"""Held while the field limit of `csv`, which is one for the whole process, is another."""
+
+
+def read_file(path: Path) -> Table:
+    """The table in a file, whose kind its name says.
+
+    Raises:
+        LabError: an unknown kind of file, or one that cannot be read; the message names the place.
+    """
+    name = path.name[:-3] if path.suffix == ".gz" else path.name
+    suffix, run = Path(name).suffix.lower(), Path(name).stem
+    if suffix == ".parquet":
+        return _parquet(path)
+    if suffix not in (*TABLES, *LINES, *CONSOLE, ".json"):
+        raise LabError(
+            f"{path}: unknown kind of file; give a run folder, .csv, .tsv, .json, .jsonl, .parquet, the .log or .txt "
+            "of a console (each perhaps with .gz), or TensorBoard events"
+        )
+    content = read_whole(path, LONGEST_TABLE)
+    if content[:2] == b"\x1f\x8b":
+        content = gunzip(content, path)
+    if suffix in TABLES:
+        return _csv(path, run, _text(path, content))
+    if suffix in CONSOLE:
+        return console.read_console(path, run, _text(path, content, errors="replace"))
+    if suffix == ".json":
+        return _json(path, run, content)
+    return _json_lines(path, run, content)
+
+
+def _text(path: Path, content: bytes, errors: str = "strict") -> str:
+    """Text in the encoding that its first bytes tell."""
+    encoding = "utf-8-sig"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif len(content) > 3 and content[1:4:2] == b"\0\0" and content[0]:
+        encoding = "utf-16-le"
+    try:
+        return content.decode(encoding, errors)
+    except UnicodeDecodeError as error:
+        row = content[: error.start].count(b"\n") + 1
+        raise LabError(f"{path}, row {row}: byte {content[error.start]:#x} is not UTF-8; save it as that") from None
+
+
+def _utf8(path: Path, content: bytes) -> bytes:
+    """JSON in UTF-8; some write it in UTF-16."""
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return _text(path, content).encode() if wide else content.removeprefix(codecs.BOM_UTF8)
+
+
+def _csv(path: Path, run: str, text: str) -> Table:
+    lines = text.lstrip("\n\r")
+    skipped, above = 0, ""
+    while lines.startswith("#"):  # a header that begins with the sign of a comment is kept for what follows
+        above, _, lines = lines.partition("\n")
+        skipped += 1
+    first = lines.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    records = _records(path, lines, delimiter, text.count("\n") - lines.count("\n"))
+    header = [name.strip() for name in next(records, (0, []))[1]]
+    notes = []
+    if header and all(map(_is_number, header)):
+        named = [name.strip() for name in above.lstrip("#").split(delimiter)]
+        if len(named) != len(header):
+            raise LabError(f"{path}, row {skipped + 1}: numbers where names of columns should stand; add a header")
+        header, records = named, _records(path, lines, delimiter, skipped)
+        skipped -= 1
+    if not header:
+        raise LabError(f"{path}: the file is empty; it needs a header and a row for each evaluation")
+    if skipped > 0:
+        notes.append(f"comment lines left out: {skipped}")
+    numbers, rows, again = [], [], 0
+    for number, record in records:
+        if record[0].strip() == header[0] and [cell.strip() for cell in record] == header:
+            again += 1  # a run that is resumed writes its header once more
+            continue
+        if len(record) != len(header):
+            raise LabError(
+                f"{path}, row {number}: {len(record)} fields under {len(header)} columns; put fields with "
+                f"{delimiter!r} in them into quotes, or mend the row"
+            )
+        numbers.append(number)
+        rows.append(record)
+    check_table(path, len(rows), len(header))
+    if again:
+        notes.append(f"repeated header lines left out: {again}")
+    columns = list(zip(*rows)) if rows else [() for _ in header]
+    cells = {name: [cell.strip() for cell in column] for name, column in zip(header, columns)}
+    facts = {"comma": _comma(cells, delimiter, text)}
+    return Table(path, "table (CSV)", cells, numbers, run, facts=facts, notes=tuple(notes))
+
+
+def _records(path: Path, text: str, delimiter: str, before: int) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a CSV that are neither empty nor comments, with their numbers in the file.
+
+    Args:
+        path: the file.
+        text: its text.
+        delimiter: character between fields.
+        before: lines of the file before `text`.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    count = 0
+    while True:
+        with _FIELDS:
+            usual = csv.field_size_limit(LONGEST_TEXT)
+            try:
+                some = [(reader.line_num + before, record) for record in islice(reader, 4096)]
+            except csv.Error as error:
+                reason = str(error)
+                if "field limit" in reason:
+                    reason = f"a field of more than {LONGEST_TEXT:,} characters; close its quotes, or leave it out"
+                raise LabError(f"{path}, row {reader.line_num + before + 1}: {reason}") from None
+            finally:
+                csv.field_size_limit(usual)
+        if not some:
+            return
+        count += len(some)
+        if count > MOST_ROWS or count * len(some[0][1]) > MOST_CELLS:
+            check_table(path, count, len(some[0][1]))
+        for number, record in some:
+            if any(record) and any(map(str.strip, record)) and not record[0].startswith("#"):
+                yield number, record
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return float(cell) == float(cell)
+    except ValueError:
+        return False
+
+
+def _comma(cells: Mapping[str, list[str]], delimiter: str, text: str) -> str:
+    """Meaning of commas inside numbers; only cells in quotes have some where commas part the fields."""
+    if ('"' if delimiter == "," else ",") not in text:
+        return ""
+    meaning = comma_meaning([cell for column in cells.values() for cell in column if "," in cell])
+    pointed = meaning == "either" and any(POINTED.fullmatch(cell) for column in cells.values() for cell in column)
+    return "thousands" if pointed else meaning
+
+
+def _json_lines(path: Path, run: str, content: bytes) -> Table:
+    records, torn = objects_in(path, _utf8(path, content))
+    notes = (f"{path.name}: the last line is torn and was left out",) if torn else ()
+    return from_records(path, "JSON lines", records, run, notes=notes)
+
+
+def _json(path: Path, run: str, content: bytes) -> Table:
+    """A list of objects, an object of lists of one length, or an object with one such list in it."""
+    try:
+        found = json.loads(_utf8(path, content))
+    except (ValueError, RecursionError):
+        raise LabError(f"{path}: not JSON; mend it, or give one object per line as .jsonl") from None
+    kind = "JSON"
+    if isinstance(found, dict) and isinstance(found.get("log_history"), list):
+        kind, found = "trainer_state.json of Hugging Face (Trainer, TRL)", found["log_history"]
+        run = path.resolve().parent.name if run == "trainer_state" else run
+    elif isinstance(found, dict):
+        found = _inner_list(path, found)
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise LabError(f"{path}: neither a list of objects nor an object of lists; every object is one evaluation")
+    return from_records(path, kind, list(enumerate(found, 1)), run)
+
+
+def _inner_list(path: Path, found: dict[str, Any]) -> Any:
+    """The list of objects in an object: its only one, or its lists of one length, one value for each evaluation."""
+    if found and all(isinstance(item, list) for item in found.values()):
+        lists = [item for item in found.values() if item and isinstance(item[0], dict)]
+        if len(found) == 1 and lists:
+            return lists[0]
+        if len({len(item) for item in found.values()}) > 1:
+            raise LabError(f"{path}: its lists differ in length; every column needs a value for every evaluation")
+        return [dict(zip(found, values)) for values in zip(*found.values())]
+    inner = [item for item in found.values() if isinstance(item, list) and item and isinstance(item[0], dict)]
+    return inner[0] if len(inner) == 1 else found
+
+
+def _parquet(path: Path) -> Table:
+    from scalelab.parquet import read_columns
+
+    cells = read_columns(path)
+    count = len(next(iter(cells.values()), ()))
+    return Table(path, "Parquet", cells, range(1, count + 1), path.stem)

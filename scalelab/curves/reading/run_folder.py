@@ -1,0 +1,110 @@
+"""The lab's own run folders as tables: evaluations, and what manifest and configuration say of the whole run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalelab.curves.reading.axes import config_axes
+from scalelab.curves.reading.cells import numbers
+from scalelab.curves.reading.table import Table, from_records
+from scalelab.errors import LabError
+from scalelab.guarded import LONGEST_TEXT, read_below
+from scalelab.jsonl import objects_in
+
+
+def read_run_folder(path: Path) -> Table:
+    """The evaluations of a run.
+
+    Lines of older versions lack completions and tokens; those are derived from the batch size and the steps.
+
+    Raises:
+        LabError: a file is damaged, too long, or leads out of the folder.
+    """
+    content = read_below(path, "evals.jsonl") or b""
+    records, torn = objects_in(path / "evals.jsonl", content)
+    notes = ("evals.jsonl: the last line is torn and was left out",) if torn else ()
+    manifest = _manifest(path)
+    held_out = manifest.get("held_out")
+    facts, unread = _configuration(path, list(held_out) if isinstance(held_out, dict) else [])
+    table = from_records(
+        path,
+        "run folder",
+        records,
+        path.resolve().name,
+        counted="line",
+        facts=manifest | facts,
+        notes=(*notes, *unread),
+        folder=True,
+    )
+    cells = dict(table.cells)
+    for name, derived in (("completions", _completions), ("tokens", _tokens)):
+        if "step" in cells and name not in cells:
+            found = derived(path, facts, cells["step"])
+            cells |= {name: found} if found else {}
+    if "wall_seconds" not in cells and "time" in cells and manifest.get("clock") != "virtual":
+        cells["wall_seconds"] = _since(manifest.get("started"), cells["time"])
+    return Table(**{**vars(table), "cells": cells})
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    content = read_below(path, "manifest.json", LONGEST_TEXT)
+    if content is None:
+        return {}
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        raise LabError(f"{path / 'manifest.json'}: not JSON; mend or remove it") from None
+    if not isinstance(found, dict):
+        raise LabError(f"{path / 'manifest.json'}: not a JSON object; mend or remove it")
+    return found
+
+
+def _configuration(path: Path, tasks: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Facts of a run's `config.gin`, "recipe", "places" and "batch", and a note if it cannot be read."""
+    from scalelab.experiment import recipe_digest, settings_in  # gin, which fits of tables do without
+
+    content = read_below(path, "config.gin", LONGEST_TEXT)
+    if content is None:
+        return {"recipe": "", "places": {}}, ()
+    try:
+        settings = settings_in(content.decode("utf-8", "replace"), str(path / "config.gin"))
+    except LabError as error:
+        return {"recipe": "", "places": {}}, (f"its configuration gives no axes: {error}",)
+    return {"recipe": recipe_digest(settings), "places": config_axes(settings, tasks)}, ()
+
+
+def _completions(path: Path, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:
+    """Completions trained on at each evaluation, where the configuration says how many a step takes."""
+    batch = facts.get("places", {}).get("batch")
+    return (numbers(steps).value_N * batch).tolist() if batch else None
+
+
+def _tokens(path: Path, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:
+    """Tokens trained on at each evaluation, by the counts of the steps."""
+    content = read_below(path, "metrics.jsonl")
+    if not content:
+        return None
+    counted: dict[float, float] = {}
+    for _, record in objects_in(path / "metrics.jsonl", content)[0]:
+        step, tokens = numbers([record.get("step")]), numbers([record.get("tokens")])
+        if not (step.blank_N[0] or tokens.blank_N[0] or step.wrong or tokens.wrong):
+            counted[float(step.value_N[0])] = float(tokens.value_N[0])
+    if not counted:
+        return None
+    ordered = sorted(counted)
+    totals_N = np.array([0.0, *accumulate(counted[step] for step in ordered)])
+    return totals_N[np.searchsorted(ordered, numbers(steps).value_N, side="right")].tolist()
+
+
+def _since(started: Any, times: Sequence[Any]) -> list[float | None]:
+    """Seconds from the start of the run to each evaluation, where the manifest says when it started."""
+    begun = numbers([started])
+    if begun.blank_N[0] or begun.wrong:
+        return [None] * len(times)
+    return np.maximum(numbers(times).value_N - begun.value_N[0], 0.0).tolist()
