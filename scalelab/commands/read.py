@@ -22,7 +22,7 @@ from scalelab.commands.curve_options import add_reading_arguments, check_tasks, 
 from scalelab.commands.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from scalelab.curves.reading import Reading, Source
+    from scalelab.curves.reading import Reading, ReadLog
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def settled(reading: Reading, sources: list[Source]) -> Reading:
+def settled(reading: Reading, sources: list[ReadLog]) -> Reading:
     """The settings with the columns that were found in every log under one name, so that later logs are read alike."""
     columns = dict(reading.columns)
     for ours in sources[0].columns:
@@ -63,11 +63,11 @@ def settled(reading: Reading, sources: list[Source]) -> Reading:
     return replace(reading, columns=columns)
 
 
-def _kept(source: Source, reading: Reading) -> list[Any]:
+def _kept(source: ReadLog, reading: Reading) -> list[Any]:
     return [item for item in source.curves if not reading.tasks or item.task in reading.tasks]
 
 
-def _as_json(source: Source, reading: Reading) -> dict[str, Any]:
+def _as_json(source: ReadLog, reading: Reading) -> dict[str, Any]:
     return {
         "source": str(source.path),
         "kind": source.kind,
@@ -90,7 +90,7 @@ def _as_json(source: Source, reading: Reading) -> dict[str, Any]:
     }
 
 
-def _print_source(source: Source, reading: Reading) -> None:
+def _print_source(source: ReadLog, reading: Reading) -> None:
     print(f"\n{source.path}: {source.kind}, {source.rows:,} {'row' if source.rows == 1 else 'rows'}")
     taken = [
         f"{ours} = {', '.join(theirs[:6])}{f' and {len(theirs) - 6} more' if len(theirs) > 6 else ''}"

@@ -27,7 +27,7 @@ from scalelab.curves.fitting.models import Array
 from scalelab.curves.fitting.posterior import Draws
 from scalelab.curves.fitting.shapes import Shapes, other_shapes, widen
 from scalelab.curves.reading.columns import recognise
-from scalelab.curves.reading.points import Points
+from scalelab.curves.reading.points import CurveReader
 from scalelab.curves.reading.settings import COLUMNS, Reading
 from scalelab.curves.reading.table import Table
 from scalelab.errors import LabError
@@ -246,7 +246,7 @@ def _curve_of_table(table: Any, run: str) -> Curve:
         if not any(name in cells for name in names):
             raise LabError(f"no {names[0]} to fit: give compute and pass_rate, or a table with such columns")
     held = Table(Path("table"), "table", cells, range(1, len(next(iter(cells.values()))) + 1), run)
-    found = Points(held, recognise(held, Reading()), Reading()).curves()
+    found = CurveReader(held, recognise(held, Reading()), Reading()).curves()
     if len(found) > 1:
         listing = ", ".join(item.name for item in found)
         raise LabError(f"the table holds several curves ({listing}): fit the rows of each by themselves")

@@ -19,7 +19,7 @@ AXES: Mapping[str, tuple[str, float]] = {
 """x-axis beside compute → the number of a point that it shows and its factor, in the order of the page's menu."""
 
 BESIDE = {"truncated": "truncated", "length": "mean_length", "errors": "outcomes/error"}
-"""What else a point has on the page → the number of a point."""
+"""Name on the page of what else a point has → the number of a point."""
 
 
 def curve_points(curve: Curve) -> list[dict[str, Any]]:

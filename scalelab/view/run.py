@@ -168,7 +168,9 @@ class ViewedRun:
     def _read_points(self) -> list[dict[str, Any]]:
         """The points of the run's curves; those of a table say which of its runs they belong to."""
         if self.member.folder:
-            return [entry for curve in self.curves for entry in curve_points(curve)]
+            tasks = [str(record.get("task") or "") for record in self._records("evals.jsonl")]
+            found = [entry for curve in self.curves for entry in curve_points(curve)]
+            return sorted(found, key=lambda entry: tasks.index(entry["task"]) if entry["task"] in tasks else len(tasks))
         return [entry | {"run": curve.run} for curve in self.curves for entry in curve_points(curve)]
 
     @property

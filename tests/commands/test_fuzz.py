@@ -21,7 +21,7 @@ from moe.model.config import Llama, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, 
 from moe.weights.hf_folder import read_config
 from scalelab.cli import main
 from scalelab.commands import grade
-from scalelab.curves.reading.sources import read_source
+from scalelab.curves.reading import read_sources
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.books import new_books
@@ -86,15 +86,18 @@ def test_answers_to_grade(tmp_path: Path, task: str, content: bytes) -> None:
 
 @pytest.mark.slow
 @quickly
-@given(st.sampled_from(("csv", "jsonl", "json")), text_of("compute", "pass_rate", "task", "run", "seed", "n"))
+@given(
+    st.sampled_from(("csv", "tsv", "jsonl", "json", "log", "parquet", "csv.gz")),
+    text_of("compute", "pass_rate", "task", "run", "seed", "n", "step", "time", "stderr", "metric", "value"),
+)
 @example("json", DEEP.encode())
 @example("jsonl", DEEP.encode())
 @example("csv", b"compute,pass_rate\n1,\xff\n")
 @example("csv", b"compute,pass_rate\n" + b"9" * 5000 + b",0.5\n")
 def test_points_of_a_curve(tmp_path: Path, kind: str, content: bytes) -> None:
     file = tmp_path / f"points.{kind}"
-    file.write_bytes(content)
-    answered(lambda: read_source(file, {}))
+    file.write_bytes(gzip.compress(content) if kind == "csv.gz" else content)
+    answered(lambda: read_sources([file]))
 
 
 NAMES = (

@@ -18,7 +18,7 @@ from scalelab.curves import analyse, curve
 from scalelab.curves.design import allocate, grid_of, knowledge_gradient
 from scalelab.curves.law import GRID, Beliefs, fit_law, law_of, leave_one_out
 from scalelab.curves.places import Place, place_of, place_published, readable
-from scalelab.curves.reading import pool_seeds, read_source
+from scalelab.curves.reading import pool_seeds, read_sources
 from scalelab.curves.reading.axes import config_axes
 from scalelab.errors import LabError
 from scalelab.experiment import settings_in
@@ -261,7 +261,7 @@ def test_a_configuration_that_makes_no_sense_gives_no_axis_and_no_error(line: st
 
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.gin").write_text("Recipe.max_tokens = (((((\n")
-    [found] = read_source(write_evals(tmp_path), {})
+    [found] = read_sources([write_evals(tmp_path)])
     assert (dict(found.places), found.recipe) == ({}, "")
     assert "gives no axes" in found.notes[0]
 
@@ -274,7 +274,7 @@ def test_seeds_of_one_recipe_are_known_by_their_settings_not_by_their_text(tmp_p
     }
     for name, text in texts.items():
         (write_evals(tmp_path / name) / "config.gin").write_text(text)
-    pooled, notes = pool_seeds([item for name in texts for item in read_source(tmp_path / name, {})])
+    pooled, notes = pool_seeds([item for name in texts for item in read_sources([tmp_path / name])])
     assert [len(item.seeds) for item in pooled] == [2, 1]
     assert notes == ["a, b differ in their seed alone and were pooled as a"]
 

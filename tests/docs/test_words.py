@@ -20,7 +20,6 @@ SHARED_ALIASES = {
     "Model": "the formula of a curve, and the architectures of a policy",
     "Role": "generator or trainer; and one rank of either that is rehearsed",
     "Row": "a line of a table of evaluations, and the mapping that a data set's row is",
-    "Record": "a line of a run's file, for two charts",
 }
 """Names that stand for two things of which one is a type alias, and why."""
 

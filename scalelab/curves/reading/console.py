@@ -1,4 +1,4 @@
-"""What trainers print, as tables: verl's step lines, prime-rl's evaluations, the dictionaries of TRL and Hugging Face.
+"""Consoles of trainers as tables: verl's step lines, prime-rl's evaluations, the dictionaries of TRL and Hugging Face.
 
 Nothing of a line is ever run: numbers are found by patterns.
 """
@@ -25,12 +25,12 @@ VERL = re.compile(r"\bstep:(\d+) - ")
 VERL_VALUE = re.compile(rf"(\S[^:]{{0,200}}):(?:np\.(?:float|int)\d+\()?({NUMBER})\)?")
 
 PRIME_STEP = re.compile(r"(?:ckpt_step=|checkpoint step |ckpt step |\bStep )(\d+)")
-"""How prime-rl's orchestrator names the step that its evaluations belong to."""
+"""Words by which prime-rl's orchestrator names the step that its evaluations belong to."""
 
 PRIME_EVALUATION = re.compile(rf"Evaluated (\S{{1,200}}) in {NUMBER}s \(((?:Avg|avg)@\d+)[=:] ?({NUMBER})")
 
 DICTIONARY = re.compile(r"\{'[^{}]{1,20000}\}")
-"""What Hugging Face's trainers, TRL's among them, print: `{'eval_accuracy': 0.4, 'epoch': 1.0}`."""
+"""Dictionaries that Hugging Face's trainers print, TRL's among them: `{'eval_accuracy': 0.4, 'epoch': 1.0}`."""
 
 ENTRY = re.compile(rf"'([^']{{1,200}})': '?(?:np\.float\d+\()?({NUMBER})\)?'?")
 
@@ -61,11 +61,7 @@ def read_console(path: Path, run: str, text: str) -> Table:
     )
 
 
-Lines = list[tuple[int, str]]
-Record = tuple[int, dict[str, Any]]
-
-
-def _verl(lines: Lines) -> Iterator[Record]:
+def _verl(lines: list[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in lines:
         found = VERL.search(line)
         if found:
@@ -77,7 +73,7 @@ def _verl(lines: Lines) -> Iterator[Record]:
             yield number, values
 
 
-def _prime(lines: Lines) -> Iterator[Record]:
+def _prime(lines: list[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
     step: float | None = None
     for number, line in lines:
         evaluated = PRIME_EVALUATION.search(line)
@@ -87,7 +83,7 @@ def _prime(lines: Lines) -> Iterator[Record]:
             step = float(found[1])
 
 
-def _dictionaries(lines: Lines) -> Iterator[Record]:
+def _dictionaries(lines: list[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in lines:
         for found in DICTIONARY.finditer(line):
             values = {name: float(value) for name, value in ENTRY.findall(found[0])}

@@ -40,7 +40,7 @@ MOST_CURVES = 5_000
 """Curves of one log; a log with more has a column that is no task."""
 
 
-class Points:
+class CurveReader:
     """Curves of one log.
 
     Args:
@@ -303,6 +303,8 @@ class Points:
         found = {}
         for name, cells in self._table.cells.items():
             if name in COLUMNS or name in AXES or name in rates or name in part.names.values():
+                continue
+            if self._table.folder and "/" in name:  # counts by role and outcome
                 continue
             first = cells[rows_R[0]]
             try:

@@ -16,7 +16,7 @@ from scalelab.curves.reading import tensorboard
 from scalelab.curves.reading.cells import numbers
 from scalelab.curves.reading.columns import recognise
 from scalelab.curves.reading.formats import read_file
-from scalelab.curves.reading.points import Points
+from scalelab.curves.reading.points import CurveReader
 from scalelab.curves.reading.run_folder import read_run_folder
 from scalelab.curves.reading.settings import COLUMNS, Reading
 from scalelab.curves.reading.table import Table, listed
@@ -71,8 +71,8 @@ def _evaluated_runs(path: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Source:
-    """What was read of one file or run folder.
+class ReadLog:
+    """One file or run folder as it was read.
 
     Attributes:
         path: the file or folder.
@@ -124,7 +124,7 @@ def read_with(sources: Sequence[str | Path], reading: Reading) -> list[Curve]:
     return [item for run, name in zip(found, run_names(found)) for item in _read_run(run, reading, name)]
 
 
-def open_sources(sources: Sequence[str | Path], reading: Reading) -> list[Source]:
+def open_sources(sources: Sequence[str | Path], reading: Reading) -> list[ReadLog]:
     """Several sources with the curves that `read_with` gives, seeds of one run not pooled.
 
     Raises:
@@ -138,7 +138,7 @@ def open_sources(sources: Sequence[str | Path], reading: Reading) -> list[Source
     ]
 
 
-def open_source(path: Path, reading: Reading, run: str | None = None) -> Source:
+def open_source(path: Path, reading: Reading, run: str | None = None) -> ReadLog:
     """Read one file or run folder.
 
     Args:
@@ -151,7 +151,7 @@ def open_source(path: Path, reading: Reading, run: str | None = None) -> Source:
     """
     table = read_table(path)
     recognised = recognise(table, reading)
-    curves = Points(replace(table, run=run) if run else table, recognised, reading).curves()
+    curves = CurveReader(replace(table, run=run) if run else table, recognised, reading).curves()
     curves = [item for item in with_mean(curves, reading) if not reading.tasks or item.task in reading.tasks]
     names = [part.names for part in recognised.parts]
     columns = {
@@ -162,7 +162,7 @@ def open_source(path: Path, reading: Reading, run: str | None = None) -> Source:
     taken = {name for several in columns.values() for name in several}
     left = tuple(name for name in table.columns if name not in taken)
     scaled = tuple(_rescale(item, reading) for item in curves)
-    return Source(path, table.kind, columns, left, len(table.rows), scaled)
+    return ReadLog(path, table.kind, columns, left, len(table.rows), scaled)
 
 
 def read_table(path: Path) -> Table:

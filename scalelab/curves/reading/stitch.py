@@ -106,7 +106,7 @@ def _latest(place_N: Array, keep_M: np.ndarray) -> np.ndarray:
 
 
 def _last_at(compute_N: Array, keep_M: np.ndarray) -> tuple[np.ndarray, int]:
-    """Of evaluations at one compute, the one of the last step: others are of steps that trained on nothing."""
+    """Keep the last step's of evaluations at one compute: the others are of steps that trained on nothing."""
     last_M = np.append(compute_N[keep_M][1:] != compute_N[keep_M][:-1], True) if len(keep_M) else np.zeros(0, bool)
     return keep_M[last_M], int((~last_M).sum())
 
