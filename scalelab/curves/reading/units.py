@@ -10,7 +10,7 @@ import numpy as np
 from scalelab.curves.fitting.models import Array
 from scalelab.curves.reading.settings import Reading
 from scalelab.errors import LabError
-from scalelab.plan.hardware import DEVICES
+from scalelab.hardware import DEVICES
 
 DEVICE_HOURS = re.compile(r"(.+?)[-_ ]hours", re.IGNORECASE)
 
