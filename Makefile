@@ -30,7 +30,6 @@ test: lint types
 	@for one in bwrap g++ node; do command -v $$one >/dev/null || \
 		{ echo "the tests need bubblewrap, g++ and Node.js: sudo apt-get install bubblewrap g++ nodejs" >&2; exit 1; }; done
 	@tools/install_browser.sh
-	@tools/install_nixl.sh
 	@tools/install_verifiers.sh
 	@$(PYTEST)
 

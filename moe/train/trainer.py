@@ -42,7 +42,7 @@ from moe.train.metrics import load_metrics, reduce_metrics, take_loads
 from moe.train.micro_batch import LOGPROBS, LOSS, LossFunction, MicroBatch, logprobs_of, loss_report
 from moe.train.optimizer import Optimizer
 from moe.train.result import StepResult
-from moe.weights import held, hf_weights
+from moe.weights import hf_weights
 from moe.weights import parcels as weight_parcels
 from moe.weights.hf_folder import FolderWeights, read_biases, save_folder
 from moe.weights.links import EXPERT_BIAS, shapes
@@ -207,15 +207,6 @@ class Trainer:
             yield from weight_parcels.walk(self._whole_model(), self.hf_config, self.parcels(limit))
             for name, bias_E in hf_weights.expert_biases(self.model, self.hf_config).items():
                 yield name, bias_E.to(self._device)
-
-    def export_held(self) -> Iterator[tuple[str, Tensor]]:
-        """Every weight that this rank holds; collective, see `moe.weights.held.export_held`."""
-        with self._waiting("export_held"):
-            yield from held.export_held(self._whole_model(), self.hf_config)
-
-    def held_names(self) -> list[str]:
-        """The names of `export_held`; not collective."""
-        return held.held_names(self.model, self.hf_config)
 
     def publish(self, version: int, host: str = "127.0.0.1", machine: str | None = None) -> Segment:
         """Write this rank's share of the weights for generators to read, in place of the last; not collective.

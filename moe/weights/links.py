@@ -59,23 +59,6 @@ def expert_bias_names(hf_config: dict[str, Any]) -> dict[int, str]:
     return {int(link.param.split(".")[2]): link.names[0].removesuffix(".weight") + EXPERT_BIAS for link in routers}
 
 
-def held_links(hf_config: dict[str, Any], experts: range | None = None, biased: bool = False) -> list[Link]:
-    """Links for a transfer in which every rank gives what it holds, in the order of the layers.
-
-    Args:
-        hf_config: the model's.
-        experts: leave out all others.
-        biased: with the biases of experts, each behind the weight of its router.
-    """
-    found = []
-    for link in links(hf_config, experts, single=True):
-        found.append(link)
-        if biased and link.param.endswith(".router.weight"):
-            name = link.names[0].removesuffix(".weight") + EXPERT_BIAS
-            found.append(Link(link.param.removesuffix("weight") + "bias_E", link.shape[:1], (name,)))
-    return found
-
-
 def check_names(wanted: Iterable[str], found: Iterable[str]) -> None:
     """Refuse tensors that are not those of a model.
 

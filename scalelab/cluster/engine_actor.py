@@ -66,10 +66,10 @@ class EngineActor(Beating):
             return str(error)
         return None
 
-    def join_broadcasts(self, way: Any, init_info: dict[str, Any]) -> None:
+    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
         """Join the group that weights are sent to; see `Generator.join_broadcasts`."""
         with self.at("joining the group that weights are sent to"):
-            self._generator.join_broadcasts(way, init_info)
+            self._generator.join_broadcasts(init_info)
 
     def receive_weights(self, key: str, version: int, update_info: dict[str, Any]) -> None:
         """Load weights that are sent to the group, beside generation; see `Generator.receive_weights`."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
@@ -32,6 +32,9 @@ from scalelab.run.settings import Cluster
 from scalelab.transfer.listener import Listener
 from scalelab.transfer.sizes import PARCEL
 from scalelab.waiting import LateError, LostError, answer
+
+if TYPE_CHECKING:
+    from scalelab.transfer.broadcast import Broadcaster
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +60,7 @@ class TrainerRank(Beating):
         self._class = Trainer
         self._make = (hf_config, config, rank, world)
         self._trainer: Any = None
-        self._sender: Any = None
+        self._sender: Broadcaster | None = None
 
     def address(self, alone: bool) -> str:
         """A free address on this node at which the ranks can meet.
@@ -93,23 +96,15 @@ class TrainerRank(Beating):
         if not listeners:
             return segment, None
         with self.at("sending the weights"):
-            if cluster.publication == "nccl" and self._trainer.rank != 0:  # rank 0 sends what all gather
+            if self._trainer.rank != 0:  # rank 0 sends what all gather
                 deque(self._trainer.export_parcels(PARCEL), maxlen=0)  # each is let go of before the next
                 return segment, None
             if self._sender is None:
                 self._sender = self._make_sender(cluster)
             return segment, self._sender.send(segment, listeners)
 
-    def _make_sender(self, cluster: Cluster) -> Any:
-        """This rank's part in the way of new weights; imports vLLM."""
-        if cluster.publication == "sharded_rdt":
-            from scalelab.transfer.sharded import ShardSender
-
-            return ShardSender(self._trainer, cluster.generators)
-        if cluster.publication == "ipc":
-            from scalelab.transfer.ipc import IpcSender
-
-            return IpcSender(self._trainer)
+    def _make_sender(self, cluster: Cluster) -> Broadcaster:
+        """Rank 0's part in broadcasts; imports vLLM."""
         from scalelab.transfer.broadcast import Broadcaster
 
         return Broadcaster(self._trainer, partial(_free_address, cluster.address is None))
@@ -180,7 +175,7 @@ class ClusterTrainer:
     def publish(self, version: int) -> Awaitable[list[Segment]]:
         """Let every rank lay out its share of the weights; gives what engines need to know of the shares."""
         cluster, listeners = self._run.cluster, self.listeners()
-        # A broadcast gives up within two thirds of the ranks' own deadline, a sharded transfer within three quarters.
+        # A broadcast gives up within two thirds of the ranks' own deadline.
         seconds = max(cluster.stall_seconds, self._run.trainer_config.deadline) if listeners else None
         refs = [rank.publish.remote(version, cluster, listeners) for rank in self._ranks]
         return self._published(refs, seconds)

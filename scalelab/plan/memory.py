@@ -7,25 +7,22 @@ experts); the reserve is an assumption.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from moe.model.architectures import LayerPlan
-from moe.train.config import LOGITS_AT_ONCE, Layout, TrainerConfig
-from scalelab.plan.shape import parameter_counts, shape
+from moe.train.config import LOGITS_AT_ONCE, TrainerConfig
+from scalelab.plan.shape import shape
 from scalelab.plan.sizes import BYTES, held
 from scalelab.rollout.config import GeneratorConfig
-from scalelab.transfer.sizes import MESSAGE, PARCEL, SHARD_BUFFERS
+from scalelab.transfer.sizes import MESSAGE, PARCEL
 
 GIB = 2**30
 RESERVE = 5.0
 """GiB assumed for CUDA context, NCCL buffers, workspaces and fragmentation on a GPU."""
 ENGINE_RESERVE = 6.0
 """GiB assumed for the same, CUDA graphs and vLLM's activations."""
-_SLOT = 2**28  # bytes that vLLM rounds buffers for shards up to
-_SERVER = 2**29  # bytes assumed for CUDA's context of the server beside a rank
 _BUCKET = 0.25  # GiB of weights that are on their way at a time
 
 
@@ -65,39 +62,15 @@ class GeneratorMemory:
 
 @dataclass(frozen=True)
 class SendMemory:
-    """Bytes that ways of sending weights take at most.
+    """Bytes that a broadcast of weights takes at most.
 
     Attributes:
-        kept: on the device of a trainer rank, all the time.
-        passing: on the same during a transfer.
+        passing: on the device of a trainer rank during a transfer.
         engine: on each device of an engine.
     """
 
-    kept: float
     passing: float
     engine: float
-
-
-def shard_memory(hf_config: dict[str, Any], dtype: str, layout: Layout, devices: int) -> SendMemory:
-    """Memory for sharded transfers (`scalelab.transfer.sharded`), as vLLM's engines allocate it.
-
-    Two layers of a rank are on their way at a time; of small tensors the server beside it gets copies. Rows of the
-    vocabulary's matrices take no room there, as they are the model's own. The server has a ring of buffers for every
-    process of one engine, and that process a ring of its own; a buffer holds what the process takes of a rank's largest
-    layer, or of its rows, rounded up to 256 MiB. The process puts layers together beside it.
-
-    Args:
-        hf_config: the model's.
-        dtype: of its weights.
-        layout: of the trainer.
-        devices: of each engine.
-    """
-    counts, size = parameter_counts(hf_config), BYTES[dtype]
-    whole = max(counts.embedding, *(layer.total for layer in counts.layers)) * size
-    own = max(layer.total - layer.experts + layer.experts / layout.expert for layer in counts.layers) * size
-    largest = max(counts.embedding * size / max(devices, layout.tensor), own / devices)
-    ring = SHARD_BUFFERS * math.ceil(largest / _SLOT) * _SLOT
-    return SendMemory(kept=_SERVER + 2 * own + devices * ring, passing=2 * own, engine=ring + whole / devices)
 
 
 def trainer_memory(
@@ -131,7 +104,7 @@ def trainer_memory(
         optimizer=parts[stage].optimizer / GIB,
         activations=kept[stage] / GIB,
         logits=head[stage] / GIB,
-        reserve=(RESERVE if gpu else 0.0) + (sending.kept / GIB if sending else 0.0),
+        reserve=RESERVE if gpu else 0.0,
         export=max(0.0, whole - kept[stage] - head[stage]) / GIB,
     )
 
@@ -229,13 +202,13 @@ def kv_bytes_per_token(hf_config: dict[str, Any], dtype: str, ranks: int = 1) ->
 
 
 def message_memory(hf_config: dict[str, Any], dtype: str) -> SendMemory:
-    """Memory for broadcasts, and no less than transfers through a shared GPU's memory take.
+    """Memory for broadcasts.
 
     A message ends with the tensor that fills it (`MESSAGE`). A sender and a receiver hold two; the sender has the
     tensors of the second beside it while it packs them.
     """
     message = MESSAGE + largest_sent(hf_config, dtype)
-    return SendMemory(kept=0.0, passing=3 * message, engine=2 * message)
+    return SendMemory(passing=3 * message, engine=2 * message)
 
 
 def largest_sent(hf_config: dict[str, Any], dtype: str) -> int:
@@ -259,7 +232,7 @@ def generator_memory(
         parameters: of the model.
         config: the engine.
         gpu: reserve what a GPU needs.
-        messages: bytes that a broadcast of weights takes, or a sharded transfer; None if they come as files.
+        messages: bytes that a broadcast of weights takes; None if they come as files.
     """
     return GeneratorMemory(
         weights=parameters * BYTES[config.dtype] / config.tensor_parallel / GIB,

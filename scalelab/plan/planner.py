@@ -19,7 +19,6 @@ from scalelab.plan.memory import (
     generator_memory,
     kv_bytes_per_token,
     message_memory,
-    shard_memory,
     trainer_memory,
 )
 from scalelab.plan.placement import Placement, placement, room_for_engines
@@ -69,7 +68,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     """The plan of a placement: its memory, time, compute, and the reasons why it cannot run."""
     hf, length = run.model.to_hf(), _moments(run, assumed)
     longest = run.generator.max_model_len
-    sending = _sending(run, place.trainer, place.generator.tensor_parallel)
+    sending = _sending(run)
     trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu, sending)
     messages = sending.engine if sending else None
     generator = generator_memory(parameter_counts(hf).total, place.generator, device.gpu, messages)
@@ -265,7 +264,7 @@ def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Train
     cheapest_first = sorted(_trainer_configs(run, ranks, device), key=cost)
 
     def fits(config: TrainerConfig) -> bool:
-        sending = _sending(run, config, run.generator.tensor_parallel)
+        sending = _sending(run)
         if trainer_memory(hf, config, ranks, longest, device.gpu, sending).total > device.memory_gib:
             return False
         beside = Placement(ranks, run.cluster.generators, config, run.generator, ranks, shared=False)
@@ -274,12 +273,10 @@ def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Train
     return next((config for config in cheapest_first if fits(config)), None)
 
 
-def _sending(run: Run, trainer: TrainerConfig, devices: int) -> SendMemory | None:
-    """Memory that weights take on their way to engines of so many devices; None if they come as files."""
+def _sending(run: Run) -> SendMemory | None:
+    """Memory that weights take on their way to engines; None if they come as files."""
     if run.cluster.publication == "files":
         return None
-    if run.cluster.publication == "sharded_rdt":
-        return shard_memory(run.model.to_hf(), run.generator.dtype, trainer.layout, devices)
     return message_memory(run.model.to_hf(), run.generator.dtype)
 
 
@@ -289,7 +286,7 @@ def engines(run: Run, device: Device) -> Iterator[GeneratorConfig]:
     within = [n for n in (1, 2, 4, 8) if n <= device.per_node]
     for ranks in (n for n in within if split_problem(run.model.to_hf(), n) is None):
         engine = replace(config, tensor_parallel=ranks)
-        sending = _sending(run, run.trainer_config, ranks)
+        sending = _sending(run)
         messages = sending.engine if sending else None
         without_cache = generator_memory(total, replace(engine, kv_cache_gib=1e-9), device.gpu, messages)
         room = device.memory_gib - without_cache.total

@@ -38,7 +38,7 @@ class Assumptions:
         sockets: 10⁹ bytes/s that a machine sends or receives through sockets.
         loading: 10⁹ bytes/s at which an engine's process loads weights from shared memory, beside generation.
         copying: 10⁹ bytes/s from page-locked host memory to a GPU, or back.
-        broadcast: share of a device's network that a broadcast over NCCL or a sharded transfer reaches.
+        broadcast: share of a device's network that a broadcast over NCCL reaches.
         host_adam: 10⁹ parameters/s whose AdamW step one thread computes on the host.
     """
 
@@ -217,7 +217,7 @@ def publication(
     engines: tuple[int, int],
     device: Device,
     assumed: Assumptions,
-    way: Literal["files", "nccl", "sharded_rdt", "ipc"] = "files",
+    way: Literal["files", "nccl"] = "files",
 ) -> Publication:
     """Estimate a publication from the bytes of the real path and the assumed speeds of memory and network.
 
@@ -229,11 +229,6 @@ def publication(
     A broadcast comes on top of the staging, in place of fetching and loading: one device sends the whole model, which
     passes from receiver to receiver, and each of these copies its part to its host. The slower of both counts.
 
-    In a sharded transfer every rank sends its share to all engines, and every device of an engine receives its own.
-    The gathering of a layer among tensor-parallel ranks, and the copies from buffer to buffer, count as nothing.
-
-    On a GPU that both share, the engine copies the weights to its host, which is the slowest part.
-
     Args:
         hf_config: the model's.
         dtype: of its weights.
@@ -241,8 +236,7 @@ def publication(
         engines: their number, and the devices of each.
         device: of all of them.
         assumed: the speeds.
-        way: "nccl" for a broadcast, "sharded_rdt" for a sharded transfer, "ipc" for engines that read the memory of a
-            GPU that they share with the trainer.
+        way: "nccl" for a broadcast.
     """
     count, devices = engines
     size = parameter_counts(hf_config).total * BYTES[dtype]
@@ -253,9 +247,4 @@ def publication(
     staging = size / trainers / (assumed.staging * 1e9)
     if way == "nccl":
         return Publication(staging + max(size / (device.network * 1e9 * assumed.broadcast), pause), 0.0, pause)
-    if way == "ipc":
-        return Publication(staging + pause, 0.0, pause)
-    if way == "sharded_rdt":
-        busiest = size * max(count / trainers, 1 / devices) / (device.network * 1e9 * assumed.broadcast)
-        return Publication(staging + max(busiest, pause), 0.0, pause)
     return Publication(staging, network + size / (assumed.loading * 1e9), pause)

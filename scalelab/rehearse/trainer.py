@@ -21,7 +21,6 @@ from moe.train.batch import TrainingSequence
 from moe.train.config import TrainerConfig
 from moe.train.micro_batch import LOSS
 from moe.train.trainer import Trainer
-from moe.weights.held import held_parts
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import expert_bias_names, shapes
 from scalelab.recipe.step import StepLoss
@@ -194,12 +193,7 @@ class _TrainerRehearsal:
         wanted: dict[str, tuple[int, ...]] = dict.fromkeys(
             biases, (architecture(self.hf).fields.get("num_moe_experts", 0),)
         )
-        if way == "sharded_rdt":
-            held = set(self.trainer.held_names())
-            parts = held_parts(self.hf, self.config.layout.tensor)
-            wanted |= {name: tuple(shape) for name, shape in parts if name in held}
-            walk = self.trainer.export_held()
-        elif way == "files":
+        if way == "files":
             wanted |= {name: tuple(shape) for name, shape in shapes(self.hf).items() if self._is_here(name)}
             walk = self.trainer.export_weights()
         else:

@@ -160,16 +160,16 @@ class Engine:
         """Begin to load a version that is here, beside the next steps; vLLM's workers do it, each its part."""
         transfer.stage(self._engine, snapshot)
 
-    def join(self, way: transfer.Way, init_info: dict[str, Any], seconds: float) -> None:
+    def join(self, init_info: dict[str, Any]) -> None:
         """Begin to meet the sender of weights, beside the next steps; see `scalelab.transfer.engine_side.join`."""
-        transfer.join(self._engine, way, init_info, seconds)
+        transfer.join(self._engine, init_info)
 
-    def receive(self, version: int, update_info: dict[str, Any], seconds: float) -> None:
+    def receive(self, version: int, update_info: dict[str, Any]) -> None:
         """Begin to load a version that is sent, beside the next steps."""
-        transfer.receive(self._engine, version, update_info, seconds)
+        transfer.receive(self._engine, version, update_info)
 
-    def received(self, version: int) -> tuple[bool, int | None]:
-        """True if all of a version is here, and the bytes that were pulled for it; see `transfer.received`."""
+    def received(self, version: int) -> bool:
+        """True if all of a version is here."""
         return transfer.received(self._engine, version)
 
     def leave(self) -> None:

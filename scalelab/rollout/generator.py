@@ -27,7 +27,7 @@ from scalelab.rollout.engine import Engine, Output, weight_shapes
 from scalelab.rollout.interruption import Phrases, forced_mask
 from scalelab.rollout.thinking import Transitions
 from scalelab.rollout.types import Completion, Kind, Request
-from scalelab.transfer.engine_side import Way, fetch
+from scalelab.transfer.engine_side import fetch
 
 _EMBEDDING = "model.embed_tokens.weight"
 _LOOK_SECONDS = 0.02
@@ -77,7 +77,7 @@ class Generator:
         self._hf_config = read_config(model_dir)
         self._vocab_size = shapes[_EMBEDDING][0]
         self._changed, self._taking = threading.Condition(), threading.Lock()
-        self._received: tuple[str, int | None] | None = None
+        self._received: str | None = None
         self._listening = False
         self._live: dict[str, Request] = {}
         self._backlog: deque[Request] = deque()
@@ -164,8 +164,8 @@ class Generator:
 
         self._stop_listening()
         with self._taking:
-            if self._received is not None and self._received[0] == segments[0].key:
-                fetched = size if self._received[1] is None else self._received[1]
+            if self._received == segments[0].key:
+                fetched = size
             else:
                 self._received = None
                 deadline = self._config.update_timeout
@@ -175,27 +175,23 @@ class Generator:
             self._call(take, ends - time.monotonic(), what)
         return seconds[0]
 
-    def join_broadcasts(self, way: Way, init_info: dict[str, Any]) -> None:
-        """Join the group that new weights are sent to by a back-end of vLLM's, in place of an earlier one.
+    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
+        """Join the group that new weights are sent to over NCCL, in place of an earlier one.
 
         Args:
-            way: the back-end.
             init_info: see `scalelab.transfer.engine_side.join`.
 
         Raises:
             LabError: the group was not formed in time, or cannot be.
         """
-        seconds = self._config.update_timeout
-        ends = time.monotonic() + seconds
+        ends = time.monotonic() + self._config.update_timeout
         self._stop_listening()
         with self._taking, self._listens():
             what = "the generator to join the group that weights are sent to"
-            self._beside(lambda engine: engine.join(way, init_info, seconds), ends, what)
+            self._beside(lambda engine: engine.join(init_info), ends, what)
 
     def receive_weights(self, key: str, version: int, update_info: dict[str, Any]) -> None:
         """Load weights that are sent to the group, while generation goes on; `take_weights` then puts them in place.
-
-        A back-end may send them in several calls.
 
         Args:
             key: of the first segment of the same publication.
@@ -205,14 +201,12 @@ class Generator:
         Raises:
             LabError: they did not all arrive; the weights in place stay.
         """
-        seconds = self._config.update_timeout
-        ends, pulled = time.monotonic() + seconds, list[tuple[bool, int | None]]()
+        ends, whole = time.monotonic() + self._config.update_timeout, list[bool]()
         with self._taking, self._listens():
             what = f"weights of version {version} to be sent"
-            self._beside(lambda engine: engine.receive(version, update_info, seconds), ends, what)
-            self._call(lambda engine: pulled.append(engine.received(version)), ends - time.monotonic(), what)
-            [(whole, size)] = pulled
-            self._received = (key, size) if whole else None
+            self._beside(lambda engine: engine.receive(version, update_info), ends, what)
+            self._call(lambda engine: whole.append(engine.received(version)), ends - time.monotonic(), what)
+            self._received = key if whole == [True] else None
 
     def leave_broadcasts(self) -> None:
         """Leave the group; a transfer under way ends with an error."""

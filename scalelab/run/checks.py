@@ -11,7 +11,7 @@ from moe.train.config import TrainerConfig
 from moe.train.layout import check_layout, ranks_per_copy
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
-from scalelab.rollout.split import VOCABULARY_STEP, split_problem
+from scalelab.rollout.split import split_problem
 from scalelab.run.ports import too_few_places
 from scalelab.run.settings import SFT, Cluster, Evaluation, Virtual
 from tasks.task import Task
@@ -138,12 +138,6 @@ def check_devices(model: Model, trainer: TrainerConfig, generator: GeneratorConf
         raise ValueError(
             f"Cluster.publication = {cluster.publication!r} is for GPUs, and the run's devices are cores: "
             "leave it out, or bind Cluster.device = 'gpu'"
-        )
-    vocabulary = model.vocab_size  # a sharded transfer cannot fill the rows that pad it
-    if cluster.publication == "sharded_rdt" and vocabulary % VOCABULARY_STEP:
-        raise ValueError(
-            f"Cluster.publication = 'sharded_rdt' fills a vocabulary of {vocabulary} only if that is a multiple of "
-            f"{VOCABULARY_STEP}: take 'nccl' or 'files'"
         )
     for name, ranks in (("Cluster.trainers", cluster.trainers), ("SFT.trainers", sft.trainers)):
         try:

@@ -140,11 +140,9 @@ class Cluster:
     """Put generator i and trainer rank i on one device, as on a machine with a single GPU. Half of it counts as each
     one's. They work at the same time, so both are slower."""
 
-    publication: Literal["files", "nccl", "sharded_rdt", "ipc"] = "files"
+    publication: Literal["files", "nccl"] = "files"
     """Way of new weights to the engines: "files" in memory, mapped on a machine and fetched by others, beside training;
-    or a back-end of vLLM's, for which the trainer stands still (GPUs only): "nccl" broadcasts, with "sharded_rdt" every
-    process of an engine pulls the slices that it needs from the ranks that hold them, and with "ipc" an engine reads
-    them in the memory of the GPU that it shares with a trainer rank (`share_devices`)."""
+    or "nccl", vLLM's own broadcast over NCCL, for which the trainer stands still (several GPUs only)."""
 
     generators: PositiveInt = 1
     """Engines, each on `GeneratorConfig.tensor_parallel` devices of one node."""
@@ -175,33 +173,22 @@ class Cluster:
         if self.hardware is not None:
             device(self.hardware)
         if not self.share_devices:
-            if self.publication == "ipc":
-                raise ValueError(
-                    "Cluster.publication = 'ipc' is for engines that share their GPUs with the trainer: bind "
-                    "Cluster.share_devices = True, or take another"
-                )
             return
         if self.generators != self.trainers or self.trainers > self.devices_per_node:
             raise ValueError(
                 f"Cluster.share_devices pairs generators and trainer ranks of one node: {self.generators} generators "
                 f"and {self.trainers} trainers on nodes of {self.devices_per_node} devices cannot be paired"
             )
-        if self.publication not in ("files", "ipc"):
+        if self.publication != "files":
             raise ValueError(
                 f"Cluster.publication = {self.publication!r} needs a device for each side, and Cluster.share_devices "
-                "gives both one: take 'files' or 'ipc'"
+                "gives both one: take 'files'"
             )
 
     @property
     def share(self) -> float:
         """Part of a device that a generator's process or a trainer rank holds."""
         return 0.5 if self.share_devices else 1.0
-
-    @property
-    def packages(self) -> dict[str, str]:
-        """Modules that settings of this configuration need on every node, with the setting that needs each."""
-        needed = f"Cluster.publication = {self.publication!r}"
-        return {"nixl": needed} if self.publication == "sharded_rdt" else {}
 
 
 @dataclass(frozen=True, config=CHECKED)

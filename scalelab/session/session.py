@@ -221,7 +221,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
     guard_ray(partial(_broken_off, folder, progress))
     try:
         if run.cluster.device == "gpu":
-            memory = check_gpu_nodes(run.trainer.packages | run.cluster.packages, run.cluster.startup_seconds)
+            memory = check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds)
             hardware = of_ray(ray.nodes(), memory)
             if hardware.doubt:
                 progress.say(hardware.doubt)

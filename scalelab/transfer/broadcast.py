@@ -6,7 +6,6 @@ process of the engines, many in one message. Imports vLLM.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -60,20 +59,24 @@ class Broadcaster:
         Raises:
             MoeError: a rank of the trainer is lost.
         """
-        problem = attempt(self._source, lambda: self._send(segment, listeners), lambda: self._engines, self._end)
-        return problem and f"weights {segment.version} were not broadcast: {problem}"
+        self._source.begin()
+        try:
+            self._send(segment, listeners)
+        except MoeError:
+            self._end()
+            raise
+        except Exception as error:  # of vLLM, of NCCL or CUDA, and of the engines
+            reason = why(self._engines, error)
+            self._end()
+            return f"weights {segment.version} were not broadcast: {reason}"
+        finally:
+            self._source.finish()  # whatever happens, the walk goes to its end, as those of the other ranks do
+        return None
 
     def _send(self, segment: Segment, listeners: Sequence[Listener]) -> None:
         if self._engines is None or self._engines.listeners != list(listeners):
             self._end()
-            self._engines = ListeningEngines(
-                "nccl",
-                listeners,
-                self._seconds,
-                join="join the group of the broadcast",
-                receive="receive weights {} by broadcast",
-                place=lambda _, offset: {"rank_offset": 1 + offset},
-            )
+            self._engines = ListeningEngines(listeners, self._seconds)
             self._sender = self._meet(self._engines)
             self._engines.on_failure = self._sender.shutdown
         assert self._sender is not None
@@ -123,41 +126,6 @@ class Broadcaster:
             sender.shutdown()
 
 
-def attempt(
-    source: MegatronSource,
-    send: Callable[[], None],
-    engines: Callable[[], ListeningEngines | None],
-    end: Callable[[], None],
-) -> str | None:
-    """Send a walk through the weights; whatever happens, the walk goes to its end, as those of the other ranks do.
-
-    Args:
-        source: of this rank.
-        send: does it.
-        engines: gives those that are sent to.
-        end: is called when it failed.
-
-    Returns:
-        The reason why it failed.
-
-    Raises:
-        MoeError: a rank of the trainer is lost.
-    """
-    source.begin()
-    try:
-        send()
-    except MoeError:
-        end()
-        raise
-    except Exception as error:  # of vLLM, of NCCL or CUDA, and of the engines
-        reason = why(engines(), error)
-        end()
-        return reason
-    finally:
-        source.finish()
-    return None
-
-
 class MegatronSource(WeightSource):
     """The weights of all ranks, a parcel at a time, on the device; every rank walks through all of them.
 
@@ -187,10 +155,6 @@ class MegatronSource(WeightSource):
         return [ParamMeta(name, dtype, tuple(shape)) for name, shape in found] + [
             ParamMeta(name, torch.float32, (experts,)) for name in biases.values()
         ]
-
-    def largest(self) -> int:
-        """Bytes of the largest tensor."""
-        return max(one.dtype.itemsize * math.prod(one.shape) for one in self.metadata())
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         return self._walk

@@ -1,9 +1,8 @@
 """Weights from trainers to engines through vLLM's own weight transfer (`vllm.distributed.weight_transfer`, 0.32.0).
 
 `ShardTransfer` is a transfer engine of ours in vLLM's registry, for CPUs and for any GPUs: it reads what
-`moe.weights.shards` published, receives whole weights through vLLM's engine for NCCL or for a shared GPU's memory
-(`scalelab.transfer.receiver`), or pulls its slices through vLLM's engine for sharded transfers
-(`scalelab.transfer.puller`).
+`moe.weights.shards` published, or receives whole weights through vLLM's engine for NCCL
+(`scalelab.transfer.receiver`).
 Every worker of an engine loads a version beside generation (`stage` or `receive`, until `staged`); then vLLM's start,
 update and finish put it in place between two steps (`update`).
 """
@@ -14,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,9 +36,6 @@ from scalelab.transfer.twin import Twin
 
 BACKEND = "scalelab_shards"
 """Name of our engine in vLLM's registry."""
-
-Way = Literal["nccl", "sharded_rdt", "ipc"]
-"""Names of vLLM's own back-ends that are used."""
 
 Named = Iterable[tuple[str, Tensor]]
 """Tensors by Hugging Face name."""
@@ -110,15 +106,11 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         self._twin: Twin | None = None
         self._twin_lock = threading.Lock()
         self._receiver: Receiver | None = None
-        self._puller: Any = None
-        self._received: int | None = None
         self._biases: dict[str, Tensor] = {}
         self._rows = RowJoiner({})
         self._job: _Job | None = None
         self._last_load: _Job | None = None
         self._version: int | None = None
-        self._loading: int | None = None
-        """The version of which some parts are loaded."""
 
     def stage(self, segments: Sequence[Segment]) -> None:
         """Begin to load a version in a thread of its own."""
@@ -132,47 +124,33 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
 
         self._begin_load(read)
 
-    def join(self, way: Way, init_info: dict[str, Any], seconds: float) -> None:
+    def join(self, init_info: dict[str, Any]) -> None:
         """Begin to meet the sender of weights and its other receivers."""
-        if way == "sharded_rdt":
-            if self._puller is None:
-                from scalelab.transfer.puller import Puller  # which imports Ray
-
-                self._puller = Puller(self.vllm_config, self.device, self._get_twin, self._twin_lock)
-            meet = partial(self._puller.join, init_info, seconds)
-        else:
-            if self._receiver is None:
-                self._receiver = Receiver(way, self.vllm_config, self.device, self.model)
-            meet = partial(self._receiver.join, init_info)
+        if self._receiver is None:
+            self._receiver = Receiver(self.vllm_config, self.device, self.model)
         # Loads do not wait for it: a group that never forms keeps its thread for minutes.
-        self._job = _Job(meet, self.device)
+        self._job = _Job(partial(self._receiver.join, init_info), self.device)
 
-    def receive(self, version: int, update_info: dict[str, Any], seconds: float) -> None:
-        """Begin to load a version, or a part of it, that is sent to those who have joined."""
-        receiver, puller = self._receiver, self._puller
-        assert receiver or puller, "a worker joins a group first"
-        update_info = dict(update_info)
-        first, last = update_info.pop("first", True), update_info.pop("last", True)
+    def receive(self, version: int, update_info: dict[str, Any]) -> None:
+        """Begin to load a version that is sent to those who have joined."""
+        receiver = self._receiver
+        assert receiver is not None, "a worker joins a group first"
 
         def take(twin: Twin) -> None:
-            if receiver is not None:
-                receiver.receive(update_info, partial(self._add, twin))
-                if last:  # the twin would not miss one of a layer's experts
-                    self._rows.end(name for link in links(self._hf_config, single=True) for name in link.names)
-            else:
-                self._biases, self._received = puller.receive(seconds)
+            receiver.receive(update_info, partial(self._add, twin))
+            # The twin would not miss one of a layer's experts.
+            self._rows.end(name for link in links(self._hf_config, single=True) for name in link.names)
 
-        self._begin_load(lambda: self._load(version, take, first, last))
+        self._begin_load(lambda: self._load(version, take))
 
-    def received(self) -> tuple[int | None, int | None]:
-        """The last version that this worker has all of, and the bytes that it pulled for it, if these are not all."""
-        return self._version, self._received
+    def received(self) -> int | None:
+        """The last version that this worker has all of."""
+        return self._version
 
     def leave(self) -> None:
         """End this worker's part in the group, a meeting or a transfer under way included."""
-        for end in (self._receiver, self._puller):
-            if end is not None:
-                end.leave()
+        if self._receiver is not None:
+            self._receiver.leave()
         self._drop()
         if self._job is not None and self._job is not self._last_load:
             self._job.give_up("the group that weights are sent to was ended")
@@ -181,39 +159,25 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
         # A version that nobody waits for any more is not loaded at the same time.
         self._job = self._last_load = _Job(work, self.device, after=self._last_load)
 
-    def _get_twin(self) -> Twin:
-        """The twin; `_twin_lock` is held."""
-        if self._twin is None:
-            self._twin = Twin(self.model, bool(self._hf_config.get("tie_word_embeddings")))
-        return self._twin
-
-    def _load(self, version: int, give: Callable[[Twin], None], first: bool = True, last: bool = True) -> None:
-        """Load a version into the twin, or the first, the last, or another part of it; `give` fills it.
-
-        Raises:
-            LabError: another version has taken the place of the parts that came before.
-        """
+    def _load(self, version: int, fill: Callable[[Twin], None]) -> None:
+        """Load a version into the twin; `fill` copies its tensors."""
         with self._twin_lock, set_current_vllm_config(self.vllm_config):
-            twin = self._get_twin()
-            if first:
-                self._biases, self._received, self._version, self._loading = {}, None, None, version
-                self._rows = RowJoiner(shapes(self._hf_config))
-                twin.begin()
-            elif self._loading != version:
-                raise LabError(f"the first parts of weights {version} are gone")
+            if self._twin is None:
+                self._twin = Twin(self.model, bool(self._hf_config.get("tie_word_embeddings")))
+            self._biases, self._version = {}, None
+            self._rows = RowJoiner(shapes(self._hf_config))
+            self._twin.begin()
             try:
-                give(twin)
-                if last:
-                    twin.end()
+                fill(self._twin)
+                self._twin.end()
             except BaseException:
                 self._drop()
                 raise
-            if last:
-                self._version, self._loading = version, None
+            self._version = version
 
     def _drop(self) -> None:
         """Let go of what is there of a version that will not become whole."""
-        self._rows, self._loading = RowJoiner({}), None
+        self._rows = RowJoiner({})
 
     def _add(self, twin: Twin, weights: Named) -> None:
         twin.add(self._rows.join(self._without_biases(weights)))
@@ -279,15 +243,15 @@ def _staged(worker: WorkerBase) -> tuple[bool, str | None]:
     return _inner(worker).weight_transfer_engine.staged()
 
 
-def _join(worker: WorkerBase, way: Way, init_info: dict[str, Any], seconds: float) -> None:
-    _inner(worker).weight_transfer_engine.join(way, init_info, seconds)
+def _join(worker: WorkerBase, init_info: dict[str, Any]) -> None:
+    _inner(worker).weight_transfer_engine.join(init_info)
 
 
-def _receive(worker: WorkerBase, version: int, update_info: dict[str, Any], seconds: float) -> None:
-    _inner(worker).weight_transfer_engine.receive(version, update_info, seconds)
+def _receive(worker: WorkerBase, version: int, update_info: dict[str, Any]) -> None:
+    _inner(worker).weight_transfer_engine.receive(version, update_info)
 
 
-def _received(worker: WorkerBase) -> tuple[int | None, int | None]:
+def _received(worker: WorkerBase) -> int | None:
     return _inner(worker).weight_transfer_engine.received()
 
 
@@ -316,36 +280,30 @@ def stage(engine: LLMEngine, snapshot: Snapshot) -> None:
     engine.collective_rpc(_stage, args=(snapshot.segments,))
 
 
-def join(engine: LLMEngine, way: Way, init_info: dict[str, Any], seconds: float) -> None:
+def join(engine: LLMEngine, init_info: dict[str, Any]) -> None:
     """Let all workers begin to meet the sender of weights; `staged` tells when they have.
 
     Args:
         engine: vLLM's.
-        way: vLLM's back-end.
-        init_info: for "nccl" fields of vLLM's `NCCLWeightTransferInitInfo`, with this engine's `rank_offset`; for
-            "sharded_rdt" see `scalelab.transfer.puller.Puller.join`; for "ipc" `packed` alone.
-        seconds: deadline for workers that pull.
+        init_info: fields of vLLM's `NCCLWeightTransferInitInfo`, with this engine's `rank_offset`.
     """
-    engine.collective_rpc(_join, args=(way, init_info, seconds))
+    engine.collective_rpc(_join, args=(init_info,))
 
 
-def receive(engine: LLMEngine, version: int, update_info: dict[str, Any], seconds: float) -> None:
+def receive(engine: LLMEngine, version: int, update_info: dict[str, Any]) -> None:
     """Let all workers begin to load a version that is sent, beside the engine's steps.
 
     Args:
         engine: vLLM's.
         version: policy version.
-        update_info: fields of the back-end's update info. For "ipc", whose weights come in parts, also `first` and
-            `last`: whether a part is; the last has no other fields.
-        seconds: deadline for workers that pull.
+        update_info: fields of vLLM's `NCCLWeightTransferUpdateInfo`.
     """
-    engine.collective_rpc(_receive, args=(version, update_info, seconds))
+    engine.collective_rpc(_receive, args=(version, update_info))
 
 
-def received(engine: LLMEngine, version: int) -> tuple[bool, int | None]:
-    """True if all workers have all of a version, and the bytes that they pulled together; None if each got all."""
-    versions, counts = zip(*engine.collective_rpc(_received), strict=True)
-    return set(versions) == {version}, None if None in counts else sum(counts)
+def received(engine: LLMEngine, version: int) -> bool:
+    """True if all workers have all of a version."""
+    return set(engine.collective_rpc(_received)) == {version}
 
 
 def leave(engine: LLMEngine) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Listener(NamedTuple):
-    """An engine that weights are sent to, by a broadcast or in shards."""
+    """An engine that weights are sent to."""
 
     name: str
     actor: Any

@@ -1,13 +1,12 @@
-"""The engines that a trainer sends weights to through a back-end of vLLM's: calls to all of them, with deadlines."""
+"""The engines that a trainer sends weights to over NCCL: calls to all of them, with deadlines."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import ray
-import torch.distributed as dist
 from ray.exceptions import RayError
 
 from moe.errors import kind_and_line
@@ -23,17 +22,11 @@ LEAVE_SECONDS = 10.0
 class ListeningEngines:
     """The engines of a group, as the client that vLLM's sender calls (`VLLMWeightSyncClient`).
 
-    The sender itself waits in its back-end, some of them without a deadline, so whoever waits for the engines here ends
-    that.
+    The sender itself waits in NCCL, so whoever waits for the engines here ends that.
 
     Args:
-        way: the back-end.
         listeners: the engines.
         seconds: deadline of each call.
-        join: what engines do that meet the sender, for messages.
-        receive: what they do at a publication, with a gap for its version.
-        place: gives, for the number of an engine and of the processes before its own, what it needs to know of its
-            place in the group.
 
     Attributes:
         publication: what the engines are to receive.
@@ -41,18 +34,8 @@ class ListeningEngines:
         on_failure: called when an engine is lost, refuses, or is late.
     """
 
-    def __init__(
-        self,
-        way: Literal["nccl", "sharded_rdt", "ipc"],
-        listeners: Sequence[Listener],
-        seconds: float,
-        *,
-        join: str,
-        receive: str,
-        place: Callable[[int, int], dict[str, Any]],
-    ) -> None:
-        self.listeners, self._way, self._seconds, self._place = list(listeners), way, seconds, place
-        self._join, self._receive = join, receive
+    def __init__(self, listeners: Sequence[Listener], seconds: float) -> None:
+        self.listeners, self._seconds = list(listeners), seconds
         self.publication: Segment | None = None
         self.failure: Exception | None = None
         self.on_failure: Callable[[], Any] = lambda: None
@@ -60,10 +43,10 @@ class ListeningEngines:
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Let the engines join, each with as many ranks as it has processes."""
         calls, offset = {}, 0
-        for index, (name, actor, devices) in enumerate(self.listeners):
-            calls[actor.join_broadcasts.remote(self._way, {**init_info, **self._place(index, offset)})] = name
+        for name, actor, devices in self.listeners:
+            calls[actor.join_broadcasts.remote({**init_info, "rank_offset": 1 + offset})] = name
             offset += devices
-        self._wait(calls, self._join)
+        self._wait(calls, "join the group of the broadcast")
 
     def start_weight_update(self) -> None:
         """Do nothing: engines load beside their steps."""
@@ -73,7 +56,7 @@ class ListeningEngines:
         one = self.publication
         assert one is not None
         calls = {a.receive_weights.remote(one.key, one.version, update_info): n for n, a, _ in self.listeners}
-        self._wait(calls, self._receive.format(one.version))
+        self._wait(calls, f"receive weights {one.version} by broadcast")
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Do nothing: the loop tells engines when to put the weights in place."""
@@ -100,13 +83,6 @@ class ListeningEngines:
             self.failure = error
             self.on_failure()
             raise
-
-
-def gathered(mine: Any) -> list[Any]:
-    """Gather what all ranks of the trainer say, by rank; collective."""
-    everybody = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, mine)
-    return everybody
 
 
 def why(engines: ListeningEngines | None, error: Exception) -> str:

@@ -8,7 +8,7 @@ nothing but itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,20 +21,16 @@ _ENDED = "the group that weights are sent to was ended"
 
 
 class Receiver:
-    """vLLM's engine for NCCL, or for the memory of a shared GPU, in one worker.
+    """vLLM's engine for NCCL in one worker.
 
     Args:
-        backend: name of vLLM's engine in its registry.
         vllm_config: of the worker.
         device: of the worker.
         model: of the worker.
     """
 
-    def __init__(
-        self, backend: Literal["nccl", "ipc"], vllm_config: VllmConfig, device: torch.device, model: nn.Module
-    ) -> None:
-        self._backend = backend
-        self._arguments = WeightTransferConfig(backend=backend), vllm_config, device, model
+    def __init__(self, vllm_config: VllmConfig, device: torch.device, model: nn.Module) -> None:
+        self._arguments = WeightTransferConfig(backend="nccl"), vllm_config, device, model
         self._model_config = vllm_config.model_config
         self._group: Any = None
         """vLLM's engine, if this worker is in a group."""
@@ -51,7 +47,7 @@ class Receiver:
         group: Any = WeightTransferEngineFactory.create_engine(*self._arguments)
         group.init_transfer_engine(group.parse_init_info(init_info))
         # Without a word, and whatever it receives then is noise.
-        if self._backend == "nccl" and group.model_update_group.disabled:
+        if group.model_update_group.disabled:
             raise LabError("NCCL's library cannot be loaded by this engine: install the GPU packages")
         if mine != self._joins:
             group.shutdown()
@@ -62,7 +58,7 @@ class Receiver:
         """Receive weights of a version; `add` gets them chunk by chunk, and may not keep them.
 
         Args:
-            update_info: fields of the back-end's update info; none at the end of weights that came in several calls.
+            update_info: fields of vLLM's update info.
             add: takes a chunk.
 
         Raises:
@@ -79,9 +75,6 @@ class Receiver:
             add(weights)
 
         check()
-        if not update_info:
-            group._packed_importer.close()  # the trainer gets its memory back
-            return
         group.set_weight_update_target(_Target(load), self._model_config)
         group.update_weights(update_info)
         check()
@@ -95,7 +88,7 @@ class Receiver:
 
 
 class _Target(nn.Module):
-    """The only part of a model that vLLM's engines use here."""
+    """The only part of a model that vLLM's engine uses here."""
 
     def __init__(self, load_weights: Callable[[list[tuple[str, Tensor]]], None]) -> None:
         super().__init__()

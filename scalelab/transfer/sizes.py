@@ -5,6 +5,3 @@ MESSAGE = 2**28
 
 PARCEL = 2**26
 """Bytes of a vocabulary's rows that are sent at once; experts are sent one by one, other matrices whole."""
-
-SHARD_BUFFERS = 2
-"""Buffers through which each process of an engine pulls its shards, and each trainer rank's server gives them."""

@@ -11,7 +11,6 @@ import pytest
 from moe.train.config import OptimizerConfig, TrainerConfig
 from scalelab import gpu_driver
 from scalelab.gpu_driver import problem_here, smallest_memory
-from scalelab.run.settings import Cluster
 
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 24 2025\nGCC version:  gcc 12\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs)\n"
@@ -61,9 +60,7 @@ def test_a_package_that_a_setting_needs_is_missed_by_name() -> None:
     ).packages
     assert list(settings) == ["transformer_engine", "deep_ep"]
     assert "kernels = 'transformer_engine' needs the package transformer_engine" in str(problem_here(settings))
-    assert TrainerConfig().packages == Cluster().packages == {}
-    sharded = Cluster(device="gpu", publication="sharded_rdt").packages
-    assert sharded == {"nixl": "Cluster.publication = 'sharded_rdt'"}
+    assert TrainerConfig().packages == {}
 
 
 def test_this_torch_is_judged_by_its_own_file() -> None:

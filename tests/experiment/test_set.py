@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from scalelab.errors import LabError
 from scalelab.experiment import read_settings, resolve
 from scalelab.experiment.lab import LAB
+from scalelab.experiment.library import listing
 from scalelab.experiment.overrides import set_statement
 from scalelab.experiment.resolve import Heading, resolve_statements
 from scalelab.run.books import new_books
@@ -212,19 +213,18 @@ def test_a_damaged_configuration_is_refused_or_says_what_it_says(data: st.DataOb
             assert {key: told[key] for key in told if key in resolved.bindings}.items() <= resolved.bindings.items()
 
 
-@pytest.mark.parametrize("way", ["nccl", "sharded_rdt"])
-def test_back_ends_of_vllm_are_refused_where_the_devices_are_cores(way: str) -> None:
-    refusal = rf"^.*Cluster.publication = '{way}' is for GPUs, and .* are cores: leave it out"
+def test_a_broadcast_over_nccl_is_refused_where_the_devices_are_cores() -> None:
+    refusal = r"^.*Cluster.publication = 'nccl' is for GPUs, and .* are cores: leave it out"
     with pytest.raises(LabError, match=refusal):
-        resolve("quickstart", [f"Cluster.publication={way}"])
-    assert resolve("h100/scalerl_8b", [f"Cluster.publication={way}"]).run.cluster.publication == way
+        resolve("quickstart", ["Cluster.publication=nccl"])
 
 
-def test_shards_are_refused_for_a_vocabulary_that_vllm_pads() -> None:
-    binding = "Llama.vocab_size=128250"
-    with pytest.raises(LabError, match="a vocabulary of 128250 only if that is a multiple of 64: take 'nccl'"):
-        resolve("h100/scalerl_8b", ["Cluster.publication=sharded_rdt", binding])
-    assert resolve("h100/scalerl_8b", ["Cluster.publication=nccl", binding]).run.model.vocab_size == 128250
+def test_weights_are_broadcast_wherever_there_are_several_gpus() -> None:
+    """Every experiment on GPUs of its own for each side; one shared GPU, and cores, take files."""
+    for name in (one.name for one in listing()[0]):
+        cluster = resolve(name).run.cluster
+        several = cluster.device == "gpu" and not cluster.share_devices
+        assert cluster.publication == ("nccl" if several else "files"), name
 
 
 @pytest.mark.parametrize(
@@ -241,9 +241,7 @@ def test_what_only_a_gpu_has_is_refused_on_cores_before_anything_starts(binding:
         (["Cluster.trainers=2"], "1 generators and 2 trainers on nodes of 8 devices cannot be paired"),
         (["Cluster.trainers=9", "Cluster.generators=9"], "9 generators and 9 trainers on nodes of 8 devices cannot be"),
         (["Cluster.publication=nccl"], "needs a device for each side"),
-        (["Cluster.publication=ipc", "Cluster.device=cpu"], "'ipc' is for GPUs, and the run's devices are cores"),
         (["GeneratorConfig.tensor_parallel=3"], "GeneratorConfig.tensor_parallel is 3, set it to 1"),
-        (["Cluster.share_devices=False", "Cluster.publication=ipc"], "bind Cluster.share_devices = True, or take"),
     ],
 )
 def test_shared_devices_are_refused_where_there_are_no_pairs(settings: list[str], refusal: str) -> None:
@@ -293,7 +291,7 @@ def test_large_clusters_evaluate_on_a_quarter_of_their_engines() -> None:
 
 
 def test_shared_devices_count_once_and_each_role_pays_half() -> None:
-    run = resolve("smollm2_one_gpu", ["Cluster.publication=ipc", "Cluster.generators=4", "Cluster.trainers=4"]).run
+    run = resolve("smollm2_one_gpu", ["Cluster.generators=4", "Cluster.trainers=4"]).run
     assert run.devices == 4
     ledger = new_books(run).ledger
     ledger.advance(3600.0, evaluation_share=0.0, trainer_idle=False)

@@ -31,7 +31,6 @@ from moe.model.head import token_logprobs
 from moe.train import optimizer
 from moe.train.config import Layout, OptimizerConfig
 from moe.train.trainer import Trainer
-from moe.weights.held import held_parts
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import EXPERT_BIAS
 from moe.weights.parcels import whole_and_first
@@ -182,7 +181,7 @@ ROWS = 7
 
 
 def sent(one: Trainer) -> bool:
-    """True if both ways of sending give the weights that are exported, as they were listed, on whatever ranks."""
+    """True if parcels give the weights that are exported, as they were listed, on whatever ranks."""
     exported, limit = dict(one.export_weights()), ROWS * one.hf_config["hidden_size"] * 4
     for name in [name for name in exported if name.endswith("experts.gate_up_proj")]:  # [E, H, gate and up]
         stack, down = exported.pop(name), exported.pop(name.replace("gate_up", "down"))
@@ -196,15 +195,7 @@ def sent(one: Trainer) -> bool:
     same = [[(name, tensor.shape) for name, tensor in parcels][: len(listed)] == listed]
     same += [len(tensor) <= ROWS for name, tensor in parcels if whole_and_first(name)[1] is not None]
 
-    own = [(name, tensor.clone()) for name, tensor in one.export_held()]
-    same.append([name for name, _ in own] == one.held_names())
-    everybodys: list[Any] = [None] * one.world
-    dist.all_gather_object(everybodys, own)
-    found = {name: tensor for part in everybodys for name, tensor in part}
-    listed = held_parts(one.hf_config, one.config.layout.tensor, biased=one.config.expert_bias > 0)
-    same.append({name: tensor.shape for name, tensor in found.items()} == dict(listed))
-    held = [(name, found[name]) for name, _ in listed]
-    return all(same) and all(arrived(way, exported) for way in (parcels, held))
+    return all(same) and arrived(parcels, exported)
 
 
 def arrived(sent: list[tuple[str, torch.Tensor]], exported: dict[str, torch.Tensor]) -> bool:

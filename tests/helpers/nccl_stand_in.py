@@ -77,7 +77,7 @@ class StandInRank(TrainerRank):
 class DyingPeer:
     """An engine's process that joins a group, receives a byte, and dies."""
 
-    def join_broadcasts(self, way: str, init_info: dict[str, Any]) -> None:
+    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
         """Meet the others."""
         stand_in()
         from vllm.distributed.weight_transfer.nccl_common import stateless_init_process_group
@@ -168,14 +168,14 @@ class StandInEngine(EngineActor):
         return answers
 
 
-def run_with(arguments: list[str], publication: str, rank: type, engine: type) -> int:
-    """Run the command line with weights sent in a way that a configuration refuses on cores."""
+def run_with(arguments: list[str], rank: type, engine: type) -> int:
+    """Run the command line with weights broadcast, which a configuration refuses on cores."""
     from scalelab.cli import main as command_line
     from scalelab.cluster import engines, world
 
     class SendingRun(world.ClusterRun):
         def __init__(self, run: Any, *others: Any) -> None:
-            object.__setattr__(run.cluster, "publication", publication)
+            object.__setattr__(run.cluster, "publication", "nccl")
             super().__init__(run, *others)
 
     trainer.TrainerRank, engines.EngineActor = rank, engine  # type: ignore[misc]
@@ -187,7 +187,7 @@ def main(arguments: list[str]) -> int:
     """Run the command line with broadcasts on cores: `python -m tests.helpers.nccl_stand_in run quickstart …`."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["VLLM_NCCL_SO_PATH"] = str(build(Path(folder)))
-        return run_with(arguments, "nccl", StandInRank, StandInEngine)
+        return run_with(arguments, StandInRank, StandInEngine)
 
 
 if __name__ == "__main__":

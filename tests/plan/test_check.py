@@ -73,7 +73,7 @@ def test_on_one_gpu_both_roles_are_put_on_it_with_the_cache_that_fits():
 
 
 def test_two_devices_are_not_shared_where_they_need_not_be():
-    run = resolve("smollm2_one_gpu", ["Cluster.publication=ipc", "GeneratorConfig.kv_cache_gib=60"]).run
+    run = resolve("smollm2_one_gpu", ["GeneratorConfig.kv_cache_gib=60"]).run
     settings = check(run, Hardware(device("h100"), 2)).nearest.placement.settings()
     found = resolve("smollm2_one_gpu", [f"{k}={v}" for k, v in settings.items()]).run
     assert (found.cluster.share_devices, found.devices, found.cluster.publication) == (False, 2, "files")
@@ -95,7 +95,7 @@ CHANGES = [
             ("scalerl_17bx16", "h100", 40, ()),
             ("scalerl_17bx16", "h100", 80, ()),
             ("scalerl_17bx16", "h100", 80, ("Recipe.router_replay=True",)),
-            ("scalerl_17bx16", "b200", 40, ("Cluster.publication=sharded_rdt",)),
+            ("scalerl_17bx16", "b200", 40, ("Cluster.publication=nccl",)),
             ("h100/scalerl_17bx16", "gb200", 80, ()),
         )
     ),

@@ -24,14 +24,14 @@ from scalelab.transfer.listeners import ListeningEngines
 from scalelab.waiting import LateError
 from tests.helpers.nccl_stand_in import DyingPeer, StandInEngine, StandInRank, build
 from tests.helpers.rollout_models import DENSE, QWEN3
-from tests.helpers.weights_lab import TRAINER, Lab, Refuser, come_up, sending
+from tests.helpers.weights_lab import TRAINER, Lab, Refuser, broadcasting, come_up
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("gcc") is None, reason="needs g++ or gcc"),
 ]
 
-CLUSTER = sending("nccl", trainers=2)
+CLUSTER = broadcasting(trainers=2)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.helpers.moe_models import MOE
 pytestmark = pytest.mark.slow
 
 HF = MOE.to_hf()
-EMBEDDING, GONE = "model.embed_tokens.weight", "LabError: the first parts of weights 3 are gone"
+EMBEDDING = "model.embed_tokens.weight"
 WEIGHTS = {name: torch.randn(shape) for link in links(HF, single=True) for name, shape in link.parts()}
 BIAS = "model.layers.0.feed_forward.router" + EXPERT_BIAS
 
@@ -61,9 +61,9 @@ def transfer(monkeypatch: pytest.MonkeyPatch) -> ShardTransfer:
     return one
 
 
-def received(one: ShardTransfer, *messages: list[tuple[str, Tensor]], broken: bool = False, **part: bool) -> str | None:
+def received(one: ShardTransfer, *messages: list[tuple[str, Tensor]], broken: bool = False) -> str | None:
     """Receive messages; returns the reason why they could not be loaded."""
-    one.receive(3, {"messages": messages, "broken": broken, **part}, 60.0)
+    one.receive(3, {"messages": messages, "broken": broken})
     ends = time.monotonic() + 60
     while not one.staged()[0]:
         assert time.monotonic() < ends
@@ -79,15 +79,14 @@ def sent(*without: str) -> list[tuple[str, Tensor]]:
     return [one for one in [*embedding, (BIAS, torch.ones(16)), *rest] if one[0] not in without]
 
 
-def test_tensors_and_rows_arrive_to_the_last_bit_over_any_messages_and_parts(transfer: ShardTransfer) -> None:
+def test_tensors_and_rows_arrive_to_the_last_bit_over_any_messages(transfer: ShardTransfer) -> None:
     everything = sent()
-    assert received(transfer, everything[:1], everything[1:2], last=False) is None
-    assert received(transfer, everything[2:], first=False) is None
+    assert received(transfer, everything[:1], everything[1:2], everything[2:]) is None
     loaded = transfer._twin.loaded  # type: ignore[union-attr]
     assert loaded.keys() == WEIGHTS.keys()
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in WEIGHTS.items())
     assert list(transfer._biases) == [BIAS]
-    assert transfer.received() == (3, None)
+    assert transfer.received() == 3
 
 
 @pytest.mark.parametrize(
@@ -105,7 +104,7 @@ def test_a_version_that_lacks_an_expert_or_rows_is_refused_by_name(
     assert said is not None
     assert problem in said
     assert missing.partition("@")[0] in said
-    assert transfer.received() == (None, None)
+    assert transfer.received() is None
     assert received(transfer, sent()) is None
 
 
@@ -113,14 +112,6 @@ def test_what_a_broken_transfer_leaves_is_dropped_and_the_next_version_begins_an
     everything = sent()
     assert received(transfer, everything[:2], broken=True) == "ConnectionError: the other end is gone"
     assert not transfer._rows._came
-    assert received(transfer, everything[2:], first=False) == GONE
-
-    assert received(transfer, everything[:2], last=False) is None
-    assert transfer._rows._came
-    transfer.leave()
-    assert not transfer._rows._came
-    assert received(transfer, everything[2:], first=False) == GONE
-
-    assert received(transfer, everything[:2], last=False) is None
+    assert transfer.received() is None
     assert received(transfer, everything) is None
-    assert transfer.received() == (3, None)
+    assert transfer.received() == 3

@@ -3,9 +3,8 @@
 Two ways in one run. By shards, as the lab does: a rank is ready for its next step when its call returns; the engine
 loads beside generation, and stands still for the exchange only. As a whole, as the lab did before: every rank gathers
 every tensor and keeps it, the first one writes all into one file in memory while the others wait, and the engine stands
-still while it loads. Besides, the ranks' own part in the ways that send weights: shards, then a walk through all
-tensors ("broadcast", "ipc") or through what a rank holds ("sharded_rdt"), whose messages come on top. Run as a script,
-this file is one rank: ``python publication.py RANK NUMBER FOLDER``.
+still while it loads. Besides, the ranks' own part in a broadcast: shards, then a walk through all tensors, whose
+messages come on top. Run as a script, this file is one rank: ``python publication.py RANK NUMBER FOLDER``.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from scalelab.transfer.sizes import PARCEL
 
 WORLD, ROUNDS, WAIT = 4, 3, 3600.0
 SHARDS, WHOLE = ("shards", "whole")
-WALK, WALK_HELD = ("shards, and a walk through all tensors", "shards, and a walk through what a rank holds")
-WAYS = (SHARDS, WALK, WALK_HELD, WHOLE)
+WALK = "shards, and a walk through all tensors"
+WAYS = (SHARDS, WALK, WHOLE)
 CASES: dict[str, tuple[Model, Layout]] = {
     "Llama, 272M": (
         Llama(
@@ -212,17 +211,6 @@ def _publish_and_walk(one: Trainer) -> None:
     deque(one.export_parcels(PARCEL), maxlen=0)
 
 
-def _publish_and_walk_held(one: Trainer) -> None:
-    """Publish, then gather what the rank holds; of the last two layers everything is kept, as vLLM's sender does."""
-    one.publish(1)
-    layers: dict[str, list[torch.Tensor]] = {}
-    for name, tensor in one.export_held():
-        layer = name.partition(".layers.")[2].partition(".")[0] or name
-        layers.setdefault(layer, []).append(tensor)
-        if len(layers) > 2:
-            del layers[next(iter(layers))]
-
-
 def _status(key: str) -> float:
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields[key].split()[0]) * 1024 / 1e6
@@ -243,14 +231,12 @@ def main(rank: int, number: int, folder: Path) -> None:
     file.unlink(missing_ok=True)
     shards = _median(lambda: one.publish(1), before)
     walk = _median(lambda: _publish_and_walk(one), before)
-    held = _median(lambda: _publish_and_walk_held(one), before)
     segment = one.publish(1)
     told: dict[str, Any] = {
         "bytes": sum(sizes.values()),
         "layer": layer,
         SHARDS: shards,
         WALK: walk,
-        WALK_HELD: held,
         WHOLE: whole,
         "segment": segment,
         "share": segment.size,
