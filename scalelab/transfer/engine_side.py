@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -221,7 +222,7 @@ class ShardTransfer(WeightTransferEngine[ShardInit, ShardUpdate]):
 
 def install(worker: WorkerBase, init_info: dict[str, Any]) -> None:
     """Give a worker our transfer engine; runs in the worker's process."""
-    if BACKEND not in WeightTransferEngineFactory._registry:
+    with suppress(ValueError):  # another engine of this process has registered it
         WeightTransferEngineFactory.register_engine(BACKEND, ShardTransfer)
     worker = _inner(worker)
     worker.weight_transfer_engine = WeightTransferEngineFactory.create_engine(
