@@ -29,18 +29,23 @@ class EqualityRules:
     """Rules for comparing values.
 
     Attributes:
-        tolerance: two floats agree if they differ by at most this, relative to the larger or absolutely.
+        tolerance: two floats agree if they differ by at most this, relative to the larger.
+        within: or by at most this, absolutely. None is as precise as the expected one is written, and at most
+            `tolerance`; two whole numbers then agree only if they are equal.
         tuples_are_lists: a list and a tuple with the same items are the same.
         as_asserts: where an int is expected, a float of exactly that value will do, and 0 or 1 for a bool.
     """
 
     tolerance: float = 1e-6
+    within: float | None = None
     tuples_are_lists: bool = True
     as_asserts: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance < 1:
             raise TaskError(f"float tolerance is {self.tolerance}: give a number in [0, 1)")
+        if self.within is not None and not self.within >= 0:
+            raise TaskError(f"floats shall agree within {self.within}: give a number from 0")
 
     def same(self, expected: Any, actual: Any) -> bool:
         """True if two written values are the same.
@@ -52,9 +57,10 @@ class EqualityRules:
         mine, theirs = typed(expected), typed(actual)
         match mine[0]:
             case "float":
-                return theirs[0] in ("float", "int") and self.close(mine[1], theirs[1])
-            case "int" if theirs[0] == "float":
-                return self.as_asserts and bool(mine[1] == theirs[1])
+                number = _number(theirs)
+                return number is not None and self.close(mine[1], number)
+            case "int" if theirs[0] in ("float", "fraction", "decimal"):
+                return self.as_asserts and bool(mine[1] == _number(theirs))
             case "bool" if theirs[0] in ("int", "float"):
                 return self.as_asserts and bool(mine[1] == theirs[1])
             case "complex":
@@ -74,14 +80,46 @@ class EqualityRules:
         mine, theirs = ({_canonical(key): value for key, value in pairs} for pairs in (expected, actual))
         return mine.keys() == theirs.keys() and all(self.same(value, theirs[key]) for key, value in mine.items())
 
-    def close(self, expected: float, actual: float) -> bool:
-        """True if two numbers agree within the tolerance; NaN agrees with itself."""
+    def close(self, expected: float, actual: float, written: str = "") -> bool:
+        """True if two numbers agree within the tolerance; NaN agrees with itself.
+
+        Args:
+            expected: the right number.
+            actual: the other.
+            written: the right one as the data set writes it; empty is as Python does.
+        """
         if math.isnan(expected):
             return math.isnan(actual)
         try:
-            return math.isclose(expected, actual, rel_tol=self.tolerance, abs_tol=self.tolerance)
+            absolute = self.within
+            if absolute is None:
+                if float(expected).is_integer() and float(actual).is_integer():
+                    return expected == actual
+                absolute = min(self.tolerance, _half_of_last_place(written or repr(expected)))
+            return math.isclose(expected, actual, rel_tol=self.tolerance, abs_tol=absolute)
         except OverflowError:  # an int beyond the range of floats
             return False
+
+
+def _half_of_last_place(written: str) -> float:
+    exponent = Decimal(written).as_tuple().exponent
+    return 0.5 * 10.0**exponent if isinstance(exponent, int) else 0.0
+
+
+def _number(value: Typed) -> float | None:
+    """A real number that is not a bool; None for anything else, and for what a float cannot hold."""
+    name, content = value
+    try:
+        match name:
+            case "int" | "float":
+                return content  # type: ignore[no-any-return]
+            case "decimal":
+                return float(content)
+            case "fraction" if content[1]:
+                return float(content[0] / content[1])
+    except (OverflowError, ValueError):
+        pass
+    return None
 
 
 Typed = tuple[str, Any]

@@ -174,13 +174,14 @@ def _case(test: ast.expr, callee: str, bound: set[str]) -> dict[str, Any]:
                 left, right = right, left
             return _call(left, callee, bound) | {
                 "expected": encode(_number(right)),
-                "tolerance": _number(bound_of),
+                "within": _number(bound_of),
             }
         case ast.Call(function, [left, right], keywords) if ast.unparse(function) in _CLOSE:
-            tolerances = [_number(keyword.value) for keyword in keywords] or [1e-9]
+            given = {str(keyword.arg): _number(keyword.value) for keyword in keywords}
             return _call(left, callee, bound) | {
                 "expected": encode(_number(right)),
-                "tolerance": max(tolerances),
+                "tolerance": given.get("rel_tol", 1e-9),
+                "within": given.get("abs_tol", 0.0),
             }
         case ast.Call(ast.Name(name)) if name == callee:
             return _call(test, callee, bound) | {"expected": True, "through": "bool"}

@@ -99,8 +99,9 @@ def _call_cases(tests: CallTests, code: str, run: RunJob, every_case: bool) -> l
 
 
 def _judge_value(case: CallCase, comparison: EqualityRules, written: Any) -> Judgement:
-    if case.tolerance is not None:
-        comparison = replace(comparison, tolerance=case.tolerance)
+    if (case.tolerance, case.within) != (None, None):
+        within = case.tolerance if case.within is None else case.within
+        comparison = replace(comparison, tolerance=case.tolerance or 0.0, within=within)
     try:
         value = through(case.through, written) if case.through else written
         if comparison.same(case.expected, value):

@@ -70,7 +70,7 @@ class Checker:
         if not any(mark in expected for mark in ".eE"):
             return False
         mine, theirs = _number(expected), _number(actual)
-        return mine is not None and theirs is not None and self.comparison.close(mine, theirs)
+        return mine is not None and theirs is not None and self.comparison.close(mine, theirs, expected)
 
 
 def parse_checker(written: Any, comparison: EqualityRules) -> Checker:

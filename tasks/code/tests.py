@@ -15,6 +15,10 @@ from tasks.errors import TaskError
 from tasks.sandbox.values import decode
 
 
+# `==` is exact in Python; programs that add in another order shall agree all the same.
+_ASSERTS_TOLERANCE = 1e-9
+
+
 @dataclass(frozen=True)
 class CallCase:
     """One call and its result.
@@ -25,7 +29,8 @@ class CallCase:
         expected: the right result, likewise.
         through: what is applied to the result before comparing, outside the sandbox (a name in
             `tasks.code.compare.THROUGH`).
-        tolerance: of floats in this case; None leaves it to the tests.
+        tolerance: of floats in this case, relative and absolute; None leaves it to the tests.
+        within: absolute tolerance in this case, beside a relative one if there is a `tolerance`.
     """
 
     args: list[Any]
@@ -33,6 +38,7 @@ class CallCase:
     expected: Any
     through: str = ""
     tolerance: float | None = None
+    within: float | None = None
 
 
 @dataclass(frozen=True)
@@ -77,10 +83,11 @@ Tests = CallTests | StdinTests | AssertTests
 def parse_tests(gold: Any) -> Tests:
     """Read the tests of a prompt.
 
-    `{"kind": "call", "entry_point", "cases": [{"args", "kwargs"?, "expected", "through"?, "tolerance"?}]}`,
+    `{"kind": "call", "entry_point", "cases": [{"args", "kwargs"?, "expected", "through"?, "tolerance"?,
+    "within"?}]}`,
     `{"kind": "stdin", "cases": [{"stdin", "stdout"}], "checker"?, "language"?}` (see `tasks.code.outputs`) or
     `{"kind": "asserts", "code", "entry_point"?}`; all may have `prelude` (source that runs before the program), `setup`
-    (source that runs after it), `tolerance` (of floats) and `from_asserts` (compare as Python's `==` does, see
+    (source that runs after it), `tolerance` (of floats, relative and absolute) and `from_asserts` (compare as Python's `==` does, see
     `tasks.code.compare`).
 
     Asserts that say no more than what calls return are read as calls.
@@ -129,7 +136,14 @@ def _call_case(case: Mapping[str, Any]) -> CallCase:
         decode(case["expected"])
     except (TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise TaskError(f"the expected value {_short(case['expected'])} cannot be read: {error}") from error
-    return CallCase(args, dict(kwargs), case["expected"], through, case.get("tolerance"))
+    return CallCase(
+        args,
+        dict(kwargs),
+        case["expected"],
+        through,
+        _optional_number(case, "tolerance"),
+        _optional_number(case, "within"),
+    )
 
 
 def _cases(gold: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -140,11 +154,19 @@ def _cases(gold: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _comparison(gold: Mapping[str, Any]) -> EqualityRules:
-    tolerance = gold.get("tolerance", EqualityRules.tolerance)
-    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)):
-        raise TaskError(f"tolerance must be a number, not {_short(tolerance)}")
+    tolerance = _optional_number(gold, "tolerance")
     from_asserts = bool(gold.get("from_asserts", False))
-    return EqualityRules(tolerance, tuples_are_lists=not from_asserts, as_asserts=from_asserts)
+    usual = _ASSERTS_TOLERANCE if from_asserts else EqualityRules.tolerance
+    return EqualityRules(
+        usual if tolerance is None else tolerance, tolerance, tuples_are_lists=not from_asserts, as_asserts=from_asserts
+    )
+
+
+def _optional_number(written: Mapping[str, Any], name: str) -> float | None:
+    number = written.get(name)
+    if number is not None and (isinstance(number, bool) or not isinstance(number, (int, float))):
+        raise TaskError(f"{name} must be a number, not {_short(number)}")
+    return number
 
 
 def _language(value: Any) -> str:

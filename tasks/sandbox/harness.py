@@ -9,19 +9,32 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
+import io
 import json
 import os
 import random
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from tasks.sandbox import asking, checking
 from tasks.sandbox.job import Job
 from tasks.sandbox.objects import Builder, describe_other
 from tasks.sandbox.values import decode, encode
+
+_OPEN, _OS_OPEN = open, os.open
+_START_THREAD = threading._start_new_thread  # type: ignore[attr-defined]
+_THREAD_TRIES = 20
+_STREAMS = {
+    name: number
+    for number, stream in enumerate(("stdin", "stdout", "stderr"))
+    for name in (f"/dev/{stream}", f"/dev/fd/{number}", f"/proc/self/fd/{number}")
+}
 
 
 def prepare(job: Job) -> types.ModuleType:
@@ -32,9 +45,20 @@ def prepare(job: Job) -> types.ModuleType:
     random.seed(0)
     # The interpreter runs without `site`, which defines these for ordinary programs.
     vars(builtins).update(exit=sys.exit, quit=sys.exit)
+    vars(threading).update(_start_new_thread=_start_thread)
     if job.prelude:
         exec(_compile(job.prelude, "prelude"), module.__dict__)
     return module
+
+
+def _start_thread(*args: Any) -> int:
+    """Start a thread; one that was joined may need a moment to give back its stack, which can be half of the memory."""
+    for _ in range(_THREAD_TRIES):
+        try:
+            return cast(int, _START_THREAD(*args))
+        except RuntimeError:
+            time.sleep(0.01)
+    return cast(int, _START_THREAD(*args))
 
 
 def run(job: Job, module: types.ModuleType, report: int) -> None:
@@ -121,8 +145,11 @@ def _check(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
 
 
 def _program(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
-    sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    # Kept under both names: a stream that is wrapped or replaced would close the one below it.
+    sys.stdin = sys.__stdin__ = _stream(0, "r")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _stream(1, "w")  # type: ignore[misc]
+    builtins.open = io.open = partial(_named, _OPEN)
+    os.open = partial(_named, _OS_OPEN)
     try:
         _load(job, namespace)
     except SystemExit as error:
@@ -133,8 +160,26 @@ def _program(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
             thread.join()
     # Fast-output idioms print from there; a forked child ends without running them by itself.
     atexit._run_exitfuncs()
-    sys.stdout.flush()
+    # What a module's end would do: streams of the program's own write what they hold.
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    namespace.clear()
+    with contextlib.suppress(Exception):  # closed, or detached
+        sys.__stdout__.flush()
     say("done")
+
+
+def _stream(descriptor: int, mode: str) -> io.TextIOWrapper:
+    return cast("io.TextIOWrapper", _OPEN(descriptor, mode, encoding="utf-8", errors="replace", closefd=False))
+
+
+def _named(original: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
+    """Open a file; the names of the standard streams mean them, because there is no folder /dev here."""
+    name = os.fspath(file) if isinstance(file, os.PathLike) else file
+    if not isinstance(name, str) or name not in _STREAMS:
+        return original(file, *args, **kwargs)
+    descriptor = os.dup(_STREAMS[name])
+    return descriptor if original is _OS_OPEN else original(descriptor, *args, **kwargs)
 
 
 def _load(job: Job, namespace: dict[str, Any]) -> None:
