@@ -14,7 +14,6 @@ from tasks.code.outputs import Checker, parse_checker
 from tasks.errors import TaskError
 from tasks.sandbox.values import decode
 
-
 # `==` is exact in Python; programs that add in another order shall agree all the same.
 _ASSERTS_TOLERANCE = 1e-9
 
@@ -87,8 +86,8 @@ def parse_tests(gold: Any) -> Tests:
     "within"?}]}`,
     `{"kind": "stdin", "cases": [{"stdin", "stdout"}], "checker"?, "language"?}` (see `tasks.code.outputs`) or
     `{"kind": "asserts", "code", "entry_point"?}`; all may have `prelude` (source that runs before the program), `setup`
-    (source that runs after it), `tolerance` (of floats, relative and absolute) and `from_asserts` (compare as Python's `==` does, see
-    `tasks.code.compare`).
+    (source that runs after it), `tolerance` (of floats, relative and absolute) and `from_asserts` (compare as Python's
+    `==` does, see `tasks.code.compare`).
 
     Asserts that say no more than what calls return are read as calls.
 

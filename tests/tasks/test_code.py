@@ -6,6 +6,10 @@ import json
 import os
 import random
 import threading
+from collections import deque
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -33,6 +37,7 @@ from tasks.sandbox.values import decode, encode
 from tasks.types import Prompt
 from tests.helpers.code_tricks import TRICKS
 from tests.helpers.plain_values import PLAIN
+from tests.helpers.stream_programs import STREAMS
 
 DATA = Path(os.environ.get("SCALELAB_DATA", "/nonexistent"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="SCALELAB_DATA names no folder")
@@ -43,6 +48,13 @@ def verifier():
     verifier = CodeVerifier(workers=2, limits=Limits(seconds=5.0, memory_mb=512, output_mb=1.0))
     yield verifier
     verifier.close()
+
+
+@pytest.fixture(scope="module")
+def roomy(verifier):
+    roomy = CodeVerifier(workers=1, limits=Limits(seconds=5.0), survey=verifier.sandbox)
+    yield roomy
+    roomy.close()
 
 
 def item(gold, code):
@@ -82,11 +94,30 @@ LOOP_ASSERTS = {"kind": "asserts", "code": "for x in range(3):\n    assert f(x) 
         ("```python\na = 1", "a = 1"),
         ("```python\na = 1```", "a = 1"),
         ("```python title='x.py'\na = 1\n```", "a = 1\n"),
+        ("The code: ```python\na = 1\n```", "a = 1\n"),
+        ("The code: ```\na = 1\n```", "a = 1\n"),
+        ("\ufeff```python\na = 1\n```", "a = 1\n"),
+        ("```python\n\ufeffa = 1\n```", "a = 1\n"),
+        ("```python\na\u00a0= \u200b1\n```", "a = 1\n"),
+        ("```python\na = '\u200b'\n```", "a = '\u200b'\n"),
+        ("```python\na = '''x\n```\nb\n```\n'''\n```", "a = '''x\n```\nb\n```\n'''\n"),
+        ("```python\na = '''x\n```\nThen:\n```python\nb = '''y'''\n```", "b = '''y'''\n"),
         ("", ""),
     ],
 )
 def test_the_last_python_block_is_the_program(answer, code):
     assert extract_code(answer).rstrip() == code.rstrip()
+
+
+def test_a_helper_in_a_block_of_its_own_belongs_to_the_program():
+    helper, main = "def g(x):\n    return x", "def f(x):\n    return g(x) + 1"
+    use, other = "print(f(1), h)", "def h(x): return 0"
+    answer = "\n".join(f"```python\n{block}\n```" for block in (other, helper, main, use))
+    assert extract_code(answer, "f") == f"{helper}\n{main}"
+    assert extract_code(answer, "g") == helper
+    # A block that defines the program anew is another attempt, and no helper.
+    answer = "\n".join(f"```python\n{block}\n```" for block in (helper + "\ndef f(x): return 0", main))
+    assert extract_code(answer, "f") == main
 
 
 @given(st.text(alphabet="`~\n python=1ab", max_size=200))
@@ -208,6 +239,31 @@ def test_programs_are_graded_by_what_they_print(verifier, code, outcome):
     assert grade(verifier, ECHO, code).outcome == outcome
 
 
+@pytest.mark.parametrize("name", STREAMS)
+def test_the_streams_of_a_real_python_are_there(roomy, name):
+    tests = {"kind": "stdin", "cases": [{"stdin": "3\n", "stdout": "4\n"}]}
+    verdict = grade(roomy, tests, STREAMS[name])
+    assert (verdict.outcome, verdict.detail) == ("passed", "")
+
+
+@pytest.mark.parametrize(
+    ("asserts", "right", "wrong"),
+    [
+        ("assert f(1) == 12345678.0", "12345678.0", "12345679.0"),
+        ("assert f(1) == 0.3", "0.1 + 0.2", "0.3000001"),
+        ("assert abs(f(1) - 12345678.0) < 0.5", "12345678.4", "12345679.0"),
+        ("import math\nassert math.isclose(f(1), 100.0, abs_tol=2)", "101.9", "102.1"),
+        ("import math\nassert math.isclose(f(1), 100.0, rel_tol=0.1)", "109.0", "120.0"),
+        ("assert f(1) == 1e-9", "1e-9", "0"),
+    ],
+)
+def test_floats_have_the_tolerance_of_the_tests(verifier, asserts, right, wrong):
+    gold = {"kind": "asserts", "code": asserts}
+    assert isinstance(parse_tests(gold), CallTests)
+    assert grade(verifier, gold, f"def f(x): return {right}").outcome == "passed"
+    assert grade(verifier, gold, f"def f(x): return {wrong}").outcome == "failed"
+
+
 @pytest.mark.parametrize(
     ("code", "outcome"),
     [
@@ -247,7 +303,17 @@ def test_methods_keywords_helpers_and_fresh_arguments(verifier):
         (1, [1], [True, 1.0, "1", [1], None, 2]),
         (True, [True], [1, 1.0, "True", False]),
         (0, [0], [False, 0.0, None, ""]),
-        (0.5, [0.5, 0.5 + 1e-8], [0.51, "0.5", True, None, float("nan")]),
+        (0.5, [0.5, 0.5 + 1e-8, Fraction(1, 2), Decimal("0.5")], [0.51, "0.5", True, None, float("nan")]),
+        (4.2e-7, [4.2e-7, 4.2000001e-7], [0.0, 0, 4.3e-7]),
+        (1e-9, [1e-9], [0, 2e-9]),
+        (0.0, [0.0, 0, 1e-7], [1e-5]),
+        (12345678.0, [12345678, 12345678.0000001], [12345679, 12345679.0, 12345677.0]),
+        (Decimal("0.30"), [Decimal("0.3"), Decimal("3E-1")], [0.3, Decimal("0.31")]),
+        (Fraction(1, 3), [Fraction(1, 3)], [1 / 3, Fraction(1, 2)]),
+        (date(2020, 1, 1), [date(2020, 1, 1)], [datetime(2020, 1, 1), "2020-01-01", date(2020, 1, 2)]),
+        (timedelta(hours=1), [timedelta(hours=1)], [timedelta(hours=2), 3600]),
+        (deque([1, 2]), [deque([1, 2])], [[1, 2], deque([1])]),
+        (bytearray(b"a"), [bytearray(b"a"), b"a"], ["a"]),
         (2.0, [2.0, 2], [True, "2.0", 3]),
         (float("nan"), [float("nan")], [0.0, None, "nan"]),
         (float("inf"), [float("inf")], [float("-inf"), 10**400, 1e300]),
@@ -276,6 +342,7 @@ def test_two_liberties_depend_on_where_the_expected_values_come_from():
     assert not asserted.same(encode((1, 2)), [1, 2])
     assert asserted.same(6, 6.0)
     assert not asserted.same(6, 6.0000001)
+    assert asserted.same(6, encode(Fraction(6)))
     assert not asserted.same(1, True)
 
 
@@ -317,6 +384,9 @@ def test_numbers_that_are_slow_to_hash_cost_nothing(verifier):
         ("yes", ["yes", "YES", "Yes"], ["no", "yes no", "y"]),
         ("Alice", ["Alice"], ["ALICE", "alice"]),
         ("1e5", ["100000"], ["1_00000", "infinity"]),
+        ("0.0000004", ["4e-7", "0.00000040"], ["0", "0.0000005"]),
+        ("0.000000", ["0", "-0.0", "1e-9"], ["0.00001"]),
+        ("12345678.0", ["12345678"], ["12345679", "12345679.0"]),
         ("", ["", "\n"], ["0"]),
     ],
 )
@@ -439,7 +509,10 @@ def test_a_closed_verifier_says_so(verifier):
         ("assert tuple(f(3 * 5)) == tuple([1])", {"args": [15], "expected": {"$tuple": [1]}, "through": "tuple"}),
         ("assert set(f('a' + 'b')) == set((1, 2))", {"args": ["ab"], "expected": {"$set": [1, 2]}, "through": "set"}),
         ("assert abs(f(1) - 2 / 4) < 1e-3", {"args": [1], "expected": 0.5, "within": 1e-3}),
-        ("import math\nassert math.isclose(f(1), 0.5, rel_tol=0.1)", {"args": [1], "expected": 0.5, "tolerance": 0.1, "within": 0.0}),
+        (
+            "import math\nassert math.isclose(f(1), 0.5, rel_tol=0.1)",
+            {"args": [1], "expected": 0.5, "tolerance": 0.1, "within": 0.0},
+        ),
         ("assert f(float('inf')) == -1.5", {"args": [{"$float": "inf"}], "expected": -1.5}),
         ("assert f(node([1])) == 1", {"args": [{"$expr": "node([1])"}], "expected": 1}),
         ("assert f(helper) == 1", {"args": [{"$expr": "helper"}], "expected": 1}),
