@@ -75,6 +75,11 @@ class Rollout:
             raise ValueError(f"reward {self.reward} of prompt {self.prompt_id} is outside [0, 1]")
 
     @property
+    def tokens(self) -> int:
+        """Tokens of the completion."""
+        return len(self.completion_ids)
+
+    @property
     def graded(self) -> bool:
         """True unless the verifier itself failed, which leaves the reward without meaning."""
         return self.outcome != "error"

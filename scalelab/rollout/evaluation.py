@@ -17,6 +17,30 @@ from scalelab.recipe.types import Rollout
 from tasks.scores import mean_at_k
 
 
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """The verdict on one held-out completion, without its text and tokens; fields as in `Rollout`."""
+
+    task: str
+    prompt_id: str
+    reward: float
+    outcome: str
+    truncated: bool
+    interrupted: bool
+    tokens: int
+    detail: str
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> Graded:
+        """The verdict on a rollout."""
+        return cls(*(getattr(rollout, name) for name in cls.__slots__))
+
+    @property
+    def graded(self) -> bool:
+        """True unless the verifier itself failed, which leaves the reward without meaning."""
+        return self.outcome != "error"
+
+
 @dataclass(frozen=True)
 class TaskEvaluation:
     """Result of an evaluation on one task; the fields are those of a line of `evals.jsonl`."""
@@ -43,7 +67,7 @@ class TaskEvaluation:
         return asdict(self)
 
 
-def evaluate(rollouts: Sequence[Rollout]) -> dict[str, TaskEvaluation]:
+def evaluate(completions: Sequence[Graded]) -> dict[str, TaskEvaluation]:
     """Compute mean@k and the rest per task, in the order in which the tasks first appear.
 
     A prompt with a completion that the verifier failed to grade is left out of the pass rate, since an error says
@@ -52,32 +76,32 @@ def evaluate(rollouts: Sequence[Rollout]) -> dict[str, TaskEvaluation]:
     Raises:
         LabError: a task's prompts have different numbers of completions, or fewer than two of them could be graded.
     """
-    by_task: defaultdict[str, list[Rollout]] = defaultdict(list)
-    for rollout in rollouts:
-        by_task[rollout.task].append(rollout)
+    by_task: defaultdict[str, list[Graded]] = defaultdict(list)
+    for completion in completions:
+        by_task[completion.task].append(completion)
     return {task: _evaluate_task(task, of_task) for task, of_task in by_task.items()}
 
 
-def rewards_by_prompt(rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
+def rewards_by_prompt(completions: Sequence[Graded]) -> dict[str, list[float]]:
     """Rewards of every prompt's completions, without prompts of which a completion could not be graded."""
-    failed = {rollout.prompt_id for rollout in rollouts if not rollout.graded}
+    failed = {one.prompt_id for one in completions if not one.graded}
     rewards: defaultdict[str, list[float]] = defaultdict(list)
-    for rollout in rollouts:
-        if rollout.prompt_id not in failed:
-            rewards[rollout.prompt_id].append(rollout.reward)
+    for one in completions:
+        if one.prompt_id not in failed:
+            rewards[one.prompt_id].append(one.reward)
     return rewards
 
 
-def _evaluate_task(task: str, rollouts: list[Rollout]) -> TaskEvaluation:
-    rewards = rewards_by_prompt(rollouts)
+def _evaluate_task(task: str, completions: list[Graded]) -> TaskEvaluation:
+    rewards = rewards_by_prompt(completions)
     sizes = {len(of_prompt) for of_prompt in rewards.values()}
     if len(sizes) != 1 or len(rewards) < 2:
-        failed = next((one.detail for one in rollouts if not one.graded), "")
+        failed = next((one.detail for one in completions if not one.graded), "")
         raise LabError(
             f"evaluation of {task}: {len(rewards)} prompts with {sorted(sizes)} completions each could be graded; it "
             f"takes two or more prompts with equally many" + (f"; the verifier failed: {failed}" if failed else "")
         )
-    graded = [rollout for rollout in rollouts if rollout.prompt_id in rewards]
+    graded = [one for one in completions if one.prompt_id in rewards]
     score = mean_at_k(list(rewards.values()))
     return TaskEvaluation(
         task=task,
@@ -87,6 +111,6 @@ def _evaluate_task(task: str, rollouts: list[Rollout]) -> TaskEvaluation:
         stderr=score.stderr,
         truncated=float(np.mean([one.truncated for one in graded])),
         interrupted=float(np.mean([one.interrupted for one in graded])),
-        outcomes=dict(Counter(one.outcome for one in rollouts)),
-        mean_length=float(np.mean([len(one.completion_ids) for one in graded])),
+        outcomes=dict(Counter(one.outcome for one in completions)),
+        mean_length=float(np.mean([one.tokens for one in graded])),
     )

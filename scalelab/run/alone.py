@@ -70,7 +70,7 @@ async def evaluate_alone(
         graders: grade the completions.
     """
     engine = _OneGo(len(named), generate_all, graders)
-    return await generate_and_grade(named, samples, work, engine.generate, engine.grade)
+    return await generate_and_grade(named, samples, work, engine.generate, engine.grade, list)
 
 
 class _OneGo:

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from scalelab.recipe.types import Rollout
+from scalelab.rollout.evaluation import Graded
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import Books
 from scalelab.run.changes import Changes
 from scalelab.run.ports import Engines, EvaluationLostError, Graders
 from scalelab.run.work import Sampling
 from tasks.types import Prompt, Verdict
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,21 @@ class Spent:
         return cls(version, dict(books.ledger.hours), books.completions, books.tokens, books.generated, seconds)
 
 
-RecordEvaluation = Callable[[Spent, list[Rollout]], None]
+RecordEvaluation = Callable[[Spent, list[Graded]], None]
 """Function that writes an evaluation down."""
+
+
+class Completions(Protocol):
+    """File of an evaluation's completions."""
+
+    def add(self, rollouts: Sequence[Rollout]) -> None:
+        """Take completions; returns at once."""
+
+    def finish(self) -> Future[None]:
+        """Write what is left; once this is done, all is on the disk."""
+
+    def drop(self) -> None:
+        """Delete what was written."""
 
 
 async def generate_and_grade(
@@ -47,8 +64,8 @@ async def generate_and_grade(
     work: Sampling,
     generate: Callable[[Sequence[Request]], Awaitable[list[Completion]]],
     grade: Callable[[Prompt, Sequence[Completion]], Awaitable[list[Verdict]]],
-    graded: Callable[[int], None] = lambda _: None,
-) -> list[Rollout]:
+    finished: Callable[[list[Rollout]], list[T]],
+) -> list[T]:
     """Generate and grade completions of held-out prompts, all prompts side by side.
 
     Args:
@@ -57,21 +74,20 @@ async def generate_and_grade(
         work: makes requests and rollouts.
         generate: `Engines.generate`.
         grade: `Graders.grade`.
-        graded: called with the number of completions whenever those of a prompt are graded.
+        finished: takes a prompt's rollouts as soon as they are graded, and gives what is to be returned of them.
 
     Returns:
-        Rollouts in the order of the prompts.
+        What `finished` gave, in the order of the prompts.
     """
 
-    async def one(name: str, prompt: Prompt) -> list[Rollout]:
+    async def one(name: str, prompt: Prompt) -> list[T]:
         completions = await generate(work.requests(name, prompt, "eval", samples))
         verdicts = await grade(prompt, completions)
-        graded(len(verdicts))
-        return work.rollouts(prompt, completions, verdicts)
+        return finished(work.rollouts(prompt, completions, verdicts))
 
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(one(name, prompt)) for name, prompt in prompts.items()]
-    return [rollout for task in running for rollout in task.result()]
+    return [one for task in running for one in task.result()]
 
 
 @dataclass(eq=False)
@@ -88,6 +104,8 @@ class InFlightEvaluation:
     work: Sampling
     changes: Changes
     charge: Callable[[], None]
+    file: Callable[[int], Completions]
+    """Opens the file for the completions of a version."""
     record: RecordEvaluation
     clock: Callable[[], float]
     held_out: Sequence[Prompt]
@@ -146,24 +164,34 @@ class InFlightEvaluation:
             self.charge()
             self.running, self.graded = True, 0
             spent = Spent.of(self.books, self.engines.version, self.clock())
-            rollouts: list[Rollout] | None = None
+            graded: list[Graded] | None = None
+            file = self.file(spent.version)
             try:
-                rollouts = await self._evaluate(spent)
+                graded = await self._evaluate(spent, file)
+                self.charge()
+                await asyncio.wrap_future(file.finish())
             except* EvaluationLostError:
                 pass  # the evaluation stays due, and takes newer weights
-            self.charge()
+            finally:
+                file.drop()
             self.running = False
-            if rollouts is None:
+            if graded is None:
                 continue
-            self.record(spent, rollouts)
+            self.record(spent, graded)
             self.books.add_evaluated([spent.version])
             self.changes.notify()
 
-    async def _evaluate(self, spent: Spent) -> list[Rollout]:
+    async def _evaluate(self, spent: Spent, file: Completions) -> list[Graded]:
         """Generate and grade the held-out completions, on engines of their own unless there is nothing else to do."""
         beside = self.aside > 0 and self.books.evaluated >= 0 and not self.alone()
         self.kept = self.engines.set_aside(self.aside) if beside else 0
         self.changes.notify()
+
+        def finished(rollouts: list[Rollout]) -> list[Graded]:
+            self.graded += len(rollouts)
+            file.add(rollouts)
+            return [Graded.of(one) for one in rollouts]
+
         try:
             return await generate_and_grade(
                 by_name(self.held_out, spent.version),
@@ -171,15 +199,12 @@ class InFlightEvaluation:
                 self.work,
                 self.engines.generate,
                 self.graders.grade,
-                self._count,
+                finished,
             )
         finally:
             if self.kept:
                 self.engines.set_aside(0)
             self.kept = 0
-
-    def _count(self, graded: int) -> None:
-        self.graded += graded
 
     def _ready(self) -> bool:
         due = self.books.evaluate_from
@@ -200,6 +225,8 @@ class EvaluationAtRest:
     """Function that copies the trainer's weights, given their version."""
     generate: Callable[[Spent, Any], Awaitable[list[Rollout]]]
     """Function that generates and grades completions of the held-out prompts with these weights."""
+    file: Callable[[int], Completions]
+    """Opens the file for the completions of a version."""
     record: RecordEvaluation
     clock: Callable[[], float]
     kept: list[tuple[Spent, Any]] = field(default_factory=list)
@@ -225,6 +252,13 @@ class EvaluationAtRest:
     async def rest(self) -> None:
         """Evaluate all weights that are kept."""
         for spent, weights in self.kept:
-            self.record(spent, await self.generate(spent, weights))
+            rollouts = await self.generate(spent, weights)
+            file = self.file(spent.version)
+            try:
+                file.add(rollouts)
+                file.finish().result()  # the simulated clock stands still
+            finally:
+                file.drop()
+            self.record(spent, [Graded.of(one) for one in rollouts])
             self.books.evaluated = spent.version
         self.kept.clear()

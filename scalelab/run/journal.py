@@ -6,15 +6,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from moe.model.config import routed_experts
 from moe.model.size import parameters
 from scalelab.errors import LabError
 from scalelab.hardware import device
 from scalelab.recipe.step import SUMMARY, summarise
-from scalelab.recipe.types import Rollout
-from scalelab.rollout.evaluation import evaluate
+from scalelab.rollout.evaluation import Graded, evaluate
 from scalelab.run.books import Books
 from scalelab.run.config import Run
 from scalelab.run.evaluations import Spent
@@ -23,7 +20,6 @@ from scalelab.store.folder import RunFolder
 from scalelab.store.retention import prune_completions, prune_training
 from scalelab.watch.monitors import Watch
 from scalelab.watch.progress import Progress
-from tasks.text import writable
 
 if TYPE_CHECKING:
     from moe.train.result import StepResult
@@ -132,17 +128,14 @@ class Journal:
             wall |= {"trainer_seconds": result.seconds, "trainer_peak_gib": result.peak_gib}
             wall |= {} if self._simulated else self._speed(result)
         if result is not None and result.logprobs is not None:
-            rows = [trained_row(*pair) for pair in zip(step.rollouts, result.logprobs, strict=True)]
-            self._folder.keep_rollouts(f"train_{books.version:06d}", [writable(row) for row in rows])
+            self._folder.keep_trained(books.version, step.rollouts, result.logprobs)
             prune_training(self._folder.path, self._run.retention)
         record = self._with_clock(record, wall)
         self._folder.add_step(record)
         return self._heed(record)
 
-    def evaluated(self, spent: Spent, rollouts: list[Rollout]) -> None:
-        """Write an evaluation: its completions first, then its lines."""
-        rows = [writable(rollout_row(rollout)) for rollout in rollouts]
-        self._folder.keep_rollouts(f"step_{spent.version:06d}", rows)
+    def evaluated(self, spent: Spent, graded: list[Graded]) -> None:
+        """Write the lines of an evaluation; its completions are on the disk already."""
         head = {
             "step": spent.version,
             "version": spent.version,
@@ -151,7 +144,7 @@ class Journal:
             "tokens": spent.tokens,
             "flops": self._flops(spent),
         }
-        by_task = evaluate(rollouts)
+        by_task = evaluate(graded)
         records = [head | by_task[task.name].record() for task in self._run.tasks]
         wall = {"time": time.time(), "wall_seconds": time.monotonic() - self._began}
         for record in records:
@@ -211,35 +204,3 @@ def _trained(result: StepResult | None) -> dict[str, Any]:
 def _ledger(hours: dict[str, float], unit: str) -> dict[str, Any]:
     compute = sum(spent for role, spent in hours.items() if role != "evaluation")
     return {"compute": compute, "compute_by_role": dict(hours), "compute_unit": unit}
-
-
-def rollout_row(rollout: Rollout) -> dict[str, Any]:
-    """One row of `rollouts/*.parquet`."""
-    return {
-        "task": rollout.task,
-        "prompt_id": rollout.prompt_id,
-        "prompt": rollout.prompt,
-        "completion": rollout.text,
-        "outcome": rollout.outcome,
-        "reward": rollout.reward,
-        "detail": rollout.detail,
-        "tokens": len(rollout.completion_ids),
-        "truncated": rollout.truncated,
-        "interrupted": rollout.interrupted,
-        "versions": [version for version, _, _ in rollout.spans],
-        "token_ids": rollout.completion_ids.tolist(),
-        "logprobs": [round(one, 4) for one in rollout.logprobs_T.tolist()],
-        "forced": rollout.forced_T.tolist(),
-        "spans": [list(span) for span in rollout.spans],
-    }
-
-
-def trained_row(rollout: Rollout, logprobs_T: np.ndarray) -> dict[str, Any]:
-    """One row of a training step's `rollouts/*.parquet`.
-
-    Args:
-        rollout: what was trained on.
-        logprobs_T: float32[prompt and completion], the trainer's log-probabilities just before the step.
-    """
-    trainers = logprobs_T[len(rollout.prompt_ids) :].tolist()
-    return {**rollout_row(rollout), "trainer_logprobs": [round(one, 4) for one in trainers]}

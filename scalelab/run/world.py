@@ -78,6 +78,7 @@ def evaluate_in_flight(world: World, journal: Journal, clock: Callable[[], float
         work=world.work,
         changes=world.changes,
         charge=lambda: journal.charge(world.loop.stepping.locked()),
+        file=world.folder.evaluation_file,
         record=journal.evaluated,
         clock=clock,
         held_out=held_out(world.run),

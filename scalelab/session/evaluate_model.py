@@ -17,17 +17,16 @@ from moe.durable import made_whole
 from scalelab.errors import LabError, nearest
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.config import GeneratorConfig
-from scalelab.rollout.evaluation import TaskEvaluation, evaluate, rewards_by_prompt
+from scalelab.rollout.evaluation import Graded, TaskEvaluation, evaluate, rewards_by_prompt
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.alone import LocalGraders, evaluate_alone
-from scalelab.run.journal import rollout_row
 from scalelab.run.work import Sampling
 from scalelab.start.base_model import tokenizer_of
 from scalelab.start.checkpoint_model import CheckpointModel
+from scalelab.store.completions import completions_table
 from tasks.data.datasets import DatasetTask, dataset_task
 from tasks.data.hub import SOURCES
 from tasks.task import Task
-from tasks.text import writable
 from tasks.types import Prompt
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def evaluate_model(model: CheckpointModel, asked: Asked, out: Path | None = None
         graded = _generate_and_grade(folder, config, tokenizer, prompts, work, graders, model, asked.seed)
     if out is not None:
         _write(out, graded)
-    return _scores(graded, [task.name for task in tasks])
+    return _scores([Graded.of(one) for one in graded], [task.name for task in tasks])
 
 
 def _task(name: str, model: CheckpointModel, asked: Asked) -> Task:
@@ -229,7 +228,7 @@ def _collect(generator: Generator) -> list[Completion]:
     return completions
 
 
-def _scores(graded: Sequence[Rollout], names: Sequence[str]) -> list[TaskScores]:
+def _scores(graded: Sequence[Graded], names: Sequence[str]) -> list[TaskScores]:
     """mean@k and pass@k by the `evaluate` modules, over the prompts that were graded without an error."""
     from tasks.metrics.mean_at_k import MeanAtK
     from tasks.metrics.pass_at_k import PassAtK
@@ -254,4 +253,5 @@ def _scores(graded: Sequence[Rollout], names: Sequence[str]) -> list[TaskScores]
 def _write(out: Path, graded: Sequence[Rollout]) -> None:
     with made_whole(out) as partial, open(partial, "w", encoding="utf-8") as file:
         for one in graded:
-            file.write(json.dumps(writable(rollout_row(one)), ensure_ascii=False) + "\n")
+            [row] = completions_table([one]).to_pylist()
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")

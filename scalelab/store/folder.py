@@ -9,17 +9,23 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import FileIO
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from moe.durable import append, made_whole, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.jsonl import plain, read_objects
+from scalelab.store.completions import CompletionsFile, completions_table
 from scalelab.store.status_file import STATUS, StatusFile
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from scalelab.recipe.types import Rollout
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +193,7 @@ class Observer(Protocol):
         """Take a line of `alarms.jsonl`."""
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take the completions of an evaluation."""
+        """Take a few passed and failed completions of each task of an evaluation; called from a thread."""
 
     def go_back(self, step: int) -> None:
         """Take note that all steps after this one are undone."""
@@ -301,17 +307,21 @@ class RunFolder:
         self.manifest.update(facts)
         write_whole(self.path / MANIFEST, json.dumps(plain(self.manifest), indent=2) + "\n")
 
-    def keep_rollouts(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
-        """Write sampled rollouts to `rollouts/NAME.parquet`."""
-        import pyarrow
-        import pyarrow.parquet
+    def evaluation_file(self, step: int) -> CompletionsFile:
+        """Open the file for the completions of the evaluation at a step."""
 
-        rows = list(rows)
-        with made_whole(self.path / ROLLOUTS / f"{name}.parquet") as partial:
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), partial)
-        if evaluation := re.fullmatch(r"step_(\d+)", name):
+        def shown(rows: list[dict[str, Any]]) -> None:
             for one in self._observers:
-                one.completions(int(evaluation[1]), rows)
+                one.completions(step, rows)
+
+        return CompletionsFile(self.path / ROLLOUTS / f"step_{step:06d}.parquet", shown)
+
+    def keep_trained(self, step: int, rollouts: Sequence[Rollout], logprobs: Sequence[np.ndarray]) -> None:
+        """Write the completions of a training step, with the trainer's log-probabilities of prompt and completion."""
+        from pyarrow import parquet
+
+        with made_whole(self.path / ROLLOUTS / f"train_{step:06d}.parquet") as unfinished:
+            parquet.write_table(completions_table(rollouts, logprobs), unfinished)
 
     def close(self) -> None:
         """Close the append-only files, and let observers end."""

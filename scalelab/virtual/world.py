@@ -172,7 +172,8 @@ class VirtualRun:
         loop.moved = self._passed
 
         def evaluation(journal: Journal) -> EvaluationAtRest:
-            self._evaluation = EvaluationAtRest(self.books, self._weights, self._sample, journal.evaluated, loop.time)
+            file, record = self.folder.evaluation_file, journal.evaluated
+            self._evaluation = EvaluationAtRest(self.books, self._weights, self._sample, file, record, loop.time)
             return self._evaluation
 
         self.loop, self._journal = build_loop(self, loop.time, simulated=True, evaluation=evaluation)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
+from scalelab.rollout.evaluation import Graded
 from scalelab.run.books import Books
 from scalelab.run.changes import Changes
 from scalelab.run.evaluations import InFlightEvaluation, Spent
@@ -82,6 +84,28 @@ class Work:
         return SimpleNamespace(sequences=[] if empty else groups, loss=None, kept=False, groups=groups)
 
 
+class CompletionsInMemory:
+    """The file of an evaluation; at most one is open, and none is left open."""
+
+    def __init__(self, world: World, version: int) -> None:
+        self.world, self.version, self.taken = world, version, 0
+
+    def add(self, rollouts: Sequence[Rollout]) -> None:
+        assert {rollout.spans[0][0] for rollout in rollouts} == {self.version}, "an evaluation is of one policy"
+        self.taken += len(rollouts)
+
+    def finish(self) -> Future[None]:
+        assert self.taken == 4
+        self.world.whole.append(self.version)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def drop(self) -> None:
+        assert self.world.open_file is self
+        self.world.open_file = None
+
+
 class World:
     """The parts, what breaks, and a diary of what happened.
 
@@ -132,6 +156,8 @@ class World:
         self.trained: list[tuple[int, list[str]]] = []
         self.stale: list[int] = []
         self.evaluated: list[int] = []
+        self.open_file: CompletionsInMemory | None = None
+        self.whole: list[int] = []
         self.kept: dict[str, Any] = self.books.capture(folder)
         self.saved: list[int] = []
         self.asked_to_save = False
@@ -154,6 +180,7 @@ class World:
             work=Work(),  # type: ignore[arg-type]
             changes=self.changes,
             charge=lambda: None,
+            file=self._file,
             record=self._record,
             clock=lambda: 0.0,
             held_out=[Prompt(f"e/{n}", "t", "?", "!") for n in range(2)],
@@ -320,9 +347,15 @@ class World:
         self.stale += [self.books.version - 1 - rollout.spans[0][0] for group in step.groups for rollout in group]
         return LabError("stopped by a monitor") if self.books.version == self.stop_after else None
 
-    def _record(self, spent: Spent, rollouts: list[Rollout]) -> None:
-        assert len(rollouts) == 4
-        assert {rollout.spans[0][0] for rollout in rollouts} == {spent.version}, "an evaluation is of one policy"
+    def _file(self, version: int) -> CompletionsInMemory:
+        assert self.open_file is None, "one evaluation at a time"
+        self.open_file = CompletionsInMemory(self, version)
+        return self.open_file
+
+    def _record(self, spent: Spent, graded: list[Graded]) -> None:
+        assert len(graded) == 4
+        assert self.whole == [spent.version], "completions are on the disk before the lines"
+        self.whole.clear()
         self.evaluated.append(spent.version)
 
     def save(self) -> Awaitable[None]:

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
+
 from moe.checkpoint.folder import Manifest, digest, publish, step_folder, write_manifest
 from moe.durable import write_whole
-from scalelab.store.folder import RunFolder, config_sha256
+from scalelab.store.folder import ROLLOUTS, RunFolder, config_sha256
 from scalelab.watch.board import Board
 
 TASKS = ("math", "code")
@@ -68,7 +71,9 @@ def write_checkpoint(folder: RunFolder, step: int) -> Path:
 
 def add_evaluation(folder: RunFolder, step: int) -> None:
     """Write an evaluation as the journal does: its completions, then its lines."""
-    folder.keep_rollouts(f"step_{step:06d}", rows(step))
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist(rows(step)), folder.path / ROLLOUTS / f"step_{step:06d}.parquet"
+    )
     for line in evaluation_lines(step):
         folder.add_evaluation(line)
 

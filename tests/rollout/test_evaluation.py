@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
-from scalelab.rollout.evaluation import evaluate
+from scalelab.rollout.evaluation import Graded, evaluate
 from tasks.scores import mean_at_k
 
 rewards = st.integers(2, 8).flatmap(
@@ -46,9 +46,9 @@ def test_copies_of_a_completion_leave_the_error_as_it_is() -> None:
 
 def rollout(
     task: str, prompt: str, passed: bool, truncated: bool = False, length: int = 5, outcome: str | None = None
-) -> Rollout:
+) -> Graded:
     tokens = np.zeros(length, np.int32)
-    return Rollout(
+    whole = Rollout(
         prompt_id=f"{task}{prompt}",
         task=task,
         prompt_ids=np.zeros(1, np.int32),
@@ -61,6 +61,7 @@ def rollout(
         truncated=truncated,
         interrupted=not truncated,
     )
+    return Graded.of(whole)
 
 
 @given(st.data(), st.integers(2, 6), st.integers(1, 4))
@@ -78,7 +79,7 @@ def test_tasks_are_told_apart_whatever_the_order(data: st.DataObject, prompts: i
         assert result.pass_rate == pytest.approx(sum(one.reward for one in mine) / len(mine))
         assert result.truncated == pytest.approx(sum(one.truncated for one in mine) / len(mine))
         assert result.interrupted == pytest.approx(1 - result.truncated)
-        assert result.mean_length == pytest.approx(sum(len(one.completion_ids) for one in mine) / len(mine))
+        assert result.mean_length == pytest.approx(sum(one.tokens for one in mine) / len(mine))
         assert sum(result.outcomes.values()) == len(mine)
         assert result.outcomes.get("passed", 0) == sum(one.reward for one in mine)
 

@@ -7,14 +7,17 @@ import sqlite3
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
+from scalelab.recipe.types import Rollout
 from scalelab.session.session import _observe
 from scalelab.session.tracked_fits import TrackedFits
 from scalelab.store.folder import RunFolder
@@ -49,6 +52,24 @@ ROWS = [
         "tokens": 3,
     }
     for number in range(20)
+]
+
+
+ROLLOUTS = [
+    Rollout(
+        prompt_id=row["prompt_id"],
+        task=row["task"],
+        prompt_ids=np.zeros(2, np.int32),
+        completion_ids=np.zeros(3, np.int32),
+        logprobs_T=np.zeros(3, np.float32),
+        forced_T=np.zeros(3, bool),
+        spans=((0, 0, 3),),
+        reward=row["reward"],
+        outcome=row["outcome"],
+        prompt=row["prompt"],
+        text=row["completion"],
+    )
+    for row in ROWS
 ]
 
 
@@ -323,7 +344,10 @@ def test_what_a_run_writes_down_is_what_its_trackers_get(folder: Path, monkeypat
     for step in range(0, 61, 10):
         if step:
             written.add_step({"step": step, "time": 1.0, "loss": 1 / step})
-        written.keep_rollouts(f"step_{step:06d}", ROWS)
+        file = written.evaluation_file(step)
+        file.add(ROLLOUTS)
+        file.finish().result()
+        file.drop()
         for task in ("math", "code"):
             written.add_evaluation(evaluation(step, rising(step), task))
     written.describe(status="finished")
@@ -333,7 +357,10 @@ def test_what_a_run_writes_down_is_what_its_trackers_get(folder: Path, monkeypat
     for task in ("math", "code"):
         assert [row["step"] for row in history if f"eval/{task}/pass_rate" in row] == list(range(0, 61, 10))
         assert any(f"fit/{task}/A" in row for row in history)
-    assert len(list((folder / "wandb").rglob("*.table.json"))) == 7
+    tables = list((folder / "wandb").rglob("*.table.json"))
+    assert len(tables) == 7
+    shown = json.loads(tables[0].read_text())
+    assert Counter(row[shown["columns"].index("outcome")] for row in shown["data"]) == {"passed": 4, "failed": 4}
     assert summary["status"] == "finished"
     assert config["recipe.max_tokens"] == run.recipe.max_tokens
     assert config["tasks.0"] == type(run.tasks[0]).__name__

@@ -1,0 +1,149 @@
+"""Graded completions on the disk: Parquet, written by columns and in parts while the completions come.
+
+A part goes from NumPy arrays to the file in a thread, so that neither the memory nor the event loop of a run feels how
+many completions an evaluation has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+
+from moe.durable import PARTIAL, put_in_place
+from scalelab.recipe.types import Rollout
+from tasks.text import clean
+
+if TYPE_CHECKING:
+    import pyarrow
+
+PART_TOKENS = 200_000
+"""Tokens after which a part is written: a row group of the file."""
+SHOWN = 4
+"""Number of passed, and of failed, completions of each task that are shown once a file is whole."""
+DECIMALS = 4
+"""Decimals of the log-probabilities that are kept."""
+
+
+def completions_table(rollouts: Sequence[Rollout], trainer: Sequence[np.ndarray] | None = None) -> pyarrow.Table:
+    """Rows of `rollouts/*.parquet`.
+
+    Args:
+        rollouts: graded completions.
+        trainer: for each, float32[prompt and completion], the trainer's log-probabilities just before its step.
+    """
+    import pyarrow as pa
+
+    def texts(name: str) -> pyarrow.Array:
+        return pa.array([clean(getattr(one, name)) for one in rollouts], pa.string())
+
+    def of_tokens(parts: Sequence[np.ndarray], kind: type) -> pyarrow.Array:
+        offsets = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+        values = np.concatenate(parts).astype(kind) if parts else np.empty(0, kind)
+        return pa.ListArray.from_arrays(offsets, values)
+
+    def rounded(parts: Sequence[np.ndarray]) -> pyarrow.Array:
+        return of_tokens([np.round(one.astype(np.float64), DECIMALS) for one in parts], np.float64)
+
+    columns = {name: texts(field) for name, field in (("task", "task"), ("prompt_id", "prompt_id"))}
+    columns |= {"prompt": texts("prompt"), "completion": texts("text"), "outcome": texts("outcome")}
+    columns |= {
+        "reward": pa.array([float(one.reward) for one in rollouts], pa.float64()),
+        "detail": texts("detail"),
+        "tokens": pa.array([one.tokens for one in rollouts], pa.int64()),
+        "truncated": pa.array([bool(one.truncated) for one in rollouts], pa.bool_()),
+        "interrupted": pa.array([bool(one.interrupted) for one in rollouts], pa.bool_()),
+        "versions": pa.array([[version for version, _, _ in one.spans] for one in rollouts], pa.list_(pa.int64())),
+        "token_ids": of_tokens([one.completion_ids for one in rollouts], np.int64),
+        "logprobs": rounded([one.logprobs_T for one in rollouts]),
+        "forced": of_tokens([one.forced_T for one in rollouts], np.bool_),
+        "spans": pa.array([[list(span) for span in one.spans] for one in rollouts], pa.list_(pa.list_(pa.int64()))),
+    }
+    if trainer is not None:
+        cut = [logprobs[len(one.prompt_ids) :] for one, logprobs in zip(rollouts, trainer, strict=True)]
+        columns["trainer_logprobs"] = rounded(cut)
+    return pa.table(columns)
+
+
+class CompletionsFile:
+    """A Parquet file of graded completions, written in parts by a thread of its own.
+
+    It has its name only once it is whole.
+
+    Args:
+        path: of the file.
+        shown: gets a few passed and failed completions of each task once the file is whole.
+    """
+
+    def __init__(self, path: Path, shown: Callable[[list[dict[str, Any]]], None] | None = None) -> None:
+        self._path, self._partial, self._shown = path, path.with_name(path.name + PARTIAL), shown
+        self._part: list[Rollout] = []
+        self._tokens = 0
+        self._chosen: dict[tuple[str, bool], list[tuple[int, int, Rollout]]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="completions")
+        self._written: Future[None] | None = None
+        self._file: Any = None
+
+    def add(self, rollouts: Sequence[Rollout]) -> None:
+        """Take completions; returns at once.
+
+        Raises:
+            OSError: earlier ones could not be written.
+        """
+        self._part += rollouts
+        self._tokens += sum(one.tokens for one in rollouts)
+        if self._shown is not None:
+            self._choose(rollouts)
+        if self._tokens >= PART_TOKENS:
+            if self._written is not None and self._written.done():
+                self._written.result()
+            self._send()
+
+    def finish(self) -> Future[None]:
+        """Write what is left and give the file its name; once this is done, it is on the disk."""
+        self._send()
+        return self._thread.submit(self._put_in_place)
+
+    def drop(self) -> None:
+        """Delete what was written, unless the file is whole."""
+        self._thread.shutdown(cancel_futures=True)
+        if self._file is not None:
+            self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+    def _send(self) -> None:
+        part, before = self._part, self._written
+        self._part, self._tokens = [], 0
+        self._written = self._thread.submit(self._write, part, before)
+
+    def _write(self, part: Sequence[Rollout], before: Future[None] | None) -> None:
+        from pyarrow import parquet
+
+        if before is not None:
+            before.result()  # a part that could not be written fails all later ones
+        table = completions_table(part)
+        if self._file is None:
+            self._file = parquet.ParquetWriter(self._partial, table.schema)
+        self._file.write_table(table)
+
+    def _put_in_place(self) -> None:
+        assert self._written is not None
+        self._written.result()
+        self._file.close()
+        self._file = None
+        put_in_place(self._partial, self._path)
+        if self._shown is not None:
+            chosen = [one for alike in self._chosen.values() for _, _, one in alike]
+            self._shown(completions_table(chosen).to_pylist())
+
+    def _choose(self, rollouts: Sequence[Rollout]) -> None:
+        """Keep some of the same prompts of every evaluation, whichever are finished first."""
+        for one in rollouts:
+            alike = self._chosen.setdefault((one.task, one.outcome == "passed"), [])
+            alike.append((crc32(one.prompt_id.encode()), len(alike), one))
+            alike.sort(key=lambda ranked: ranked[:2])
+            del alike[SHOWN:]

@@ -1,0 +1,118 @@
+"""Completions are the same rows in parts and by hand, and a file has its name once it is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from moe.durable import PARTIAL
+from scalelab.recipe.types import Rollout
+from scalelab.store import completions
+from scalelab.store.completions import CompletionsFile, completions_table
+
+TEXTS = st.text(max_size=5) | st.just("lone \ud800 surrogate")
+
+
+@st.composite
+def rollouts(draw: st.DrawFn) -> Rollout:
+    length = draw(st.integers(0, 6))
+    cut = draw(st.integers(0, length))
+    spans = tuple(span for span in ((3, 0, cut), (4, cut, length)) if span[1] < span[2])
+    floats = st.floats(-30, 0, width=32)
+    return Rollout(
+        prompt_id=draw(TEXTS),
+        task=draw(st.sampled_from(["math", "code"])),
+        prompt_ids=np.zeros(draw(st.integers(1, 3)), np.int32),
+        completion_ids=np.array(draw(st.lists(st.integers(0, 2**17), min_size=length, max_size=length)), np.int32),
+        logprobs_T=np.array(draw(st.lists(floats, min_size=length, max_size=length)), np.float32),
+        forced_T=np.array(draw(st.lists(st.booleans(), min_size=length, max_size=length)), bool),
+        spans=spans,
+        reward=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        outcome=draw(st.sampled_from(["passed", "failed", "error"])),
+        truncated=draw(st.booleans()),
+        prompt=draw(TEXTS),
+        text=draw(TEXTS),
+        detail=draw(TEXTS),
+    )
+
+
+def by_hand(one: Rollout) -> dict[str, Any]:
+    """The row of a completion, value by value."""
+
+    def told(text: str) -> str:
+        return "".join("\ufffd" if "\ud800" <= letter <= "\udfff" else letter for letter in text)
+
+    return {
+        "task": one.task,
+        "prompt_id": told(one.prompt_id),
+        "prompt": told(one.prompt),
+        "completion": told(one.text),
+        "outcome": one.outcome,
+        "reward": one.reward,
+        "detail": told(one.detail),
+        "tokens": len(one.completion_ids),
+        "truncated": one.truncated,
+        "interrupted": one.interrupted,
+        "versions": [version for version, _, _ in one.spans],
+        "token_ids": one.completion_ids.tolist(),
+        "logprobs": [pytest.approx(value, abs=5.1e-5) for value in one.logprobs_T.tolist()],
+        "forced": one.forced_T.tolist(),
+        "spans": [list(span) for span in one.spans],
+    }
+
+
+@given(st.lists(rollouts(), max_size=6), st.integers(1, 8))
+def test_rows_are_those_of_the_completions_in_however_many_parts(
+    tmp_path_factory: pytest.TempPathFactory, made: list[Rollout], part: int
+) -> None:
+    path = tmp_path_factory.mktemp("parts") / "step_000001.parquet"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(completions, "PART_TOKENS", part)
+        file = CompletionsFile(path)
+        for one in made:
+            file.add([one])
+            assert not path.exists()
+        file.finish().result(60)
+        file.drop()
+    assert parquet.read_table(path).to_pylist() == [by_hand(one) for one in made]
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    kept = parquet.ParquetFile(path).metadata
+    parts = sum(kept.row_group(group).num_rows for group in range(kept.num_row_groups))
+    assert parts == len(made)
+
+
+@given(st.lists(rollouts(), min_size=1, max_size=4))
+def test_what_was_trained_on_has_the_trainers_log_probabilities_of_the_completion_alone(made: list[Rollout]) -> None:
+    trainer = [np.arange(len(one.prompt_ids) + one.tokens, dtype=np.float32) for one in made]
+    for row, one in zip(completions_table(made, trainer).to_pylist(), made, strict=True):
+        assert row["trainer_logprobs"] == [len(one.prompt_ids) + number for number in range(one.tokens)]
+
+
+def test_completions_that_are_dropped_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completions, "PART_TOKENS", 1)
+    [one] = [rollout(4)]
+    file = CompletionsFile(tmp_path / "x.parquet")
+    file.add([one])
+    file.drop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_takes_no_more_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completions, "PART_TOKENS", 1)
+    file = CompletionsFile(tmp_path / "no" / ("x" + PARTIAL))
+    file.add([rollout(2)])
+    with pytest.raises(FileNotFoundError):
+        file.finish().result(60)
+    file.drop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def rollout(tokens: int) -> Rollout:
+    ids = np.arange(tokens, dtype=np.int32)
+    return Rollout("p", "math", ids[:1], ids, -ids.astype(np.float32), ids < 0, ((0, 0, tokens),), 1.0, "passed")
