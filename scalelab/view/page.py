@@ -19,6 +19,7 @@ STATIC = "scalelab.view.static"
 SCRIPTS = (
     "echarts.min.js",
     "core.js",
+    "address.js",
     "curve.js",
     "sample.js",
     "chart.js",

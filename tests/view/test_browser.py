@@ -228,6 +228,59 @@ def test_the_answer_comes_first_then_the_ranking_then_what_is_unusual(visit, ser
     assert min(drawn(page)) >= 2
 
 
+def addressed(page, part: str) -> None:
+    """Wait until the page's address holds a part: its script writes it after a control is used."""
+    deadline = time.monotonic() + WAIT / 1000
+    while part not in page.url:
+        assert time.monotonic() < deadline, f"waited {WAIT / 1000:.0f} s for {part} in {page.url}"
+        page.wait_for_timeout(20)
+
+
+def test_an_address_shows_what_was_chosen_to_whoever_opens_it(visit, written: str) -> None:
+    """Axis, recipes, filters, the completion and the run that settings are compared with, each in a page of its own."""
+    page = visit(written, offline=True)
+    fitted(page)
+    page.get_by_label("Horizontal axis").select_option("step")
+    page.get_by_label("logarithmic").check()
+    page.click(".toggle >> text=worse")
+    addressed(page, "show=")
+    again = visit(page.url, offline=True)
+    assert again.get_by_label("Horizontal axis").input_value() == "step"
+    assert again.get_by_label("logarithmic").is_checked()
+    pressed = {one.inner_text(): one.get_attribute("aria-pressed") for one in again.query_selector_all(".toggle")}
+    assert pressed == {"best": "true", "worse": "false"}
+
+    page = visit(written + "#/completions/worse", offline=True)
+    page.wait_for_selector(".reading pre")
+    page.get_by_label("Outcome").select_option("not passed")
+    addressed(page, "outcome=not+passed")
+    page.wait_for_timeout(300)
+    page.click(".item >> nth=2")
+    addressed(page, "row=")
+    chosen = page.get_attribute(".item >> nth=2", "data-row")
+    again = visit(page.url, offline=True)
+    again.wait_for_selector(f".item[data-row='{chosen}'][aria-pressed=true]")
+    assert again.get_by_label("Outcome").input_value() == "not passed"
+    assert again.locator("select").first.locator("option:checked").inner_text() == "worse"
+
+    page = visit(written + "#/run/best", offline=True)
+    page.get_by_label("Differences to").select_option(label="worse")
+    addressed(page, "#/run/best?against=worse")
+    again = visit(page.url, offline=True)
+    again.wait_for_selector("text=Settings that differ from worse")
+
+
+def test_an_address_that_a_stranger_wrote_ends_in_a_view(visit, written: str) -> None:
+    for strange in (
+        "run/%E0%A4%A",
+        "?show=%E0%A4%A&budget=x&x=nothing",
+        "completions/nobody?row=1",
+        "runs?chosen=,,r9",
+    ):
+        page = visit(f"{written}#/{strange}", offline=True)
+        assert page.query_selector("main > section, main > .problem")
+
+
 def test_a_fall_leads_to_the_prompts_that_fell(visit, served: Served) -> None:
     page = visit(served.address)
     fitted(page)
@@ -395,7 +448,7 @@ def test_a_narrow_screen_scrolls_down_only(visit, written: str, scheme: str) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(visit, written: str, scheme: str) -> None:
+def test_axe_finds_nothing(visit, written: str, scheme: str) -> None:
     pytest.importorskip("axe_playwright_python")
     axe = next(resources.files("axe_playwright_python").glob("**/axe.min.js")).read_text(encoding="utf-8")  # type: ignore[attr-defined]
     page = visit(written, scheme=scheme, offline=True)
@@ -405,9 +458,27 @@ def test_axe_finds_nothing_serious(visit, written: str, scheme: str) -> None:
         for fold in page.query_selector_all("main details:not([open]) > summary"):
             fold.click()
         page.evaluate(axe)
-        found = page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
-        bad = [(one["id"], one["nodes"][0]["html"][:120]) for one in found if one["impact"] in ("serious", "critical")]
+        rules = "{resultTypes: ['violations'], rules: {'target-size': {enabled: true}}}"
+        found = page.evaluate(f"async () => (await axe.run(document, {rules})).violations")
+        bad = [(one["id"], one["nodes"][0]["html"][:120]) for one in found]
         assert bad == [], view
+
+
+PRESSED = "main button, main input, main select, main summary, nav a, main table a"
+SMALL = f"""() => [...document.querySelectorAll("{PRESSED}")]
+    .filter((one) => one.offsetParent !== null && getComputedStyle(one).visibility !== "hidden")
+    .map((one) => [one.outerHTML.slice(0, 100), (one.closest("label") || one).getBoundingClientRect()])
+    .filter(([, box]) => box.width < 23.5 || box.height < 23.5).map(([html]) => html)"""
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_what_one_presses_is_at_least_24_pixels_wide_and_high(visit, written: str, width: int) -> None:
+    """WCAG 2.2, success criterion 2.5.8."""
+    page = visit(written, width=width, offline=True)
+    fitted(page)
+    for view in VIEWS:
+        go(page, written, view)
+        assert page.evaluate(SMALL) == [], view
 
 
 def test_the_study_s_26_runs_are_one_page(visit, tmp_path: Path, monkeypatch) -> None:

@@ -13,9 +13,9 @@
     const run = runs.find((one) => one.id === (id || state.run)) || runs[0];
     state.run = run.id;
     const steps = await Lab.data.steps(run.id);
-    const pick = select("Run", runs.map((one) => [one.id, one.name]), run.id, (value) => { location.hash = `#/completions/${value}/${part || ""}`; });
+    const pick = select("Run", runs.map((one) => [one.id, one.name]), run.id, (value) => { location.hash = Lab.address.of("completions", value, ...(part ? [part] : [])); });
     const tabs = h("div", { class: "subtabs" }, [["", "Completions"], ["prompts", "Prompts through the run"]].map(([key, name]) =>
-      h("a", { href: `#/completions/${run.id}/${key}`, "aria-current": (part || "") === key ? "page" : null }, name)));
+      h("a", { href: Lab.address.of("completions", run.id, ...(key ? [key] : [])), "aria-current": (part || "") === key ? "page" : null }, name)));
     const head = h("section", { "aria-labelledby": "completions-title" }, h("h2", { id: "completions-title" }, "Completions"), h("div", { class: "controls" }, pick, tabs),
       Lab.data.sampled ? h("p", { class: "note" }, "This file holds a sample of the completions; the live page (scalelab view) has all.") : null);
     if (!steps.length) return [head, h("p", {}, "No evaluation's completions are there yet.")];
@@ -33,6 +33,12 @@
     const pager = h("div", { class: "controls" });
     const stepChoices = [["", "all"], ...steps.filter((one) => !filter.kind || one.kind === filter.kind).map((one) => [String(one.step), one.step + (one.kind === "step" ? "" : ` (${one.kind})`)])];
 
+    /** Say in the address what is filtered, and the completion that was chosen. */
+    function point(row = "") {
+      const { kind, step, task, outcome, prompt, text } = filter;
+      Lab.address.write(Object.entries({ kind, step, task, outcome, prompt, text, row }));
+    }
+
     async function fill(open = true) {
       const found = await Lab.data.completions(run.id, filter);
       items.replaceChildren(...found.rows.map((row) => h("li", {}, h("button", { type: "button", class: "item", "data-row": row.id, onclick: () => show(row.id) },
@@ -48,19 +54,20 @@
       else if (!found.rows.length) detail.replaceChildren();
     }
     async function show(row, follow = true) {
+      if (follow) point(row);
       const found = await Lab.data.completion(run.id, row);
       detail.replaceChildren(...(await reading(run, found, show)));
       items.querySelectorAll(".item").forEach((one) => one.setAttribute("aria-pressed", String(one.dataset.row === row)));
       if (follow && window.innerWidth < 900) detail.scrollIntoView({ block: "start" });
     }
-    const change = (name) => (value) => { filter[name] = value; filter.offset = 0; fill(); };
+    const change = (name) => (value) => { filter[name] = value; filter.offset = 0; point(); fill(); };
     let timer = null;
     const words = h("input", { type: "search", value: filter.text, placeholder: "in prompt, answer, verdict", "aria-label": "Search in completions", oninput: (event) => { clearTimeout(timer); timer = setTimeout(() => change("text")(event.target.value), 200); } });
     const box = h("section", { class: "browser", "aria-label": "Browser of completions" }, h("div", { class: "controls" },
       kinds.length > 1 ? select("Kind", [["", "all"], ...kinds.map((kind) => [kind, kind === "step" ? "evaluation" : kind])], filter.kind, change("kind")) : null,
       select("Step", stepChoices, filter.step, change("step")), select("Task", [["", "all"], ...tasks.map((task) => [task, task])], filter.task, change("task")),
       select("Outcome", OUTCOMES, filter.outcome, change("outcome")), h("label", { class: "field" }, h("span", {}, "Search"), words),
-      filter.prompt ? button(`prompt ${filter.prompt} ×`, () => { location.hash = `#/completions/${run.id}`; }, { class: "quiet" }) : null),
+      filter.prompt ? button(`prompt ${filter.prompt} ×`, () => { location.hash = Lab.address.of("completions", run.id); }, { class: "quiet" }) : null),
       counts, h("div", { class: "split" }, h("div", { class: "side" }, items, pager), detail));
     await fill(!query.get("row"));
     if (query.get("row")) await show(query.get("row"), false);
@@ -207,7 +214,7 @@
         { title: "prompt", cell: (row) => h("span", { class: "prompt", title: visible(row.prompt || row.prompt_id) }, visible(row.prompt || row.prompt_id)) }, { title: "task", cell: (row) => row.task }, ...cells,
       ], found.rows));
     }
-    const change = (name) => (value) => { filter[name] = value; fill(); };
+    const change = (name) => (value) => { filter[name] = value; Lab.address.write(Object.entries(filter)); fill(); };
     await fill();
     return h("section", { "aria-label": "Prompts through the run" }, h("div", { class: "controls" }, select("Task", [["", "all"], ...tasks.map((task) => [task, task])], filter.task, change("task")),
       select("From step", choices("the first"), filter.first, change("first")), select("to step", choices("the last"), filter.second, change("second"))), place);
@@ -225,7 +232,7 @@
     const [passed, n] = [row.passed[at], row.n[at]];
     if (!n) return "";
     const share = passed / n;
-    const address = `#/completions/${run.id}?${new URLSearchParams({ task: row.task, prompt: row.prompt_id, step })}`;
+    const address = `${Lab.address.of("completions", run.id)}?${new URLSearchParams({ task: row.task, prompt: row.prompt_id, step })}`;
     return h("a", { href: address, class: compared ? "heat compared" : "heat", style: Lab.heat(share), title: `step ${step}: ${passed} of ${n} passed` }, `${passed}/${n}`);
   }
 

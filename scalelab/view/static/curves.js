@@ -253,9 +253,12 @@
 
   /** Of many recipes the best alone are shown at first. */
   function begin() {
-    if (state.begun || !state.overview.comparisons.length) return;
-    state.begun = true;
-    if (state.overview.groups.length > 8) leaders();
+    if (!state.begun && state.overview.comparisons.length) {
+      state.begun = true;
+      if (state.overview.groups.length > 8) leaders();
+      Lab.address.begin();
+    }
+    if (state.atFirst === undefined) Lab.address.begin();
   }
 
   /** Leave only the best of each task. */
@@ -266,5 +269,5 @@
     state.hidden = new Set(state.overview.groups.map((group) => group.name).filter((name) => !best.has(name)));
   }
 
-  Lab.curves = { section, verdict, fitted, unit, whose, refresh() {} };
+  Lab.curves = { section, verdict, fitted, choices, unit, whose, refresh() {} };
 })();

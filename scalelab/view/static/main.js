@@ -7,22 +7,17 @@
   const EVERY = 2000;
   let asked = 0;
 
-  function address() {
-    const [path, query] = location.hash.slice(1).split("?");
-    return { parts: path.split("/").filter(Boolean), query: new URLSearchParams(query || "") };
-  }
-
   async function show() {
     const ticket = ++asked;
-    const { parts, query } = address();
-    const kind = parts[0] || "overview";
+    const { parts, query, kind } = Lab.address.read();
+    Lab.address.take();
     document.getElementById("tabs").replaceChildren(...TABS.filter(([href]) => href !== "#/completions" || state.overview.runs.some((run) => run.rollouts)).map(([href, name]) =>
       h("a", { href, "aria-current": href.slice(2) === (kind === "overview" || kind === "curves" ? "" : kind) ? "page" : null }, name)));
     let made;
     try {
       if (kind === "runs") made = Lab.runs.view();
-      else if (kind === "run") made = await Lab.run.view(parts[1] || state.run);
-      else if (kind === "completions") made = await Lab.completions.view(parts[1], parts[2], query);
+      else if (kind === "run") made = await Lab.run.view(Lab.address.find(parts[1])?.id || state.run);
+      else if (kind === "completions") made = await Lab.completions.view(Lab.address.find(parts[1])?.id, parts[2], query);
       else made = Lab.overview.view();
     } catch (error) {
       made = [h("p", { class: "problem" }, error.message)];
@@ -31,6 +26,7 @@
     content.replaceChildren(...made.flat().filter(Boolean));
     chart.prune();
     if (kind === "curves") document.getElementById("curves")?.scrollIntoView();
+    Lab.address.put();
     document.body.dataset.view = kind;
     document.body.dataset.shown = String(ticket);
   }

@@ -61,8 +61,8 @@
   }
 
   function link(one) {
-    if (one.kind === "fall" && one.run.rollouts) return `#/completions/${one.run.id}/prompts?task=${encodeURIComponent(one.task)}&second=${one.step}`;
-    return `#/run/${one.run.id}`;
+    if (one.kind === "fall" && one.run.rollouts) return `${Lab.address.of("completions", one.run.id, "prompts")}?task=${encodeURIComponent(one.task)}&second=${one.step}`;
+    return Lab.address.of("run", one.run.id);
   }
 
   function ranking() {

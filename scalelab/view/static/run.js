@@ -11,8 +11,8 @@
     state.run = run.id;
     const found = await detail(run.id);
     return [h("section", { "aria-labelledby": "run-title" }, h("h2", { id: "run-title" }, run.name),
-      h("div", { class: "controls" }, select("Run", state.overview.runs.map((one) => [one.id, one.name]), run.id, (value) => { location.hash = `#/run/${value}`; }),
-        run.rollouts ? h("a", { class: "button", href: `#/completions/${run.id}` }, "Completions") : null),
+      h("div", { class: "controls" }, select("Run", state.overview.runs.map((one) => [one.id, one.name]), run.id, (value) => { location.hash = Lab.address.of("run", value); }),
+        run.rollouts ? h("a", { class: "button", href: Lab.address.of("completions", run.id) }, "Completions") : null),
       facts(run, found)), await now(run), timeline(found), said(found), metrics(found), held(found), settings(run, found)];
   }
 

@@ -36,7 +36,7 @@
     const groups = new Set(state.overview.runs.filter((run) => state.selected.has(run.id)).map((run) => run.group));
     state.begun = true;
     state.hidden = new Set(state.overview.groups.map((group) => group.name).filter((name) => !groups.has(name)));
-    location.hash = "#/curves";
+    location.hash = `#/curves?${new URLSearchParams({ show: Lab.address.list(groups) })}`;
   }
 
   function columns(changed, several) {
@@ -46,8 +46,8 @@
       onchange: (event) => { row.members.forEach((run) => (event.target.checked ? state.selected.add(run.id) : state.selected.delete(run.id))); changed(); },
     });
     return [
-      { title: several ? "recipe" : "run", cell: (row) => h("span", { class: "name" }, pick(row), mark(Lab.overview.codeOf(row.group)), several && row.members.length > 1 ? row.name : h("a", { href: `#/run/${row.members[0].id}` }, row.name)), sort: (row) => row.name },
-      ...(several ? [{ title: "seeds", cell: (row) => (row.members.length > 1 ? row.members.map((run, index) => [index ? " " : "", h("a", { href: `#/run/${run.id}`, title: run.name }, run.seed ?? index)]) : "1"), sort: (row) => row.members.length }] : []),
+      { title: several ? "recipe" : "run", cell: (row) => h("span", { class: "name" }, pick(row), mark(Lab.overview.codeOf(row.group)), several && row.members.length > 1 ? row.name : h("a", { href: Lab.address.of("run", row.members[0].id) }, row.name)), sort: (row) => row.name },
+      ...(several ? [{ title: "seeds", cell: (row) => (row.members.length > 1 ? row.members.map((run, index) => [index ? " " : "", h("a", { href: Lab.address.of("run", run.id), title: run.name }, run.seed ?? index)]) : "1"), sort: (row) => row.members.length }] : []),
       { title: "status", cell: (row) => status(row), sort: (row) => row.members[0].status },
       { title: "progress", cell: (row) => progress(row), sort: (row) => mean(row, (run) => run.progress) },
       ...tasks.map((task) => ({ title: task.name || "pass rate", numeric: true, cell: (row) => last(row, task.name), sort: (row) => mean(row, (run) => (run.last[task.name] || [null])[0]) })),
