@@ -164,16 +164,12 @@ class Fits:
         )
 
     def compare(self, **options: Any) -> pandas.DataFrame:
-        """Rank the curves of each task by A, and by B where A ties: one row per curve, best first.
+        """Compare the runs of each task: one row per run, best first, as `scalelab compare` prints them.
 
         Args:
             **options: as `scalelab.curves.compare` takes them, such as `margin=0.01`.
         """
-        return _frame(
-            {"task": one.task, "rank": entry.rank, **_row(entry.analysis)}
-            for one in compare(self.analyses, **options)
-            for entry in one.entries
-        )
+        return _frame(vars(row) for one in compare(self.analyses, **options) for row in one.rows())
 
     def plot(self) -> Picture:
         """Draw points, curves and the bands that they lie in."""
@@ -225,7 +221,7 @@ class Picture:
 def _row(analysis: Analysis) -> dict[str, Any]:
     curve, fit = analysis.fit.curve, analysis.fit
     row: dict[str, Any] = {"run": curve.run, "task": curve.task}
-    for name, value in fit.parameters.items():
+    for name, value in analysis.params.items():
         low, high = analysis.intervals.get(name, (None, None))
         row |= {name: value, f"{name}_low": low, f"{name}_high": high}
     return row | {"points": len(fit.curve), "warnings": "; ".join(analysis.warnings)}
@@ -238,7 +234,7 @@ def _texts(analysis: Analysis) -> dict[str, str]:
         name: with_interval(value, analysis.intervals[name])
         if name in analysis.intervals
         else with_error(value, fit.stderr[name])
-        for name, value in fit.parameters.items()
+        for name, value in analysis.params.items()
     }
 
 

@@ -1,12 +1,13 @@
-"""Rank runs per task: by A, and where A ties by B at the common A (ScaleRL §3.2).
+"""Rank runs per task by the pass rate at the largest compute that all have spent, and say which are better.
 
-A ties within 0.02 (--tie margin, the paper's rule) or where intervals overlap (--tie overlap). The first SOURCE is the
-baseline. The verdict on each run against it is about the pass rate at the largest compute that all runs have spent, or
-at --at: "ahead" and "behind" from a probability of 90 % on, else "cannot tell". The spread between runs of one recipe
-is estimated from all recipes that have several seeds. Recipes that share seeds are compared seed by seed. All
-differences are shrunk towards zero, because the largest of many is too large by chance. "Compute to R" is what a run
-needs for a pass rate (--reach), as a multiple of what the baseline needs. Run folders that differ in their seed alone
-are pooled.
+The first SOURCE is the baseline. "measured" is the mean of the last evaluations there, "curve" the fitted curve with
+its interval; --at compares at another compute. The verdict on each run is one of: better, worse, equal (within
+--margin), unstable (it falls, and nothing else can be said) or cannot tell. All verdicts of a table together are wrong
+with a probability of --error at most; --calibrate simulates runs like these through this command and prints how often
+each word is wrong. The spread between runs of one recipe is estimated from all recipes that have several seeds.
+"Compute to R" is what a run needs for a pass rate (--reach), as a multiple of what the baseline needs. A is an
+extrapolation: in brackets where other shapes than the sigmoid may go beyond it. Run folders that differ in their seed
+alone are pooled.
 
 Example:  scalelab compare runs/scalerl runs/no_fp32_head --at 16000 --plot efficiency.png
 """
@@ -14,7 +15,6 @@ Example:  scalelab compare runs/scalerl runs/no_fp32_head --at 16000 --plot effi
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,16 +31,28 @@ from scalelab.errors import LabError
 from scalelab.numbers import percent, with_interval
 
 if TYPE_CHECKING:
-    from scalelab.curves.compare import Comparison, Entry
+    from scalelab.curves.calibrate import WordRates
+    from scalelab.curves.comparison import Comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_source_arguments(parser)
     parser.add_argument("--tie", default="margin", choices=("margin", "overlap"), help="rule by which two A are equal")
-    parser.add_argument("--margin", type=float, default=0.02, metavar="D", help="margin of --tie margin (default 0.02)")
+    parser.add_argument(
+        "--margin", type=float, default=0.02, metavar="D", help="pass rates closer than this are equal (0.02)"
+    )
     parser.add_argument(
         "--at", type=float, action=Once, metavar="C", help="compute at which win probabilities are taken"
+    )
+    parser.add_argument("--error", type=float, default=0.1, metavar="P", help="probability of a wrong verdict (0.1)")
+    parser.add_argument(
+        "--calibrate",
+        type=int,
+        nargs="?",
+        const=60,
+        metavar="N",
+        help="simulate N comparisons like this one for each difference (default 60): how often each word is wrong",
     )
     parser.add_argument(
         "--reach",
@@ -72,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare and print; 1 if a curve was refused."""
     from scalelab.curves import analyse_all, compare, pool_seeds, read_sources
-    from scalelab.curves.compare import entry_summary
+    from scalelab.curves.comparison import entry_summary
 
     given = read_curves(args)
     curves, pooled = pool_seeds(given)
@@ -96,7 +108,10 @@ def run(args: argparse.Namespace) -> int:
         reach=args.reach,
         run_spread=args.seed_spread,
         spread_from=pilots,
+        error=args.error,
+        baseline=curves[0].run,
     )
+    calibration = _calibration(comparisons, args.calibrate) if args.calibrate is not None else {}
     if args.plot:
         from scalelab.report.plots import plot_efficiency
 
@@ -113,108 +128,40 @@ def run(args: argparse.Namespace) -> int:
                     one.task: {"median": one.spread[0], "interval": one.spread[1], "measured": one.measured}
                     for one in comparisons
                 },
+                "rows": {one.task: [vars(row) for row in one.rows()] for one in comparisons},
+                "calibration": {task: [vars(line) for line in lines] for task, lines in calibration.items()},
                 "pooled": pooled,
                 "refused": refused,
             }
         )
         return int(bool(refused))
-    print_comparisons(comparisons, curves[0].run, pooled)
+    print_comparisons(comparisons, pooled)
+    for task, lines in calibration.items():
+        print_calibration(task, lines)
     print_remarks(analyses, refused)
     return int(bool(refused))
 
 
-def print_comparisons(comparisons: list[Comparison], baseline: str, pooled: list[str]) -> None:
-    """Print the ranking of each task, and the runs that were pooled.
+def print_comparisons(comparisons: list[Comparison], pooled: list[str]) -> None:
+    """Print the table of each task, and the runs that were pooled.
 
     Args:
         comparisons: one per task.
-        baseline: name of the run that all others are compared with.
         pooled: a line for each recipe whose seeds were pooled.
     """
     for one in comparisons:
-        _print_comparison(one, baseline)
+        _print_comparison(one)
     for line in pooled:
         print(line)
 
 
-def _gap(entry: Entry, other: str) -> tuple[float, tuple[float, float]]:
-    found = entry.differences[other]
-    return found.median, found.interval
-
-
-def _reaches(entry: Entry, reach: float) -> bool:
-    """True if a run's curve starts below a pass rate and ends above it."""
-    found = entry.analysis.fit.parameters
-    return found["R0"] < reach < found["A"]
-
-
-def _times(entry: Entry, reference: Entry, reach: float) -> str:
-    """Compute to reach a pass rate, as a multiple of another run's; none where one of them does not get there."""
-
-    if not (_reaches(entry, reach) and _reaches(reference, reach)):
-        return "–"
-    found = entry.differences[reference.run]
-    low, high = found.log_reach_interval
-    return "×" + with_interval(math.exp(found.log_reach), (math.exp(low), math.exp(high)))
-
-
-def _verdict(entry: Entry, other: str) -> str:
-    """The verdict on a run against another: its probability, and how that depends on the seeds' spread."""
-
-    found = entry.differences[other]
-    holds = ""
-    if found.holds_to_spread:
-        when = "sure if" if found.verdict == "cannot tell" else "as long as"
-        holds = f", {when} seeds differ by no more than {found.holds_to_spread:.2g}"
-    return f"{found.verdict} ({percent(found.probability)} above{holds})"
-
-
-def _print_comparison(one: Comparison, baseline: str) -> None:
-
-    unit = one.entries[0].analysis.fit.curve.unit
-    reference = next((entry for entry in one.entries if entry.run == baseline), one.entries[0])
-    base = reference.analysis.fit.parameters["A"]
-    rows = []
-    for entry in one.entries:
-        fit, found = entry.analysis.fit, entry.analysis.intervals
-        rows.append(
-            [
-                str(entry.rank),
-                entry.run,
-                with_interval(fit.parameters["A"], found["A"]),
-                "" if entry is reference else f"{fit.parameters['A'] - base:+.3f}",
-                with_interval(fit.parameters["B"], found["B"]),
-                f"{entry.common_A:.3f}" if entry.tied_with else "–",
-                with_interval(entry.B_at_common_A, entry.B_interval) if entry.tied_with else "–",
-                with_interval(fit.parameters["C_mid"], found["C_mid"]),
-                with_interval(*entry.rate),
-                "" if entry is reference else with_interval(*_gap(entry, reference.run)),
-                "" if entry is reference else _times(entry, reference, one.reach),
-                "" if entry is reference else _verdict(entry, reference.run),
-            ]
-        )
-    print(f"{one.task or 'all'}: by A, then by B at the common A\n")
-    at, gap = f"at {one.at:,g}", f"less {reference.run}" + (", by seed" if one.shared else "")
-    print_table(
-        rows,
-        [
-            "rank",
-            "run",
-            "A",
-            "ΔA",
-            "B",
-            "common A",
-            "B there",
-            "C_mid",
-            at,
-            gap,
-            f"compute to {one.reach:.2f}",
-            "verdict",
-        ],
-    )
+def _print_comparison(one: Comparison) -> None:
+    unit = one.reference.analysis.fit.curve.unit
+    print(f"{one.task or 'all'}: by the pass rate at {one.at:,.4g} {unit}\n")
+    print_table([row.cells() for row in one.rows()], one.header())
     print()
     for item in one.crossings:
-        if len(one.entries) > 3 and baseline not in (item.first, item.second):
+        if len(one.entries) > 3 and one.baseline not in (item.first, item.second):
             continue  # of many runs only the baseline's are of interest; --json has all
         if item.compute is not None and item.interval is not None:
             where = with_interval(item.compute, item.interval)
@@ -222,9 +169,28 @@ def _print_comparison(one: Comparison, baseline: str) -> None:
                 f"{item.first} and {item.second} cross at {where} {unit} (probability {percent(item.probability)}); "
                 f"{item.leader_before} is ahead before"
             )
-    beyond = [entry.run for entry in one.entries if not _reaches(entry, one.reach)]
-    if beyond:
-        print(f"{', '.join(beyond)}: the fitted curve does not pass {one.reach:g}, so there is no compute to it")
     for note in one.notes:
         print(note)
+    print()
+
+
+def _calibration(comparisons: list[Comparison], pairs: int) -> dict[str, list[WordRates]]:
+    from scalelab.curves.calibrate import calibrate, like
+
+    if pairs < 10:
+        raise LabError(f"{pairs} simulated comparisons say nothing of rates: give at least 10")
+    return {one.task: calibrate(like(one), pairs) for one in comparisons}
+
+
+def print_calibration(task: str, lines: list[WordRates]) -> None:
+    """Print how often each word is said of simulated pairs of recipes, by their true difference."""
+    if not lines:
+        return
+    first = lines[0]
+    print(
+        f"{task or 'all'}: {first.pairs} simulated pairs for each difference, {first.seeds} seeds of each, "
+        f"{first.evaluations} evaluations, seeds spread by {first.spread:.3g}; error of verdicts {first.error:g}"
+    )
+    header = ["true difference", "better", "worse", "equal", "cannot tell", "wrong", "interval holds"]
+    print_table([line.cells() for line in lines], header)
     print()

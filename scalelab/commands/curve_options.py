@@ -160,7 +160,9 @@ def back_test_cell(analysis: Analysis) -> str:
     if test is None:
         return "–"
     low, high = test.interval
-    return f"{test.forecast:.3f} [{low:.3f}, {high:.3f}], came {test.measured:.3f}{'' if test.inside else ': missed'}"
+    return (
+        f"{test.forecast:.3f} [{low:.3f}, {high:.3f}], measured {test.measured:.3f}{'' if test.inside else ': missed'}"
+    )
 
 
 def print_remarks(analyses: list[Analysis], refused: list[dict[str, str]]) -> None:

@@ -26,8 +26,7 @@ from scalelab.errors import LabError
 from scalelab.numbers import percent
 
 if TYPE_CHECKING:
-    from scalelab.curves.design import Plan
-    from scalelab.curves.estimates import Quantity
+    from scalelab.curves.design import Plan, Quantity
 
 OF: dict[str, Quantity] = {"value": "value", "A": "A", "B": "log_B", "C_mid": "log_C_mid"}
 
@@ -44,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--power", type=float, default=0.8, metavar="P", help="probability to detect it (default 0.8)")
     parser.add_argument(
-        "--certainty", type=float, default=0.9, metavar="P", help="least to call a run ahead (default 0.9)"
+        "--certainty", type=float, default=0.95, metavar="P", help="least to call a run better (default 0.95)"
     )
     parser.add_argument("--seed-spread", type=float, metavar="S", help="standard deviation between runs of one recipe")
     parser.add_argument(
@@ -113,7 +112,7 @@ def _plans(args: argparse.Namespace) -> dict[str, Plan]:
     import numpy as np
 
     from scalelab.curves import analyse_all, compare, pool_seeds
-    from scalelab.curves.design import Plan
+    from scalelab.curves.design import LOGARITHM, Plan
     from scalelab.curves.reading import read_with
 
     given = {name: getattr(args, name) for name in ("prompts", "samples", "recipes", "known")}
@@ -136,10 +135,12 @@ def _plans(args: argparse.Namespace) -> dict[str, Plan]:
         if not one.measured:
             raise LabError("the pilot runs have one seed each, which says nothing of their spread: give --seed-spread")
         fit = one.entries[0].analysis.fit
-        R0, A, B, C_mid = fit.parameters.values()
+        R0, A, B, C_mid = one.entries[0].analysis.params.values()
         given["budget"] = args.budget or fit.window[1] / C_mid
         if args.drift is None:
-            given["drift"] = float(np.median([entry.analysis.curve_draws().drift_M.mean() for entry in one.entries]))
-        spread = one.spreads[OF[args.of]] if args.seed_spread is None else args.seed_spread
+            drifts = [entry.analysis.draws().sigmoid.drift_M.mean() for entry in one.entries]
+            given["drift"] = float(np.median(drifts))
+        spread = one.spread[0] * (1.0 if args.of in ("value", "A") else LOGARITHM)
+        spread = spread if args.seed_spread is None else args.seed_spread
         plans[one.task] = Plan(spread=spread, R0=R0, A=min(max(A, R0 + 0.01), 1.0), B=B, **given)
     return plans

@@ -36,9 +36,13 @@ def _outlook(analysis: Analysis, last: float) -> str:
 
     gain = extend_or_stop(analysis)
     low, high = analysis.intervals["A"]
-    ceiling = f"{analysis.fit.parameters['A']:.3f} ({low:.3f} to {high:.3f})"
+    way = f"on the way to {analysis.params['A']:.3f} ({low:.3f} to {high:.3f})"
+    if not analysis.stands:  # other shapes than the sigmoid go beyond its A
+        far = analysis.rates()[-1]
+        low, high = far.interval
+        way = f"{far.times:g} times the compute would bring {far.value:.3f} ({low:.3f} to {high:.3f})"
     if gain.gain_if_doubled < gain.worthwhile:
         return f"has levelled off at {last:.3f}; twice the compute would add {gain.gain_if_doubled:.3f}."
     least, most = gain.interval
     more = f"twice the compute would add {gain.gain_if_doubled:.3f} ({least:.3f} to {most:.3f})"
-    return f"{last:.3f} at the end, on the way to {ceiling}; {more}."
+    return f"{last:.3f} at the end, {way}; {more}."

@@ -1,4 +1,8 @@
-"""Fit R0, A, B and C_mid per task with intervals, back-test half of the budget, and test whether tasks share B.
+"""Fit each task's curve: its pass rate at the compute reached, at 2 and 4 times as much, and R0, A, B and C_mid.
+
+Rates are averaged over shapes of curve; A, B and C_mid are those of a sigmoid, with A in brackets where other shapes
+may go beyond it. Half of the budget is back-tested, and the tasks of a run are tested for being parallel: the ratio of
+their B lies within --parallel-margin.
 
 SOURCE is a run folder; a CSV, JSONL or Parquet file with columns compute (or gpu_hours, core_hours) and pass_rate, and
 optionally task, run, seed, n (samples behind the mean) or stderr; TensorBoard events; or a W&B export (CSV).
@@ -36,7 +40,16 @@ from scalelab.numbers import with_error, with_interval
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis
+    from scalelab.curves.parallel import Parallel
     from scalelab.curves.sharing import SharingTest
+
+
+SUPPORT = {
+    "shared": "the points do not speak against it",
+    "separate": "the points speak against it",
+    "undecided": "the criteria disagree",
+}
+"""What a joint fit says of parameters in common: not to be rejected is not to be shown."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,13 +64,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("R0", "A", "B", "C_mid"),
         help="also fit the runs of each task together with these parameters in common",
     )
+    parser.add_argument(
+        "--parallel-margin",
+        type=float,
+        default=1.25,
+        metavar="X",
+        help="ratio of B up to which tasks are parallel (1.25)",
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the fits: .png, .svg or .pdf")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Fit and print; 1 if a curve was refused."""
-    from scalelab.curves import analyse_all
+    from scalelab.curves import analyse_all, parallel
 
     curves = read_curves(args)
     if args.share and args.method != "joint":
@@ -66,76 +86,96 @@ def run(args: argparse.Namespace) -> int:
         without = " or leave out --pool" if args.pool else ""
         raise LabError(f"--share compares runs, and there is one only: give at least two{without}")
     analyses, refused = analyse_all(curves, fit_options(args, args.method))
-    tests = _sharing(analyses, args.share) if args.method == "joint" else []
+    tests = _sharing(analyses, args.share) if args.share else []
+    pairs = parallel(analyses, args.parallel_margin)
     if args.plot:
         from scalelab.report.plots import plot_fits
 
         plot_fits(curves, analyses, args.plot)
     if args.json:
         joint = {"tests": [test.as_json() for test in tests]} if tests else None
-        print_json({"fits": [item.as_json() for item in analyses], "joint": joint, "refused": refused})
+        fits = [item.as_json() for item in analyses]
+        print_json({"fits": fits, "joint": joint, "parallel": [one.as_json() for one in pairs], "refused": refused})
         return int(bool(refused))
-    print_fits(analyses, refused, tests)
+    print_fits(analyses, refused, pairs, tests)
     return int(bool(refused))
 
 
 def print_fits(
-    analyses: list[Analysis], refused: list[dict[str, str]], tests: Sequence[SharingTest] | None = None
+    analyses: list[Analysis],
+    refused: list[dict[str, str]],
+    pairs: Sequence[Parallel] | None = None,
+    tests: Sequence[SharingTest] = (),
 ) -> None:
-    """Print fitted curves as a table, tests of shared parameters, and remarks.
+    """Print fitted curves as a table, whether tasks are parallel, tests of shared parameters, and remarks.
 
     Args:
         analyses: the fitted curves.
         refused: the curves that could not be fitted, with reasons.
-        tests: by default, whether the tasks of each run share B.
+        pairs: pairs of tasks; None looks at those of each run.
+        tests: joint fits that share parameters.
     """
+    from scalelab.curves import parallel
+
     if analyses:
         _print_table(analyses)
-    for test in _sharing(analyses, None) if tests is None else tests:
+    pairs = parallel(analyses) if pairs is None else pairs
+    if pairs:
+        print("\n" + "\n".join(pair.text() for pair in pairs))
+    for test in tests:
         _print_test(test)
     print_remarks(analyses, refused)
 
 
-def _sharing(analyses: list[Analysis], share: list[str] | None) -> list[SharingTest]:
-    """Test if the tasks of each run share B; with --share, if the runs of each task share the named parameters."""
+def _sharing(analyses: list[Analysis], share: list[str]) -> list[SharingTest]:
+    """Fit the runs of each task together, with the named parameters in common."""
     from scalelab.curves import sharing_test
 
     fits = [item.fit for item in analyses]
-    tests = []
-    for run_name in dict.fromkeys(fit.curve.run for fit in fits):
-        members = [fit for fit in fits if fit.curve.run == run_name]
-        if len(members) > 1:
-            tests.append(sharing_test(members, ("B",), "tasks", run_name))
-    if share:
-        for task in dict.fromkeys(fit.curve.task for fit in fits):
-            members = [fit for fit in fits if fit.curve.task == task]
-            if len(members) > 1:
-                tests.append(sharing_test(members, share, "runs", task or "all runs"))
-    return tests
+    by_task = {
+        task: [fit for fit in fits if fit.curve.task == task] for task in dict.fromkeys(f.curve.task for f in fits)
+    }
+    return [sharing_test(runs, share, "runs", task or "all runs") for task, runs in by_task.items() if len(runs) > 1]
 
 
 def _print_table(analyses: list[Analysis]) -> None:
-
     names = analyses[0].fit.model.parameters
+    with_draws = [item for item in analyses if item.curves]
+    if with_draws:
+        rows = [
+            [
+                *curve_cells(item),
+                *(f"{with_interval(rate.value, rate.interval)} at {rate.compute:,.4g}" for rate in item.rates()),
+            ]
+            for item in with_draws
+        ]
+        print_table(rows, ["run", "task", "reached", "with twice the compute", "with four times"])
+        print()
     rows = []
     for item in analyses:
         fit = item.fit
-        cells = [
-            with_interval(fit.parameters[name], item.intervals[name])
-            if name in item.intervals
-            else with_error(fit.parameters[name], fit.stderr[name])
-            for name in names
-        ]
         window = f"{fit.window[0]:.4g}–{fit.window[1]:.4g} {fit.curve.unit}"
+        cells = [_parameter(item, name) for name in names]
         rows.append([*curve_cells(item), *cells, str(len(fit.curve)), window, back_test_cell(item)])
     print_table(rows, ["run", "task", *names, "points", "window", "half-budget back-test"])
-    if analyses[0].draws:
+    if with_draws:
         print(f"\n[…] {analyses[0].level:.0%} intervals, {analyses[0].intervals_by}.", end=" ")
-        print("Back-test: mean of the second half, as the first half forecast it and as it came.")
+        print("Back-test: mean of the second half, as the first half forecast it and as it was measured.")
+        for item in with_draws:
+            if item.fit.model.name == "sigmoid":
+                print(f"{item.fit.curve.name}: {item.asymptote_text()}.")
     else:
         print("\nThe paper's method gives neither intervals nor forecasts; the joint one does.")
     for rule in dict.fromkeys(item.fit.window_rule for item in analyses):
         print(f"Window: {rule}.")
+
+
+def _parameter(item: Analysis, name: str) -> str:
+    """A parameter with its interval, or its standard error; A in brackets where it is no limit."""
+    if name not in item.intervals:
+        return with_error(item.params[name], item.fit.stderr[name])
+    text = with_interval(item.params[name], item.intervals[name])
+    return f"({text})" if name == "A" and not item.stands else text
 
 
 def _print_test(test: SharingTest) -> None:
@@ -143,7 +183,7 @@ def _print_test(test: SharingTest) -> None:
 
     names = ", ".join(test.together.shared)
     print(
-        f"\n{test.over} of {test.name}, {names} shared or separate: the points support {test.supported.upper()} "
+        f"\n{test.over} of {test.name}, {names} in common: {SUPPORT[test.supported]} "
         f"(likelihood ratio p = {test.p_value:.2g}; shared minus separate: AIC "
         f"{test.together.aic - test.apart.aic:+.1f}, BIC {test.together.bic - test.apart.bic:+.1f})"
     )

@@ -111,7 +111,7 @@ def _print_tables(
         for item, goal in targets:
             compute = "–" if goal.compute is None else with_interval(goal.compute, goal.interval)
             rows.append([*curve_cells(item), f"{goal.target:g}", compute, percent(goal.probability), goal.reading])
-        print_table(rows, ["run", "task", "target", "compute", "A above it", "reading"])
+        print_table(rows, ["run", "task", "target", "compute", "reached at all", "reading"])
         print()
     for item, advice in extensions:
         unit = item.fit.curve.unit.removesuffix("s")

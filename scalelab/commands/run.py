@@ -267,7 +267,7 @@ def _rank(root: Path) -> None:
     if len({curve.run for curve in curves}) > 1:
         analyses, refused = analyse_all(curves)
         print()
-        print_comparisons(compare(analyses), curves[0].run, pooled)
+        print_comparisons(compare(analyses, baseline=curves[0].run), pooled)
         print_remarks(analyses, refused)
 
 

@@ -6,6 +6,7 @@ from scalelab.curves.data import Curve, curve
 from scalelab.curves.fitting.joint import Fit, FitError, fit_curve
 from scalelab.curves.fitting.models import POWER, SIGMOID
 from scalelab.curves.forecast import compute_for, extend_or_stop, forecast
+from scalelab.curves.parallel import parallel
 from scalelab.curves.reading import pool, pool_seeds, read_sources
 from scalelab.curves.sharing import sharing_test
 
@@ -26,6 +27,7 @@ __all__ = [
     "fit",
     "fit_curve",
     "forecast",
+    "parallel",
     "pool",
     "pool_seeds",
     "read_sources",

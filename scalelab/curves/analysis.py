@@ -21,11 +21,10 @@ from scalelab.curves.checks import (
     outliers,
 )
 from scalelab.curves.data import UNITS, Curve, curve
-from scalelab.curves.fitting.intervals import Interval, draw, intervals
+from scalelab.curves.draws import CurveDraws, all_shapes, one_shape
+from scalelab.curves.fitting.intervals import Interval, draw, intervals, middles
 from scalelab.curves.fitting.joint import Fit, FitError
-from scalelab.curves.fitting.models import Array
-from scalelab.curves.fitting.posterior import Draws
-from scalelab.curves.fitting.shapes import Shapes, other_shapes, widen
+from scalelab.curves.fitting.models import SIGMOID, Array
 from scalelab.curves.reading.columns import recognise
 from scalelab.curves.reading.points import CurveReader
 from scalelab.curves.reading.settings import COLUMNS, Reading
@@ -33,45 +32,89 @@ from scalelab.curves.reading.table import Table
 from scalelab.errors import LabError
 from scalelab.numbers import percent
 
+HEADLINE = (1.0, 2.0, 4.0)
+"""Multiples of the compute reached at which pass rates are the headline."""
+
+LIMIT = 100.0
+"""Multiple of the compute reached at which the curves of all shapes are held against the sigmoid's A."""
+
+
+TOLD = 0.05
+"""Probability of growth without end below which the points are said to tell a sigmoid from it."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The curve's pass rate at some multiple of the compute reached.
+
+    Attributes:
+        times: the multiple.
+        compute: the compute.
+        value: median over all shapes.
+        interval: of the curve there.
+    """
+
+    times: float
+    compute: float
+    value: float
+    interval: Interval
+
 
 @dataclass(frozen=True)
 class Analysis:
     """A fitted curve and what follows from it.
 
     Attributes:
-        fit: the fitted curve.
-        draws: sigmoids (or power laws) that the points leave possible; None for the paper's method, which has no
-            uncertainty.
-        intervals: of the parameters.
+        fit: the fitted curve: its window, weights and noise; estimates are read from the draws.
+        curves: the curves that the points leave possible; None for the paper's method, which has no uncertainty.
+        intervals: of the parameters, given the fitted shape.
         level: their probability.
         backtest: None where half of the points do not carry a fit.
         without_prior: intervals with the prior switched off, where a prior was used.
         warnings: of the fit, of the prior where it drives the answer, of another shape where the points favour it.
-        shapes: what other shapes make of the points; None where they were not asked for.
         outliers: evaluations that fall out of the curve.
         intervals_by: how the intervals were found.
     """
 
     fit: Fit
-    draws: Draws | None
+    curves: CurveDraws | None
     intervals: dict[str, Interval]
     level: float
     backtest: BackTest | None = None
     without_prior: dict[str, Interval] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    shapes: Shapes | None = None
     outliers: tuple[Outlier, ...] = ()
     intervals_by: str | None = None
 
     def __repr__(self) -> str:
         ends = {name: f" [{low:.4g}, {high:.4g}]" for name, (low, high) in self.intervals.items()}
-        values = (f"{name} {value:.4g}{ends.get(name, '')}" for name, value in self.fit.parameters.items())
+        values = (f"{name} {value:.4g}{ends.get(name, '')}" for name, value in self.params.items())
         return f"<Analysis of {self.fit.curve.name}: {', '.join(values)}>"
 
     @property
     def params(self) -> dict[str, float]:
-        """Parameters by name: R0, A, B, C_mid of the sigmoid; A, B, D of the power law."""
-        return self.fit.parameters
+        """Parameters by name (R0, A, B, C_mid of the sigmoid; A, B, D of the power law): medians of its draws."""
+        return dict(self.fit.parameters) if self.curves is None else middles(self.fit, self.curves.sigmoid)
+
+    @property
+    def seen(self) -> float:
+        """Share of the gain from R0 to A that was made at the compute reached: the median, given a sigmoid."""
+        return float(np.median(self.draws().sigmoid.rise([self.fit.window[1]])))
+
+    @property
+    def stands(self) -> bool:
+        """Whether A may be told as a limit: the curves of all shapes do not rise beyond the sigmoid's A."""
+        return float(np.median(self.draws().value([LIMIT * self.fit.window[1]]))) <= self.params["A"]
+
+    def asymptote_text(self) -> str:
+        """A sigmoid's A in a sentence: how much of the gain was seen, and whether growth without end fits as well."""
+        endless = f"growth without end has {percent(self.draws().endless)} of the probability"
+        if len(self.draws().names) == 1:
+            endless = "no other shape was looked at"
+        elif self.draws().endless < TOLD:
+            endless = f"the points tell it from growth without end ({percent(1 - self.draws().endless)})"
+        beyond = "" if self.stands else "; curves of other shapes go beyond A, so it is no limit"
+        return f"{self.seen:.0%} of a sigmoid's gain was seen; {endless}{beyond}"
 
     def conf_int(self) -> dict[str, Interval]:
         """Interval of every parameter, of the probability `level`."""
@@ -82,7 +125,7 @@ class Analysis:
         at = np.atleast_1d(np.asarray(compute, float))
         if not (np.isfinite(at).all() and (at > 0).all()):
             raise LabError("cannot predict at a compute that is not a positive number")
-        middle_C = np.median(self.curve_draws().value(at), axis=0)
+        middle_C = np.median(self.draws().value(at), axis=0)
         rows = zip(at.tolist(), middle_C.tolist(), *(ends.tolist() for ends in self.evaluation_interval(at)))
         return [dict(zip(("compute", "value", "low", "high"), row)) for row in rows]
 
@@ -109,57 +152,62 @@ class Analysis:
 
     def as_json(self) -> dict[str, Any]:
         """The entry of `scalelab fit --json`."""
-        shapes = dict(zip(self.shapes.names, self.shapes.probability)) if self.shapes else None
-        return self.fit.as_json() | {
-            "intervals": {name: list(interval) for name, interval in self.intervals.items()},
-            "level": self.level,
-            "intervals_by": self.intervals_by,
-            "covariance": self.draws.covariance() if self.draws else None,
-            "without_prior": {name: list(interval) for name, interval in self.without_prior.items()},
-            "warnings": list(self.warnings),
-            "backtest": vars(self.backtest) | {"inside": self.backtest.inside} if self.backtest else None,
-            "shapes": shapes,
-            "outliers": [vars(item).copy() for item in self.outliers],
-            "seeds": len(self.fit.curve.seeds),
-            "clock": self.fit.curve.clock,
-        }
+        curves = self.curves
+        shapes = dict(zip(curves.names, curves.probability)) if curves and len(curves.names) > 1 else None
+        return (
+            self.fit.as_json()
+            | self.params
+            | {
+                "intervals": {name: list(interval) for name, interval in self.intervals.items()},
+                "level": self.level,
+                "intervals_by": self.intervals_by,
+                "covariance": curves.sigmoid.covariance() if curves else None,
+                "without_prior": {name: list(interval) for name, interval in self.without_prior.items()},
+                "warnings": list(self.warnings),
+                "backtest": vars(self.backtest) | {"inside": self.backtest.inside} if self.backtest else None,
+                "shapes": shapes,
+                "rates": [vars(rate) for rate in self.rates()] if curves else None,
+                "gain_seen": self.seen if curves and self.fit.model is SIGMOID else None,
+                "A_stands": self.stands if curves else None,
+                "endless": curves.endless if curves else None,
+                "outliers": [vars(item).copy() for item in self.outliers],
+                "seeds": len(self.fit.curve.seeds),
+                "clock": self.fit.curve.clock,
+            }
+        )
 
-    def curve_draws(self) -> Draws:
+    def draws(self) -> CurveDraws:
         """The draws.
 
         Raises:
             LabError: the method has none.
         """
-        if self.draws is None:
+        if self.curves is None:
             raise LabError("the paper's method has no uncertainty: use --method joint")
-        return self.draws
+        return self.curves
 
-    def sigmoid_draws(self) -> Draws:
-        """Sigmoids to draw instead of the curves of all shapes, which they meet at the window's end and at twice it."""
-        end = self.fit.window[1]
-        return self.curve_draws() if self.shapes is None else self.shapes.as_sigmoids(end, 2 * end)
+    def rates(self) -> list[Rate]:
+        """The curve's pass rate at the compute reached, at twice and at four times as much, over all shapes."""
+        at = [times * self.fit.window[1] for times in HEADLINE]
+        middle_C = np.median(self.draws().value(at), axis=0)
+        ends = zip(*self.value_interval(at))
+        return [
+            Rate(times, compute, float(middle), (float(low), float(high)))
+            for times, compute, middle, (low, high) in zip(HEADLINE, at, middle_C, ends)
+        ]
 
     def value_interval(self, compute: Sequence[float] | Array, level: float | None = None) -> tuple[Array, Array]:
-        """Interval of the curve at some compute, other shapes allowed for: lower and upper ends, `[C]` each."""
-        return self._interval("value", compute, level)
+        """Interval of the curve at some compute, over all shapes: lower and upper ends, `[C]` each."""
+        return self._ends(self.draws().value(compute), level)
 
     def evaluation_interval(self, compute: Sequence[float] | Array, level: float | None = None) -> tuple[Array, Array]:
         """Interval of an evaluation at some compute: lower and upper ends, `[C]` each."""
-        return self._interval("evaluation", compute, level)
+        return self._ends(self.draws().evaluation(compute), level)
 
-    def _interval(self, kind: str, compute: Sequence[float] | Array, level: float | None) -> tuple[Array, Array]:
+    def _ends(self, drawn_MC: Array, level: float | None) -> tuple[Array, Array]:
         level = self.level if level is None else level
-        own_MC = getattr(self.curve_draws(), kind)(compute)
-        if self.shapes is None:
-            low_C, high_C = np.quantile(own_MC, [(1 - level) / 2, (1 + level) / 2], axis=0)
-            return low_C, high_C
-        beyond_C = np.log(np.maximum(np.asarray(compute, float) / self.fit.window[1], 1)) / np.log(2)
-        stretch_C = 1 + (self.shapes.stretch - 1) * np.minimum(beyond_C, 1)  # in full from twice the compute on
-        low_C, high_C = widen(own_MC, getattr(self.shapes, kind)(compute), level, stretch_C)
-        end = [self.fit.window[1]]
-        low, _ = widen(getattr(self.curve_draws(), kind)(end), getattr(self.shapes, kind)(end), level)
-        low_C = np.where(beyond_C > 0, np.maximum(low_C, low), low_C)  # curves rise, however far they are stretched
-        return np.clip(low_C, 0, 1), np.clip(high_C, 0, 1)
+        low_C, high_C = np.quantile(drawn_MC, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        return low_C, high_C
 
 
 def analyse(item: Curve, options: Options | None = None) -> Analysis:
@@ -176,22 +224,18 @@ def analyse(item: Curve, options: Options | None = None) -> Analysis:
     draws = draw(fit, options.interval, seed=options.seed)
     found = intervals(fit, draws, options.level, options.interval)
     without, remarks = _without_prior(item, options, found) if options.checks else ({}, [])
-    backtest = back_test(item, options) if options.checks else None
-    shapes = None
+    curves = one_shape(draws, fit)
     if options.shapes and options.method == "joint" and options.interval == "posterior":
-        shapes = other_shapes(fit, options.prior, draws, seed=options.seed)
-        shapes = replace(shapes, stretch=backtest.stretch if backtest else 1.0)
-        found["A"] = _widened(draws.theta_MP[:, 1], shapes, fit.parameters["A"], options.level)
-        remarks += _shape_remarks(shapes)
+        curves = all_shapes(fit, options.prior, draws, seed=options.seed)
+        remarks += _shape_remarks(curves)
     return Analysis(
         fit=fit,
-        draws=draws,
+        curves=curves,
         intervals=found,
         level=options.level,
-        backtest=backtest,
+        backtest=back_test(item, options) if options.checks else None,
         without_prior=without,
         warnings=(*fit.warnings, *fallen_remarks(fallen), *remarks),
-        shapes=shapes,
         outliers=fallen,
         intervals_by="profile" if options.interval == "profile" else draws.origin,
     )
@@ -264,26 +308,19 @@ def analyse_all(curves: Sequence[Curve], options: Options | None = None) -> tupl
     return analyses, refused
 
 
-def _widened(own_M: Array, shapes: Shapes, estimate: float, level: float) -> Interval:
-    """A's interval, widened to hold the asymptotes of other shapes."""
-    low, high = widen(own_M[:, None], shapes.asymptote()[:, None], level, shapes.stretch)
-    return max(0.0, min(estimate, float(low[0]))), min(1.0, max(estimate, float(high[0])))
+IMPROBABLE = 0.1
+"""Probability of the sigmoid below which the reader is told that the points favour another shape."""
 
 
-def _shape_remarks(shapes: Shapes) -> list[str]:
-    remarks = []
-    favoured = shapes.favoured()
-    if favoured is not None:
-        name, probability = favoured
-        remarks.append(
-            f"the points favour another shape, {name} (probability of the sigmoid {percent(probability)}): intervals "
-            "of A and of forecasts allow for it, B and C_mid are the sigmoid's"
-        )
-    if shapes.stretch >= 1.05:  # below, it would be printed as 1.0
-        remarks.append(
-            f"the half-budget forecast missed, so intervals beyond the points are stretched {shapes.stretch:.1f} times"
-        )
-    return remarks
+def _shape_remarks(curves: CurveDraws) -> list[str]:
+    share = curves.probability[0]
+    if share > IMPROBABLE:
+        return []
+    best = curves.names[int(np.argmax(curves.probability[1:])) + 1]
+    return [
+        f"the points favour another shape, {best} (probability of the sigmoid {percent(share)}): forecasts allow for "
+        "it, A, B and C_mid are the sigmoid's"
+    ]
 
 
 def _without_prior(item: Curve, options: Options, found: dict[str, Interval]) -> tuple[dict[str, Interval], list[str]]:

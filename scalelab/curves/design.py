@@ -1,12 +1,13 @@
 """Designs of further runs: seeds and evaluations that tell two recipes apart, and where on the axes a budget goes.
 
-The power of a design is that of `compare`, which judges its runs in the end: it allows for drift, learns the spread
-between seeds from few of them, and draws differences towards none. So runs of the design are simulated and fitted as
-`compare` fits them, which gives the error of a run's number (its pass rate at the end of its budget, or its A) and what
-the fit says of that error; then many studies are drawn, and each is judged by the hierarchical model. More evaluations
-shrink the error of a run only; more seeds shrink what seeds differ by, and tell how much that is.
+The power of a design is that of `compare`, which judges its runs in the end: it allows for drift, and learns the spread
+between seeds from few of them. So runs of the design are simulated and fitted as `compare` fits them, which gives the
+error of a run's number (its pass rate at the end of its budget, or its A) and what the fit says of that error; then
+many studies are drawn, and each is judged by the two-stage hierarchy of its runs, which `compare` works out from whole
+curves (`calibrate` simulates through `compare` itself). More evaluations shrink the error of a run only; more seeds
+shrink what seeds differ by, and tell how much that is.
 
-Axes: `_N` evaluations, `_R` recipes, `_S` seeds, `_K` candidates, `_M` studies or draws, `_Q` nodes of a quadrature.
+Axes: `_N` evaluations, `_R` recipes, `_S` seeds, `_K` candidates, `_M` studies or draws, `_T` spreads, `_Q` nodes.
 """
 
 from __future__ import annotations
@@ -14,21 +15,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
 from scalelab.curves.data import binomial_stderr, curve
-from scalelab.curves.estimates import ComparePoint, Quantity, run_draws, runs_of
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.joint import FitError, fit_curve
 from scalelab.curves.fitting.models import SIGMOID, Array, log_compute, value
-from scalelab.curves.fitting.noise import drift_kernel
-from scalelab.curves.fitting.posterior import posterior
-from scalelab.curves.hierarchy import ManyStudies, scales_of
+from scalelab.curves.fitting.noise import drift_kernel, log_spread_prior
+from scalelab.curves.fitting.posterior import Draws, posterior
 from scalelab.curves.law import Law, check_compute
 from scalelab.curves.places import Place, rates, readable
 from scalelab.errors import LabError
 from scalelab.numbers import percent
+
+Quantity = Literal["value", "A", "log_B", "log_C_mid"]
+"""A number to compare: pass rate at the end of the budget, A, ln B, or ln C_mid."""
+
+SURE = 0.95
+"""Probability from which `compare` says better: it errs on either side with half of its error of 0.1."""
+
+LOGARITHM = 8.0
+"""Spread of ln B and ln C_mid between seeds for one of A: 0.02 in A goes with about 0.16 in ln B."""
 
 MOST_SEEDS = 100
 """Seeds of each recipe beyond which no design is looked for."""
@@ -127,7 +136,6 @@ def _run_error(plan: Plan) -> RunError:
     kernel_NN = drift_kernel(compute_N, DRIFT_LENGTH, plan.budget)
     root_NN = plan.drift * np.linalg.cholesky(kernel_NN + 1e-10 * np.eye(len(clean_N)))
     total, found = plan.prompts * plan.samples, []
-    asked = ComparePoint(plan.budget, 0.5 * (plan.R0 + float(clean_N[-1])))
     for _ in range(RUNS):
         rate_N = np.clip(clean_N + root_NN @ rng.standard_normal(len(clean_N)), 0, 1)
         measured_N = rng.binomial(total, rate_N) / total
@@ -137,26 +145,65 @@ def _run_error(plan: Plan) -> RunError:
         except FitError:
             continue
         draws = posterior(fit, fit.prior, size=1500, quick=True)
-        found.append(run_draws("", draws, None, asked))
+        found.append(np.quantile(_number(draws, plan), [0.1, 0.5, 0.9]))
     if len(found) < RUNS / 2:
         raise LabError("most runs of such a plan carry no fit: plan more evaluations, more prompts or a larger budget")
-    runs = runs_of(["simulated"], [found], plan.of)
-    return RunError(float(runs.value_X.std()), float(np.median(runs.error_X)), 1 - len(found) / RUNS)
+    low_X, middle_X, high_X = np.array(found).T
+    stated = float(np.median(high_X - low_X)) / 2.563  # 80 % of a normal are 2.563 deviations wide
+    return RunError(float(middle_X.std()), stated, 1 - len(found) / RUNS)
 
 
-def studies(plan: Plan) -> ManyStudies:
+def _number(draws: Draws, plan: Plan) -> Array:
+    """Draws of the number that is compared, `[M]`."""
+    if plan.of == "value":
+        return draws.value([plan.budget])[:, 0]
+    return draws.theta_MP[:, {"A": 1, "log_B": 2, "log_C_mid": 3}[plan.of]]
+
+
+class Studies:
+    """Verdicts on many studies of one design at once: the two-stage hierarchy of `compare`, without draws.
+
+    A run's number is y = m + q + e, with m that of its recipe (anything), q ~ N(0, τ²) what seeds differ by, and e the
+    error of its fit. Given τ, the difference of two recipes is normal with variance 2 (τ² + e²) / S; τ is summed over
+    with the weight that the squares of all runs about their recipes' means give it.
+
+    Args:
+        gap_M: difference of the means of recipes 1 and 0, one for each study.
+        squares_M: squared deviations of the runs from their recipes' means, summed over all recipes.
+        plan: the design.
+        error: standard error of each run's number, as its fit states it.
+    """
+
+    def __init__(self, gap_M: Array, squares_M: Array, plan: Plan, error: float) -> None:
+        unit = 1.0 if plan.of in ("value", "A") else LOGARITHM
+        spread_T = np.array([plan.spread]) if plan.known else np.geomspace(0.0005, 0.3, 60) * unit
+        variance_T1 = (spread_T**2 + error**2)[:, None]
+        log_prior_T = np.zeros(1) if plan.known else log_spread_prior(spread_T / unit)
+        spare = plan.recipes * (plan.seeds - 1)
+        log_TM = log_prior_T[:, None] - 0.5 * spare * np.log(variance_T1) - 0.5 * squares_M / variance_T1
+        weight_TM = np.exp(log_TM - log_TM.max(0))
+        self._weight_TM, self._gap_M = weight_TM / weight_TM.sum(0), gap_M
+        self._width_T1 = np.sqrt(2 * variance_T1 / plan.seeds)
+
+    def above(self, difference: float) -> Array:
+        """Probability `[M]` that recipe 1 is above recipe 0, had its runs all come out higher by `difference`."""
+        from scipy.special import ndtr
+
+        return (self._weight_TM * ndtr((self._gap_M + difference) / self._width_T1)).sum(0)
+
+
+def studies(plan: Plan) -> Studies:
     """Studies of a plan, drawn without any difference between the recipes; the same ones at every call."""
     error, rng = run_error(plan), np.random.default_rng([plan.seeds, plan.recipes])
     between = float(np.hypot(plan.spread, error.actual))
-    mean_MR = between / np.sqrt(plan.seeds) * rng.standard_normal((STUDIES, plan.recipes))
+    gap_M = between * np.sqrt(2 / plan.seeds) * rng.standard_normal(STUDIES)
     spare = plan.recipes * (plan.seeds - 1)
     squares_M = between**2 * rng.chisquare(spare, STUDIES) if spare else np.zeros(STUDIES)
-    known = plan.spread if plan.known else None
-    return ManyStudies(mean_MR, squares_M, plan.seeds, error.stated, known, scales_of(plan.of))
+    return Studies(gap_M, squares_M, plan, error.stated)
 
 
-def power(plan: Plan, difference: float, certainty: float = 0.9) -> float:
-    """Probability that `compare` calls the better of two recipes ahead with this certainty.
+def power(plan: Plan, difference: float, certainty: float = SURE) -> float:
+    """Probability that `compare` says of the better of two recipes that it is better, with this certainty.
 
     The difference is that of one recipe to the baseline, in the units of `Plan.of`; all further recipes of the plan are
     like the baseline.
@@ -164,7 +211,7 @@ def power(plan: Plan, difference: float, certainty: float = 0.9) -> float:
     return float((studies(plan).above(difference) >= certainty).mean())
 
 
-def smallest_difference(plan: Plan, wanted: float = 0.8, certainty: float = 0.9) -> float | None:
+def smallest_difference(plan: Plan, wanted: float = 0.8, certainty: float = SURE) -> float | None:
     """The difference that is found with the wanted power, by bisection; None where none is.
 
     It is looked for up to a half, and up to a factor of 10 in B and C_mid.
@@ -179,7 +226,7 @@ def smallest_difference(plan: Plan, wanted: float = 0.8, certainty: float = 0.9)
     return high
 
 
-def seeds_for(plan: Plan, difference: float, wanted: float = 0.8, certainty: float = 0.9) -> int | None:
+def seeds_for(plan: Plan, difference: float, wanted: float = 0.8, certainty: float = SURE) -> int | None:
     """The fewest seeds of each recipe that find a difference with the wanted power, by bisection; None beyond 100."""
     low, high = 0, 1
     while power(replace(plan, seeds=high), difference, certainty) < wanted:
@@ -194,7 +241,7 @@ def seeds_for(plan: Plan, difference: float, wanted: float = 0.8, certainty: flo
 
 
 def designs(
-    plan: Plan, difference: float, seeds: Sequence[int], evaluations: Sequence[int], certainty: float = 0.9
+    plan: Plan, difference: float, seeds: Sequence[int], evaluations: Sequence[int], certainty: float = SURE
 ) -> list[tuple[Plan, float, float | None]]:
     """Every combination of seeds and evaluations, with its power and the smallest difference it finds with 80 %."""
     plans = [replace(plan, seeds=count, evaluations=points) for count in seeds for points in evaluations]

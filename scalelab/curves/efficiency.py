@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from scalelab.curves.analysis import Analysis
-from scalelab.curves.fitting.intervals import Interval, around
+from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.models import SIGMOID, Array, value
 from scalelab.curves.fitting.problem import make_problem, minimise
@@ -34,12 +34,12 @@ def refit_at(fit: Fit, A: float, rate_MN: Array | None = None) -> Array:
 def at_common_A(item: Analysis, A: float) -> tuple[float, Interval]:
     """B with A held, and its interval: draws of the curve, seen at the points, are refitted with that A."""
     fit = item.fit
-    B = float(np.exp(refit_at(fit, A)[0, 2]))
-    draws = item.curve_draws()
+    draws = item.draws().sigmoid
     chosen_M = np.linspace(0, len(draws) - 1, min(len(draws), 500)).astype(int)
     u_N = make_problem(fit.curve, SIGMOID, fit.fixed_r0, fit.prior)[0].u_N
     rate_MN = value(SIGMOID, draws.theta_MP[chosen_M], u_N)
-    return B, around(np.exp(refit_at(fit, A, rate_MN)[:, 2]), B, item.level)
+    B_M = np.exp(refit_at(fit, A, rate_MN)[:, 2])
+    return float(np.median(B_M)), equal_tailed(B_M, item.level)
 
 
 def efficiency(fit: Fit, A: float | None = None) -> tuple[Array, Array, Array]:

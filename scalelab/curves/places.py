@@ -44,7 +44,7 @@ def place_of(item: Analysis, at: Mapping[str, float]) -> Place:
     Raises:
         LabError: the fit is not a joint one of a sigmoid with its posterior.
     """
-    draws = item.curve_draws()
+    draws = item.draws().sigmoid
     if draws.model is not SIGMOID or draws.origin != "posterior":
         raise LabError("laws are of sigmoids with their posterior: use --method joint")
     R0_D, A_D, B_D, C_mid_D = SIGMOID.readable(draws.theta_MP, draws.log_reference).T

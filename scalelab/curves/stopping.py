@@ -1,11 +1,11 @@
 """Ending runs of a sweep early, with a bound on the chance that the best one is among them.
 
-Looking after every evaluation gives chance many occasions. The probability that a run is the best of all, given the
-evaluations so far, is a martingale: however often it is looked at, and whenever one stops, its mean is what it was
-(Doob; Berger & Wolpert 1988 on optional stopping). If a run is ended the first time that its probability is below ε, it
-is the best one with a probability below ε. With N runs, of which N − 1 can be ended at most, ε = error / (N − 1) bounds
-the chance to end the best by `error`. The bound is that of the model, averaged over what it believes; how often it is
-kept by sweeps that were drawn otherwise is in docs/curves.md.
+Looking after every evaluation gives chance many occasions. Under a model whose prior does not move, the probability
+that a run is the best of all, given the evaluations so far, is a martingale, and a run that is ended the first time
+that its probability is below ε is the best one with a probability below ε, however often one looks (Doob). With N runs,
+of which N − 1 can be ended at most, ε = error / (N − 1) then bounds the chance to end the best by `error`. The prior of
+C_mid here moves with the compute spent, so the bound is a guide and not a theorem; docs/curves.md has how often
+simulated sweeps kept it.
 
 The best is the run, or the mean of a recipe's runs, whose own curve is highest. What another seed would have done is
 left out: going on with a run does not tell it.
@@ -20,8 +20,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalelab.curves.analysis import Analysis
-from scalelab.curves.estimates import RunEstimates, value_draws
-from scalelab.curves.hierarchy import RATE, recipe_effects
 from scalelab.errors import LabError
 
 ERROR = 0.05
@@ -30,26 +28,26 @@ ERROR = 0.05
 SHARE = 0.25
 """Share of the compute of the comparison that a run must have spent before it can be ended."""
 
-DRAWS = 20_000
-"""Draws of the runs: enough to tell a probability of half a percent from one of zero."""
+ROUNDS = 5
+"""Times that the draws of the runs are matched anew: enough to tell half a percent from zero."""
 
 
 def chances_to_be_best(analyses: Sequence[Analysis], at: float) -> dict[str, float]:
     """Probability of each run to have the highest pass rate at some compute, by name.
 
-    Runs are drawn towards their mean, as many looks ask for (`hierarchy`). A forecast counts as a normal with the wider
-    of its two sides.
-
     Args:
         analyses: fits of one task, one for each run or for all seeds of a recipe.
-        at: the compute; forecasts beyond the points allow for other shapes than the sigmoid.
+        at: the compute; the runs' curves over all shapes are drawn independently of each other.
     """
-    names = tuple(item.fit.curve.run for item in analyses)
-    ends = np.array([np.quantile(value_draws(item.curve_draws(), item, at), [0.1, 0.5, 0.9]) for item in analyses])
-    side = np.maximum(ends[:, 2] - ends[:, 1], ends[:, 1] - ends[:, 0]) / 1.2816
-    alone = np.full(len(names), -1)
-    runs = RunEstimates(ends[:, 1], np.maximum(side, 1e-6), np.arange(len(names)), alone, names)
-    return recipe_effects(runs, RATE, spread=0.0, size=DRAWS).best()
+    names = [item.fit.curve.run for item in analyses]
+    drawn_R = [item.draws().value([at])[:, 0] for item in analyses]
+    wins_R = np.zeros(len(names))
+    rng = np.random.default_rng(0)
+    for _ in range(ROUNDS):
+        size = min(map(len, drawn_R))
+        value_MR = np.stack([rng.permutation(value_M)[:size] for value_M in drawn_R], axis=1)
+        wins_R += np.bincount(value_MR.argmax(1), minlength=len(names)) / size
+    return dict(zip(names, (wins_R / ROUNDS).tolist()))
 
 
 def losers(analyses: Sequence[Analysis], at: float, recipes: int, error: float = ERROR) -> dict[str, float]:

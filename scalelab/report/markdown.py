@@ -20,6 +20,9 @@ def markdown(overview: Mapping[str, Any]) -> str:
     parts = [f"## {_text(overview['title'])}", ""]
     for one in overview["answers"]:
         parts += [f"**{_text(one['task'] or 'pass rate')}**: {_text(one['text'])}", ""]
+    for one in overview["comparisons"]:
+        parts += ["| " + " | ".join(map(_text, one["header"])) + " |", "|" + "---|" * len(one["header"])]
+        parts += ["| " + " | ".join(map(_text, row["cells"])) + " |" for row in one["rows"][: 2 * MOST]] + [""]
     fits = [fit for fit in overview["fits"] if "refused" not in fit]
     if fits:
         parts += ["| recipe | task | A | B | C_mid | spent |", "|---|---|---|---|---|---|"]

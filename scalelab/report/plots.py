@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scalelab.curves import Analysis, Curve, Fit
-from scalelab.curves.compare import Comparison
+from scalelab.curves.comparison import Comparison
 from scalelab.curves.data import same_unit
 from scalelab.curves.efficiency import efficiency
 from scalelab.curves.forecast import band
@@ -127,17 +127,16 @@ def _draw_fits(
 def _draw_fit(axis: Any, analysis: Analysis, end: float, code: Mapping[str, Any], shaded: bool) -> None:
     start = 0.0 if "R0" in analysis.fit.parameters else analysis.fit.window[0]
     last = analysis.fit.window[1]
-    inside, outside = np.linspace(start, last, GRID), np.linspace(last, max(end, last), GRID // 2)
-    beyond = analysis.fit.value(outside)
-    if analysis.draws is not None:
-        whole = np.concatenate([inside, outside[1:]])
-        low, median, high = band(analysis, whole)
-        beyond = median[GRID - 1 :]
+    whole = np.concatenate([np.linspace(start, last, GRID), np.linspace(last, max(end, last), GRID // 2)[1:]])
+    middle = analysis.fit.value(whole)
+    if analysis.curves is not None:
+        low, middle, high = band(analysis, whole)
         if shaded:
             axis.fill_between(whole, low, high, color=code["color"], alpha=0.15, lw=0)
-    axis.plot(inside, analysis.fit.value(inside), color=code["color"], lw=1.6, ls=code["dash"])
+    inside, beyond = whole <= last, whole >= last
+    axis.plot(whole[inside], middle[inside], color=code["color"], lw=1.6, ls=code["dash"])
     if end > last:
-        axis.plot(outside, beyond, color=code["color"], lw=1.1, ls=(0, (3, 2)))
+        axis.plot(whole[beyond], middle[beyond], color=code["color"], lw=1.1, ls=(0, (3, 2)))
 
 
 def _draw_points(axis: Any, item: Curve, analysis: Analysis | None, code: Mapping[str, Any], label: str) -> None:

@@ -30,7 +30,7 @@ class TrackedFits:
             analysis = analyse(self._curve(task))
         except (FitError, LabError):  # too few evaluations yet
             return {}
-        values = {f"fit/{task}/{name}": value for name, value in analysis.fit.parameters.items()}
+        values = {f"fit/{task}/{name}": value for name, value in analysis.params.items()}
         for name, (low, high) in analysis.intervals.items():
             values |= {f"fit/{task}/{name}_low": low, f"fit/{task}/{name}_high": high}
         values[f"fit/{task}/gain_if_doubled"] = extend_or_stop(analysis).gain_if_doubled

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from scalelab.curves import Options, analyse_all, pool_seeds, read_sources
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.stopping import ERROR, losers
@@ -66,7 +68,7 @@ def _lost(item: Analysis, others: Sequence[Analysis], at: float | None, recipes:
     found = losers([item, *rivals], at, max(recipes, len(rivals) + 1), error)
     if item.fit.curve.run not in found:
         return ""
-    leader = max(rivals, key=lambda rival: float(rival.fit.value(at)[0]))
-    best, rate = leader.fit.curve.run, float(leader.fit.value(at)[0])
+    found_rates = {rival.fit.curve.run: float(np.median(rival.draws().value([at]))) for rival in rivals}
+    best, rate = max(found_rates.items(), key=lambda pair: pair[1])
     chance = found[item.fit.curve.run]
     return f"{task or 'the pass rate'} is best in it with {percent(chance)} ({best} {rate:.3f} at {at:.3g} {unit})"

@@ -49,30 +49,33 @@ def answers(
 
 
 def _lead(one: Mapping[str, Any]) -> str:
-    """The leader of a ranking, and its probability against the strongest rival."""
+    """The leader of a ranking by the rate at the common compute, and its probability against the strongest rival."""
     leader, *others = one["entries"]
     beats = {run: chance for run, chance in leader["beats"].items() if chance is not None}
-    A = with_interval(leader["A"], leader["A_interval"])
-    start = f"{leader['run']} leads {len(others) + 1} recipes with A = {A}"
+    rate = with_interval(leader["value"], leader["value_interval"])
+    start = f"{leader['run']} leads {len(others) + 1} recipes at {quantity(one['at'], one['unit'])} with {rate}"
     if not beats:
         return f"{start}."
     rival = min(beats, key=lambda run: beats[run])
     chance = beats[rival]
-    where = f"at {quantity(one['at'], one['unit'])}"
     sure = "surely" if chance >= SURE else "probably" if chance >= LIKELY else "not surely"
-    if chance < 0.5:
-        text = f"{start}, but {where} {rival} is ahead of it with {percent(1 - chance)}"
-    else:
-        text = f"{start}; it is {sure} better than {rival} ({percent(chance)} {where})"
-    tied = leader["tied_with"]
-    if tied:
-        text += f", and its A ties with {_few(tied)}"
+    text = f"{start}; it is {sure} better than {rival} ({percent(chance)})"
+    close = [run for run, chance in beats.items() if chance < SURE and run != rival]
+    if close:
+        text += f", and not surely better than {_few(close)} either"
     return text + "."
 
 
 def _alone(fit: Mapping[str, Any]) -> str:
-    A = with_interval(fit["parameters"]["A"], fit["intervals"].get("A"))
-    return f"{fit['run']} heads for A = {A} after {quantity(fit['window'][1], fit['unit'])}."
+    here = fit["rates"][0]
+    text = (
+        f"{fit['run']} has reached {with_interval(here['value'], here['interval'])} after "
+        f"{quantity(here['compute'], fit['unit'])}"
+    )
+    if fit["A_stands"]:
+        A = with_interval(fit["parameters"]["A"], fit["intervals"].get("A"))
+        return f"{text} and heads for A = {A}, {fit['gain_seen']:.0%} of the gain seen."
+    return f"{text}; where it ends cannot be told yet ({fit['gain_seen']:.0%} of a sigmoid's gain seen)."
 
 
 def _outlook(fit: Mapping[str, Any], name: bool) -> str:

@@ -1,4 +1,4 @@
-"""Fits, comparisons and tests of shared B as plain records: the only module of the page that calls `scalelab.curves`.
+"""Fits, comparisons and parallel tasks as plain records: the only module of the page that calls `scalelab.curves`.
 
 Everything that takes time goes through `Kept`, so that runs whose points did not change cost nothing.
 """
@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from scalelab.curves import (
-    SIGMOID,
     Analysis,
     Curve,
     Options,
     analyse,
     compare,
     extend_or_stop,
+    parallel,
     pool,
-    sharing_test,
 )
-from scalelab.curves.compare import Entry, entry_summary
+from scalelab.curves.comparison import Entry, entry_summary
 from scalelab.curves.efficiency import efficiency
+from scalelab.curves.fitting.shapes import Rise
 from scalelab.errors import LabError
 from scalelab.jsonl import plain
 from scalelab.view.cache import Kept, key_of
@@ -78,7 +78,7 @@ class Judge:
         return self._kept.get(key_of("compare", *map(self.key, fitted)), lambda: self._compare(fitted))
 
     def parallel(self, curves: Sequence[Curve]) -> dict[str, Any] | None:
-        """True if the tasks of one recipe share B; None if fewer than two of them carry a fit."""
+        """The pairs of tasks of one recipe and whether they are parallel; None if fewer than two carry a fit."""
         fitted = [item for item in curves if "refused" not in self.fit(item)]
         if len(fitted) < 2:
             return None
@@ -102,9 +102,10 @@ class Judge:
         except LabError as error:
             return {"run": item.run, "task": item.task, "unit": item.unit, "refused": str(error)}
         summary = found.as_json()
-        kept = ("run", "task", "window", "window_rule", "n_points", "intervals", "level", "warnings", "backtest")
+        kept = ["run", "task", "window", "window_rule", "n_points", "intervals", "level", "warnings", "backtest"]
+        kept += ["rates", "gain_seen", "A_stands", "endless"]
         record = {name: summary[name] for name in kept}
-        record |= {"parameters": found.fit.parameters, "unit": item.unit, "seeds": len(item.seeds)}
+        record |= {"parameters": found.params, "unit": item.unit, "seeds": len(item.seeds)}
         return plain(record | {"extension": extension, "draws": _draws(found)})
 
     def _compare(self, curves: Sequence[Curve]) -> dict[str, Any]:
@@ -116,17 +117,14 @@ class Judge:
                 "unit": curves[0].unit,
                 "notes": list(one.notes),
                 "crossings": [vars(item) for item in one.crossings if item.compute is not None],
+                "header": one.header(),
+                "rows": [vars(row) | {"cells": row.cells()} for row in one.rows()],
                 "entries": [_entry(item) for item in one.entries],
             }
         )
 
     def _parallel(self, curves: Sequence[Curve]) -> dict[str, Any]:
-        test = sharing_test([self.analysis(item).fit for item in curves], name=curves[0].run)
-        kept = ("name", "supported", "likelihood_ratio", "p_value", "aic", "bic")
-        summary = test.as_json()
-        shared = {row["task"]: row["B"] for row in summary["fits"]["separate"]}
-        [common] = {row["B"] for row in summary["fits"]["shared"]} or {None}
-        return plain({name: summary[name] for name in kept} | {"B": shared, "common_B": common})
+        return plain({"name": curves[0].run, "pairs": [one.as_json() for one in parallel(map(self.analysis, curves))]})
 
 
 def _entry(item: Entry) -> dict[str, Any]:
@@ -140,17 +138,37 @@ def _entry(item: Entry) -> dict[str, Any]:
     return record | {"efficiency": {"compute": compute_N.tolist(), "F": F_N.tolist(), "line": line_N.tolist()}}
 
 
-def _draws(found: Analysis) -> dict[str, list[float]]:
-    """Some of the drawn curves: their parameters, and by how much a later evaluation would miss each of them.
+def _draws(found: Analysis) -> dict[str, Any]:
+    """Some of the curve's draws, of all shapes in their proportion: the page draws and forecasts with these alone.
 
     Returns:
-        R0, A, B, C_mid (in the unit of compute), `noise` (added to the pass rate) and `spread` (added to A between
-        seeds, as `Draws.evaluation` has it), one number for each of the draws.
+        `shapes`: name and numbers of each shape's function. `shape` (its index), R0, A, B, C_mid (in the unit of
+        compute), `height`, `at` and `steep` of a late change, `noise` (by how much a later evaluation would miss the
+        curve at the window's end), `walk` (share of its variance that grows with compute) and `spread` (added to A
+        between seeds): one number for each of the draws.
     """
-    draws = found.sigmoid_draws() if found.fit.model is SIGMOID else found.curve_draws()
-    chosen_M = np.linspace(0, len(draws) - 1, min(DRAWS, len(draws))).astype(int)
-    rng = np.random.default_rng(0)
-    record = {name: values[chosen_M] for name, values in draws.parameters().items()}
-    record["noise"] = draws.noise_M[chosen_M] * rng.standard_normal(len(chosen_M))
-    record["spread"] = draws.spread_M[chosen_M] * rng.standard_normal(len(chosen_M))
-    return {name: [float(f"{value:.5g}") for value in values] for name, values in record.items()}
+    draws, rng = found.draws(), np.random.default_rng(0)
+    chosen_M = np.sort(rng.permutation(len(draws))[: min(DRAWS, len(draws))])
+    parts = draws.take(chosen_M).parts
+    shapes: list[tuple[str, list[float]]] = []
+    columns: dict[str, list[np.ndarray]] = {}
+    for part in parts:
+        page = part.model.page if isinstance(part.model, Rise) else ("sigmoid", [])
+        shapes.append(page)
+        size = len(part)
+        walk_M = np.zeros(size) if part.walk_M is None else part.walk_M * (part.drift_M / part.noise_M) ** 2
+        at, steep = (np.exp(part.change.u + part.log_reference), part.change.steep) if part.change else (1.0, 1.0)
+        values = part.parameters() | {
+            "shape": np.full(size, len(shapes) - 1),
+            "height": np.zeros(size) if part.height_M is None else part.height_M,
+            "at": np.full(size, at),
+            "steep": np.full(size, steep),
+            "noise": part.noise_M * rng.standard_normal(size),
+            "walk": walk_M,
+            "spread": part.spread_M * rng.standard_normal(size),
+        }
+        for name, value_M in values.items():
+            columns.setdefault(name, []).append(value_M)
+    numbers = {name: np.concatenate(values) for name, values in columns.items()}
+    record = {name: [float(f"{value:.5g}") for value in values] for name, values in numbers.items()}
+    return {"shapes": shapes} | record

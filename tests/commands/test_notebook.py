@@ -75,8 +75,11 @@ def test_forecasts_outlook_and_ranking_are_tables(fits: Fits) -> None:
     assert len(frame) == 8
     assert (frame.low < frame.pass_rate).all()
     assert (frame.pass_rate < frame.high).all()
-    ranking = fits.compare()
-    assert list(ranking[ranking.task == "code"].run) == ["seed0", "seed1"]
+    table = fits.compare()
+    assert set(table.run) == {"seed0", "seed1"}
+    against = table[table.verdict != ""]
+    assert set(against.verdict) <= {"better", "worse", "equal", "unstable", "cannot tell"}
+    assert ((against.difference_low < against.difference) & (against.difference < against.difference_high)).all()
     assert set(fits.outlook().reading.str.split(":").str[0]) <= {"extend", "stop", "unclear"}
 
 
@@ -90,9 +93,9 @@ def test_points_are_a_table_with_one_row_an_evaluation() -> None:
 
 def test_everything_prints_in_a_few_lines(fits: Fits) -> None:
     assert repr(fits.runs) == "<Runs: 2 runs, 2 tasks, 64 evaluations, up to 0.06631 core-hours>"
-    assert repr(fits).startswith("<Fits: 4 of 4 curves>\n  seed0 · code: R0 0.241 [")
+    assert repr(fits).startswith("<Fits: 4 of 4 curves>\n  seed0 · code: R0 0.243 [")
     analysis = fits.analyses[0]
-    for item in (analysis, analysis.fit, analysis.draws, analysis.fit.curve):
+    for item in (analysis, analysis.fit, analysis.draws(), analysis.fit.curve):
         assert len(repr(item)) < 200
     assert fits._repr_html_().count("<tr>") == 5
 

@@ -119,7 +119,7 @@ def test_a_short_run_borrows_from_the_law() -> None:
         item = curve(compute, points, np.sqrt(clean * (1 - clean) / 4000), run=f"batch {batch}")
         items.append(analyse(replace(item, places={"batch": float(batch)})))
     law = law_of(items, ["batch"])
-    alone, joined = items[-1].curve_draws().parameters()["A"], readable(law.theta_MSJ[:, -1])[:, 1]
+    alone, joined = items[-1].draws().sigmoid.parameters()["A"], readable(law.theta_MSJ[:, -1])[:, 1]
     low, high = np.quantile(joined, [0.1, 0.9])
     assert low < 0.68
     assert high > 0.68
@@ -164,7 +164,7 @@ def test_fits_without_a_posterior_have_no_law() -> None:
     item = analyse(curve(compute, rate(compute, R0=0.3, A=0.6, B=1.8, C_mid=1.0)), None)
     assert place_of(item, {"batch": 1.0}).end == compute[-1]
     with pytest.raises(LabError, match="--method joint"):
-        place_of(replace(item, draws=None), {"batch": 1.0})
+        place_of(replace(item, curves=None), {"batch": 1.0})
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from scalelab.curves import analyse, compare, curve
-from scalelab.curves.compare import Difference
+from scalelab.curves.comparison import Difference
 from scalelab.experiment import load, resolve
 from tests.helpers.curve_points import rate
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scalelab.curves import Options, analyse, compare, forecast
-from scalelab.curves.compare import entry_summary
+from scalelab.curves.comparison import entry_summary
 from scalelab.curves.reading import Reading
 from scalelab.view import judge as module
 from scalelab.view.cache import Kept
@@ -67,7 +67,7 @@ def test_the_ranking_is_that_of_compare(lab: Lab, overview: dict) -> None:
     [own] = compare([analyse(item, Options()) for item in lab.curves if item.task == "math"])
     assert [entry["run"] for entry in math["entries"]] == [entry.run for entry in own.entries]
     assert math["entries"][0]["beats"] == pytest.approx(entry_summary(own.entries[0])["beats"])
-    assert overview["answers"][0]["text"].startswith("best leads 3 recipes with A = ")
+    assert overview["answers"][0]["text"].startswith("best leads 3 recipes at 1 GPU-hours with ")
 
 
 @pytest.mark.slow

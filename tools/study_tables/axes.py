@@ -49,7 +49,7 @@ def _task(items: list[Analysis], held: list[Analysis], axes: list[str]) -> list[
     ]
     for item in held:
         forecast = law.forecast({axis: item.fit.curve.places[axis] for axis in axes}, end)
-        came = float(np.median(item.curve_draws().value([end])))
+        came = float(np.median(item.draws().value([end])))
         inside = forecast.interval[0] <= came <= forecast.interval[1]
         shown = with_interval(forecast.value, forecast.interval)
         rows.append([f"**{item.fit.curve.run}, never used**", shown, f"{came:.3f}", "yes" if inside else "no"])

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from scalelab.curves.compare import Difference
+from scalelab.curves.comparison import Difference
 from scalelab.numbers import with_interval
 from study_tables.questions import SAME, Compared
 from study_tables.runs import BASELINE, table

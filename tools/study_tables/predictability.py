@@ -50,7 +50,7 @@ def forecast_of(item: Curve, part: float) -> RunForecast:
     except FitError:
         return RunForecast(part)
     low, high = (float(bound[0]) for bound in found.evaluation_interval([end], 0.8))
-    middle = float(np.median(found.curve_draws().value([end])))
+    middle = float(np.median(found.draws().value([end])))
     came = float(item.pass_rate_N[last])
     return RunForecast(part, middle - came, low <= came <= high, high - low)
 
@@ -108,7 +108,7 @@ def look(items: Sequence[Curve], error: float = 0.05) -> SweepReplay | None:
     fits = [analyse_all([until(item, share * end) for item in items], Options(checks=False))[0] for share in LOOKS]
     if len(fits[-1]) < 2:
         return None
-    value = {one.fit.curve.run: float(one.fit.value(end)[0]) for one in fits[-1]}
+    value = {one.fit.curve.run: float(np.median(one.draws().value([end]))) for one in fits[-1]}
     best = max(value, key=lambda name: value[name])
     known = 1.0
     for share, found in zip(LOOKS[::-1], fits[::-1]):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from scalelab.curves import Analysis, compare
-from scalelab.curves.compare import Comparison, Difference
+from scalelab.curves.comparison import Comparison, Difference
 from scalelab.curves.design import Plan, smallest_difference
 from scalelab.numbers import with_interval
 from scalelab.report.plots import plot_efficiency, plot_fits
@@ -173,7 +173,7 @@ def smallest(item: Analysis, one: Comparison, known: bool) -> float | None:
         one: the comparison that it is in.
         known: take the spread between seeds as known, since many other runs told it.
     """
-    R0, A, B, C_mid = item.fit.parameters.values()
+    R0, A, B, C_mid = item.params.values()
     curve = item.fit.curve
     plan = Plan(
         spread=round(one.spread[0], 4),
@@ -181,7 +181,7 @@ def smallest(item: Analysis, one: Comparison, known: bool) -> float | None:
         evaluations=max(4, len(curve) // len(curve.seeds) - 1),
         prompts=int(curve.places["Evaluation.prompts"]),
         samples=int(curve.places["Evaluation.samples"]),
-        drift=round(float(item.curve_draws().drift_M.mean()), 4),
+        drift=round(float(item.draws().sigmoid.drift_M.mean()), 4),
         R0=round(R0, 2),
         A=min(1.0, max(round(A, 2), round(R0, 2) + 0.05)),
         B=round(B, 1),

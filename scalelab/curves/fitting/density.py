@@ -12,11 +12,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalelab.curves.fitting.joint import Fit
-from scalelab.curves.fitting.models import Array, Model, log_compute
-from scalelab.curves.fitting.noise import LENGTHS, THIN, Prior, SeedNoise, drifts, log_spread_prior, spreads, typical
+from scalelab.curves.fitting.models import Array, Model, log_compute, logistic
+from scalelab.curves.fitting.noise import (
+    LENGTHS,
+    THIN,
+    WALK,
+    Prior,
+    SeedNoise,
+    drifts,
+    log_spread_prior,
+    spreads,
+    typical,
+)
 
 LOG_SCALES_K = np.linspace(-0.9, 1.2, 11)
 """Noise scales considered, relative to the fitted one."""
+
+WIDE_SCALES_K = np.linspace(-2.58, 1.2, 19)
+"""Those where a late change is looked for: the fit without one took the change for noise."""
 
 FAINT = 0.01
 """Inverse variance of R0 and A before the points: finite where a curve does not show one of them at all."""
@@ -29,6 +42,31 @@ TINY = 12.0
 
 INSIDE = 4.5
 """Standard deviations between a coefficient and its bounds from which all of its mass (less 3e-6) is inside."""
+
+
+CHANGE_SIZE = 0.1
+"""Standard deviation of a change's height before the points are seen, in pass rate: as often a fall as a rise."""
+
+
+WIDE_SIZE = 1.0
+"""The same while a change is looked for: there, it is counted in units of a noise scale that is not known yet."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A rise or a fall of unknown height late in a run, beside the curve: height × σ(steep · ln(C / at)).
+
+    Attributes:
+        u: logarithm of the compute `at` where half of it is made, in units of the fit's reference.
+        steep: its exponent.
+    """
+
+    u: float
+    steep: float
+
+    def feature(self, u_N: Array) -> Array:
+        """Share of the change made, `[N]`, in [0, 1]."""
+        return logistic(np.clip(self.steep * (u_N - self.u), -500, 500))
 
 
 def seed_noises(fit: Fit) -> list[SeedNoise]:
@@ -54,6 +92,7 @@ class Cells:
         log_XK: log density at every noise scale; −inf where it is negligible.
         mean_XL: mean of the two linear coefficients.
         cov_XLL: their covariance at unit scale.
+        change_XQ: inner products of the change with the two features, the rates and itself; None without a change.
     """
 
     g_X: np.ndarray
@@ -62,6 +101,7 @@ class Cells:
     log_XK: Array
     mean_XL: Array
     cov_XLL: Array
+    change_XQ: Array | None = None
 
     def sum_over(self, index_X: np.ndarray, size: int) -> Array:
         """Log density of every value of an index, `[size]`: all else summed over."""
@@ -74,8 +114,9 @@ class Density:
     """The posterior of the shape and the noise, with the linear coefficients and the seeds' offsets integrated out.
 
     All points enter through inner products of the curve's two features and the pass rates, seed by seed and for every
-    kind of drift. The offsets of a seed, of R0 and of A, are normal about zero, so they integrate out of its products
-    in closed form (Rasmussen & Williams 2006, §2.7), for every spread between seeds on the grid.
+    kind of drift. The offsets of a seed, of R0 and of A, are normal about zero, and so is the height of a change: they
+    integrate out of the products in closed form (Rasmussen & Williams 2006, §2.7), for every spread between seeds on
+    the grid.
     """
 
     def __init__(
@@ -85,8 +126,11 @@ class Density:
         model: Model | None = None,
         coarse: bool = False,
         noises: Sequence[SeedNoise] | None = None,
+        change: Change | None = None,
+        search: bool = False,
     ) -> None:
-        self.fit, self.prior, self.model = fit, prior, model or fit.model
+        self.fit, self.prior, self.model, self.change = fit, prior, model or fit.model, change
+        self.change_size = WIDE_SIZE if search else CHANGE_SIZE
         points = fit.curve
         self.u_N = log_compute(points.compute_N, np.exp(fit.log_reference))
         self.asymptote = self.model.linear.index("A")
@@ -94,6 +138,7 @@ class Density:
         self.members = _members(fit)
         self.noises = seed_noises(fit) if noises is None else noises
         self.drift_H = np.array([size for size, _, _ in drifts()])
+        self.walk_H = np.array([length == WALK for _, length, _ in drifts()])
         rises = "R0" in self.model.linear
         pairs = spreads(len(points.seeds) > 1, fit.fixed_r0 is not None or not rises)
         self.spread_T, self.start_T = np.array(pairs).T
@@ -105,9 +150,10 @@ class Density:
         self.log_fixed_H = np.array([weight for _, _, weight in drifts()])
         self.log_fixed_H = self.log_fixed_H - np.sum([noise.log_determinant_H for noise in self.noises], axis=0)
         self.log_thin_H = self.log_fixed_H[THIN] + np.where(np.array(THIN) > 0, np.log(len(LENGTHS)), 0.0)
-        log_scale_K = LOG_SCALES_K + np.log(fit.scale)
+        self.log_scales_K = WIDE_SCALES_K if search else LOG_SCALES_K
+        log_scale_K = self.log_scales_K + np.log(fit.scale)
         known = points.stderr_N is not None
-        self.log_prior_TK = log_spread_prior(self.spread_T[:, None] * np.exp(LOG_SCALES_K))
+        self.log_prior_TK = log_spread_prior(self.spread_T[:, None] * np.exp(self.log_scales_K))
         self.log_prior_TK = self.log_prior_TK - np.logaddexp.reduce(self.log_prior_TK, axis=0)
         if prior is not None:
             self.log_prior_TK = self.log_prior_TK + prior.log_scale(log_scale_K, fit.relative, known)
@@ -125,8 +171,8 @@ class Density:
         log_HT = cells.sum_over(np.ravel_multi_index((cells.h_X, cells.t_X), size), size[0] * size[1]).reshape(size)
         held_HT = log_HT > log_HT.max() - (2 * NEGLIGIBLE if spreads_only else NEGLIGIBLE)
         kept_H, kept_T = held_HT.any(1) | spreads_only, held_HT.any(0)
-        self.kept_H, self.drift_H, self.log_fixed_H = (
-            each[kept_H] for each in (self.kept_H, self.drift_H, self.log_fixed_H)
+        self.kept_H, self.drift_H, self.walk_H, self.log_fixed_H = (
+            each[kept_H] for each in (self.kept_H, self.drift_H, self.walk_H, self.log_fixed_H)
         )
         self.spread_T, self.start_T, self.log_prior_TK, self.thin_T = (
             each[kept_T] for each in (self.spread_T, self.start_T, self.log_prior_TK, self.thin_T)
@@ -136,6 +182,13 @@ class Density:
         """Every combination of a shape and a kind of noise that has mass, weighed exactly."""
         return self._evaluate(shapes_GS)
 
+    def found(self, shapes_GS: Array) -> tuple[float, float]:
+        """Log evidence of these shapes together, and the logarithm of the noise scale that they ask for."""
+        cells = self._evaluate(shapes_GS, thin=True)
+        top = float(cells.log_XK.max())
+        weight_XK = np.exp(cells.log_XK - top)
+        return float(np.log(weight_XK.sum())) + top, float(weight_XK.sum(0) @ self.log_scales_K / weight_XK.sum())
+
     def shape(self, shapes_GS: Array) -> Array:
         """Log density of the shape alone, `[G]`: kinds of noise are summed over more coarsely than in `evaluate`."""
         cells = self._evaluate(shapes_GS, thin=True, scales=2)
@@ -144,8 +197,12 @@ class Density:
     def _evaluate(self, shapes_GS: Array, thin: bool = False, scales: int = 1) -> Cells:
         """Weigh shapes: with fewer drifts and spreads if `thin`, and every so many of the noise scales."""
         every_T, every_K = self.thin_T if thin else slice(None), slice(None, None, scales)
-        log_scale_K, log_prior_TK = LOG_SCALES_K[every_K], self.log_prior_TK[every_T][:, every_K]
+        log_scale_K, log_prior_TK = self.log_scales_K[every_K], self.log_prior_TK[every_T][:, every_K]
         gram, log_volume_GHT = self._products(shapes_GS, self.start_T[every_T], self.spread_T[every_T], thin)
+        before = gram
+        if self.change is not None:
+            gram, log_half = _without(gram, "h", np.array(self.change_size**2))
+            log_volume_GHT = log_volume_GHT + log_half
         squares, log_left, free = self._residuals(gram)
         log_GHT = log_volume_GHT + log_left + (self.log_thin_H if thin else self.log_fixed_H)[:, None]
         if self.shape_prior is not None:
@@ -158,24 +215,33 @@ class Density:
         log_XK = log_GHT[at_X][:, None] + log_prior_TK[at_X[2]] - spare * log_scale_K
         log_XK -= 0.5 * squares[at_X][:, None] * np.exp(-2 * log_scale_K)
         log_XK[log_XK <= log_XK.max() - TINY] = -np.inf
-        mean_XL, cov_XLL = self._linear_part([item[at_X] for item in gram])
+        mean_XL, cov_XLL = self._linear_part({pair: item[at_X] for pair, item in gram.items() if "h" not in pair})
         log_XK += self._log_mass_of_bounds(mean_XL, cov_XLL, np.exp(log_scale_K), np.isfinite(log_XK))
+        change_XQ = None
+        if self.change is not None:
+            pairs = [np.broadcast_to(before[pair], log_GHT.shape)[at_X] for pair in ("fh", "gh", "hr", "hh")]
+            change_XQ = np.stack(pairs, axis=-1)
         g_X, h_X, t_X = at_X
-        return Cells(g_X, h_X, t_X, log_XK, mean_XL, cov_XLL)
+        return Cells(g_X, h_X, t_X, log_XK, mean_XL, cov_XLL, change_XQ)
 
-    def _products(self, shapes_GS: Array, start_T: Array, spread_T: Array, thin: bool) -> tuple[list[Array], Array]:
-        """Inner products of features and rates over all seeds, and minus half the log determinant of the offsets."""
+    def _products(self, shapes_GS: Array, start_T: Array, spread_T: Array, thin: bool) -> tuple[Gram, Array]:
+        """Inner products over all seeds, and minus half the log determinant of their offsets."""
         features_GNL = self.model.features(shapes_GS, self.u_N)
-        gram: list[Array] = []
+        step_N = None if self.change is None else self.change.feature(self.u_N)
+        kept = slice(None) if thin else self.kept_H
+        total: Gram = {}
+        log_volume: Array = np.zeros(1)
         for at, noise in zip(self.members, self.noises):
-            first, second = features_GNL[:, at, 0], features_GNL[:, at, 1]
-            rate = self.fit.curve.pass_rate_N[at]
-            pairs = [(first, first), (first, second), (second, second), (first, rate), (second, rate), (rate, rate)]
-            own = [item[..., slice(None) if thin else self.kept_H, None] for item in noise.products(pairs, thin)]
-            own = _without_offsets(own, start_T**2, spread_T**2)
-            gram = [total + item for total, item in zip(gram, own)] if gram else own
-        a, b, d, m, n, y, log_volume = gram
-        return [a + FAINT, b, d + FAINT, m, n, y], log_volume
+            vectors = {"f": features_GNL[:, at, 0], "g": features_GNL[:, at, 1], "r": self.fit.curve.pass_rate_N[at]}
+            if step_N is not None:
+                vectors["h"] = step_N[at]
+            pairs = [first + second for first in vectors for second in vectors if first <= second]
+            items = noise.products([(vectors[pair[0]], vectors[pair[1]]) for pair in pairs], thin)
+            own = {pair: item[..., kept, None] for pair, item in zip(pairs, items)}
+            own, log_half = _without_offsets(own, start_T**2, spread_T**2)
+            total = {pair: total[pair] + item if total else item for pair, item in own.items()}
+            log_volume = log_volume + log_half
+        return total | {"ff": total["ff"] + FAINT, "gg": total["gg"] + FAINT}, log_volume
 
     def _level(
         self, log_GHT: Array, squares: Array, spare: int, most_GHT: Array, log_scale_K: Array, log_prior_TK: Array
@@ -186,9 +252,9 @@ class Density:
         log_K -= 0.5 * squares[g, h, t] * np.exp(-2 * log_scale_K)
         return float(log_K.max()) - TINY
 
-    def _residuals(self, gram: list[Array]) -> tuple[Array, Array, int]:
+    def _residuals(self, gram: Gram) -> tuple[Array, Array, int]:
         """Residual squares and half the log volume of the coefficients `[G, H, T]`, and how many are free."""
-        a, b, d, m, n, y = gram
+        a, b, d, m, n, y = (gram[pair] for pair in ("ff", "fg", "gg", "fr", "gr", "rr"))
         if self.fit.fixed_r0 is not None:
             R0 = self.fit.fixed_r0
             A = (n - R0 * b) / d
@@ -199,9 +265,9 @@ class Density:
         squares = y - first * (2 * m - a * first - b * second) - second * (2 * n - b * first - d * second)
         return np.maximum(squares, 0), -0.5 * np.log(determinant), 2
 
-    def _linear_part(self, gram: list[Array]) -> tuple[Array, Array]:
+    def _linear_part(self, gram: Gram) -> tuple[Array, Array]:
         """Mean `[X, 2]` and unit-scale covariance `[X, 2, 2]` of the coefficients."""
-        a, b, d, m, n, _ = gram
+        a, b, d, m, n = (gram[pair] for pair in ("ff", "fg", "gg", "fr", "gr"))
         cov_XLL = np.zeros((len(a), 2, 2))
         if self.fit.fixed_r0 is not None:
             R0 = self.fit.fixed_r0
@@ -234,26 +300,43 @@ class Density:
         return total_XK
 
 
-def _without_offsets(own: list[Array], start_T: Array, spread_T: Array) -> list[Array]:
+Gram = dict[str, Array]
+"""Inner products `[G, H, T]` by pair: `f`, `g` the features of R0 and A, `r` the rates, `h` the change."""
+
+
+def _without_offsets(own: Gram, start_T: Array, spread_T: Array) -> tuple[Gram, Array]:
     """Inner products of a seed with its offsets integrated out, and minus half the log determinant that this adds.
 
-    For offsets of covariance T = diag(start, spread) and products G (2 × 2), m (2) and y (1) of features and rates:
-    G ← G (I + TG)⁻¹, m ← (I + GT)⁻¹ m, y ← y − mᵀT(I + GT)⁻¹m; determinant |I + TG|.
-
     Args:
-        own: a, b, d, m, n, y with G = [[a, b], [b, d]] and m = (m, n), `[G, H, 1]` each; y is `[H, 1]`.
+        own: inner products, `[G, H, 1]` each, or `[H, 1]` where no shape is in them.
         start_T: variances of R0 between seeds.
         spread_T: variances of A between seeds.
     """
-    a, b, d, m, n, y = own
     if not start_T.any() and not spread_T.any():
-        return [a, b, d, m, n, np.broadcast_to(y, a.shape), np.zeros_like(a)]
+        shape = own["ff"].shape
+        return {pair: np.broadcast_to(item, shape) for pair, item in own.items()}, np.zeros(shape)
     starts_U, which_T = np.unique(start_T, return_inverse=True)  # of R0 first, for the few variances that it has
-    share = 1 / (1 + starts_U * a)
-    gain = starts_U * share
-    found = [a * share, b * share, d - gain * b**2, m * share, n - gain * b * m, y - gain * m**2, 0.5 * np.log(share)]
-    a, b, d, m, n, y, log_half = (item[..., which_T] for item in found) if len(starts_U) > 1 else found
-    share = 1 / (1 + spread_T * d)
-    step = spread_T * n * share
-    found = [a - spread_T * share * b**2, b * share, d * share, m - step * b, n * share, y - step * n]
-    return [*found, log_half + 0.5 * np.log(share)]
+    found, log_half = _without(own, "f", starts_U)
+    if len(starts_U) > 1:
+        found, log_half = {pair: item[..., which_T] for pair, item in found.items()}, log_half[..., which_T]
+    found, more = _without(found, "g", spread_T)
+    return found, log_half + more
+
+
+def _without(gram: Gram, at: str, variance_T: Array) -> tuple[Gram, Array]:
+    """Inner products with a normal multiple of one vector integrated out, and minus half the log determinant.
+
+    With Σ ← Σ + τ v vᵀ, the products become ⟨x, y⟩ − τ ⟨x, v⟩⟨v, y⟩ / (1 + τ ⟨v, v⟩) (Sherman & Morrison 1950).
+
+    Args:
+        gram: inner products.
+        at: the vector's letter.
+        variance_T: τ.
+    """
+    share = 1 / (1 + variance_T * gram[at + at])
+    to = {pair.replace(at, "", 1): item for pair, item in gram.items() if at in pair}
+    found = {
+        pair: item * share if at in pair else item - variance_T * share * to[pair[:1]] * to[pair[1:]]
+        for pair, item in gram.items()
+    }
+    return found, 0.5 * np.log(share)

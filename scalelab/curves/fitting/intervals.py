@@ -37,16 +37,24 @@ def intervals(fit: Fit, draws: Draws, level: float = 0.8, method: Method = "post
 
     Args:
         fit: the joint fit.
-        draws: what `draw` gave for it; not used by the profile.
+        draws: what `draw` gave for it.
         level: probability that an interval is to hold, in (0, 1).
         method: kind of interval.
     """
     check_level(level)
+    if method == "profile":  # of the fit, whose estimate need not be the median of the draws
+        middle = middles(fit, draws)
+        ends = profile_intervals(fit, level)
+        return {name: (min(low, middle[name]), max(high, middle[name])) for name, (low, high) in ends.items()}
     names = [name for name in fit.model.parameters if not (name == "R0" and fit.fixed_r0 is not None)]
-    if method == "profile":
-        return profile_intervals(fit, level)
     found = draws.parameters()
-    return {name: around(found[name], fit.parameters[name], level) for name in names}
+    return {name: equal_tailed(found[name], level) for name in names}
+
+
+def middles(fit: Fit, draws: Draws) -> dict[str, float]:
+    """The estimates: the median of every parameter's draws; the fit's own for a given R0 and an interval by profile."""
+    found = {name: float(np.median(drawn_M)) for name, drawn_M in draws.parameters().items()}
+    return found if fit.fixed_r0 is None else found | {"R0": fit.fixed_r0}
 
 
 def check_level(level: float) -> None:
@@ -63,18 +71,6 @@ def equal_tailed(draws_M: Array, level: float) -> Interval:
     """The interval with as much below as above it."""
     low, high = np.quantile(draws_M, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-def around(draws_M: Array, estimate: float, level: float) -> Interval:
-    """The equal-tailed interval, slid just far enough to hold the estimate where that sits on a bound."""
-    low, high = equal_tailed(draws_M, level)
-    if estimate > high:
-        below = float((draws_M <= estimate).mean())
-        return float(np.quantile(draws_M, max(below - level, 0.0))), estimate
-    if estimate < low:
-        below = float((draws_M < estimate).mean())
-        return estimate, float(np.quantile(draws_M, min(below + level, 1.0)))
-    return low, high
 
 
 def profile_intervals(fit: Fit, level: float = 0.8) -> dict[str, Interval]:

@@ -6,7 +6,7 @@ too small an uncertainty (three runs of one recipe ended ±0.015 apart, ScaleRL 
 
 - sampling noise, proportional to its standard error,
 - drift: a Matérn-3/2 Gaussian process along compute, its size relative to the sampling noise, its length relative to
-  the window, independent between seeds,
+  the window, or a random walk that has that size at the window's end; independent between seeds,
 - with several seeds, an offset of each seed's A, and perhaps of its R0 (seeds may start from different base models).
 
 Sizes and lengths are not fitted but averaged over, on a grid, with the weight that the data give to each. All sizes
@@ -25,13 +25,16 @@ import numpy as np
 
 from scalelab.curves.fitting.models import Array, Model
 
-DRIFTS = (0.5, 1.0, 2.0)
+DRIFTS = (0.6, 1.4, 3.5)
 """Sizes of drift considered, relative to the sampling noise."""
 
-LENGTHS = (0.06, 0.15, 0.35)
+WALK = float("inf")
+"""Stands for the length of a random walk, which never comes back."""
+
+LENGTHS = (0.06, 0.15, 0.35, WALK)
 """Correlation lengths of drift considered, as shares of the window."""
 
-MIDDLE = len(LENGTHS) // 2
+MIDDLE = 1
 """Index of the length that stands for all where drift is looked at more coarsely."""
 
 THIN = [0, *range(1 + MIDDLE, 1 + len(DRIFTS) * len(LENGTHS), len(LENGTHS))]
@@ -46,11 +49,11 @@ SPREADS = tuple(np.geomspace(0.001, 0.2, 11).tolist())
 START_SPREADS = (0.0, 0.05)
 """Standard deviations of R0 between seeds considered: seeds share their base model, or have one each."""
 
-SPREAD_PRIOR = (0.02, 1.3)
-"""Belief about the spread of A between seeds: median, and standard deviation of the logarithm.
+SPREAD_PRIOR = (0.02, 3.0)
+"""Belief about the spread of A between seeds: scale and degrees of freedom of a half-t (Gelman 2006).
 
-The paper's three runs differ by 0.0125 (±0.015, ScaleRL §2.1), the seeds of this repository's miniatures by 0.04; 80 %
-of the belief lies in 0.004–0.11.
+The paper's three runs differ by 0.0125 (±0.015, ScaleRL §2.1), the seeds of docs/study by 0.008 to 0.017; 80 % of the
+belief lie in 0.003–0.047. The density does not fall towards zero, so that two seeds that happen to agree can say so.
 """
 
 
@@ -103,19 +106,24 @@ def log_spread_prior(spread: Array) -> Array:
     Args:
         spread: standard deviation of A between seeds, as a pass rate.
     """
-    median, deviation = SPREAD_PRIOR
+    size, degrees = SPREAD_PRIOR
     with np.errstate(divide="ignore"):
-        return np.where(spread > 0, -0.5 * ((np.log(spread) - np.log(median)) / deviation) ** 2, 0.0)
+        log_density = np.log(spread) - 0.5 * (degrees + 1) * np.log1p((spread / size) ** 2 / degrees)
+    return np.where(spread > 0, log_density, 0.0)
 
 
 def drift_kernel(compute_N: Array, length: float, span: float) -> Array:
-    """Matérn-3/2 correlation `[N, N]` of the drift between points (Rasmussen & Williams 2006, Eq. 4.17).
+    """Correlation `[N, N]` of the drift between points: Matérn-3/2, or that of a random walk of unit size at the end.
+
+    Source: Rasmussen & Williams 2006, Eq. 4.17 and, for the walk (a Wiener process), §4.2.3.
 
     Args:
         compute_N: compute of each point.
-        length: correlation length as a share of `span`.
+        length: correlation length as a share of `span`; `WALK` for a random walk.
         span: compute of the last point.
     """
+    if length == WALK:
+        return np.minimum(compute_N[:, None], compute_N[None, :]) / span
     distance_NN = np.sqrt(3) * np.abs(compute_N[:, None] - compute_N[None, :]) / (length * span)
     return (1 + distance_NN) * np.exp(-distance_NN)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scalelab.curves.fitting.density import LOG_SCALES_K, NEGLIGIBLE, Density
+from scalelab.curves.fitting.density import CHANGE_SIZE, NEGLIGIBLE, Change, Density
 from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.models import Array, Model, log_compute, value
 from scalelab.curves.fitting.noise import Prior, SeedNoise, typical
@@ -46,6 +46,10 @@ class Draws:
         drift_M: part of `noise_M` that is drift.
         origin: `posterior`, `block bootstrap` or `parametric bootstrap`.
         log_evidence: logarithm of the probability of the points under the model, up to a constant of the points.
+        change: a late rise or fall beside the curve; None without one.
+        height_M: its height, in pass rate.
+        walk_M: True where the drift is a random walk, whose size grows with the square root of compute.
+        end: compute of the last point, where a random walk has the size `drift_M`.
     """
 
     model: Model
@@ -56,6 +60,10 @@ class Draws:
     origin: str
     drift_M: Array
     log_evidence: float = 0.0
+    change: Change | None = None
+    height_M: Array | None = None
+    walk_M: Array | None = None
+    end: float = float("nan")
 
     def __len__(self) -> int:
         return len(self.theta_MP)
@@ -63,10 +71,21 @@ class Draws:
     def __repr__(self) -> str:
         return f"Draws({len(self)} of the {self.model.name} curve, {self.origin})"
 
+    def take(self, index_M: np.ndarray) -> Draws:
+        """Some of the draws, by index."""
+        return replace(
+            self,
+            theta_MP=self.theta_MP[index_M],
+            noise_M=self.noise_M[index_M],
+            spread_M=self.spread_M[index_M],
+            drift_M=self.drift_M[index_M],
+            height_M=None if self.height_M is None else self.height_M[index_M],
+            walk_M=None if self.walk_M is None else self.walk_M[index_M],
+        )
+
     def head(self, size: int) -> Draws:
         """The first draws; they come in no order, so these are as good as any."""
-        cut = {name: getattr(self, name)[:size] for name in ("theta_MP", "noise_M", "spread_M", "drift_M")}
-        return replace(self, **cut)
+        return self.take(np.arange(min(size, len(self))))
 
     def parameters(self) -> dict[str, Array]:
         """Draws of every parameter, `[M]` each, in the compute unit of the data."""
@@ -80,20 +99,38 @@ class Draws:
         return {name: dict(zip(names, row)) for name, row in zip(names, covariance_PP.tolist())}
 
     def value(self, compute: Array | Sequence[float]) -> Array:
-        """The curves at some compute, `[M, len(compute)]`."""
-        return value(self.model, self.theta_MP, log_compute(compute, np.exp(self.log_reference)))
+        """The curves at some compute, `[M, len(compute)]`, kept in [0, 1]."""
+        u = log_compute(compute, np.exp(self.log_reference))
+        value_MC = value(self.model, self.theta_MP, u)
+        if self.change is not None and self.height_M is not None:
+            value_MC = value_MC + self.height_M[:, None] * self.change.feature(u)
+        return np.clip(value_MC, 0, 1)
+
+    def rise(self, compute: Array | Sequence[float]) -> Array:
+        """Share of the gain made at some compute, `[M, len(compute)]`: how much of an offset of A shows there."""
+        u = log_compute(compute, np.exp(self.log_reference))
+        if "R0" not in self.model.linear:
+            return np.ones((len(self), len(u)))
+        return np.minimum(self.model.features(self.theta_MP[:, 2:], u)[..., 1], 1.0)
 
     def evaluation(self, compute: Array | Sequence[float]) -> Array:
         """Predicted evaluations at some compute, `[M, len(compute)]`.
 
         Each draw errs alike at every compute, so that quantiles rise as smoothly as the curves do.
         """
-        u = log_compute(compute, np.exp(self.log_reference))
-        rise = self.model.features(self.theta_MP[:, 2:], u)[..., 1] if "R0" in self.model.linear else 1.0
         rng = np.random.default_rng(0)
-        noise_M1 = (self.noise_M * rng.standard_normal(len(self)))[:, None]
-        spread_M1 = (self.spread_M * rng.standard_normal(len(self)))[:, None]
-        return np.clip(self.value(compute) + noise_M1 + spread_M1 * rise, 0, 1)
+        noise_M1, seed_M1 = rng.standard_normal((2, len(self), 1))
+        spread_MC = self.spread_M[:, None] * self.rise(compute)
+        return np.clip(self.value(compute) + self.noise(compute) * noise_M1 + spread_MC * seed_M1, 0, 1)
+
+    def noise(self, compute: Array | Sequence[float]) -> Array:
+        """Standard deviation of an evaluation about its run's curve, `[M, len(compute)]`: sampling and drift."""
+        if self.walk_M is None:
+            return np.repeat(self.noise_M[:, None], len(np.atleast_1d(compute)), axis=1)
+        further_C = np.asarray(compute, float) / self.end
+        growth_MC = np.where(self.walk_M[:, None], np.sqrt(further_C), 1.0)
+        white_M1 = np.sqrt(np.maximum(self.noise_M**2 - self.drift_M**2, 0))[:, None]
+        return np.hypot(white_M1, self.drift_M[:, None] * growth_MC)
 
 
 def posterior(
@@ -104,6 +141,7 @@ def posterior(
     model: Model | None = None,
     quick: bool = False,
     noises: Sequence[SeedNoise] | None = None,
+    change: Change | None = None,
 ) -> Draws:
     """Draws from the posterior of a fitted curve.
 
@@ -115,9 +153,10 @@ def posterior(
         model: the curve; None for that of the fit.
         quick: cover shapes and spreads more coarsely, for curves that count with a small weight.
         noises: what `seed_noises` gives for the fit, where it is at hand.
+        change: a late rise or fall beside the curve.
     """
     rng = np.random.default_rng(seed)
-    density = Density(fit, prior, model, coarse=quick, noises=noises)
+    density = Density(fit, prior, model, coarse=quick, noises=noises, change=change)
     cells_GS, log_G, width_S = close_in(density, QUICK_ROUNDS if quick else ROUNDS)
     single = len(fit.curve.seeds) == 1  # several seeds: the grid of spreads makes up for fewer shapes
     if single or not quick:  # else looking for kinds of noise without mass takes as long as weighing them
@@ -130,8 +169,9 @@ def posterior(
     total = float(np.log(weight_XK.sum()) + log_XK.max())
     x_M, k_M = _resample(weight_XK, size, rng)
     g_M, h_M, t_M = cells.g_X[x_M], cells.h_X[x_M], cells.t_X[x_M]
-    scale_M = np.exp(LOG_SCALES_K[k_M])
+    scale_M = np.exp(density.log_scales_K[k_M])
     linear_ML = _linear(density, cells.mean_XL[x_M], cells.cov_XLL[x_M] * scale_M[:, None, None] ** 2, rng)
+    height_M = None if cells.change_XQ is None else _heights(cells.change_XQ[x_M], linear_ML, scale_M, rng)
     white_M = scale_M * typical(fit.sigma_N)
     drift_M = white_M * density.drift_H[h_M]
     if fit.evaluation_sigma is not None:
@@ -145,7 +185,16 @@ def posterior(
         origin="posterior",
         drift_M=drift_M,
         log_evidence=total + float(np.log(width_S).sum()) - float(np.log(len(shapes_GS))),
+        change=change,
+        height_M=height_M,
+        walk_M=density.walk_H[h_M],
+        end=float(fit.curve.compute_N.max()),
     )
+
+
+def best_cells(density: Density) -> Array:
+    """The most probable shapes of a density, `[G, S]`, by a quick search."""
+    return _best(*close_in(density, QUICK_ROUNDS)[:2])
 
 
 def _best(cells_GS: Array, log_G: Array) -> Array:
@@ -205,6 +254,14 @@ def _linear(density: Density, mean_ML: Array, cov_MLL: Array, rng: np.random.Gen
     upper = A_M if "R0" in density.model.linear else np.inf
     other_M = mean_M if density.fit.fixed_r0 is not None else _cut_normal(mean_M, rest_M, upper, rng)
     return np.stack([other_M, A_M] if at == 1 else [A_M, other_M], axis=-1)
+
+
+def _heights(change_MQ: Array, linear_ML: Array, scale_M: Array, rng: np.random.Generator) -> Array:
+    """Heights of a change `[M]`, given the two linear coefficients: normal, by its inner products with all else."""
+    by_first_M, by_second_M, by_rate_M, own_M = change_MQ.T
+    precision_M = CHANGE_SIZE**-2 + own_M
+    mean_M = (by_rate_M - linear_ML[:, 0] * by_first_M - linear_ML[:, 1] * by_second_M) / precision_M
+    return mean_M + scale_M / np.sqrt(precision_M) * rng.standard_normal(len(mean_M))
 
 
 def _cut_normal(mean_M: Array, deviation_M: Array, upper: Array | float, rng: np.random.Generator) -> Array:

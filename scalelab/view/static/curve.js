@@ -1,27 +1,44 @@
 // The mathematics of a fit's draws: the same formulas as scalelab.curves, on the draws that the page holds.
 "use strict";
 (function () {
-  /** R0 + (A − R0) / (1 + (C_mid / C)^B): ScaleRL's sigmoid (arXiv 2510.13786, Eq. 1). Pass rates; compute in the fit's unit. */
-  function sigmoid(p, compute) {
-    return p.R0 + (p.A - p.R0) * rise(p, compute);
-  }
+  const logistic = (z) => 1 / (1 + Math.exp(-z));
+  const logAddExp = (z) => (z > 30 ? z : Math.log1p(Math.exp(z)));
 
-  function rise(p, compute) {
-    return compute > 0 ? 1 / (1 + Math.pow(p.C_mid / compute, p.B)) : 0;
-  }
+  /** Share of the gain at z = B ln(C / C_mid), by shape: as scalelab.curves.fitting.shapes has them. */
+  const GROWTH = {
+    sigmoid: (z) => logistic(z),
+    weibull: (z) => -Math.expm1(-Math.LN2 * Math.exp(Math.min(z / (2 * Math.LN2), 50))),
+    gompertz: (z) => Math.exp(-Math.LN2 * Math.exp(Math.min(-z / (2 * Math.LN2), 50))),
+    burr: (z, tail) => {
+      const steep = 0.5 / (tail * (1 - Math.pow(2, -1 / tail)));
+      return -Math.expm1(-tail * Math.log1p((Math.pow(2, 1 / tail) - 1) * Math.exp(Math.min(steep * z, 300))));
+    },
+    two: (z, share, apart) => share * logistic(z + apart / 2) + (1 - share) * logistic(z - apart / 2),
+    endless: (z, power, start, factor) => {
+      const log = logAddExp(Math.min(start + z, 300));
+      return factor * (power ? Math.expm1(power * log) / power : log);
+    },
+  };
 
-  function draw(fit, index) {
-    const d = fit.draws;
-    return { R0: d.R0 ? d.R0[index] : fit.parameters.R0, A: d.A[index], B: d.B[index], C_mid: d.C_mid[index] };
+  const clip = (value) => Math.min(1, Math.max(0, value));
+
+  /** Share of its gain that a draw has made at some compute. */
+  function rise(d, index, compute) {
+    if (compute <= 0) return 0;
+    const [name, numbers] = d.shapes[d.shape[index]];
+    return GROWTH[name](d.B[index] * Math.log(compute / d.C_mid[index]), ...numbers);
   }
 
   /** Value of every draw at some compute; `evaluation` adds what an evaluation there would miss the curve by. */
   function values(fit, compute, evaluation = false) {
-    return fit.draws.A.map((_, index) => {
-      const p = draw(fit, index);
-      const value = sigmoid(p, compute);
+    const d = fit.draws;
+    return d.A.map((_, index) => {
+      const share = rise(d, index, compute);
+      const change = compute > 0 && d.height[index] ? d.height[index] * logistic(d.steep[index] * Math.log(compute / d.at[index])) : 0;
+      const value = clip(d.R0[index] + (d.A[index] - d.R0[index]) * share + change);
       if (!evaluation) return value;
-      return Math.min(1, Math.max(0, value + fit.draws.noise[index] + fit.draws.spread[index] * rise(p, compute)));
+      const grown = Math.sqrt(1 - d.walk[index] + (d.walk[index] * compute) / fit.window[1]);
+      return clip(value + d.noise[index] * grown + d.spread[index] * Math.min(share, 1));
     });
   }
 
@@ -63,21 +80,19 @@
     return {
       value: quantile(curve, 0.5),
       interval: [quantile(measured, lower), quantile(measured, upper)],
-      gain: gain.reduce((sum, one) => sum + one, 0) / gain.length,
+      gain: quantile(gain, 0.5),
       gainInterval: [quantile(gain, lower), quantile(gain, upper)],
       worthwhile: gain.filter((one) => one >= 0.01).length / gain.length,
     };
   }
 
-  /** Compute at which the curve reaches a pass rate: median and interval, Infinity for never. */
+  /** Compute at which the curve first reaches a pass rate: median and interval, Infinity for never (up to 1,000 times the window). */
   function reach(fit, target) {
     const [lower, upper] = tails(fit);
-    const list = fit.draws.A.map((_, index) => {
-      const p = draw(fit, index);
-      if (target <= p.R0) return 0;
-      if (target >= p.A) return Infinity;
-      return p.C_mid / Math.pow((p.A - target) / (target - p.R0), 1 / p.B);
-    });
+    const list = fit.draws.A.map(() => Infinity);
+    for (const compute of [0, ...grid(fit.window[0] / 10, 1000 * fit.window[1], 240, true)]) {
+      values(fit, compute).forEach((value, index) => { if (value >= target && compute < list[index]) list[index] = compute; });
+    }
     const sorted = Float64Array.from(list).sort();
     const pick = (share) => sorted[Math.min(sorted.length - 1, Math.max(0, Math.ceil(share * sorted.length) - 1))];
     return { compute: pick(0.5), interval: [pick(lower), pick(upper)], probability: list.filter(isFinite).length / list.length };
@@ -118,5 +133,5 @@
     };
   }
 
-  Object.assign(Lab, { curve: { sigmoid, values, quantile, band, forecast, reach, advice, grid, axisOf } });
+  Object.assign(Lab, { curve: { values, quantile, band, forecast, reach, advice, grid, axisOf } });
 })();

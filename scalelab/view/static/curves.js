@@ -71,7 +71,7 @@
     const describe = () => {
       const words = shownGroups().map((group) => {
         const fit = fitted(group.name, task.name);
-        return fit ? `${group.name} A ${interval(fit.parameters.A, fit.intervals.A)}` : `${group.name} without a fit`;
+        return fit ? `${group.name} ${interval(fit.rates[0].value, fit.rates[0].interval, 3)} at the compute reached` : `${group.name} without a fit`;
       });
       return `${task.name || "pass rate"} against ${axisLabel()}: ${words.join("; ")}`;
     };
@@ -94,17 +94,18 @@
     const end = Math.max(horizon, last);
     const inside = Lab.curve.grid(start || last / 1000, last, 70, state.log);
     const outside = end > last ? Lab.curve.grid(last, end, 18, state.log) : [];
-    const at = (compute) => Lab.curve.sigmoid({ R0: fit.parameters.R0 ?? 0, ...fit.parameters }, compute);
+    const within = Lab.curve.band(fit, inside);
     xs.push(place(end));
     const line = (list, value, more) => ({ type: "line", name, data: list.map((compute) => [place(compute), value(compute)]), showSymbol: false, silent: true, z: 3, itemStyle: { color }, emphasis: { disabled: true }, ...more });
-    const series = [line(inside, at, { lineStyle: { width: 2, color, type: Lab.dash(code) } })];
+    let point = 0;
+    const series = [line(inside, () => within[point++][1], { lineStyle: { width: 2, color, type: Lab.dash(code) } })];
     const beyond = outside.length ? Lab.curve.band(fit, outside) : [];
     if (outside.length) {
       let step = 0;
       series.push(line(outside, () => beyond[step++][1], { lineStyle: { width: 1.5, color, type: [3, 5] } }));
     }
     if (bands()) {
-      const rows = [...Lab.curve.band(fit, inside).map((row, index) => [inside[index], row]), ...beyond.map((row, index) => [outside[index], row])];
+      const rows = [...within.map((row, index) => [inside[index], row]), ...beyond.map((row, index) => [outside[index], row])];
       const outline = [...rows.map(([compute, row]) => [place(compute), row[2]]), ...rows.reverse().map(([compute, row]) => [place(compute), row[0]])];
       series.push({
         type: "custom", silent: true, z: 1, clip: true, data: [[outline[0][0], outline[0][1]]],

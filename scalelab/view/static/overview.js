@@ -27,17 +27,24 @@
     const tasks = single ? [null] : state.overview.tasks;
     const charts = tasks.map((task) => {
       const ranked = task && state.overview.comparisons.find((one) => one.task === task.name);
-      const rank = (fit) => (ranked ? ranked.entries.findIndex((entry) => entry.run === fit.run) : -fit.parameters.A);
+      const rank = (fit) => (ranked ? ranked.entries.findIndex((entry) => entry.run === fit.run) : -fit.rates[1].value);
       const mine = fits.filter((fit) => !task || fit.task === task.name).sort((a, b) => rank(a) - rank(b));
       if (!mine.length) return null;
       const rows = mine.map((fit) => ({
         name: single ? fit.task || fit.run : fit.run, code: single ? state.overview.tasks.find((one) => one.name === fit.task) : codeOf(fit.run),
-        value: fit.parameters.A, interval: fit.intervals.A, note: `${fit.seeds} seed${fit.seeds > 1 ? "s" : ""}, ${fit.n_points} points`,
+        ...rateOf(fit, ranked), note: `${fit.seeds} seed${fit.seeds > 1 ? "s" : ""}, ${fit.n_points} points`,
       }));
-      return Lab.chart.forest(task ? `${task.name || "pass rate"}: asymptote A` : "Asymptote A of each task", rows, "A: pass rate with compute without end").figure;
+      const where = ranked ? `at ${quantity(ranked.at, ranked.unit)}` : "with twice the compute";
+      return Lab.chart.forest(task ? `${task.name || "pass rate"} ${where}` : `Pass rate of each task ${where}`, rows, `pass rate ${where}`).figure;
     }).filter(Boolean);
     return charts.length ? h("section", { "aria-labelledby": "forest-title" }, h("h2", { id: "forest-title" }, single ? "Where the tasks are heading" : "Ranking"),
-      h("div", { class: charts.length > 1 ? "pair" : "single" }, charts), h("p", { class: "note" }, `Bars: ${percent(state.overview.level)} intervals.${single ? "" : " Ranked by A; those that tie (0.02 or less apart) are ranked by B at their common A."}`)) : null;
+      h("div", { class: charts.length > 1 ? "pair" : "single" }, charts), h("p", { class: "note" }, `Bars: ${percent(state.overview.level)} intervals.${single ? "" :  " Ranked by the pass rate at the largest compute that all have spent."}`)) : null;
+  }
+
+  /** What the forest shows of a fit: its rate where recipes are compared, or at twice the compute. */
+  function rateOf(fit, ranked) {
+    const entry = ranked && ranked.entries.find((one) => one.run === fit.run);
+    return entry ? { value: entry.value, interval: entry.value_interval } : { value: fit.rates[1].value, interval: fit.rates[1].interval };
   }
 
   function unusual() {
@@ -69,16 +76,12 @@
     const { comparisons } = state.overview;
     if (!comparisons.length) return null;
     return h("section", { "aria-labelledby": "ranking-title" }, h("h2", { id: "ranking-title" }, "Who beats whom"), comparisons.map((one) => {
-      const columns = [
-        { title: "recipe", cell: (row) => [mark(codeOf(row.run)), row.run], sort: (row) => row.run },
-        { title: "rank", numeric: true, cell: (row) => row.rank, sort: (row) => row.rank },
-        { title: "A", numeric: true, cell: (row) => interval(row.A, row.A_interval), sort: (row) => row.A },
-        { title: "B at the common A", numeric: true, cell: (row) => interval(row.B_at_common_A, row.B_interval), sort: (row) => row.B_at_common_A },
-        { title: `at ${quantity(one.at, one.unit)}`, numeric: true, cell: (row) => interval(row.value, row.value_interval, 3), sort: (row) => row.value },
-        { title: "seeds", numeric: true, cell: (row) => row.seeds, sort: (row) => row.seeds },
-        { title: "beats the leader", numeric: true, cell: (row) => chance(row.beats[one.entries[0].run]), sort: (row) => row.beats[one.entries[0].run] ?? 2 },
-      ];
-      return [h("h3", {}, one.task || "pass rate"), Lab.table(`Ranking of ${one.task}`, columns, one.entries),
+      const keys = ["rank", "run", "measured", "value", "measured_difference", "difference", "probability", "compute_factor", "A", "B", "C_mid"];
+      const columns = one.header.map((title, index) => ({
+        title, numeric: !["run", "verdict"].includes(title), sort: (row) => row[keys[index]],
+        cell: (row) => (title === "run" ? [mark(codeOf(row.run)), row.run] : row.cells[index]),
+      }));
+      return [h("h3", {}, one.task || "pass rate"), Lab.table(`Ranking of ${one.task}`, columns, one.rows),
         h("details", {}, h("summary", {}, "Win probabilities of every pair"), matrix(one)),
         one.crossings.length ? h("details", {}, h("summary", {}, `Crossings (${one.crossings.length})`), h("ul", {}, one.crossings.map((item) => h("li", {},
           `${item.first} and ${item.second} cross at ${quantity(item.compute, one.unit)} (${chance(item.probability)}); before, ${item.leader_before} is ahead.`)))) : null,
@@ -146,16 +149,14 @@
   }
 
   function parallel() {
-    const words = { shared: "yes: one B for all", separate: "no: a B for each task", undecided: "the points do not decide" };
-    const tasks = state.overview.tasks.map((task) => task.name);
-    return Lab.table("Whether the tasks of each recipe share B", [
-      { title: "recipe", cell: (row) => [mark(codeOf(row.name)), row.name], sort: (row) => row.name },
-      { title: "parallel?", cell: (row) => words[row.supported], sort: (row) => row.supported },
-      ...tasks.map((task) => ({ title: `B of ${task}`, numeric: true, cell: (row) => number(row.B[task]), sort: (row) => row.B[task] })),
-      { title: "common B", numeric: true, cell: (row) => number(row.common_B), sort: (row) => row.common_B },
-      { title: "p", numeric: true, cell: (row) => number(row.p_value, 2), sort: (row) => row.p_value },
-      { title: "AIC, shared minus separate", numeric: true, cell: (row) => Lab.signed(row.aic.shared - row.aic.separate, 1), sort: (row) => row.aic.shared - row.aic.separate },
-    ], state.overview.parallel);
+    const rows = state.overview.parallel.flatMap((one) => one.pairs);
+    return Lab.table("Whether the tasks of each recipe rise in parallel", [
+      { title: "recipe", cell: (row) => [mark(codeOf(row.run)), row.run], sort: (row) => row.run },
+      { title: "tasks", cell: (row) => row.tasks.join(", "), sort: (row) => row.tasks.join() },
+      { title: "parallel?", cell: (row) => (row.verdict === "parallel" ? `within ${number(row.margin)}` : row.verdict), sort: (row) => row.verdict },
+      { title: "ratio of B", numeric: true, cell: (row) => interval(row.B_ratio, row.B_interval), sort: (row) => row.B_ratio },
+      { title: "ratio of C_mid", numeric: true, cell: (row) => interval(row.C_mid_ratio, row.C_mid_interval), sort: (row) => row.C_mid_ratio },
+    ], rows);
   }
 
   function scaling(one) {

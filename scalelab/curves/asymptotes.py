@@ -1,0 +1,67 @@
+"""Order of recipes by their asymptotes (ScaleRL §3.2, A.5), and whether it can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from scalelab.curves.analysis import MARGIN, Analysis
+from scalelab.curves.comparison import Entry
+from scalelab.curves.efficiency import at_common_A
+
+TieRule = Literal["margin", "overlap"]
+
+SEEN = 0.9
+"""Share of the gain that must have been seen for the order of the asymptotes to be told."""
+
+
+def order_by_A(groups: Sequence[Sequence[Analysis]]) -> dict[str, dict[str, Any]]:
+    """Order by A and, within a tie, by B at the mean of its asymptotes: what an entry holds of it, by run."""
+    found: dict[str, dict[str, Any]] = {}
+    for group in groups:
+        common = float(np.mean([item.params["A"] for item in group]))
+        refits = [at_common_A(item, common) for item in group]
+        for position in sorted(range(len(group)), key=lambda index: -refits[index][0]):
+            B, interval = refits[position]
+            found[group[position].fit.curve.run] = {
+                "rank_by_A": len(found) + 1,
+                "tied_with": tuple(item.fit.curve.run for item in group if item is not group[position]),
+                "common_A": common,
+                "B_at_common_A": B,
+                "B_interval": interval,
+            }
+    return found
+
+
+def tie_groups(analyses: Sequence[Analysis], tie: TieRule = "margin", margin: float = MARGIN) -> list[list[Analysis]]:
+    """Runs in falling order of A; a run joins the group above it if its A ties with the best of that group."""
+    groups: list[list[Analysis]] = []
+    for item in sorted(analyses, key=lambda item: -item.params["A"]):
+        if groups and _ties(groups[-1][0], item, tie, margin):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
+
+
+def _ties(best: Analysis, other: Analysis, tie: TieRule, margin: float) -> bool:
+    if tie == "margin":
+        return best.params["A"] - other.params["A"] <= margin
+    return other.intervals["A"][1] >= best.intervals["A"][0]
+
+
+def asymptotes_told(entries: Sequence[Entry]) -> bool:
+    """True if all runs have shown most of their gain and no other shape goes beyond their A."""
+    return all(entry.analysis.stands and entry.analysis.seen >= SEEN for entry in entries)
+
+
+def asymptotes_note(entries: Sequence[Entry]) -> str:
+    """What can be said of the order of the asymptotes."""
+    order = [entry.run for entry in sorted(entries, key=lambda entry: entry.rank_by_A)]
+    seen = [entry.analysis.seen for entry in entries]
+    share = f"{min(seen):.0%} to {max(seen):.0%} of the gain was seen"
+    if asymptotes_told(entries):
+        return f"by A, given sigmoids ({share}, and no other shape goes beyond): {', '.join(order)}"
+    return f"the order of the asymptotes cannot be told: {share}, and other shapes than the sigmoid may go beyond its A"

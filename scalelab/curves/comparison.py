@@ -1,0 +1,369 @@
+"""What a comparison of recipes found: entries, differences and crossings, and the one table in which they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from scalelab.curves.analysis import Analysis
+from scalelab.curves.fitting.intervals import Interval
+from scalelab.curves.stability import Stability
+from scalelab.numbers import percent, with_interval
+
+ComparisonVerdict = Literal["better", "worse", "equal", "unstable", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a comparison is asked.
+
+    Attributes:
+        at: compute at which rates are compared.
+        reach: pass rate to which compute is counted.
+        margin: difference below which recipes count as equal.
+        error: probability that a verdict is wrong.
+        level: probability of intervals.
+    """
+
+    at: float
+    reach: float
+    margin: float
+    error: float
+    level: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One recipe less another.
+
+    Attributes:
+        median: of the difference of their pass rates at the compute of the comparison.
+        interval: of that difference.
+        probability: that the first is above.
+        verdict: of the first against the second, for this pair alone.
+        bound: largest size of the difference that the draws leave possible, with 1 − error/2 on each side.
+        measured: difference of the measured rates; not a number where an evaluation so late is missing.
+        holds_to_spread: largest standard deviation between seeds up to which `better` or `worse` can be said; None if
+            at none, and where the spread was measured.
+        A: median of the difference of their asymptotes, given sigmoids; the like for the rest.
+        A_interval: of that difference.
+        A_probability: that the first has the higher asymptote.
+        log_B: of the difference of ln B.
+        log_B_interval: of that difference.
+        log_C_mid: of the difference of ln C_mid.
+        log_C_mid_interval: of that difference.
+        log_reach: of the difference of the logarithms of the compute to reach `Comparison.reach`, over all shapes.
+        log_reach_interval: of that difference.
+        wrong: probability of the error that the claim of `verdict` risks, two-sided; what Holm's rule orders by.
+        claim: what the draws speak for most: `better`, `worse` or `equal`.
+    """
+
+    median: float
+    interval: Interval
+    probability: float
+    verdict: ComparisonVerdict
+    bound: float
+    measured: float
+    holds_to_spread: float | None
+    A: float
+    A_interval: Interval
+    A_probability: float
+    log_B: float
+    log_B_interval: Interval
+    log_C_mid: float
+    log_C_mid_interval: Interval
+    log_reach: float
+    log_reach_interval: Interval
+    wrong: float
+    claim: ComparisonVerdict
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Crossing of two recipes' curves up to the compute of the comparison.
+
+    Attributes:
+        first: a run.
+        second: another.
+        probability: that one is ahead where it leads most surely, and the other at the compute of the comparison.
+        compute: median compute of the crossing; None unless both lead there with 1 − error/2.
+        interval: its interval, given that they cross.
+        leader_before: who is ahead before it.
+    """
+
+    first: str
+    second: str
+    probability: float
+    compute: float | None
+    interval: Interval | None
+    leader_before: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of a comparison.
+
+    Attributes:
+        analysis: its fit.
+        rank: 1 for the highest pass rate at the compute of the comparison.
+        rank_by_A: by A, and by B at the common A among those that tie (ScaleRL §3.2).
+        tied_with: runs that its A ties with.
+        common_A: A at which the tied runs were refitted.
+        B_at_common_A: exponent of that refit.
+        B_interval: its interval.
+        rate: pass rate at the compute of the comparison, with the interval of the recipe.
+        measured: mean of the last evaluations up to that compute, over seeds; not a number without any.
+        differences: to each other recipe, by its run.
+        best: probability that it is the best of all at that compute.
+        stability: falls of its seeds.
+        reaches: probability that its curve starts below the pass rate `Comparison.reach` and gets there.
+    """
+
+    analysis: Analysis
+    rank: int
+    rank_by_A: int
+    tied_with: tuple[str, ...]
+    common_A: float
+    B_at_common_A: float
+    B_interval: Interval
+    rate: tuple[float, Interval]
+    measured: float
+    differences: dict[str, Difference]
+    best: float
+    stability: Stability
+    reaches: float
+
+    @property
+    def run(self) -> str:
+        """Name of the run."""
+        return self.analysis.fit.curve.run
+
+    @property
+    def beats(self) -> dict[str, float]:
+        """Probability that this recipe lies above another at the compute of the comparison, by the other's run."""
+        return {run: one.probability for run, one in self.differences.items()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of one task, best first.
+
+    Attributes:
+        task: the task.
+        at: compute at which they are compared.
+        reach: pass rate to which compute is counted.
+        entries: the runs, by rank.
+        crossings: of every pair.
+        notes: what the reader should know.
+        spread: standard deviation of A between runs of one recipe: median and interval.
+        measured: whether any recipe has several seeds, so that the spread was measured.
+        margin: difference below which two recipes count as equal.
+        error: probability that a verdict is wrong.
+        baseline: run that the others are held against.
+        verdicts: word for every other run against the baseline, right for all of them, and all tasks, together.
+    """
+
+    task: str
+    at: float
+    reach: float
+    entries: tuple[Entry, ...]
+    crossings: tuple[Crossing, ...]
+    notes: tuple[str, ...]
+    spread: tuple[float, Interval]
+    measured: bool
+    margin: float
+    error: float
+    baseline: str
+    verdicts: Mapping[str, ComparisonVerdict] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> Entry:
+        """The entry of the baseline."""
+        return next((entry for entry in self.entries if entry.run == self.baseline), self.entries[0])
+
+    def rows(self) -> list[ComparisonRow]:
+        """The comparison as a table, a row for each run, best first: the one that every face shows."""
+        return [_row(self, entry) for entry in self.entries]
+
+    def header(self) -> list[str]:
+        """Names of the columns of `ComparisonRow.cells`."""
+        base = self.reference.run
+        return [
+            "rank",
+            "run",
+            f"measured at {self.at:,.4g}",
+            "curve there",
+            f"measured less {base}",
+            f"curve less {base}",
+            "verdict",
+            f"compute to {self.reach:.2f}",
+            "A if a sigmoid",
+            "B",
+            "C_mid",
+        ]
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One run of a comparison's table; what is held against the baseline is None for the baseline itself.
+
+    Attributes:
+        task: the task.
+        rank: by the curve's pass rate at the compute of the comparison.
+        run: its name.
+        at: that compute.
+        measured: mean of the last evaluations there; None without any.
+        value: median of the curve there; `value_low` and `value_high` are its interval.
+        measured_difference: of the measured rates, to the baseline.
+        difference: median of the curves' difference; `difference_low` and `difference_high` are its interval.
+        probability: that the run is above the baseline.
+        verdict: better, worse, equal, unstable or cannot tell; empty for the baseline.
+        verdict_text: the verdict in full.
+        bound: largest size of the difference that the draws leave possible.
+        compute_factor: compute to the pass rate of the comparison as a multiple of the baseline's; None where one of
+            the two probably does not get there. `compute_low` and `compute_high` are its interval.
+        A: asymptote given a sigmoid, with `A_low` and `A_high`.
+        A_told: whether A may be read as a limit.
+        gain_seen: share of the gain from R0 to A that was seen.
+        B: exponent given a sigmoid, with `B_low` and `B_high`.
+        C_mid: of the sigmoid, with `C_mid_low` and `C_mid_high`.
+        falls: number of seeds that fell beyond chance.
+    """
+
+    task: str
+    rank: int
+    run: str
+    at: float
+    measured: float | None
+    value: float
+    value_low: float
+    value_high: float
+    measured_difference: float | None
+    difference: float | None
+    difference_low: float | None
+    difference_high: float | None
+    probability: float | None
+    verdict: str
+    verdict_text: str
+    bound: float | None
+    compute_factor: float | None
+    compute_low: float | None
+    compute_high: float | None
+    A: float
+    A_low: float
+    A_high: float
+    A_told: bool
+    gain_seen: float
+    B: float
+    B_low: float
+    B_high: float
+    C_mid: float
+    C_mid_low: float
+    C_mid_high: float
+    falls: int
+
+    def cells(self) -> list[str]:
+        """The row as text, in the order of `Comparison.header`."""
+        A = with_interval(self.A, (self.A_low, self.A_high))
+        factor = _between(self.compute_factor, self.compute_low, self.compute_high)
+        baseline = self.difference is None
+        return [
+            str(self.rank),
+            self.run,
+            "–" if self.measured is None else f"{self.measured:.3f}",
+            with_interval(self.value, (self.value_low, self.value_high)),
+            "" if baseline else "–" if self.measured_difference is None else f"{self.measured_difference:+.3f}",
+            _between(self.difference, self.difference_low, self.difference_high),
+            self.verdict_text,
+            "" if baseline else f"×{factor}" if factor else "–",
+            A if self.A_told else f"({A})",
+            with_interval(self.B, (self.B_low, self.B_high)),
+            with_interval(self.C_mid, (self.C_mid_low, self.C_mid_high)),
+        ]
+
+
+def _between(middle: float | None, low: float | None, high: float | None) -> str:
+    return "" if middle is None or low is None or high is None else with_interval(middle, (low, high))
+
+
+def _row(one: Comparison, entry: Entry) -> ComparisonRow:
+    found = entry.differences.get(one.reference.run)
+    reaches = found is not None and min(entry.reaches, one.reference.reaches) >= 0.5
+    item = entry.analysis
+    ends = {
+        f"{name}_{end}": item.intervals[name][at]
+        for name in ("A", "B", "C_mid")
+        for at, end in enumerate(("low", "high"))
+    }
+    return ComparisonRow(
+        task=one.task,
+        rank=entry.rank,
+        run=entry.run,
+        at=one.at,
+        measured=_known(entry.measured),
+        value=entry.rate[0],
+        value_low=entry.rate[1][0],
+        value_high=entry.rate[1][1],
+        measured_difference=None if found is None else _known(found.measured),
+        difference=None if found is None else found.median,
+        difference_low=None if found is None else found.interval[0],
+        difference_high=None if found is None else found.interval[1],
+        probability=None if found is None else found.probability,
+        verdict="" if found is None else one.verdicts[entry.run],
+        verdict_text="baseline" if found is None else _verdict_text(one, entry, found),
+        bound=None if found is None else found.bound,
+        compute_factor=float(np.exp(found.log_reach)) if found is not None and reaches else None,
+        compute_low=float(np.exp(found.log_reach_interval[0])) if found is not None and reaches else None,
+        compute_high=float(np.exp(found.log_reach_interval[1])) if found is not None and reaches else None,
+        A=item.params["A"],
+        A_told=item.stands,
+        gain_seen=item.seen,
+        B=item.params["B"],
+        C_mid=item.params["C_mid"],
+        falls=len(entry.stability.falls),
+        **ends,
+    )
+
+
+def _known(number: float) -> float | None:
+    return number if np.isfinite(number) else None
+
+
+def _verdict_text(one: Comparison, entry: Entry, found: Difference) -> str:
+    """The verdict in full: what it rests on, and what would change it."""
+    word = one.verdicts[entry.run]
+    above = f"{percent(found.probability)} above"
+    if word == "equal":
+        return f"equal within {one.margin:g} (at most {found.bound:.3f} apart)"
+    if word in ("better", "worse"):
+        small = f", by less than {one.margin:g}" if found.bound <= one.margin else ""
+        chance = above if word == "better" else f"{percent(1 - found.probability)} below"
+        held = f", as long as seeds spread by no more than {found.holds_to_spread:.2g}" if found.holds_to_spread else ""
+        return f"{word} ({chance}{small}{held})"
+    held = f", sure if seeds spread by no more than {found.holds_to_spread:.2g}" if found.holds_to_spread else ""
+    return f"{word} ({above}, at most {found.bound:.3f} apart{held})"
+
+
+def entry_summary(entry: Entry) -> dict[str, Any]:
+    """The entry of `scalelab compare --json`: that of `scalelab fit --json`, and what the comparison adds."""
+    fitted = entry.analysis.as_json()
+    return fitted | {
+        "rank": entry.rank,
+        "rank_by_A": entry.rank_by_A,
+        "tied_with": list(entry.tied_with),
+        "common_A": entry.common_A,
+        "B_at_common_A": entry.B_at_common_A,
+        "intervals": fitted["intervals"] | {"B_at_common_A": list(entry.B_interval)},
+        "value": entry.rate[0],
+        "value_interval": list(entry.rate[1]),
+        "measured": entry.measured if np.isfinite(entry.measured) else None,
+        "beats": entry.beats,
+        "differences": {run: vars(one).copy() for run, one in entry.differences.items()},
+        "best": entry.best,
+        "seeds": len(entry.analysis.fit.curve.seeds),
+        "falls": [vars(fall).copy() for fall in entry.stability.falls],
+        "fall_rate": [entry.stability.rate, *entry.stability.interval],
+    }

@@ -1,0 +1,55 @@
+"""Crossings of recipes' curves, by their joint draws.
+
+Axes: `_M` joint draws, `_C` points of compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from scalelab.curves.comparison import Asked, Crossing
+from scalelab.curves.family import Family
+from scalelab.curves.fitting.intervals import equal_tailed
+from scalelab.curves.fitting.models import Array
+
+
+def crossings(family: Family, names: Sequence[str], asked: Asked) -> tuple[Crossing, ...]:
+    """The crossings of every pair between their first evaluation and the compute of the comparison."""
+    start = max(member.curves.start for member in family.members.values())
+    if len(names) < 2 or start >= asked.at:
+        return ()
+    compute_C = np.geomspace(start, asked.at, 48)
+    drawn = {run: family.members[run].value(compute_C) for run in names}
+    return tuple(
+        _crossing((one, other), compute_C, drawn[one] - drawn[other], asked)
+        for index, one in enumerate(names)
+        for other in names[index + 1 :]
+    )
+
+
+def _crossing(runs: tuple[str, str], compute_C: Array, gap_MC: Array, asked: Asked) -> Crossing:
+    """A crossing of two curves: one must lead surely somewhere, and the other at the compute of the comparison."""
+    ahead_MC = gap_MC > 0
+    lead_C = ahead_MC.mean(0)
+    first_after = lead_C[-1] > 0.5
+    before = int(lead_C.argmin() if first_after else lead_C.argmax())
+    leader = runs[1] if first_after else runs[0]
+    crossed_M = (ahead_MC[:, before] != first_after) & (ahead_MC[:, -1] == first_after)
+    probability = float(crossed_M.mean())
+    sure = 1 - asked.error / 2
+    lead_before = 1 - lead_C[before] if first_after else lead_C[before]
+    lead_after = lead_C[-1] if first_after else 1 - lead_C[-1]
+    if min(lead_before, lead_after) < sure or not crossed_M.any():
+        return Crossing(*runs, probability=probability, compute=None, interval=None, leader_before=leader)
+    between_MC = ahead_MC[crossed_M, before:]
+    last_M = between_MC.shape[1] - 2 - np.argmax((between_MC[:, 1:] != between_MC[:, :-1])[:, ::-1], axis=1)
+    at_M = np.sqrt(compute_C[before + last_M] * compute_C[before + last_M + 1])
+    return Crossing(
+        *runs,
+        probability=probability,
+        compute=float(np.median(at_M)),
+        interval=equal_tailed(at_M, asked.level),
+        leader_before=leader,
+    )

@@ -1,0 +1,172 @@
+"""The curves that the points leave possible: equally likely draws, behind every printed number.
+
+A draw is a whole curve over compute: a shape (the sigmoid, another rise, growth without end, a late change), its
+parameters, and the noise of one evaluation about it. Rates, gains, crossings, compute to a target, bands and
+asymptotes are all read from the same draws, so that no two of them can contradict each other.
+
+Axes: `_M` draws, `_C` points of compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scalelab.curves.fitting.density import CHANGE_SIZE, WIDE_SIZE, Change, Density, seed_noises
+from scalelab.curves.fitting.joint import Fit
+from scalelab.curves.fitting.models import LOG_ZERO, Array
+from scalelab.curves.fitting.noise import Prior
+from scalelab.curves.fitting.posterior import Draws, best_cells, posterior
+from scalelab.curves.fitting.shapes import CHANGES, OTHERS, SIGMOID_ODDS, ChangeKind, Rise
+
+SIZE = 4000
+"""Draws of all shapes together."""
+
+FAR = 1000.0
+"""Multiple of the window's end up to which a curve with a late change is searched for a pass rate."""
+
+HOPELESS = 4.0
+"""Log odds below the sigmoid's by which a late change is not looked at any closer."""
+
+
+@dataclass(frozen=True)
+class CurveDraws:
+    """Equally likely curves of one recipe on one task.
+
+    Attributes:
+        parts: draws of each shape, in number as its probability.
+        names: of all shapes, the sigmoid first.
+        probability: of each, given the points.
+        sigmoid: draws given that the curve is a sigmoid (or the one shape that was fitted).
+        start: smallest compute after step 0 that was fitted.
+        end: largest.
+    """
+
+    parts: tuple[Draws, ...]
+    names: tuple[str, ...]
+    probability: tuple[float, ...]
+    sigmoid: Draws
+    start: float
+    end: float
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __repr__(self) -> str:
+        most = sorted(zip(self.probability, self.names), reverse=True)[:3]
+        return f"CurveDraws({len(self)}: {', '.join(f'{name} {share:.0%}' for share, name in most)}, …)"
+
+    def take(self, index_M: np.ndarray) -> CurveDraws:
+        """Some of the draws, by index; their order is that of the parts."""
+        index_M, first, parts = np.sort(index_M), 0, []
+        for part in self.parts:
+            inside = index_M[(index_M >= first) & (index_M < first + len(part))] - first
+            first += len(part)
+            if len(inside):
+                parts.append(part.take(inside))
+        return CurveDraws(tuple(parts), self.names, self.probability, self.sigmoid, self.start, self.end)
+
+    def value(self, compute: Sequence[float] | Array) -> Array:
+        """Pass rate of every curve at some compute, `[M, C]`."""
+        return np.concatenate([part.value(compute) for part in self.parts])
+
+    def evaluation(self, compute: Sequence[float] | Array) -> Array:
+        """An evaluation of every curve at some compute, `[M, C]`: with drift, sampling noise and a seed of its own."""
+        return np.concatenate([part.evaluation(compute) for part in self.parts])
+
+    def rise(self, compute: Sequence[float] | Array) -> Array:
+        """Share of the gain made, `[M, C]`."""
+        return np.concatenate([part.rise(compute) for part in self.parts])
+
+    def limit(self) -> Array:
+        """Pass rate that every curve tends to, `[M]`; 1 for growth without end."""
+        return np.concatenate([_limit(part) for part in self.parts])
+
+    def reached(self, rate: float) -> Array:
+        """Compute at which every curve first reaches a pass rate, `[M]`: 0 if it starts there, infinite if never."""
+        return np.concatenate([_reached(part, rate, self.start, self.end) for part in self.parts])
+
+    def column(self, name: str) -> Array:
+        """One of `spread_M`, `noise_M`, `drift_M` of all draws."""
+        return np.concatenate([getattr(part, name) for part in self.parts])
+
+    @property
+    def endless(self) -> float:
+        """Probability of growth without end."""
+        ends = {rise.name for rise in OTHERS if not rise.ends}
+        return float(sum(share for name, share in zip(self.names, self.probability) if name in ends))
+
+    @property
+    def changed(self) -> float:
+        """Probability of a late change: a second rise or a fall."""
+        kinds = {kind.name for kind in CHANGES}
+        return float(sum(share for name, share in zip(self.names, self.probability) if name in kinds))
+
+
+def one_shape(draws: Draws, fit: Fit) -> CurveDraws:
+    """The draws of a fit for which no other shape is thought of."""
+    return CurveDraws((draws,), (draws.model.name,), (1.0,), draws, *fit.window)
+
+
+def all_shapes(fit: Fit, prior: Prior | None, sigmoid: Draws, size: int = SIZE, seed: int = 0) -> CurveDraws:
+    """Draws of all shapes by their probability.
+
+    Args:
+        fit: a joint sigmoid fit.
+        prior: beliefs about steepness, midpoint and scale, the same for all shapes.
+        sigmoid: the sigmoid's posterior.
+        size: how many curves to draw in all.
+        seed: of the random numbers.
+    """
+    noises, share = seed_noises(fit), size // 2
+    names, odds, found = [sigmoid.model.name], [SIGMOID_ODDS], [sigmoid]
+    for model in OTHERS:
+        names.append(model.name)
+        odds.append(model.odds)
+        found.append(posterior(fit, prior, share, seed, model, quick=True, noises=noises))
+    for kind, change, rescaled in _changes(fit, prior):
+        names.append(kind.name)
+        odds.append(kind.odds)
+        found.append(posterior(rescaled, prior, share, seed, quick=True, change=change))
+    log_F = np.log(odds) + np.array([each.log_evidence for each in found])
+    probability_F = np.exp(log_F - np.logaddexp.reduce(log_F))
+    count_F = np.minimum(np.rint(probability_F * size).astype(int), [len(each) for each in found])
+    parts = tuple(each.head(int(count)) for each, count in zip(found, count_F) if count)
+    return CurveDraws(parts, tuple(names), tuple(probability_F.tolist()), sigmoid, *fit.window)
+
+
+def _changes(fit: Fit, prior: Prior | None) -> list[tuple[ChangeKind, Change, Fit]]:
+    """Late changes that are not hopeless by the best sigmoids, each with the fit at the noise scale that it leaves."""
+    noises = seed_noises(fit)
+    plain = Density(fit, prior, coarse=True, noises=noises, search=True)
+    cells_GS = best_cells(plain)
+    base, base_scale = plain.found(cells_GS)
+    log_end = float(np.log(fit.window[1])) - fit.log_reference
+    kept = []
+    for kind in CHANGES:
+        change = Change(log_end + float(np.log(kind.share)), kind.steep)
+        log_evidence, log_scale = Density(fit, prior, None, True, noises, change, search=True).found(cells_GS)
+        if np.log(kind.odds / SIGMOID_ODDS * WIDE_SIZE / CHANGE_SIZE) + log_evidence - base > -HOPELESS:
+            factor = float(np.exp(min(log_scale - base_scale, 0.0)))
+            kept.append((kind, change, replace(fit, scale=factor * fit.scale, sigma_N=factor * fit.sigma_N)))
+    return kept
+
+
+def _limit(part: Draws) -> Array:
+    if isinstance(part.model, Rise) and not part.model.ends:
+        return np.ones(len(part))
+    A_M = part.theta_MP[:, part.model.linear.index("A")]
+    return np.clip(A_M if part.height_M is None else A_M + part.height_M, 0, 1)
+
+
+def _reached(part: Draws, rate: float, start: float, end: float) -> Array:
+    if part.change is None:
+        u_M = part.model.inverse(part.theta_MP, rate)
+        compute_M = np.where(u_M <= LOG_ZERO, 0.0, np.exp(np.minimum(u_M, 600) + part.log_reference))
+        return np.where(np.isinf(u_M), np.inf, compute_M)
+    compute_C = np.concatenate([[0.0], np.geomspace(start / 10, FAR * end, 240)])
+    above_MC = part.value(compute_C) >= rate
+    first_M = above_MC.argmax(1)
+    return np.where(above_MC.any(1), compute_C[first_M], np.inf)

@@ -1,0 +1,180 @@
+"""Joint draws of the curves of several recipes: what runs of one recipe differ by is learnt from all of them.
+
+The spread between seeds, τ, is believed to be the same for the recipes of one task. Every recipe with several seeds has
+a posterior of τ among its own draws. Freed of the prior it is that recipe's evidence on τ; the evidence of all recipes
+together with the prior, once, gives the posterior of the family (two stages: Lunn, Barrett, Sweeting & Thompson 2013).
+A joint draw is a τ and, for every recipe, one of its draws made with such a τ; the curve of a recipe with a single
+seed is that of its run and an offset of A that is normal with deviation τ.
+
+Axes: `_M` joint draws, `_T` cells of τ, `_C` points of compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scalelab.curves.analysis import Analysis
+from scalelab.curves.draws import CurveDraws
+from scalelab.curves.fitting.models import Array
+from scalelab.curves.fitting.noise import log_spread_prior
+from scalelab.curves.fitting.posterior import Draws
+
+SIZE = 4000
+"""Joint draws."""
+
+EDGES_T = np.log(np.geomspace(0.0006, 0.3, 19))
+"""Edges of the cells of ln τ."""
+
+BORROWED = 0.5
+"""Weight of what other tasks and pilots say about the spread between seeds (a power prior, Ibrahim & Chen 2000)."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One recipe's share of the joint draws: draw `m` of all members goes with the same τ.
+
+    Attributes:
+        curves: its curves over all shapes, one for each joint draw in the order of `order_M`.
+        order_M: place of each joint draw among the curves.
+        sigmoid: its curves given a sigmoid, in the order of the joint draws.
+    """
+
+    curves: CurveDraws
+    order_M: np.ndarray
+    sigmoid: Draws
+
+    def value(self, compute: Sequence[float] | Array) -> Array:
+        """Pass rate of the recipe's curve at some compute, `[M, C]`."""
+        return self.curves.value(compute)[self.order_M]
+
+    def reached(self, rate: float) -> Array:
+        """Compute at which the recipe's curve first reaches a pass rate, `[M]`."""
+        return self.curves.reached(rate)[self.order_M]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Joint draws of the recipes of one task.
+
+    Attributes:
+        members: by name of the run.
+        spread_M: standard deviation of A between seeds that goes with each draw.
+        measured: whether any recipe has several seeds, or the spread was given.
+    """
+
+    members: Mapping[str, Member]
+    spread_M: Array
+    measured: bool
+
+    def value(self, compute: float) -> dict[str, Array]:
+        """Pass rate of every recipe at some compute, `[M]` each."""
+        return {run: member.value([compute])[:, 0] for run, member in self.members.items()}
+
+
+def joint_draws(
+    analyses: Sequence[Analysis], spread: float | None = None, borrowed: Sequence[Analysis] = (), seed: int = 0
+) -> Family:
+    """Joint draws of the recipes of one task.
+
+    Args:
+        analyses: one for each recipe.
+        spread: standard deviation between runs of one recipe, where it is known; None learns it.
+        borrowed: recipes of other tasks, or pilots: those with several seeds say something about the spread.
+        seed: of the random numbers.
+    """
+    rng = np.random.default_rng(seed)
+    elsewhere = [item for item in borrowed if several(item)]
+    if spread is None:
+        probability_T = _pooled([item for item in analyses if several(item)], elsewhere)
+        cell_M = rng.permutation(_systematic(probability_T, SIZE, rng))
+        log_spread_M = EDGES_T[cell_M] + (EDGES_T[1] - EDGES_T[0]) * rng.random(SIZE)
+    else:
+        log_spread_M = np.full(SIZE, np.log(max(spread, 1e-9)))
+        cell_M = np.full(SIZE, _cell(log_spread_M[:1])[0])
+    spread_M = np.exp(log_spread_M)
+    members = {
+        item.fit.curve.run: _member(item, cell_M, spread_M, np.random.default_rng([seed, index]))
+        for index, item in enumerate(analyses)
+    }
+    measured = spread is not None or bool(elsewhere) or any(map(several, analyses))
+    return Family(members, spread_M, measured)
+
+
+def several(item: Analysis) -> bool:
+    """True for a recipe with several seeds."""
+    return len(item.fit.curve.seeds) > 1
+
+
+def _cell(log_spread: Array) -> np.ndarray:
+    return np.clip(np.searchsorted(EDGES_T, log_spread, side="right") - 1, 0, len(EDGES_T) - 2)
+
+
+def _pooled(own: Sequence[Analysis], elsewhere: Sequence[Analysis]) -> Array:
+    """Probability of every cell of τ, `[T]`."""
+    centre_T = 0.5 * (EDGES_T[1:] + EDGES_T[:-1])
+    log_prior_T = log_spread_prior(np.exp(centre_T))
+    log_prior_T = log_prior_T - np.logaddexp.reduce(log_prior_T)
+    log_T = log_prior_T.copy()
+    for weight, items in ((1.0, own), (BORROWED, elsewhere)):
+        for item in items:
+            spread_M = item.draws().sigmoid.spread_M
+            count_T = np.bincount(_cell(np.log(np.maximum(spread_M, 1e-12))), minlength=len(centre_T))
+            log_T += weight * (np.log((count_T + 0.5) / len(spread_M)) - log_prior_T)
+    return np.exp(log_T - np.logaddexp.reduce(log_T))
+
+
+def _member(item: Analysis, cell_M: np.ndarray, spread_M: Array, rng: np.random.Generator) -> Member:
+    """The draws of one recipe that go with the joint draws' τ."""
+    curves = item.draws()
+    if several(item):
+        at_M = _matched(curves.column("spread_M"), cell_M, rng)
+        sigmoid = curves.sigmoid.take(_matched(curves.sigmoid.spread_M, cell_M, rng))
+        offset_M = np.zeros(len(cell_M))
+    else:
+        at_M = _cycled(len(curves), len(cell_M), rng)
+        offset_M = spread_M * rng.standard_normal(len(cell_M))
+        sigmoid = _shifted(curves.sigmoid.take(_cycled(len(curves.sigmoid), len(cell_M), rng)), offset_M)
+    order = np.argsort(at_M, kind="stable")
+    taken = curves.take(at_M[order])
+    parts, first = [], 0
+    for part in taken.parts:
+        parts.append(_shifted(part, offset_M[order][first : first + len(part)]))
+        first += len(part)
+    place_M = np.empty(len(order), int)
+    place_M[order] = np.arange(len(order))
+    return Member(replace(taken, parts=tuple(parts)), place_M, sigmoid)
+
+
+def _shifted(part: Draws, offset_M: Array) -> Draws:
+    """Curves with an offset added to A, which stays between R0 and 1."""
+    at, theta_MP = part.model.linear.index("A"), part.theta_MP.copy()
+    low = theta_MP[:, 0] if part.model.linear[0] == "R0" else 0.0
+    theta_MP[:, at] = np.clip(theta_MP[:, at] + offset_M, low, 1.0)
+    return replace(part, theta_MP=theta_MP)
+
+
+def _cycled(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Indices of `count` draws in random order, as evenly as `size` allows."""
+    return np.concatenate([rng.permutation(count) for _ in range(-(-size // count))])[:size]
+
+
+def _matched(own_D: Array, cell_M: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """For every joint draw a draw of one recipe from the same cell of τ, or from the nearest that has any."""
+    cell_D = _cell(np.log(np.maximum(own_D, 1e-12)))
+    present = np.unique(cell_D)
+    found_M = np.empty(len(cell_M), int)
+    for cell in np.unique(cell_M):
+        nearest = present[np.abs(present - cell).argmin()]
+        wanted_M = np.flatnonzero(cell_M == cell)
+        pool = np.flatnonzero(cell_D == nearest)
+        found_M[wanted_M] = pool[_cycled(len(pool), len(wanted_M), rng)]
+    return found_M
+
+
+def _systematic(probability_T: Array, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Indices drawn in proportion to probabilities, with as little chance in it as possible."""
+    at = (np.arange(size) + rng.random()) / size
+    return np.minimum(np.searchsorted(np.cumsum(probability_T), at), len(probability_T) - 1)
