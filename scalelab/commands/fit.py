@@ -49,7 +49,7 @@ SUPPORT = {
     "separate": "the points speak against it",
     "undecided": "the criteria disagree",
 }
-"""What a joint fit says of parameters in common: not to be rejected is not to be shown."""
+"""Verdicts of a joint fit on parameters in common: not to be rejected is not to be shown."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -103,7 +103,7 @@ class Analysis:
 
     @property
     def stands(self) -> bool:
-        """Whether A may be told as a limit: the curves of all shapes do not rise beyond the sigmoid's A."""
+        """True if A may be told as a limit: the curves of all shapes do not rise beyond the sigmoid's A."""
         return float(np.median(self.draws().value([LIMIT * self.fit.window[1]]))) <= self.params["A"]
 
     def asymptote_text(self) -> str:

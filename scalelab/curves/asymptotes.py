@@ -58,7 +58,7 @@ def asymptotes_told(entries: Sequence[Entry]) -> bool:
 
 
 def asymptotes_note(entries: Sequence[Entry]) -> str:
-    """What can be said of the order of the asymptotes."""
+    """The order of the asymptotes in a sentence, or that it cannot be told."""
     order = [entry.run for entry in sorted(entries, key=lambda entry: entry.rank_by_A)]
     seen = [entry.analysis.seen for entry in entries]
     share = f"{min(seen):.0%} to {max(seen):.0%} of the gain was seen"

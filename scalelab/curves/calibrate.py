@@ -25,7 +25,7 @@ DRIFT_LENGTH = 0.15
 
 
 @dataclass(frozen=True)
-class Setting:
+class SimulatedDesign:
     """A design of two recipes to simulate.
 
     Attributes:
@@ -93,14 +93,14 @@ class WordRates:
         return [f"{self.difference:+.3f}", *map(percent, shares)]
 
 
-def like(one: Comparison) -> Setting:
+def like(one: Comparison) -> SimulatedDesign:
     """The design of a comparison: the baseline's curve, evaluations and seeds, the spread and drift that were found."""
     item = one.reference.analysis
     points, params = item.fit.curve, item.params
     first = points.select(points.seed_N == 0)
     stderr = item.fit.relative if points.stderr_N is not None else float(np.median(item.fit.sigma_N))
     sigmoid = item.draws().sigmoid
-    return Setting(
+    return SimulatedDesign(
         compute_N=tuple(first.compute_N[first.compute_N <= 1.001 * one.at].tolist()),
         stderr=stderr,
         R0=params["R0"],
@@ -117,7 +117,7 @@ def like(one: Comparison) -> Setting:
 
 
 def calibrate(
-    setting: Setting, pairs: int, differences: Sequence[float] | None = None, seed: int = 0
+    setting: SimulatedDesign, pairs: int, differences: Sequence[float] | None = None, seed: int = 0
 ) -> list[WordRates]:
     """Simulate pairs of recipes, compare them, and count the words.
 
@@ -131,7 +131,7 @@ def calibrate(
     return [_rates(setting, pairs, difference, seed) for difference in chosen]
 
 
-def _rates(setting: Setting, pairs: int, difference: float, seed: int) -> WordRates:
+def _rates(setting: SimulatedDesign, pairs: int, difference: float, seed: int) -> WordRates:
     words: Counter[str] = Counter()
     held, wrong = 0, 0
     for pair in range(pairs):
@@ -165,7 +165,9 @@ def _is_wrong(word: str, difference: float, margin: float) -> bool:
     return (word == "better" and difference <= 0) or (word == "worse" and difference >= 0)
 
 
-def _one(setting: Setting, difference: float, rng: np.random.Generator) -> tuple[str, tuple[float, float]] | None:
+def _one(
+    setting: SimulatedDesign, difference: float, rng: np.random.Generator
+) -> tuple[str, tuple[float, float]] | None:
     """The verdict on one simulated pair and the interval of its difference; None where a recipe carries no fit."""
     compute_N = np.array(setting.compute_N)
     end = float(compute_N[-1])
@@ -182,12 +184,12 @@ def _one(setting: Setting, difference: float, rng: np.random.Generator) -> tuple
     return one.verdicts["other"], found.interval
 
 
-def _curve(setting: Setting, A: float, R0: float, compute_N: Array) -> Array:
+def _curve(setting: SimulatedDesign, A: float, R0: float, compute_N: Array) -> Array:
     theta_P = np.array([R0, A, np.log(setting.B), np.log(setting.C_mid)])
     return value(SIGMOID, theta_P, log_compute(compute_N, 1.0))
 
 
-def _fitted(setting: Setting, run: str, compute_N: Array, A: float, rng: np.random.Generator) -> Analysis:
+def _fitted(setting: SimulatedDesign, run: str, compute_N: Array, A: float, rng: np.random.Generator) -> Analysis:
     """Simulated seeds of one recipe, fitted: sigmoids with drift, whose A differ between seeds."""
     kernel_NN = drift_kernel(compute_N, DRIFT_LENGTH, float(compute_N[-1]))
     root_NN = setting.drift * np.linalg.cholesky(kernel_NN + 1e-10 * np.eye(len(compute_N)))

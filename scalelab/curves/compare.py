@@ -23,12 +23,12 @@ import numpy as np
 
 from scalelab.curves.analysis import MARGIN, Analysis
 from scalelab.curves.asymptotes import TieRule, asymptotes_note, order_by_A, tie_groups
-from scalelab.curves.comparison import Asked, Comparison, ComparisonVerdict, Difference, Entry
+from scalelab.curves.comparison import Comparison, ComparisonSettings, ComparisonVerdict, Difference, Entry
 from scalelab.curves.crossing import crossings
 from scalelab.curves.data import same_unit
-from scalelab.curves.family import Family, joint_draws, several
 from scalelab.curves.fitting.intervals import equal_tailed
 from scalelab.curves.fitting.models import SIGMOID, Array
+from scalelab.curves.joint_draws import JointDraws, joint_draws, several
 from scalelab.curves.stability import stability
 from scalelab.errors import LabError
 
@@ -79,7 +79,7 @@ def compare(
     for task, members in by_task.items():
         elsewhere = [item for item in analyses if item.fit.curve.task != task]
         family = joint_draws(members, run_spread, (*elsewhere, *spread_from))
-        asked = Asked(*compare_point(members, at, reach), margin, error, members[0].level)
+        asked = ComparisonSettings(*compare_point(members, at, reach), margin, error, members[0].level)
         found.append(_compare_task(task, members, family, tie, asked, run_spread, baseline))
     return _hold_together(found)
 
@@ -141,9 +141,9 @@ class _Numbers:
 def _compare_task(
     task: str,
     analyses: Sequence[Analysis],
-    family: Family,
+    family: JointDraws,
     tie: TieRule,
-    asked: Asked,
+    asked: ComparisonSettings,
     spread: float | None,
     baseline: str | None,
 ) -> Comparison:
@@ -200,7 +200,7 @@ def _compare_task(
     return replace(comparison, notes=_notes(comparison, spread))
 
 
-def _numbers(family: Family, run: str, asked: Asked) -> _Numbers:
+def _numbers(family: JointDraws, run: str, asked: ComparisonSettings) -> _Numbers:
     member = family.members[run]
     sigmoid = member.sigmoid
     ends = asked.at / LONGEST, asked.at * LONGEST
@@ -213,7 +213,7 @@ def _numbers(family: Family, run: str, asked: Asked) -> _Numbers:
     )
 
 
-def _reaches(family: Family, run: str, reach: float) -> float:
+def _reaches(family: JointDraws, run: str, reach: float) -> float:
     reached_M = family.members[run].reached(reach)
     return float((np.isfinite(reached_M) & (reached_M > 0)).mean())
 
@@ -239,7 +239,7 @@ def claim_of(gap_M: Array, margin: float) -> tuple[ComparisonVerdict, float]:
 
 
 def _difference(
-    one: _Numbers, other: _Numbers, measured: float, unstable: bool, holds: float | None, asked: Asked
+    one: _Numbers, other: _Numbers, measured: float, unstable: bool, holds: float | None, asked: ComparisonSettings
 ) -> Difference:
     gaps = {
         name: getattr(one, name) - getattr(other, name) for name in ("value", "A", "log_B", "log_C_mid", "log_reach")
@@ -311,7 +311,9 @@ def measured_rate(item: Analysis, at: float) -> float:
     return float(np.mean(rates))
 
 
-def _holds(analyses: Sequence[Analysis], family: Family, run: str, other: str, asked: Asked) -> float | None:
+def _holds(
+    analyses: Sequence[Analysis], family: JointDraws, run: str, other: str, asked: ComparisonSettings
+) -> float | None:
     """Largest spread between single seeds up to which the order of two runs is sure; None if it is at none."""
     by_run = {item.fit.curve.run: item for item in analyses}
     one_M, two_M = (by_run[name].draws().value([asked.at])[:, 0] for name in (run, other))

@@ -17,7 +17,7 @@ ComparisonVerdict = Literal["better", "worse", "equal", "unstable", "cannot tell
 
 
 @dataclass(frozen=True)
-class Asked:
+class ComparisonSettings:
     """What a comparison is asked.
 
     Attributes:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scalelab.curves.comparison import Asked, Crossing
-from scalelab.curves.family import Family
+from scalelab.curves.comparison import ComparisonSettings, Crossing
 from scalelab.curves.fitting.intervals import equal_tailed
 from scalelab.curves.fitting.models import Array
+from scalelab.curves.joint_draws import JointDraws
 
 
-def crossings(family: Family, names: Sequence[str], asked: Asked) -> tuple[Crossing, ...]:
+def crossings(family: JointDraws, names: Sequence[str], asked: ComparisonSettings) -> tuple[Crossing, ...]:
     """The crossings of every pair between their first evaluation and the compute of the comparison."""
     start = max(member.curves.start for member in family.members.values())
     if len(names) < 2 or start >= asked.at:
@@ -29,7 +29,7 @@ def crossings(family: Family, names: Sequence[str], asked: Asked) -> tuple[Cross
     )
 
 
-def _crossing(runs: tuple[str, str], compute_C: Array, gap_MC: Array, asked: Asked) -> Crossing:
+def _crossing(runs: tuple[str, str], compute_C: Array, gap_MC: Array, asked: ComparisonSettings) -> Crossing:
     """A crossing of two curves: one must lead surely somewhere, and the other at the compute of the comparison."""
     ahead_MC = gap_MC > 0
     lead_C = ahead_MC.mean(0)

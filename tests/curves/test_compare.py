@@ -16,9 +16,9 @@ from scalelab.curves import Options, analyse, compare, curve, fit_curve, read_so
 from scalelab.curves.asymptotes import tie_groups
 from scalelab.curves.compare import claim_of, compare_point, share_above
 from scalelab.curves.efficiency import efficiency
-from scalelab.curves.family import joint_draws
 from scalelab.curves.fitting.noise import log_spread_prior
 from scalelab.curves.fitting.posterior import posterior
+from scalelab.curves.joint_draws import joint_draws
 from scalelab.curves.sharing import fit_together
 from scalelab.curves.stability import stability
 from scalelab.errors import LabError

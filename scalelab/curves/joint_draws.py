@@ -33,7 +33,7 @@ BORROWED = 0.5
 
 
 @dataclass(frozen=True)
-class Member:
+class RecipeDraws:
     """One recipe's share of the joint draws: draw `m` of all members goes with the same τ.
 
     Attributes:
@@ -56,7 +56,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Family:
+class JointDraws:
     """Joint draws of the recipes of one task.
 
     Attributes:
@@ -65,7 +65,7 @@ class Family:
         measured: whether any recipe has several seeds, or the spread was given.
     """
 
-    members: Mapping[str, Member]
+    members: Mapping[str, RecipeDraws]
     spread_M: Array
     measured: bool
 
@@ -76,7 +76,7 @@ class Family:
 
 def joint_draws(
     analyses: Sequence[Analysis], spread: float | None = None, borrowed: Sequence[Analysis] = (), seed: int = 0
-) -> Family:
+) -> JointDraws:
     """Joint draws of the recipes of one task.
 
     Args:
@@ -100,7 +100,7 @@ def joint_draws(
         for index, item in enumerate(analyses)
     }
     measured = spread is not None or bool(elsewhere) or any(map(several, analyses))
-    return Family(members, spread_M, measured)
+    return JointDraws(members, spread_M, measured)
 
 
 def several(item: Analysis) -> bool:
@@ -126,7 +126,7 @@ def _pooled(own: Sequence[Analysis], elsewhere: Sequence[Analysis]) -> Array:
     return np.exp(log_T - np.logaddexp.reduce(log_T))
 
 
-def _member(item: Analysis, cell_M: np.ndarray, spread_M: Array, rng: np.random.Generator) -> Member:
+def _member(item: Analysis, cell_M: np.ndarray, spread_M: Array, rng: np.random.Generator) -> RecipeDraws:
     """The draws of one recipe that go with the joint draws' τ."""
     curves = item.draws()
     if several(item):
@@ -145,7 +145,7 @@ def _member(item: Analysis, cell_M: np.ndarray, spread_M: Array, rng: np.random.
         first += len(part)
     place_M = np.empty(len(order), int)
     place_M[order] = np.arange(len(order))
-    return Member(replace(taken, parts=tuple(parts)), place_M, sigmoid)
+    return RecipeDraws(replace(taken, parts=tuple(parts)), place_M, sigmoid)
 
 
 def _shifted(part: Draws, offset_M: Array) -> Draws:
