@@ -59,7 +59,7 @@ class SimulatedDesign:
 
 @dataclass(frozen=True)
 class WordRates:
-    """How often each word is said at one true difference.
+    """Shares of the words that are said at one true difference.
 
     Attributes:
         difference: of the recipes' curves at the end of the budget.

@@ -129,7 +129,7 @@ def compare_point(analyses: Sequence[Analysis], at: float | None, reach: float |
 
 @dataclass(frozen=True)
 class _Numbers:
-    """What is compared of one recipe, `[M]` each: functions of the same joint draws."""
+    """Numbers of one recipe that are compared, `[M]` each: functions of the same joint draws."""
 
     value: Array
     A: Array
@@ -164,7 +164,7 @@ def _compare_task(
                 numbers[other],
                 measured[run] - measured[other],
                 stable[run].unstable or stable[other].unstable,
-                None if family.measured else _holds(analyses, family, run, other, asked),
+                None if family.measured else _holds(analyses, run, other, asked),
                 asked,
             )
             for other in names
@@ -225,7 +225,7 @@ def share_above(gap_M: Array) -> float:
 
 
 def claim_of(gap_M: Array, margin: float) -> tuple[ComparisonVerdict, float]:
-    """What draws of a difference speak for most, and the two-sided error that the claim risks.
+    """The claim that draws of a difference speak for most, and the two-sided error that the claim risks.
 
     No difference can make both claims wrong: `better` and `worse` err where it is zero or of the other sign, `equal`
     where it is beyond the margin. So the smaller of the two errors needs no correction for having looked at both.
@@ -311,9 +311,7 @@ def measured_rate(item: Analysis, at: float) -> float:
     return float(np.mean(rates))
 
 
-def _holds(
-    analyses: Sequence[Analysis], family: JointDraws, run: str, other: str, asked: ComparisonSettings
-) -> float | None:
+def _holds(analyses: Sequence[Analysis], run: str, other: str, asked: ComparisonSettings) -> float | None:
     """Largest spread between single seeds up to which the order of two runs is sure; None if it is at none."""
     by_run = {item.fit.curve.run: item for item in analyses}
     one_M, two_M = (by_run[name].draws().value([asked.at])[:, 0] for name in (run, other))

@@ -1,4 +1,4 @@
-"""What a comparison of recipes found: entries, differences and crossings, and the one table in which they are told."""
+"""Results of a comparison of recipes: entries, differences and crossings, and the one table that shows them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ComparisonVerdict = Literal["better", "worse", "equal", "unstable", "cannot tell
 
 @dataclass(frozen=True)
 class ComparisonSettings:
-    """What a comparison is asked.
+    """Settings of a comparison.
 
     Attributes:
         at: compute at which rates are compared.

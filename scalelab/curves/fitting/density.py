@@ -29,7 +29,7 @@ LOG_SCALES_K = np.linspace(-0.9, 1.2, 11)
 """Noise scales considered, relative to the fitted one."""
 
 WIDE_SCALES_K = np.linspace(-2.58, 1.2, 19)
-"""Those where a late change is looked for: the fit without one took the change for noise."""
+"""Noise scales considered where a late change is looked for: the fit without one took the change for noise."""
 
 FAINT = 0.01
 """Inverse variance of R0 and A before the points: finite where a curve does not show one of them at all."""
@@ -49,7 +49,7 @@ CHANGE_SIZE = 0.1
 
 
 WIDE_SIZE = 1.0
-"""The same while a change is looked for: there, it is counted in units of a noise scale that is not known yet."""
+"""Its standard deviation while a change is looked for: there, it is counted in units of a noise scale that is not known yet."""
 
 
 @dataclass(frozen=True)

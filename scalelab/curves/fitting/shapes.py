@@ -136,7 +136,7 @@ class ChangeKind:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the change."""
         return f"a change at {self.share:g} of the window{', sudden' if self.steep > 10 else ''}"
 
 
