@@ -49,7 +49,7 @@ CHANGE_SIZE = 0.1
 
 
 WIDE_SIZE = 1.0
-"""Its standard deviation while a change is looked for: there, it is counted in units of a noise scale that is not known yet."""
+"""Its standard deviation while a change is looked for, in units of a noise scale that is not known yet."""
 
 
 @dataclass(frozen=True)
