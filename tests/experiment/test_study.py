@@ -102,6 +102,7 @@ def difference(low: float, high: float, **others: Any) -> Difference:
     return Difference(
         **{"median": 0.5 * (low + high), "interval": interval, "probability": 0.5, "verdict": "cannot tell"},
         **{"holds_to_spread": None, "A": 0.0, "A_probability": 0.5, "log_B": 0.0, "log_C_mid": 0.0, "log_reach": 0.0},
+        **{"bound": high, "measured": 0.5 * (low + high), "wrong": 0.5, "claim": "better"},
         **{**given, "log_reach_interval": interval, **others},
     )
 
@@ -164,7 +165,7 @@ def test_a_forecast_is_made_from_the_first_part_alone_and_judged_by_the_last_eva
     item = made("run", 4, 0.7)
     found = tables.predictability.forecast_of(item, 0.5)
     same = analyse(item.select(item.compute_N <= 0.5))
-    assert found.error == pytest.approx(np.median(same.curve_draws().value([1.0])) - item.pass_rate_N[-1])
+    assert found.error == pytest.approx(np.median(same.draws().value([1.0])) - item.pass_rate_N[-1])
     low, high = same.evaluation_interval([1.0], 0.8)
     assert found.inside == (low[0] <= item.pass_rate_N[-1] <= high[0])
     assert tables.predictability.forecast_of(item, 0.05).error is None

@@ -39,13 +39,13 @@ def score(name: str, index: int) -> dict[str, Any]:
     record: dict[str, Any] = {
         "family": name,
         "index": index,
-        "sigmoid": found.shapes.probability[0] if found.shapes else 1.0,
+        "sigmoid": found.draws().probability[0],
         "backtest": found.backtest.inside if found.backtest else None,
         "points_inside": found.backtest.covered if found.backtest else None,
         "warned": any("another shape" in line for line in found.warnings),
         "error_of_A": None if one.A is None else found.fit.parameters["A"] - one.A,
     }
-    draws = found.curve_draws()
+    draws = found.draws()
     own = {
         "A": draws.theta_MP[:, 1],
         "value at 2×": draws.value([2.0])[:, 0],
