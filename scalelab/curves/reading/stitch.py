@@ -53,29 +53,30 @@ def stitch(
         unit: unit of compute, for notes.
     """
     place_N = compute_N if step_N is None else step_N
-    keep_M, notes, back = np.arange(len(place_N)), [], None
-    if (np.diff(place_N) <= 0).any():
-        keep_M, alike = _without_copies(place_N, compute_N, rate_N, keep_M)
-        if alike:
-            notes.append(f"identical lines left out: {alike}")
-        repeated = len(np.unique(place_N[keep_M])) < len(keep_M)
-        back_M = np.flatnonzero(np.diff(place_N[keep_M]) <= 0) + 1
-        if len(back_M) and (repeated or resumed):
-            restarts = place_N[keep_M][back_M] <= place_N[keep_M][0]
-            tidy = resumed or (FEW * len(back_M) <= len(keep_M) and not restarts.any())
-            if not tidy and repeats == "refuse":
-                again = int(keep_M[back_M[np.argmax(restarts)]]) if restarts.any() and _runs(back_M, keep_M) else None
-                return Stitched(keep_M, tuple(notes), _first_double(place_N, keep_M), again)
-            if tidy or repeats == "later":
-                lost_M, keep_M = keep_M, _latest(place_N, keep_M)
-                lost = len(lost_M) - len(keep_M)
-                places = ", ".join(f"{place_N[lost_M[at]]:,.6g}" for at in back_M[:3]) + (
-                    ", …" if len(back_M) > 3 else ""
-                )
-                places = f"{places} {unit}" if step_N is None else f"step {places}"
-                notes.append(f"resumed at {places}: {lost} evaluations of the part that was lost left out")
+    rows_N = np.column_stack([place_N, compute_N, rate_N])
+    new_N = np.ones(len(rows_N), bool)  # False for a line that is there twice running
+    new_N[1:] = (np.diff(rows_N, axis=0) != 0).any(1)
+    keep_M, notes, back = np.flatnonzero(new_N), [], None
+    back_M = _backward(place_N, keep_M)
+    alike = len(rows_N) - len(keep_M)
+    if len(back_M) and (resumed or _was_resumed(place_N[keep_M], back_M)):
+        lost_M, keep_M = keep_M, _latest(place_N, keep_M)
+        notes.append(_resumption(place_N[lost_M[back_M]], len(lost_M) - len(keep_M), unit if step_N is None else ""))
+    elif len(back_M):
+        keep_M = _without_copies(rows_N, keep_M)
+        alike = len(rows_N) - len(keep_M)
+        back_M, double = _backward(place_N, keep_M), _first_double(place_N, keep_M)
+        again = _restart(place_N, keep_M, back_M)
+        if double is not None and repeats == "refuse":
+            return Stitched(keep_M, double=double, again=again)
+        if double is not None and repeats == "later":
+            before = len(keep_M)
+            keep_M = _last_of_each(place_N, keep_M) if again is None else _latest(place_N, keep_M)
+            notes.append(f"earlier evaluations at repeated places left out: {before - len(keep_M)}")
         elif len(back_M):
             back = int(keep_M[back_M[0]])
+    if alike:
+        notes.append(f"identical lines left out: {alike}")
     keep_M = keep_M[np.argsort(place_N[keep_M], kind="stable")]
     if step_N is not None:
         keep_M, same = _last_at(compute_N, keep_M)
@@ -86,16 +87,39 @@ def stitch(
     return Stitched(keep_M, tuple(notes), double, back=back)
 
 
-def _runs(back_M: np.ndarray, keep_M: np.ndarray) -> bool:
-    """True if the log consists of a few stretches that each go forward, as several runs in one file do."""
-    return FEW * len(back_M) <= len(keep_M)
+def _was_resumed(place_M: Array, back_M: np.ndarray) -> bool:
+    """True if a log goes back a few times, never to its beginning, and repeats places that it had."""
+    repeats = len(np.unique(place_M)) < len(place_M)
+    return repeats and FEW * len(back_M) <= len(place_M) and not (place_M[back_M] <= place_M[0]).any()
 
 
-def _without_copies(place_N: Array, compute_N: Array, rate_N: Array, keep_M: np.ndarray) -> tuple[np.ndarray, int]:
-    """Leave out evaluations that repeat an earlier one in every number; also returns how many."""
-    rows = np.column_stack([place_N, compute_N, rate_N])
-    first_M = np.sort(np.unique(rows, axis=0, return_index=True)[1])
-    return keep_M[first_M], len(keep_M) - len(first_M)
+def _last_of_each(place_N: Array, keep_M: np.ndarray) -> np.ndarray:
+    """Keep of every place what stands last in the log."""
+    _, last_M = np.unique(place_N[keep_M][::-1], return_index=True)
+    return np.sort(keep_M[::-1][last_M])
+
+
+def _backward(place_N: Array, keep_M: np.ndarray) -> np.ndarray:
+    """Positions in `keep_M` of evaluations that are not ahead of the one before."""
+    return np.flatnonzero(np.diff(place_N[keep_M]) <= 0) + 1
+
+
+def _resumption(places: Array, lost: int, unit: str) -> str:
+    """The note on a run that was resumed, at these compute or, without a unit, at these steps."""
+    listing = ", ".join(f"{place:,.6g}" for place in places[:3]) + (", …" if len(places) > 3 else "")
+    at = f"{listing} {unit}" if unit else f"step {listing}"
+    return f"resumed at {at}: {lost} evaluations of the part that was lost left out"
+
+
+def _restart(place_N: Array, keep_M: np.ndarray, back_M: np.ndarray) -> int | None:
+    """Index at which a log of a few stretches, each of which goes forward, starts again from its beginning."""
+    again_M = back_M[place_N[keep_M][back_M] <= place_N[keep_M][0]]
+    return int(keep_M[again_M[0]]) if len(again_M) and FEW * len(back_M) <= len(keep_M) else None
+
+
+def _without_copies(rows_N: Array, keep_M: np.ndarray) -> np.ndarray:
+    """Leave out evaluations that repeat an earlier one in every number."""
+    return keep_M[np.sort(np.unique(rows_N[keep_M], axis=0, return_index=True)[1])]
 
 
 def _latest(place_N: Array, keep_M: np.ndarray) -> np.ndarray:

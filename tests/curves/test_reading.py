@@ -1,0 +1,229 @@
+"""Logs as people have them: all of them give the points that they hold, or the right reason why they do not."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalelab import load_runs
+from scalelab.cli import main
+from scalelab.curves import Options
+from scalelab.curves.reading import Reading, load_reading, read_sources, read_with
+from scalelab.curves.reading.cells import comma_meaning, numbers
+from scalelab.curves.reading.stitch import stitch
+from scalelab.errors import LabError
+from scalelab.report.page import read_lab
+from tests.helpers.odd_logs import BYTES, COMPUTE, RATE, REFUSED, TEXTS, write
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str) -> dict:
+    """The object that a command prints with --json."""
+    main([*argv, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", [*TEXTS, *BYTES])
+def test_what_read_shows_is_what_the_log_holds(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, name)
+    assert main(["read", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "taken: compute = " in out
+    assert re.search(r" 11 +1 +0 – 8,000 ", out)  # evaluations, seeds, compute
+    [source] = said(capsys, "read", str(path))["sources"]
+    [curve] = source["curves"]
+    np.testing.assert_allclose(curve["compute"], COMPUTE)
+    np.testing.assert_allclose(curve["pass_rate"], RATE, atol=3e-4)
+
+
+def test_fit_takes_what_read_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("resumed.csv", "verl.log", "history.csv", "decimal_commas.csv", "trainer_state.json"):
+        path = str(write(tmp_path, name))
+        [shown] = said(capsys, "read", path)["sources"][0]["curves"]
+        [fitted] = said(capsys, "fit", path, "--since", "0")["fits"]
+        assert (fitted["run"], fitted["task"]) == (shown["run"], shown["task"])
+        assert fitted["n_points"] == len(shown["compute"])
+        assert set(shown["notes"]) <= set(fitted["warnings"])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_read_is_refused_with_its_reason_by_every_command(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write(tmp_path, name))
+    for command in (["read"], ["fit"], ["forecast", "--at", "9000"]):
+        assert main([command[0], path, *command[1:]]) == 1
+        reason = capsys.readouterr().err
+        assert REFUSED[name][1] in reason
+        assert len(reason.splitlines()) == 1
+
+
+def test_what_a_user_says_settles_what_the_log_does_not(tmp_path: Path) -> None:
+    def points(name: str, **settings: object) -> tuple[list[float], list[float], str]:
+        [item] = read_with([write(tmp_path, name)], Reading(**settings))
+        return item.compute_N.tolist(), np.round(item.pass_rate_N, 6).tolist(), item.unit
+
+    assert points("percent.csv", rate_range=(0.0, 100.0))[1] == list(RATE)
+    assert points("late_start.csv", start=100_000.0)[0] == list(COMPUTE)
+    assert points("late_start.csv", start=0.0)[0][0] == 100_000
+    assert points("two_runs.csv", repeats="later")[1][0] == 0.2
+    assert points("two_runs.csv", repeats="mean")[1][0] == pytest.approx((0.2215 + 0.2) / 2)
+    compute, _, unit = points("two_devices.csv", hours_of="h100")
+    assert unit == "H100-hours"
+    assert compute[-1] == 8000
+    assert compute[1] == pytest.approx(250 * 312 / 989)  # the data sheets' dense bf16 FLOP/s
+    assert points("two_devices.csv", hours_of="h100", device_rates={"a100": 0.5})[0][1] == 125
+    assert points("plain.csv", hours_of="h100", device_rates={"plain": 0.25})[0][1] == 62.5
+    with pytest.raises(LabError, match="how many H100-hours one of GPU-hours is, is not known"):
+        points("plain.csv", hours_of="h100")
+
+
+def test_a_saved_mapping_reads_the_next_log_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"{c},{100 * r},{n}\n" for c, r, n in zip(COMPUTE, RATE, range(90, 101)))
+    first, second, mapping = tmp_path / "first.csv", tmp_path / "second.csv", tmp_path / "mine.json"
+    first.write_text("iteration,good,tried\n" + rows)
+    second.write_text("iteration,good,tried,accuracy\n" + rows.replace("\n", ",0.1\n"))
+    options = ["--column", "pass_rate=good", "--column", "n=tried", "--rate-range", "0", "100", "--unit", "updates"]
+    assert main(["read", str(first), *options, "--save", str(mapping)]) == 0
+    assert f"--mapping {mapping}" in capsys.readouterr().out
+    [source] = said(capsys, "read", str(second), "--mapping", str(mapping))["sources"]
+    [curve] = source["curves"]
+    np.testing.assert_allclose(curve["pass_rate"], RATE)
+    assert curve["unit"] == "updates"
+    assert curve["stderr"] is not None
+    [fitted] = said(capsys, "fit", str(second), "--mapping", str(mapping))["fits"]
+    assert fitted["n_points"] == len(COMPUTE)
+    assert load_reading(mapping).columns == {
+        "compute": "iteration",
+        "pass_rate": "good",
+        "n": "tried",
+        "step": "iteration",
+    }
+    assert said(capsys, "read", str(second), "--mapping", str(mapping), "--column", "pass_rate=accuracy",
+                "--rate-range", "0", "1")["sources"][0]["curves"][0]["pass_rate"] == [0.1] * 11  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "not JSON"),
+        ("{}", "not a mapping"),
+        ('{"scalelab_mapping": 1, "colums": {}}', "a mapping has no 'colums': did you mean 'columns'"),
+        ('{"scalelab_mapping": 1, "columns": {"compute": 3}}', "columns cannot be"),
+        ('{"scalelab_mapping": 1, "columns": {"speed": "x"}}', "no such column"),
+        ('{"scalelab_mapping": 1, "rate_range": [0]}', "rate_range has two numbers"),
+        ('{"scalelab_mapping": 1, "compute_scale": -1}', "makes no sense"),
+        ('{"scalelab_mapping": 1, "repeats": "never"}', "repeats is one of"),
+    ],
+)
+def test_a_mapping_that_is_none_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "m.json").write_text(text)
+    with pytest.raises(LabError, match=reason):
+        load_reading(tmp_path / "m.json")
+
+
+def test_benchmarks_of_several_runs_in_one_wide_table_have_a_weighted_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{run},{c},{r},{r / 2},{4 - r}" for run in "ab" for c, r in zip(COMPUTE, RATE)]
+    (tmp_path / "wide.csv").write_text("run,gpu_hours,aime24,math500,response_length\n" + "\n".join(rows) + "\n")
+    curves = said(capsys, "read", str(tmp_path / "wide.csv"), "--mean", "aime24=3,math500")["sources"][0]["curves"]
+    assert [(one["run"], one["task"]) for one in curves] == [
+        *(("a", "aime24"), ("a", "math500"), ("b", "aime24"), ("b", "math500")), ("a", "mean"), ("b", "mean"),
+    ]  # fmt: skip
+    np.testing.assert_allclose(curves[-1]["pass_rate"], [(3 * r + r / 2) / 4 for r in RATE])
+    assert main(["read", str(tmp_path / "wide.csv"), "--mean", "gpqa"]) == 1
+    assert "no task 'gpqa' for the mean; there are: aime24, math500" in capsys.readouterr().err
+
+
+def test_the_mean_of_tasks_has_their_errors_as_independent(tmp_path: Path) -> None:
+    lines = [f"{task},{c},{r},{n}" for task, n in (("x", 100), ("y", 400)) for c, r in zip(COMPUTE, RATE)][:-1]
+    (tmp_path / "t.csv").write_text("task,gpu_hours,pass_rate,n\n" + "\n".join(lines) + "\n")
+    x, y, mean = read_with([tmp_path / "t.csv"], Reading(mean={"x": 1.0, "y": 3.0}))
+    assert len(mean) == len(COMPUTE) - 1  # the last place lacks y
+    np.testing.assert_allclose(mean.stderr_N, np.hypot(0.25 * x.stderr_N[:-1], 0.75 * y.stderr_N))
+    assert any("1 evaluations of single tasks" in note for note in mean.notes)
+
+
+def test_one_repeated_evaluation_gives_the_same_points_to_fit_page_report_and_notebook(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    records = [
+        {"step": 10 * at, "compute": float(c), "task": "math", "pass_rate": r, "stderr": 0.0, "n_prompts": 50, "k": 4}
+        for at, (c, r) in enumerate(zip(COMPUTE, RATE))
+    ]
+    records += [{**records[7], "pass_rate": 0.54}, {**records[8], "pass_rate": None}]  # resumed; nothing graded
+    (folder / "evals.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    expected = [*RATE[:7], 0.54]
+    [shown] = said(capsys, "read", str(folder))["sources"][0]["curves"]
+    assert shown["pass_rate"] == expected
+    [fitted] = said(capsys, "fit", str(folder))["fits"]
+    assert fitted["n_points"] == len(expected)
+    lab = read_lab([folder], Options(), Reading())  # the page, live and as a file
+    [points] = lab.overview()["points"]
+    assert (points["y"], points["x"]["step"]) == (expected, [10.0 * at for at in range(8)])
+    np.testing.assert_allclose(points["stderr"], shown["stderr"])
+    [item] = load_runs(folder).curves
+    assert item.pass_rate_N.tolist() == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=20))
+def test_a_run_folder_keeps_what_a_slow_reader_keeps(places: list[tuple[int, int]]) -> None:
+    """By a stack: whatever a line goes back behind, or repeats, was lost."""
+    kept: list[int] = []
+    for row, (step, _) in enumerate(places):
+        while kept and places[kept[-1]][0] >= step:
+            kept.pop()
+        kept.append(row)
+    step_N = np.array([float(step) for step, _ in places])
+    rate_N = np.array([value / 4 + row * 1e-6 for row, (_, value) in enumerate(places)])  # no line is there twice
+    found = stitch(step_N, rate_N, step_N, "refuse", resumed=True, unit="steps")
+    assert found.keep_M.tolist() == kept
+    assert found.double is None
+
+
+@given(st.lists(st.floats(0, 1e6, allow_nan=False), unique=True, min_size=1, max_size=20), st.randoms())
+def test_a_table_in_any_order_keeps_all_of_its_evaluations(compute: list[float], random) -> None:
+    shuffled = list(compute)
+    random.shuffle(shuffled)
+    found = stitch(np.array(shuffled), np.linspace(0, 1, len(shuffled)), None, "refuse", False, "hours")
+    assert [shuffled[at] for at in found.keep_M] == sorted(compute)
+    assert (found.back is None) == (shuffled == sorted(compute))
+
+
+@given(st.lists(st.floats(-1e12, 1e12, allow_nan=False), max_size=8))
+def test_numbers_are_read_as_python_reads_them(values: list[float]) -> None:
+    plain = numbers([repr(value) for value in values])
+    assert plain.value_N.tolist() == values
+    grouped = numbers([f"{value:,.2f}" for value in values] + [""], comma="thousands")
+    np.testing.assert_allclose(grouped.value_N[:-1], np.round(values, 2), rtol=1e-12)
+    assert grouped.blank_N.tolist() == [False] * len(values) + [True]
+    european = numbers([f"{value:,.2f}".translate(str.maketrans(",.", ".,")) for value in values], comma="decimal")
+    np.testing.assert_allclose(european.value_N, np.round(values, 2), rtol=1e-12)
+
+
+def test_commas_are_told_apart_by_the_whole_file() -> None:
+    assert comma_meaning(["1,000", "1,234,567"]) == "thousands"
+    assert comma_meaning(["0,25", "1,5"]) == "decimal"
+    assert comma_meaning(["1,000", "0,250"]) == "decimal"
+    assert comma_meaning(["1,000", "2,500"]) == "either"
+    assert comma_meaning(["see, below"]) == ""
+
+
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from(["0", "1", "x", "", "1e999", "nan", "-1", "50%"]), min_size=2, max_size=2))
+def test_any_two_cells_are_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, cells: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("cells") / "t.csv"
+    path.write_text(f"gpu_hours,pass_rate\n0,0.1\n{','.join(cells)}\n")
+    with suppress(LabError):
+        read_sources([path])
