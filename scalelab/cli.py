@@ -13,12 +13,14 @@ import keyword
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import ModuleType
 from typing import NoReturn
 
 from moe.errors import MoeError
 from scalelab import __version__
-from scalelab.errors import BROKEN_OFF, FAILED, INTERRUPTED, USAGE_ERROR, BrokenOffError, LabError, on_terminal
+from scalelab.errors import BROKEN_OFF, FAILED, INTERRUPTED, USAGE_ERROR, BrokenOffError, LabError
+from scalelab.terminal import plain_output, plain_text
 from tasks.errors import TaskError
 
 COMMANDS: dict[str, str] = {
@@ -87,6 +89,9 @@ OTHER_WORDS: dict[str, str] = {
     "dry-run": "rehearse",
 }
 """Words that other tools use → the subcommand that does it here."""
+
+COLOURED = ("rollouts",)
+"""Subcommands that colour what they print, and make every text of a file plain themselves."""
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "cpu": (
@@ -171,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _say(message: str) -> None:
     """Print a message on one line, without control characters: it may quote a name or a value from any file."""
-    print("scalelab:", on_terminal(" ".join(message.splitlines())), file=sys.stderr)
+    print("scalelab:", plain_text(message), file=sys.stderr)
 
 
 def command_parser(name: str) -> tuple[Parser, ModuleType]:
@@ -209,7 +214,8 @@ def _dispatch(argv: Sequence[str]) -> int:
     if first not in COMMANDS:
         parser.error(f"unknown subcommand {first!r}: {_nearest_command(first)}")
     subparser, module = command_parser(first)
-    code = module.run(subparser.parse_args(rest))
+    with plain_output() if first not in COLOURED else nullcontext():
+        code = module.run(subparser.parse_args(rest))
     sys.stdout.flush()
     return code or 0
 

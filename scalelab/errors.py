@@ -25,11 +25,6 @@ def nearest(name: str, names: Iterable[str], otherwise: str | None = None) -> st
     return f"there are: {', '.join(names)}" if names else "there is none"
 
 
-def on_terminal(text: str) -> str:
-    """The text with � for control characters, by which a name from a file could write over the terminal."""
-    return "".join(one if one.isprintable() else "�" for one in text)
-
-
 class UntrustedError(LabError):
     """A configuration names code of its own, which is imported only if the user allows it."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
-from scalelab.guarded import LONGEST_TEXT, read_whole
+from scalelab.guarded import LONGEST_FILE, read_whole
 
 
 def plain(value: Any) -> Any:
@@ -36,12 +36,15 @@ def read_objects(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], bool]:
     return objects_in(path, read_whole(path))
 
 
-def objects_in(path: Path, content: bytes) -> tuple[list[tuple[int, dict[str, Any]]], bool]:
+def objects_in(
+    path: Path, content: bytes, longest: int = LONGEST_FILE
+) -> tuple[list[tuple[int, dict[str, Any]]], bool]:
     """The objects in the bytes of a JSON-lines file, as `read_objects` returns them.
 
     Args:
         path: the file, for messages.
         content: its bytes.
+        longest: bytes of a line above which it is refused.
 
     Raises:
         LabError: a line other than the last is no JSON object, or too long.
@@ -51,10 +54,10 @@ def objects_in(path: Path, content: bytes) -> tuple[list[tuple[int, dict[str, An
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        if len(line) > LONGEST_TEXT and number < len(lines):
-            raise LabError(f"{path}, line {number}: {len(line):,} bytes; lines of up to {LONGEST_TEXT:,} are read")
+        if len(line) > longest:
+            raise LabError(f"{path}, line {number}: {len(line):,} bytes; lines of up to {longest:,} are read")
         try:
-            found = json.loads(line) if len(line) <= LONGEST_TEXT else None
+            found = json.loads(line)
         except (ValueError, RecursionError):
             found = None
         if isinstance(found, dict):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
-from typing import Any, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+_BREAKS = str.maketrans("", "", "\n\t")
 
 
 def plain_text(text: object, lines: bool = False) -> str:
@@ -14,16 +19,25 @@ def plain_text(text: object, lines: bool = False) -> str:
         lines: whether line feeds and tabs stay; without, runs of white space become one space.
     """
     shown = str(text)
-    if not shown.isprintable():
+    if not shown.translate(_BREAKS).isprintable():
         shown = "".join(one if one.isprintable() else _shown(one) for one in shown)
     return shown if lines else " ".join(shown.split())
+
+
+def plain_line(text: object) -> str:
+    """Plain text with its spaces as they are, and with `⟨000a⟩` for line feeds, so that it stays one line."""
+    return plain_text(text, lines=True).replace("\n", _mark("\n")).replace("\t", " ")
 
 
 def _shown(one: str) -> str:
     """Show one character that is not printable: control, format and private ones, surrogates, and odd spaces."""
     if one in "\n\t":
         return one
-    return " " if unicodedata.category(one) == "Zs" else f"⟨{ord(one):04x}⟩"
+    return " " if unicodedata.category(one) == "Zs" else _mark(one)
+
+
+def _mark(one: str) -> str:
+    return f"⟨{ord(one):04x}⟩"
 
 
 class PlainStream:
@@ -48,3 +62,14 @@ class PlainStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+@contextmanager
+def plain_output() -> Iterator[None]:
+    """Let everything that is printed to standard output meanwhile be plain text."""
+    before = sys.stdout
+    sys.stdout = cast(TextIO, PlainStream(before))
+    try:
+        yield
+    finally:
+        sys.stdout = before

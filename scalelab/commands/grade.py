@@ -29,6 +29,7 @@ from typing import Any
 from moe.durable import made_whole
 from scalelab.commands.arguments import add_json, add_sets, check_out
 from scalelab.errors import LabError
+from scalelab.guarded import read_whole
 from tasks.task import Verifier
 from tasks.types import Prompt
 
@@ -73,7 +74,7 @@ def _read(source: Path, task: str) -> list[tuple[Any, Prompt, str]]:
     """The identity, prompt and completion of each line."""
     items = []
     needed = f"{GOLD[task]} and " if task in GOLD else ""
-    for number, line in enumerate(source.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
+    for number, line in enumerate(read_whole(source).removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
         if not line.strip():
             continue
         where = f"{source}, line {number}"

@@ -20,7 +20,7 @@ from scalelab.commands.arguments import add_json
 from scalelab.commands.output import print_cut, print_json
 from scalelab.errors import LabError
 from scalelab.experiment import Listed, listing
-from scalelab.view.words import plain_text
+from scalelab.terminal import plain_text
 
 RUNS = Path("runs")
 """Folder of `scalelab run`'s runs."""

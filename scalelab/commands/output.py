@@ -8,18 +8,26 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from scalelab.terminal import plain_line
+
 NUMBER = re.compile(r"[-−+]?[\d.,]+%?|–|")
 
 
 def print_json(value: object) -> None:
-    """Print the one machine-readable object of a `--json` call (strict JSON: NaN and infinities are refused)."""
+    """Print the one machine-readable object of a `--json` call (strict JSON: NaN and infinities are refused).
+
+    Characters that a terminal would act on are written as JSON's `\\u001b`, which reads back as they were.
+    """
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
-    print(text.encode(errors="replace").decode())  # half a surrogate pair, which a file may hold, cannot be printed
+    if not text.replace("\n", "").isprintable():
+        text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+    print(text)
 
 
 def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] | None = None) -> None:
     """Print rows of text in columns two spaces apart, under a header if there is one; numbers stand to the right."""
-    lines = [list(header), ["-" * len(title) for title in header], *rows] if header else list(rows)
+    rows = [[plain_line(cell) for cell in row] for row in rows]
+    lines = [list(header), ["-" * len(title) for title in header], *rows] if header else rows
     columns = list(zip(*rows, strict=True)) or [() for _ in header or ()]
     right = [bool(column) and all(NUMBER.fullmatch(cell) for cell in column) for column in columns]
     widths = [max(map(len, column)) for column in zip(*lines)]

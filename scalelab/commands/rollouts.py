@@ -20,8 +20,8 @@ from typing import Any
 from scalelab.commands.arguments import add_json
 from scalelab.commands.output import print_json
 from scalelab.errors import LabError
+from scalelab.terminal import plain_text
 from scalelab.view.rollouts import Filter, Rollouts
-from scalelab.view.words import plain_text
 from tasks.thinking import THINK_CLOSE
 
 WIDTH = 100

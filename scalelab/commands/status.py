@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.commands.arguments import add_json
-from scalelab.errors import on_terminal
+from scalelab.terminal import plain_line
 
 if TYPE_CHECKING:
     from scalelab.store.standing import Standing
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(plain(head | _facts(found)))
         return 0
     for line in _told(found):
-        print(on_terminal(line))
+        print(plain_line(line))
     _print_actors(found)
     return 0
 
@@ -95,7 +95,7 @@ def _print_actors(found: Standing) -> None:
             actor.get("version", "–"),
             f"{actor.get('node', '–')}:{actor.get('pid', '–')}",
         )
-        rows.append([on_terminal(str(cell)) for cell in cells])
+        rows.append([plain_line(str(cell)) for cell in cells])
     if rows:
         print()
         print_table(rows, ("actor", "doing", "for", "heard", "weights", "process"))

@@ -13,6 +13,7 @@ from typing import Any
 from gin import config_parser
 
 from scalelab.errors import LabError
+from scalelab.guarded import read_whole
 
 LARGEST_BYTES = 4 * 2**20
 """Size of the largest file that is read as gin; a configuration of the lab has about 10 kB."""
@@ -111,7 +112,7 @@ def read_text(file: Path, shown: str) -> str:
     if file.stat().st_size > LARGEST_BYTES:
         raise LabError(f"{shown} is larger than {LARGEST_BYTES // 2**20} MiB: that is no configuration")
     try:
-        return file.read_text(encoding="utf-8")
+        return read_whole(file, LARGEST_BYTES).decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError:
         raise LabError(f"{shown} is not a text file in UTF-8") from None
 

@@ -16,6 +16,7 @@ from typing import Any
 from moe.checkpoint.folder import check, finished_checkpoints, read_state
 from moe.errors import MoeError, first_line
 from scalelab.errors import LabError
+from scalelab.guarded import read_whole
 from scalelab.store.folder import CHECKPOINTS, ROLLOUTS, check_config, read_lines, read_run_manifest
 from scalelab.store.recovery import lost_rollouts
 from scalelab.store.retention import Retention
@@ -112,9 +113,9 @@ def _lines(path: Path, name: str, found: Audit) -> list[Line]:
         if name != "undone.jsonl":  # runs of older versions have none
             found.problems.append(f"{name} is missing")
         return []
-    if file.read_bytes()[-1:] not in (b"", b"\n"):
-        found.notes.append(f"{name} ends with a torn line, which --resume cuts off")
     try:
+        if read_whole(file)[-1:] not in (b"", b"\n"):
+            found.notes.append(f"{name} ends with a torn line, which --resume cuts off")
         lines = read_lines(file)
     except LabError as error:
         found.problems.append(str(error))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from moe.durable import append, made_whole, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
+from scalelab.guarded import read_whole
 from scalelab.jsonl import plain, read_objects
 from scalelab.store.completions import CompletionsFile, completions_table
 from scalelab.store.status_file import STATUS, StatusFile
@@ -67,7 +68,7 @@ def read_run_manifest(path: Path) -> dict[str, Any]:
         LabError: there is none, or it is not readable.
     """
     try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
+        manifest = json.loads(read_whole(path / MANIFEST))
     except FileNotFoundError:
         raise LabError(f"{path} is no folder of a run: it has no {MANIFEST}") from None
     except (ValueError, RecursionError) as error:
@@ -113,7 +114,7 @@ def config_sha256(path: Path) -> str:
         LabError: there is none.
     """
     try:
-        return hashlib.sha256((path / CONFIG).read_bytes()).hexdigest()
+        return hashlib.sha256(read_whole(path / CONFIG)).hexdigest()
     except FileNotFoundError:
         raise LabError(f"{path} has no {CONFIG}, without which nobody knows what it ran: put it back") from None
 

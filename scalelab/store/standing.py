@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scalelab.errors import LabError
+from scalelab.guarded import read_whole
 from scalelab.store.folder import read_lines, read_run_manifest
 from scalelab.store.status_file import STATUS, process_started
 
@@ -61,9 +63,8 @@ def standing(path: Path, now: Callable[[], float] = time.time) -> Standing:
 
 def _read(path: Path) -> dict[str, Any]:
     """The file's content; nothing if it is missing, or is no JSON object of a sensible size."""
-    with suppress(OSError, ValueError, RecursionError):
-        with open(path, "rb") as file:
-            content = json.loads(file.read(_LARGEST))
+    with suppress(OSError, ValueError, RecursionError, LabError):
+        content = json.loads(read_whole(path, _LARGEST))
         if isinstance(content, dict):
             return content
     return {}

@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scalelab.errors import on_terminal
+from scalelab.terminal import plain_line
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 REDRAW_SECONDS = 0.5
@@ -132,7 +132,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
-        self._screen.say(on_terminal(line))
+        self._screen.say(plain_line(line))
 
     @contextmanager
     def work(self, name: str, total: int, unit: str) -> Iterator[Advance]:
@@ -154,7 +154,7 @@ class Progress:
             left = (now - began) / done * (total - done) if done else None
             parts = [note, "" if left is None else f"{duration(left)} left"]
             if self._due(now):
-                self._screen.show([_Bar(name, done, total, unit, on_terminal(_join(parts)))], [])
+                self._screen.show([_Bar(name, done, total, unit, plain_line(_join(parts)))], [])
 
         yield advance
         self._screen.clear()
@@ -217,7 +217,7 @@ class PassRates:
     def lines(self) -> list[tuple[str, str, str]]:
         """Task, sparkline of its pass rates, and the last of them with its standard error."""
         return [
-            (on_terminal(task), sparkline([rate for rate, _ in seen]), f"{seen[-1][0]:.3f} ± {seen[-1][1]:.3f}")
+            (plain_line(task), sparkline([rate for rate, _ in seen]), f"{seen[-1][0]:.3f} ± {seen[-1][1]:.3f}")
             for task, seen in self._by_task.items()
         ]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalelab.errors import on_terminal
+from scalelab.terminal import plain_line
 from scalelab.watch.progress import BLOCKS, Pace, Progress, Status, duration, sparkline
 
 
@@ -96,7 +96,7 @@ def test_a_log_gets_whole_lines_without_control_characters() -> None:
         progress.evaluated([record("math", 0.5), record("co[b]de", 0.25)])
         progress.show(status(3))
     first, second = stream.getvalue().splitlines()
-    assert first == "line�[2J with a trick�"
+    assert first == "line⟨001b⟩[2J with a trick⟨000d⟩"
     assert second == "step   10   0.5000 GPU-hours   math 0.500 ± 0.020   co[b]de 0.250 ± 0.020"
 
 
@@ -156,4 +156,4 @@ def test_work_before_the_first_step_says_how_far_it_is() -> None:
 
 
 def test_printable_text_is_left_as_it_is() -> None:
-    assert on_terminal("π ± 0.1 – 𝔸 [x]") == "π ± 0.1 – 𝔸 [x]"
+    assert plain_line("π ± 0.1 – 𝔸 [x]") == "π ± 0.1 – 𝔸 [x]"

@@ -178,7 +178,7 @@ def _comma(cells: Mapping[str, list[str]], delimiter: str, text: str) -> str:
 
 
 def _json_lines(path: Path, run: str, content: bytes) -> Table:
-    records, torn = objects_in(path, _utf8(path, content))
+    records, torn = objects_in(path, _utf8(path, content), LONGEST_TEXT)
     notes = (f"{path.name}: the last line is torn and was left out",) if torn else ()
     return from_records(path, "JSON lines", records, run, notes=notes)
 

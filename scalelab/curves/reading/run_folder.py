@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def read_run_folder(path: Path) -> Table:
         LabError: a file is damaged, too long, or leads out of the folder.
     """
     content = read_below(path, "evals.jsonl") or b""
-    records, torn = objects_in(path / "evals.jsonl", content)
+    records, torn = objects_in(path / "evals.jsonl", content, LONGEST_TEXT)
     notes = ("evals.jsonl: the last line is torn and was left out",) if torn else ()
     manifest = _manifest(path)
     held_out = manifest.get("held_out")
@@ -42,14 +43,18 @@ def read_run_folder(path: Path) -> Table:
         notes=(*notes, *unread),
         folder=True,
     )
-    cells = dict(table.cells)
+    cells, said = dict(table.cells), list(table.notes)
     for name, derived in (("completions", _completions), ("tokens", _tokens)):
         if "step" in cells and name not in cells:
-            found = derived(path, facts, cells["step"])
-            cells |= {name: found} if found else {}
+            try:
+                found = derived(path, facts, cells["step"])
+            except LabError as error:
+                said.append(f"its {name} are not known: {error}")
+            else:
+                cells |= {name: found} if found else {}
     if "wall_seconds" not in cells and "time" in cells and manifest.get("clock") != "virtual":
         cells["wall_seconds"] = _since(manifest.get("started"), cells["time"])
-    return Table(**{**vars(table), "cells": cells})
+    return replace(table, cells=cells, notes=tuple(said))
 
 
 def _manifest(path: Path) -> dict[str, Any]:
