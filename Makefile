@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine with Python 3.11: `make quickstart` and `make test`.
+# Two commands do everything on a fresh machine: `make quickstart` and `make test`. The Pythons that fit: pyproject.toml.
 PY := .venv/bin/python
 
 .PHONY: install install-gpu quickstart test test-fast test-devices lint types docs

@@ -22,15 +22,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
+
 from scalelab.errors import LabError
 from scalelab.gpu_driver import problem_here
+from scalelab.machine import GIB, MEMORY_GIB
+from tasks import puzzles
 from tasks.errors import TaskError
 
-GIB = 2**30
 IMPORT_SECONDS = 180.0
-INSTALL = "run `make install` in a checkout; for NVIDIA GPUs see requirements/README.md"
-PYTHONS, ENGINES_PYTHON = ((3, 11), (3, 13)), (3, 11)
-"""Oldest and newest Python that the core is tested on, and the one that the pinned engines need."""
+INSTALL = "in a checkout run make install, for NVIDIA GPUs make install-gpu"
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ ENGINES = (
     RequiredPackage(("ray",), "import ray"),
     RequiredPackage(("transformers",), "from transformers import AutoTokenizer"),
     RequiredPackage(("math-verify",), "import math_verify"),
-    RequiredPackage(("reasoning-gym",), "import reasoning_gym"),
+    RequiredPackage(("reasoning-gym",), f"from {puzzles.__name__} import reasoning_gym; reasoning_gym('factory')"),
     RequiredPackage(("datasets",), "import datasets"),
     RequiredPackage(("evaluate",), "import evaluate"),
 )
@@ -95,7 +96,7 @@ def checks(folder: Path, imports: bool = False) -> Iterator[Check]:
         yield Check("engines", False, f"none is installed: {works}", INSTALL)
         yield _gpus()
     yield _cores()
-    yield _space("memory", _free_memory(), 4, "end other programs, or give the container more memory")
+    yield _space("memory", _free_memory(), MEMORY_GIB, "end other programs, or give the container more memory")
     yield _space(
         "/dev/shm", _free_disk(Path("/dev/shm")), 0.6, "give the container more, as in docker run --shm-size=8g"
     )
@@ -147,12 +148,10 @@ def _has_numa() -> bool:
 
 
 def _python() -> Check:
-    version, found = ".".join(map(str, sys.version_info[:3])), sys.version_info[:2]
-    oldest, newest = PYTHONS
-    if not oldest <= found <= newest:
-        return Check("python", False, version, "use Python 3.11, 3.12 or 3.13")
-    if found != ENGINES_PYTHON and any(_installed(engine) for engine in ENGINES):
-        return Check("python", False, version, "use Python 3.11: the pinned engines need it")
+    """Check this Python against the range that the package, its locks and set-up have."""
+    version, accepted = ".".join(map(str, sys.version_info[:3])), _metadata("Requires-Python")
+    if version not in SpecifierSet(accepted):
+        return Check("python", False, f"{version}, but the lab needs {accepted}", "make install PYTHON=/path/to/python")
     return Check("python", True, version)
 
 
@@ -203,6 +202,14 @@ def _version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _metadata(field: str) -> str:
+    """A field of the lab's own metadata; empty where the lab runs from a checkout that is not installed."""
+    try:
+        return importlib.metadata.metadata("scalelab")[field] or ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _pins() -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import random
 import re
-import warnings
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import Any
 
 from tasks.errors import TaskError
 from tasks.own import RewardTask
+from tasks.puzzles import demand_solver, reasoning_gym
 from tasks.rewards import Reward
 from tasks.types import Prompt
 
@@ -81,16 +81,14 @@ class ReasoningGym(RewardTask):
 
     @cached_property
     def _problems(self) -> Any:
-        # Imports a hundred generators and what they need; only a process that draws or grades problems pays for it.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            from reasoning_gym.factory import DATASETS, create_dataset
-        if self.of not in DATASETS:
-            near = difflib.get_close_matches(self.of, DATASETS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(DATASETS))}"
+        factory = reasoning_gym("factory")
+        if self.of not in factory.DATASETS:
+            near = difflib.get_close_matches(self.of, factory.DATASETS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(factory.DATASETS))}"
             raise TaskError(f"reasoning-gym has no family {self.of!r}: {hint}")
+        demand_solver(self.of)
         try:
-            return create_dataset(self.of, size=_PROBLEMS, seed=0, **self.settings)
+            return factory.create_dataset(self.of, size=_PROBLEMS, seed=0, **self.settings)
         except (TypeError, ValueError, AssertionError) as problem:
             raise TaskError(f"settings {dict(self.settings)} do not fit family {self.of}: {problem}") from problem
 

@@ -5,8 +5,9 @@ cd "$(dirname "$0")/.."
 stamp=.venv/verifiers/installed-$(sha256sum < requirements/verifiers.txt | cut -c1-16)
 [ -e "$stamp" ] && exit 0
 rm -rf .venv/verifiers
-.venv/bin/uv venv --quiet --python .venv/bin/python .venv/verifiers &&
-    .venv/bin/uv pip install --quiet --python .venv/verifiers/bin/python --no-deps -r requirements/verifiers.txt &&
+.venv/bin/python -m venv --without-pip .venv/verifiers &&
+    PIP_USER=0 .venv/bin/python -m pip --python .venv/verifiers/bin/python install --quiet --disable-pip-version-check \
+        --no-deps --require-hashes -r requirements/verifiers.txt >.venv/verifiers.log 2>&1 &&
     touch "$stamp" && exit 0
 rm -rf .venv/verifiers
-echo "requirements/verifiers.txt could not be installed: the tests of its adapter are skipped" >&2
+echo "requirements/verifiers.txt could not be installed (.venv/verifiers.log): the tests of its adapter are skipped" >&2

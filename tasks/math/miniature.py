@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from tasks.errors import TaskError
 from tasks.math.verifier import MathVerifier
 from tasks.miniature import Miniature
+from tasks.puzzles import reasoning_gym
 from tasks.stream import stable_number
 from tasks.thinking import THINK_CLOSE, THINK_OPEN
 from tasks.types import Prompt
@@ -85,13 +85,9 @@ class MathMiniature(Miniature):
 
     @cached_property
     def _chains(self) -> Any:
-        # Imports a hundred generators and what they need; only a process that draws problems pays for it.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            from reasoning_gym.arithmetic.chain_sum import ChainSumConfig, ChainSumDataset
-
-        return ChainSumDataset(
-            ChainSumConfig(
+        chains = reasoning_gym("arithmetic.chain_sum")
+        return chains.ChainSumDataset(
+            chains.ChainSumConfig(
                 min_terms=self.min_terms, max_terms=self.max_terms, min_digits=1, max_digits=self.max_digits, seed=0
             )
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from tasks.data.datasets import MATH_TEMPLATE
 from tasks.math.verifier import MathVerifier
 from tasks.procedural import Procedural
+from tasks.puzzles import reasoning_gym
 from tasks.stream import problem_key
 from tasks.types import Prompt
 
@@ -52,9 +52,5 @@ class SymbolicGSM(Procedural):
 
     @cached_property
     def _problems(self) -> Any:
-        # Imports a hundred generators and what they need; only a process that draws problems pays for it.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            from reasoning_gym.arithmetic.gsm_symbolic import GSMSymbolicDataset, GSMSymbolicDatasetConfig
-
-        return GSMSymbolicDataset(GSMSymbolicDatasetConfig(size=_PROBLEMS, seed=0))
+        symbolic = reasoning_gym("arithmetic.gsm_symbolic")
+        return symbolic.GSMSymbolicDataset(symbolic.GSMSymbolicDatasetConfig(size=_PROBLEMS, seed=0))

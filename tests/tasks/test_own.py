@@ -4,6 +4,7 @@ import importlib
 import json
 import pickle
 import re
+import subprocess
 import sys
 import time
 from fractions import Fraction
@@ -240,3 +241,20 @@ def test_what_an_answer_commits_itself_to():
     assert committed("<answer>1</answer> no, <answer> 2</answer>.") == "2"
     assert committed(r"so \boxed{3}") == "3"
     assert committed(" 4 ") == "4"
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_compiler_has_every_family_but_the_one_that_needs_pycosat():
+    """In a process that finds no pycosat, whether or not this environment has it."""
+    code = (
+        "import importlib.util as util, random; found = util.find_spec\n"
+        "util.find_spec = lambda name, *more: None if name == 'pycosat' else found(name, *more)\n"
+        "from tasks.errors import TaskError\nfrom tasks.gym import ReasoningGym\n"
+        "print(ReasoningGym(name='basic_arithmetic').problem(random.Random(0))[1]['answer'])\n"
+        "try:\n    ReasoningGym(name='zebra_puzzles').problem(random.Random(0))\n"
+        "except TaskError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    number, refused = done.stdout.splitlines()
+    assert number.lstrip("-").isdigit()
+    assert refused.startswith("zebra_puzzles needs pycosat, which is compiled when it is installed: sudo apt-get")

@@ -1,0 +1,130 @@
+"""Say whether this machine can run the whole lab, before anything is downloaded: `python -I scalelab/machine.py cpu`.
+
+Nothing but the standard library is imported: set-up runs this file before a package is installed. `doctor` takes the
+limits from here.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+GIB = 2**30
+MEMORY_GIB = 4
+"""Memory of the smallest run."""
+DISK_GIB = {"cpu": 6, "gpu": 14}
+"""Sizes of the environments, with room for what pip downloads."""
+GLIBC = (2, 31)
+"""Oldest C library that all pinned wheels are built for (llguidance)."""
+PROCESSORS = ("x86_64", "aarch64")
+CORE_ALONE = "curves, plans and pages work without it: pip install ."
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """Facts that set-up asks of a machine."""
+
+    system: str
+    processor: str
+    bits: int
+    glibc: tuple[int, ...] | None
+    """None where the C library is another, such as musl."""
+    avx2: bool
+    memory: float
+    """Bytes, within the container's limit."""
+    disk: float
+    """Bytes that are free where the environment goes."""
+
+
+def this_machine(folder: Path, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> HostFacts:
+    """Look at this machine.
+
+    Args:
+        folder: where the environment goes.
+        proc: the kernel's files on processors and memory.
+        groups: the control group's files, which hold a container's limit.
+    """
+    return HostFacts(
+        system=sys.platform,
+        processor=platform.machine(),
+        bits=8 * struct.calcsize("P"),
+        glibc=_glibc(),
+        avx2=" avx2" in _text(proc / "cpuinfo"),
+        memory=_memory(proc, groups),
+        disk=shutil.disk_usage(folder).free,
+    )
+
+
+def problems(machine: HostFacts, kind: str) -> list[str]:
+    """Obstacles to running the whole lab on a machine, one sentence each with what to do.
+
+    Args:
+        machine: what `this_machine` found.
+        kind: the set of packages, `cpu` or `gpu`.
+    """
+    found = []
+    if machine.system != "linux":
+        found.append(f"the whole lab needs Linux (on Windows: WSL), and this is {machine.system}; {CORE_ALONE}")
+    if machine.bits != 64 or machine.processor not in PROCESSORS:
+        found.append(
+            f"the engines need a 64-bit Python on x86-64 or Arm (aarch64); this one has {machine.bits} bits on "
+            f"{machine.processor}; {CORE_ALONE}"
+        )
+    if machine.system == "linux" and (machine.glibc is None or machine.glibc < GLIBC):
+        here = "another C library (musl?)" if machine.glibc is None else f"glibc {_dotted(machine.glibc)}"
+        found.append(
+            f"the engines are built for glibc {_dotted(GLIBC)} or newer, and this system has {here}: take Debian 11, "
+            f"Ubuntu 20.04 or newer, or a container of one (tools/cluster/cpu.Dockerfile); {CORE_ALONE}"
+        )
+    if kind == "cpu" and machine.processor == "x86_64" and not machine.avx2:
+        found.append(f"vLLM's CPU kernels need AVX2, which this processor does not have; {CORE_ALONE}")
+    if machine.memory < MEMORY_GIB * GIB:
+        found.append(
+            f"{machine.memory / GIB:.1f} GiB of memory, and the smallest run needs {MEMORY_GIB}: give the machine or "
+            f"container more; {CORE_ALONE}"
+        )
+    if machine.disk < DISK_GIB[kind] * GIB:
+        found.append(
+            f"{machine.disk / GIB:.1f} GiB of disk are free, and the packages need {DISK_GIB[kind]}: free some, or put "
+            f"the checkout on another disk; {CORE_ALONE}"
+        )
+    return found
+
+
+def _glibc() -> tuple[int, ...] | None:
+    try:
+        name, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
+    except (ValueError, OSError, AttributeError):
+        return None
+    return tuple(int(part) for part in version.split(".")[:2]) if name == "glibc" else None
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _memory(proc: Path, groups: Path) -> float:
+    """Bytes of memory, or of the control group where it allows less; infinite where the system does not say."""
+    lines = [line for line in _text(proc / "meminfo").splitlines() if line.startswith("MemTotal")]
+    total = int(lines[0].split()[1]) * 1024 if lines else float("inf")
+    limit = _text(groups / "memory.max").strip()
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+if __name__ == "__main__":
+    sentences = problems(this_machine(Path.cwd()), sys.argv[1])
+    for sentence in sentences:
+        print(f"scalelab: {sentence}", file=sys.stderr)
+    sys.exit(bool(sentences))
