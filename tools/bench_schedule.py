@@ -183,7 +183,7 @@ def generator_alone(run: Run, base: Path) -> dict[int, tuple[float, float, float
     from scalelab.rollout.generator import Generator
 
     tokenizer = load_tokenizer(base)
-    generator = Generator(str(base), run.generator_config, *phrase_ids(run, tokenizer), seed=7)
+    generator = Generator(str(base), run.generator_setup, *phrase_ids(run, tokenizer), seed=7)
     work, group, tasks = ImposedLengths(run, tokenizer), run.recipe.generations_per_prompt, run.tasks
     measured = {}
     with closing(generator):

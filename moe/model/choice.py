@@ -18,7 +18,7 @@ from torch import Tensor
 from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.train.batch import TrainingSequence
-from moe.train.config import TrainerConfig
+from moe.train.config import TrainerSetup
 
 
 class Choice:
@@ -70,7 +70,7 @@ def prescribe(choices: dict[int, Choice], routed_TLK: Tensor | None, part: int, 
         choice.experts_TK = None if routed_TLK is None else routed_TLK[:, layer].chunk(parts)[part]
 
 
-def check_replay(sequences: Sequence[TrainingSequence], hf_config: dict[str, Any], config: TrainerConfig) -> None:
+def check_replay(sequences: Sequence[TrainingSequence], hf_config: dict[str, Any], config: TrainerSetup) -> None:
     """Refuse routed experts that this model or layout cannot replay.
 
     Raises:

@@ -36,11 +36,11 @@ from moe.model.exchange import whole_row
 from moe.model.head import token_logprobs
 from moe.model.kernels import Kernels, choose, this_host
 from moe.model.layers import L2Norm, RmsNorm, Router, StackedExperts, SwiGlu
-from moe.train.config import TrainerConfig
+from moe.train.config import TrainerSetup
 from moe.train.packing import Packed
 
 
-def megatron_config(arch: Architecture, config: TrainerConfig, kernels: Kernels) -> TransformerConfig:
+def megatron_config(arch: Architecture, config: TrainerSetup, kernels: Kernels) -> TransformerConfig:
     """Megatron's config for an architecture under a layout."""
     layout, dtype = config.layout, getattr(torch, config.dtype)
     moe: dict[str, Any] = {}
@@ -180,7 +180,7 @@ class LogProbModel(GPTModel):
         return [module for module in self.modules() if isinstance(module, Router)]
 
 
-def build(hf_config: dict[str, Any], config: TrainerConfig) -> LogProbModel:
+def build(hf_config: dict[str, Any], config: TrainerSetup) -> LogProbModel:
     """Build this rank's part of a model, its weights not yet set; model-parallel groups must exist.
 
     Raises:

@@ -80,7 +80,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, config=CHECKED)
 class TrainerConfig:
-    """Everything the trainer needs besides the model.
+    """Settings of the trainer that belong to nothing else.
 
     Raises:
         ValueError: if a value is out of range.
@@ -91,8 +91,6 @@ class TrainerConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of weights and activations; gradient sums are fp32 either way, and so is the optimiser's state unless
     `OptimizerConfig.moments` says otherwise."""
-    fp32_head: bool = True
-    """Compute the output product in fp32 (ScaleRL §3.2) rather than in ``dtype``."""
     tokens_per_micro_batch: PositiveInt = 16384
     """Tokens packed into one forward pass, which context-parallel ranks share; a longer sequence goes alone."""
     balance: NonNegativeFloat = 0.0
@@ -121,10 +119,6 @@ class TrainerConfig:
     """Library of norms and linear layers: "auto", "local" or "transformer_engine"; see `moe.model.kernels`."""
     head_chunk: PositiveInt = 1024
     """Tokens whose logits exist at the same time; fewer where the vocabulary makes them more than 256 MiB."""
-    seed: int = 0
-    """Seed of the initial weights."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """Device of the ranks: "cpu", "gpu", or "auto" for a GPU where CUDA sees one. A run's is Cluster.device."""
     deadline: PositiveFloat = 300.0
     """Seconds a rank waits for the others in any collective operation before it gives up."""
     save_deadline: PositiveFloat = 1800.0
@@ -170,3 +164,15 @@ class TrainerConfig:
         if self.dispatch != "alltoall":
             found.append(f"TrainerConfig.dispatch = {self.dispatch!r}")
         return tuple(found)
+
+
+@dataclass(frozen=True, config=CHECKED)
+class TrainerSetup(TrainerConfig):
+    """Settings that a trainer is built with: its own, and those that other parts of a run decide."""
+
+    fp32_head: bool = True
+    """Compute the output product in fp32 (ScaleRL §3.2) rather than in ``dtype``."""
+    seed: int = 0
+    """Seed of the initial weights."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Device of the ranks: "cpu", "gpu", or "auto" for a GPU where CUDA sees one."""

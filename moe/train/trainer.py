@@ -36,7 +36,7 @@ from moe.model.choice import check_replay, prescribe
 from moe.model.init import InitialWeights
 from moe.train import parallel
 from moe.train.batch import TrainingSequence, deal
-from moe.train.config import TrainerConfig
+from moe.train.config import TrainerSetup
 from moe.train.layout import check_layout
 from moe.train.metrics import load_metrics, reduce_metrics, take_loads
 from moe.train.micro_batch import LOGPROBS, LOSS, LossFunction, MicroBatch, logprobs_of, loss_report
@@ -75,7 +75,7 @@ class Trainer:
     def __init__(
         self,
         hf_config: dict[str, Any],
-        config: TrainerConfig,
+        config: TrainerSetup,
         rank: int = 0,
         world: int = 1,
         rendezvous: str | None = "tcp://127.0.0.1:29600",

@@ -37,7 +37,7 @@ from moe.model import gpt as models
 from moe.model.layers import BIAS
 from moe.model.size import parameters
 from moe.train import parallel
-from moe.train.config import Layout, TrainerConfig
+from moe.train.config import Layout, TrainerSetup
 from moe.weights.hf_folder import FolderWeights, check_tensors, copy_tokenizer, read_biases, read_config, save_folder
 from moe.weights.links import Link, expert_bias_names, links, shapes
 
@@ -175,7 +175,7 @@ def _skeleton(hf_config: dict[str, Any], dtype: torch.dtype, biased: bool = Fals
         try:
             with cpu_host.megatron():
                 with torch.device("meta"):
-                    model = models.build(hf_config, TrainerConfig(dtype=_TYPES[dtype], expert_bias=float(biased)))
+                    model = models.build(hf_config, TrainerSetup(dtype=_TYPES[dtype], expert_bias=float(biased)))
                 yield model
         finally:
             parallel.leave()

@@ -11,7 +11,7 @@ from moe.weights.shards import Segment, UnavailableError
 from scalelab.cluster.actors import this_node
 from scalelab.cluster.heartbeats import Beating, Pulse
 from scalelab.imports import without_collector
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.types import Completion, Request
 
 SPEED_OVER = 300.0
@@ -22,7 +22,7 @@ class EngineActor(Beating):
     """One vLLM engine; the methods are those of `scalelab.rollout.generator.Generator`."""
 
     def __init__(
-        self, model: str, config: GeneratorConfig, phrase_ids: Sequence[int], end_think: Any, seed: int
+        self, model: str, config: GeneratorSetup, phrase_ids: Sequence[int], end_think: Any, seed: int
     ) -> None:
         with without_collector():
             from scalelab.rollout.generator import Generator

@@ -77,7 +77,7 @@ class ClusterEngines:
         reservation: Reservation | None = None,
     ) -> None:
         self._run, self._cluster, self._changes, self._faults = run, run.cluster, changes, faults
-        self._arguments = (str(model), run.generator_config, tuple(phrase_ids), end_think)
+        self._arguments = (str(model), run.generator_setup, tuple(phrase_ids), end_think)
         self._weights = Weights(0, None)
         bundles = [run.generator.tensor_parallel] * run.cluster.generators
         self._reservation = reservation or Reservation(run.cluster, bundles, "the generators")

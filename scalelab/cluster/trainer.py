@@ -18,7 +18,7 @@ import ray
 
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.train.batch import TrainingSequence
-from moe.train.config import TrainerConfig
+from moe.train.config import TrainerSetup
 from moe.weights.segments import Segment
 from scalelab.cluster.actors import actor_class, this_node
 from scalelab.cluster.heartbeats import Beating
@@ -48,7 +48,7 @@ SHOWS_WITHIN = 10.0
 class TrainerRank(Beating):
     """One process of the trainer."""
 
-    def __init__(self, hf_config: dict[str, Any], config: TrainerConfig, rank: int, world: int) -> None:
+    def __init__(self, hf_config: dict[str, Any], config: TrainerSetup, rank: int, world: int) -> None:
         import torch
 
         super().__init__()
@@ -143,7 +143,7 @@ class ClusterTrainer:
     def _rank(self, rank: int) -> Any:
         run, held = self._run, self._reservation
         actor = actor_class(TrainerRank, "trainer", run.cluster, devices=held.share, strategy=held.strategy(rank))
-        return actor.remote(run.model.to_hf(), run.trainer_config, rank, self._world)
+        return actor.remote(run.model.to_hf(), run.trainer_setup, rank, self._world)
 
     def ready(self) -> None:
         """Wait until every rank holds the model.
@@ -176,7 +176,7 @@ class ClusterTrainer:
         """Let every rank lay out its share of the weights; gives what engines need to know of the shares."""
         cluster, listeners = self._run.cluster, self.listeners()
         # A broadcast gives up within two thirds of the ranks' own deadline.
-        seconds = max(cluster.stall_seconds, self._run.trainer_config.deadline) if listeners else None
+        seconds = max(cluster.stall_seconds, self._run.trainer_setup.deadline) if listeners else None
         refs = [rank.publish.remote(version, cluster, listeners) for rank in self._ranks]
         return self._published(refs, seconds)
 

@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     if hardware.gpu or experiment.cluster.device == "gpu":
         check(experiment, Hardware(hardware, experiment.devices)).demand()
     roles = [
-        *trainer_roles(experiment.trainer_config.layout, experiment.cluster.trainers),
-        *engine_roles(experiment.generator_config.tensor_parallel, experiment.cluster.generators),
+        *trainer_roles(experiment.trainer_setup.layout, experiment.cluster.trainers),
+        *engine_roles(experiment.generator_setup.tensor_parallel, experiment.cluster.generators),
     ]
     setting = RehearsalSettings(experiment, hardware, micro_batches(experiment), args.imbalance)
 

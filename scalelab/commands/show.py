@@ -41,7 +41,11 @@ def run(args: argparse.Namespace) -> None:
         else:
             print(item.config_gin(origins=True), end="")
             for statement in item.unused:
-                print(f"# without effect: {statement.key}, {statement.origin}")
+                value = item.text(statement.value)
+                if statement.decided_by:
+                    print(f"# not used: {statement.key} = {value}, {statement.origin}: {statement.decided_by} decided")
+                else:
+                    print(f"# without effect: {statement.key}, {statement.origin}")
 
 
 def _print_differences(resolved: Resolved, other: Resolved, label: str) -> None:
@@ -60,7 +64,10 @@ def _json(resolved: Resolved) -> dict[str, Any]:
         {"key": key, "path": path, "value": values[key], "origin": setting.origin}
         for key, path, setting in resolved.settings()
     ]
-    unused = [{"key": statement.key, "origin": statement.origin} for statement in resolved.unused]
+    unused = [
+        {"key": one.key, "origin": one.origin} | ({"decided_by": one.decided_by} if one.decided_by else {})
+        for one in resolved.unused
+    ]
     return {
         "name": resolved.name,
         "description": resolved.description,

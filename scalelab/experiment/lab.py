@@ -6,6 +6,7 @@ from moe.checkpoint.folder import CheckpointPolicy
 from moe.model.config import Llama, Llama3Rope, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe, YarnRope
 from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from scalelab.experiment.registry import Registry
+from scalelab.experiment.retired import RETIRED
 from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
 from scalelab.recipe.recipe import Recipe
@@ -38,5 +39,6 @@ LAB = Registry(
         VerifiersTask,
         *(SFT, PublicTraces, Evaluation, Budget, Cluster, Virtual, Rates, Monitors, Retention),
     ),
+    RETIRED,
 )
 """Each is a frozen dataclass that imports without torch; a field annotated with one of them needs no binding."""

@@ -188,7 +188,8 @@ def _fragment(name: str, experiment: Experiment, registry: Registry) -> list[Sta
         }
         raise LabError(f"{site}: there is no fragment {name!r}; {nearest(name, sorted(known))}")
     shown = display_path(file)
-    return registry.parse(read_text(file, shown), lambda line: f"{shown}:{line}")
+    written = experiment.fragments == (name,) and name.endswith(".gin")  # the configuration of a finished run
+    return registry.parse(read_text(file, shown), lambda line: f"{shown}:{line}", written)
 
 
 def _override(key: str, value: Any, site: Site, registry: Registry) -> Statement:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, get_args, get_type_hints
@@ -33,6 +33,8 @@ class Statement:
     value: Any
     origin: str
     scope: str = ""
+    decided_by: str = ""
+    """The setting that decides in place of one that is gone (`scalelab.experiment.retired`)."""
 
     @property
     def key(self) -> str:
@@ -56,14 +58,15 @@ class Registry:
     name alone does, too.
     """
 
-    def __init__(self, root: type, others: Iterable[type] = ()) -> None:
+    def __init__(self, root: type, others: Iterable[type] = (), retired: Mapping[str, str] | None = None) -> None:
         """Register the classes that go by their name alone.
 
         Args:
             root: class of the whole run's configuration.
             others: the classes it is made of, and those that can take their place.
+            retired: settings of earlier versions (`Class.parameter`), and the one that decides each.
         """
-        self.root = root
+        self.root, self._retired = root, retired or {}
         self.classes: dict[str, type] = {}
         self.imports = Imports(allowed=False)
         self._parameters: dict[type, dict[str, DataclassField]] = {}
@@ -99,12 +102,13 @@ class Registry:
         """The reference that makes an object of a known class."""
         return Reference(self._names[cls], target=cls)
 
-    def parse(self, text: str, origin: Callable[[int], str]) -> list[Statement]:
+    def parse(self, text: str, origin: Callable[[int], str], written: bool = False) -> list[Statement]:
         """Read gin bindings, checking the names in them.
 
         Args:
             text: gin source.
             origin: what to call a line, given its number.
+            written: the text is what a run wrote down, which may hold settings that are gone.
 
         Raises:
             LabError: wrong syntax or an unknown class, parameter or reference, named with its line and what is nearest.
@@ -116,14 +120,14 @@ class Registry:
         ]
         statements: dict[str, Statement] = {}
         for binding in bindings:
-            statement = self.statement(binding)
+            statement = self.statement(binding, written)
             before = statements.setdefault(statement.key, statement)
             if before is not statement:
                 raise LabError(f"{binding.origin}: {statement.key} is bound already, in {before.origin}; keep one")
         return [*statements.values()]
 
-    def statement(self, binding: Binding) -> Statement:
-        """A binding with every name in it looked up.
+    def statement(self, binding: Binding, written: bool = False) -> Statement:
+        """A binding with every name in it looked up; of one that is gone, if a run wrote it down, what decides now.
 
         Raises:
             LabError: there is no such class, or it has no such parameter.
@@ -134,13 +138,16 @@ class Registry:
             return Statement(None, "", binding.parameter, value, origin, binding.scope)
         cls = self._class(binding.owner, origin)
         name, parameters = self._names[cls], self._parameters[cls]
-        if binding.parameter not in parameters:
+        decided_by = self._retired.get(f"{name}.{binding.parameter}", "")
+        if decided_by and not written:
+            raise LabError(f"{origin}: {name}.{binding.parameter} is no setting of its own: bind {decided_by}")
+        if binding.parameter not in parameters and not decided_by:
             hint = nearest(binding.parameter, parameters)
             homes = self.homes(binding.parameter)
             if homes and not difflib.get_close_matches(binding.parameter, parameters, n=1):
                 hint = f"it belongs to {' and '.join(homes[:3])}"
             raise LabError(f"{origin}: {name} has no parameter {binding.parameter!r}; {hint}")
-        return Statement(cls, name, binding.parameter, value, origin, binding.scope)
+        return Statement(cls, name, binding.parameter, value, origin, binding.scope, decided_by)
 
     def homes(self, parameter: str) -> list[str]:
         """Names of the classes that have a parameter of this name."""

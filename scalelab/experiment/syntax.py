@@ -13,6 +13,7 @@ from typing import Any
 from gin import config_parser
 
 from scalelab.errors import LabError
+from scalelab.experiment.retired import RETIRED
 from scalelab.guarded import read_whole
 
 LARGEST_BYTES = 4 * 2**20
@@ -133,13 +134,14 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def settings_in(text: str, name: str) -> dict[str, Any]:
-    """Read the values in a text as `read_settings` does in a file.
+    """Read the values in a text as `read_settings` does in a file; those that were never used are left out.
 
     Args:
         text: gin source.
         name: what messages call it.
     """
     bindings = [binding for binding in parse(text, lambda line: f"{name}:{line}") if binding.owner]
+    bindings = [one for one in bindings if f"{one.owner}.{one.parameter}" not in RETIRED]
     keys = ["/".join(filter(None, (one.scope, f"{one.owner}.{one.parameter}"))) for one in bindings]
     return {key: replace_inside(one.value, (Mention, Macro), str) for key, one in zip(keys, bindings, strict=True)}
 

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from moe.model.architectures import LayerPlan
-from moe.train.config import LOGITS_AT_ONCE, TrainerConfig
+from moe.train.config import LOGITS_AT_ONCE, TrainerSetup
 from scalelab.plan.shape import shape
 from scalelab.plan.sizes import BYTES, held
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.transfer.sizes import MESSAGE, PARCEL
 
 GIB = 2**30
@@ -75,7 +75,7 @@ class SendMemory:
 
 def trainer_memory(
     hf_config: dict[str, Any],
-    config: TrainerConfig,
+    config: TrainerSetup,
     world: int,
     longest: int,
     gpu: bool,
@@ -121,7 +121,7 @@ def export_bytes(hf_config: dict[str, Any], dtype: str) -> float:
     return 2.0 * max(largest) * BYTES[dtype]
 
 
-def activation_bytes(hf_config: dict[str, Any], config: TrainerConfig, longest: int, stage: int = 0) -> float:
+def activation_bytes(hf_config: dict[str, Any], config: TrainerSetup, longest: int, stage: int = 0) -> float:
     """Activations that a rank keeps of its micro-batches in flight for the backward pass.
 
     The first of p pipeline stages has p micro-batches in flight (1F1B, arXiv 2104.04473 §2.2), the last has one. A rank
@@ -142,7 +142,7 @@ def activation_bytes(hf_config: dict[str, Any], config: TrainerConfig, longest: 
     return row * BYTES[config.dtype] * ((layout.pipeline - stage) * kept + working)
 
 
-def layer_elements(fields: dict[str, Any], plan: LayerPlan, config: TrainerConfig, recompute: str) -> float:
+def layer_elements(fields: dict[str, Any], plan: LayerPlan, config: TrainerSetup, recompute: str) -> float:
     """Elements that one layer keeps per token, on one rank.
 
     Outside the matrices, tensors are cut over the tensor-parallel ranks along the tokens (sequence parallel), inside
@@ -168,7 +168,7 @@ def layer_elements(fields: dict[str, Any], plan: LayerPlan, config: TrainerConfi
     return kept + _experts(fields, config) + 3 * fields.get("moe_shared_expert_intermediate_size", 0) / cut
 
 
-def _experts(fields: dict[str, Any], config: TrainerConfig) -> float:
+def _experts(fields: dict[str, Any], config: TrainerSetup) -> float:
     """Router and routed experts: rows sorted by expert, gate, up, product; weighted before or behind."""
     hidden, inner = fields["hidden_size"], fields["moe_ffn_hidden_size"] / config.layout.expert_tensor
     row = 2 * hidden + 3 * inner if fields.get("moe_apply_probs_on_input") else hidden + 4 * inner
@@ -179,7 +179,7 @@ def _experts(fields: dict[str, Any], config: TrainerConfig) -> float:
     return fields["moe_router_topk"] * row * share + scores + widened  # the router's input in fp32
 
 
-def head_bytes(hf_config: dict[str, Any], config: TrainerConfig) -> float:
+def head_bytes(hf_config: dict[str, Any], config: TrainerSetup) -> float:
     """The output product of one chunk of tokens and its backward pass (`moe.model.head`).
 
     Logits in fp32 and their gradient in the type of the product, for at most 2²⁶ logits; the gradient of the output
@@ -224,7 +224,7 @@ def largest_sent(hf_config: dict[str, Any], dtype: str) -> int:
 
 
 def generator_memory(
-    parameters: int, config: GeneratorConfig, gpu: bool, messages: float | None = None
+    parameters: int, config: GeneratorSetup, gpu: bool, messages: float | None = None
 ) -> GeneratorMemory:
     """Memory of one of the devices that share an engine.
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from moe.train.config import TrainerConfig
+from moe.train.config import TrainerSetup
 from moe.train.layout import ranks_per_copy
 from scalelab.errors import LabError
 from scalelab.hardware import packed
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.run.config import Run
 
 
@@ -30,8 +30,8 @@ class Placement:
 
     trainers: int
     engines: int
-    trainer: TrainerConfig
-    generator: GeneratorConfig
+    trainer: TrainerSetup
+    generator: GeneratorSetup
     per_node: int
     shared: bool | None = None
 
@@ -94,7 +94,7 @@ class Placement:
 def placement(run: Run) -> Placement:
     """The placement in a run's configuration."""
     cluster, shared = run.cluster, run.cluster.share_devices or None
-    roles = cluster.trainers, cluster.generators, run.trainer_config, run.generator_config
+    roles = cluster.trainers, cluster.generators, run.trainer_setup, run.generator_setup
     return Placement(*roles, cluster.devices_per_node, shared)
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from moe.errors import MoeError
-from moe.train.config import RECOMPUTE, Layout, TrainerConfig
+from moe.train.config import RECOMPUTE, Layout, TrainerSetup
 from moe.train.layout import check_layout
 from scalelab.hardware import Device, Hardware
 from scalelab.plan.lengths import LogNormal, Moments
@@ -33,7 +33,7 @@ from scalelab.plan.speed import (
     training_flops,
     training_seconds,
 )
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.split import split_problem
 from scalelab.run.config import Run
 from scalelab.schedule.pipeline import PipelineRL
@@ -113,7 +113,7 @@ def fine_tuning_seconds(run: Run, device: Device, assumed: Assumptions) -> float
     sft, hf = run.sft, run.model.to_hf()
     completion = max(0, sft.longest - assumed.prompt)  # the prompt is counted beside it
     longest = Moments(completion, completion**2, completion)
-    config, ranks = run.trainer_config, sft.trainers
+    config, ranks = run.trainer_setup, sft.trainers
     step = training_seconds(hf, config, ranks, sft.traces_per_step, longest, device, replace(assumed, dropped=0.0))
     return step + host_step_seconds(hf, config, ranks, assumed)
 
@@ -166,13 +166,13 @@ def _problems(
         )
 
 
-def kv_bytes(run: Run, engine: GeneratorConfig) -> float:
+def kv_bytes(run: Run, engine: GeneratorSetup) -> float:
     """Bytes of KV cache of the longest sequence, on each of an engine's devices."""
     per_token = kv_bytes_per_token(run.model.to_hf(), engine.dtype, engine.tensor_parallel)
     return per_token * run.generator.max_model_len
 
 
-def holds_a_sequence(run: Run, engine: GeneratorConfig) -> bool:
+def holds_a_sequence(run: Run, engine: GeneratorSetup) -> bool:
     """True if an engine's KV cache has room for one sequence of full length."""
     return engine.kv_cache_gib * 2**30 >= kv_bytes(run, engine)
 
@@ -239,7 +239,7 @@ def _on_one(run: Run, hardware: Hardware, assumed: Assumptions) -> RunPlan | Non
     config = fastest(run, 1, device, assumed)
     if config is None:
         return None
-    engine = replace(run.generator_config, tensor_parallel=1, kv_cache_gib=1e-9)
+    engine = replace(run.generator_setup, tensor_parallel=1, kv_cache_gib=1e-9)
     place = Placement(1, 1, config, engine, _bundles(run, hardware)[0], shared=True)
     alone = plan_of(run, place, device, assumed)
     room = device.memory_gib - alone.trainer.total - alone.generator.total
@@ -250,12 +250,12 @@ def _on_one(run: Run, hardware: Hardware, assumed: Assumptions) -> RunPlan | Non
     return _plan_as_set(run, place, device, assumed)
 
 
-def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> TrainerConfig | None:
+def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> TrainerSetup | None:
     """The trainer that fits and steps fastest; every further cut of the model is taken to cost 3 % of its time."""
     hf, length = run.model.to_hf(), _moments(run, assumed)
     completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
 
-    def cost(config: TrainerConfig) -> float:
+    def cost(config: TrainerSetup) -> float:
         layout = config.layout
         cuts = layout.tensor * layout.pipeline * layout.context
         return training_seconds(hf, config, ranks, completions, length, device, assumed) * (1 + 0.03 * cuts)
@@ -263,11 +263,11 @@ def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> Train
     longest = run.generator.max_model_len
     cheapest_first = sorted(_trainer_configs(run, ranks, device), key=cost)
 
-    def fits(config: TrainerConfig) -> bool:
+    def fits(config: TrainerSetup) -> bool:
         sending = _sending(run)
         if trainer_memory(hf, config, ranks, longest, device.gpu, sending).total > device.memory_gib:
             return False
-        beside = Placement(ranks, run.cluster.generators, config, run.generator, ranks, shared=False)
+        beside = Placement(ranks, run.cluster.generators, config, run.generator_setup, ranks, shared=False)
         return beside.given_to(run) is not None
 
     return next((config for config in cheapest_first if fits(config)), None)
@@ -280,9 +280,9 @@ def _sending(run: Run) -> SendMemory | None:
     return message_memory(run.model.to_hf(), run.generator.dtype)
 
 
-def engines(run: Run, device: Device) -> Iterator[GeneratorConfig]:
+def engines(run: Run, device: Device) -> Iterator[GeneratorSetup]:
     """Engines over 1, 2, 4, … devices of a node, whose KV cache takes what the weights leave."""
-    config, total = run.generator_config, parameter_counts(run.model.to_hf()).total
+    config, total = run.generator_setup, parameter_counts(run.model.to_hf()).total
     within = [n for n in (1, 2, 4, 8) if n <= device.per_node]
     for ranks in (n for n in within if split_problem(run.model.to_hf(), n) is None):
         engine = replace(config, tensor_parallel=ranks)
@@ -300,7 +300,7 @@ def _counts(gpus: int, device: Device) -> list[int]:
     return list(range(step, gpus, step))
 
 
-def _trainer_configs(run: Run, ranks: int, device: Device) -> Iterator[TrainerConfig]:
+def _trainer_configs(run: Run, ranks: int, device: Device) -> Iterator[TrainerSetup]:
     hf = run.model.to_hf()
     tensors = [n for n in (1, 2, 4, 8) if n <= device.per_node]
     powers = [n for n in (1, 2, 4, 8, 16, 32) if ranks % n == 0]
@@ -309,7 +309,7 @@ def _trainer_configs(run: Run, ranks: int, device: Device) -> Iterator[TrainerCo
         shared = (tensor * pipeline * context, pipeline * expert)
         if all(ranks % n == 0 for n in shared) and _valid(hf, layout, ranks):
             for recompute in RECOMPUTE:
-                yield replace(run.trainer_config, layout=layout, recompute=recompute)
+                yield replace(run.trainer_setup, layout=layout, recompute=recompute)
 
 
 def _valid(hf: dict[str, Any], layout: Layout, ranks: int) -> bool:

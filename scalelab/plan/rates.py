@@ -45,13 +45,13 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
     hf_config, unit = run.model.to_hf(), trainer_unit(run)
     assumed, moments = Assumptions(prompt=round(prompt_tokens), dropped=1 - kept), lengths.moments()
     alone, full = (
-        decoding(hf_config, run.generator_config, most, moments, device, assumed) for most in (1.0, float("inf"))
+        decoding(hf_config, run.generator_setup, most, moments, device, assumed) for most in (1.0, float("inf"))
     )
     step, sequence = alone.seconds, 0.0
     if full.sequences > alone.sequences:
         step, sequence = decoding_line([(alone.sequences, alone.seconds), (full.sequences, full.seconds)])
     completions = run.recipe.completions_per_step
-    seconds = training_seconds(hf_config, run.trainer_config, unit, completions, moments, device, assumed)
+    seconds = training_seconds(hf_config, run.trainer_setup, unit, completions, moments, device, assumed)
     engines = run.cluster.generators, run.generator.tensor_parallel
     way = run.cluster.publication
     update = publication(hf_config, run.generator.dtype, run.cluster.trainers, engines, device, assumed, way)
@@ -73,7 +73,7 @@ def trainer_unit(run: Run) -> int:
 def slots(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float) -> int:
     """Sequences side by side in an engine: what it is configured for, or what its KV cache has room for."""
     assumed, most = Assumptions(prompt=round(prompt_tokens)), float("inf")
-    engine = decoding(run.model.to_hf(), run.generator_config, most, lengths.moments(), device, assumed)
+    engine = decoding(run.model.to_hf(), run.generator_setup, most, lengths.moments(), device, assumed)
     return max(1, int(engine.sequences))
 
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from moe.model.size import Parameters
-from moe.train.config import TrainerConfig
+from moe.train.config import TrainerSetup
 from scalelab.hardware import Device
 from scalelab.plan.lengths import Moments
 from scalelab.plan.memory import kv_bytes_per_token
 from scalelab.plan.shape import parameter_counts, shape
 from scalelab.plan.sizes import BYTES, optimizer_elements
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,14 @@ def training_flops(
     return tokens * (6.0 * layers + again + head) + passes * attention_flops(hf_config, tokens, square)
 
 
-def splits_head(config: TrainerConfig) -> bool:
+def splits_head(config: TrainerSetup) -> bool:
     """True if the output product takes bf16 values and returns fp32 ones, as `moe.model.head.product` does on a GPU."""
     return config.fp32_head and config.dtype == "bfloat16"
 
 
 def training_seconds(
     hf_config: dict[str, Any],
-    config: TrainerConfig,
+    config: TrainerSetup,
     ranks: int,
     completions: float,
     length: Moments,
@@ -125,7 +125,7 @@ def training_seconds(
     return flops / (ranks * device.tflops * 1e12 * mfu) * fill
 
 
-def host_step_seconds(hf_config: dict[str, Any], config: TrainerConfig, ranks: int, assumed: Assumptions) -> float:
+def host_step_seconds(hf_config: dict[str, Any], config: TrainerSetup, ranks: int, assumed: Assumptions) -> float:
     """Step of an optimiser in host memory (`OptimizerConfig.offload`), while the GPU waits; 0 for one on the GPU.
 
     For each parameter of the rank's share, 4 bytes of gradient come to the host and 4 of the new weight go back,
@@ -160,7 +160,7 @@ class Decoding:
 
 def decoding(
     hf_config: dict[str, Any],
-    config: GeneratorConfig,
+    config: GeneratorSetup,
     available: float,
     length: Moments,
     device: Device,

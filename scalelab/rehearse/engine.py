@@ -45,7 +45,7 @@ def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
 class _EngineRehearsal:
     def __init__(self, setting: RehearsalSettings, role: Role, result: RoleResult, folder: Path) -> None:
         self.role, self.result, self.folder = role, result, folder
-        self.hf, self.config = setting.run.model.to_hf(), setting.run.generator_config
+        self.hf, self.config = setting.run.model.to_hf(), setting.run.generator_setup
         self.gpu = setting.hardware.gpu
         self.model: torch.nn.Module | None = None
         self.vllm: VllmConfig | None = None

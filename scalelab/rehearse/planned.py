@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from moe.train.config import TrainerConfig
+from moe.train.config import TrainerSetup
 from scalelab.plan.lengths import LogNormal
 from scalelab.plan.memory import activation_bytes, export_bytes, generator_memory, head_bytes
 from scalelab.plan.shape import parameter_counts, shape
 from scalelab.plan.sizes import held
 from scalelab.plan.speed import Assumptions, splits_head, training_flops
 from scalelab.rehearse.result import GIB
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.run.config import Run
 
 _OF_LAYERS = ("no_rope_layers", "layer_types", "moe_layers")
@@ -20,7 +20,7 @@ _OF_LAYERS = ("no_rope_layers", "layer_types", "moe_layers")
 
 
 def trainer_gib(
-    hf_config: dict[str, Any], config: TrainerConfig, world: int, longest: int, stage: int, export: bool = False
+    hf_config: dict[str, Any], config: TrainerSetup, world: int, longest: int, stage: int, export: bool = False
 ) -> dict[str, float]:
     """GiB of a trainer rank of one pipeline stage by kind.
 
@@ -40,7 +40,7 @@ def trainer_gib(
     return {kind: size / GIB for kind, size in kinds.items()}
 
 
-def trainer_flops(hf_config: dict[str, Any], config: TrainerConfig, row: list[int], stage: int) -> float:
+def trainer_flops(hf_config: dict[str, Any], config: TrainerSetup, row: list[int], stage: int) -> float:
     """FLOPs of a rank of one pipeline stage for one micro-batch.
 
     Args:
@@ -71,14 +71,14 @@ def _stage(hf_config: dict[str, Any], stage: int, stages: int) -> dict[str, Any]
 
 def micro_batches(run: Run) -> int:
     """Micro-batches of a data-parallel rank in one optimiser step, from the plan's mean length of a completion."""
-    assumed, layout = Assumptions(), run.trainer_config.layout
+    assumed, layout = Assumptions(), run.trainer_setup.layout
     mean = LogNormal.of_recipe(run.recipe, assumed.median * run.recipe.max_tokens, assumed.sigma).moments().mean
     tokens = run.recipe.prompts_per_step * run.recipe.generations_per_prompt * (mean + assumed.prompt)
     rows = run.cluster.trainers / (layout.tensor * layout.pipeline * layout.context)
-    return max(1, math.ceil(tokens / rows / run.trainer_config.tokens_per_micro_batch))
+    return max(1, math.ceil(tokens / rows / run.trainer_setup.tokens_per_micro_batch))
 
 
-def engine_gib(hf_config: dict[str, Any], config: GeneratorConfig) -> dict[str, float]:
+def engine_gib(hf_config: dict[str, Any], config: GeneratorSetup) -> dict[str, float]:
     """GiB of weights and KV cache on one of the devices that share an engine."""
     memory = generator_memory(parameter_counts(hf_config).total, config, gpu=True)
     return {"weights": memory.weights, "kv_cache": memory.kv_cache}

@@ -18,7 +18,7 @@ from torch import Tensor
 from moe.model.architectures import architecture
 from moe.model.kernels import KernelChoice
 from moe.train.batch import TrainingSequence
-from moe.train.config import TrainerConfig
+from moe.train.config import TrainerSetup
 from moe.train.micro_batch import LOSS
 from moe.train.trainer import Trainer
 from moe.weights.hf_folder import FolderWeights
@@ -52,7 +52,7 @@ class _TrainerRehearsal:
         self.run_config = setting.run
         self.hf = setting.run.model.to_hf()
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.config = self._rehearsable(setting.run.trainer_config)
+        self.config = self._rehearsable(setting.run.trainer_setup)
         self.ranks = setting.run.cluster.trainers
         layout = self.config.layout
         self.data = self.ranks // (layout.tensor * layout.pipeline * layout.context)
@@ -75,7 +75,7 @@ class _TrainerRehearsal:
         result.longest_row = max(self.row)
         longest, exports = self.run_config.generator.max_model_len, self.device == "cuda"
         result.plan_memory_gib = planned.trainer_gib(
-            self.hf, self.run_config.trainer_config, self.ranks, longest, self.role.stage, exports
+            self.hf, self.run_config.trainer_setup, self.ranks, longest, self.role.stage, exports
         )
         result.plan_flops = planned.trainer_flops(self.hf, self.config, self.row, self.role.stage)
         steps: dict[str, Callable[[], None]] = {
@@ -93,7 +93,7 @@ class _TrainerRehearsal:
                 self.trainer.close()
                 self.trainer = None
 
-    def _rehearsable(self, config: TrainerConfig) -> TrainerConfig:
+    def _rehearsable(self, config: TrainerSetup) -> TrainerSetup:
         """The run's configuration, without what needs packages for GPUs or a device of its own label."""
         left, optimizer = self.result.replaced, config.optimizer
         if config.dispatch != "alltoall":
@@ -144,7 +144,7 @@ class _TrainerRehearsal:
         optimizer = self.trainer.optimizer
         buffers = optimizer.ddp.buffers + optimizer.ddp.expert_parallel_buffers
         self.memory.classify("gradients", (buffer.grad_data for buffer in buffers))
-        on_host = self.run_config.trainer_config.optimizer.offload and not self.config.optimizer.offload
+        on_host = self.run_config.trainer_setup.optimizer.offload and not self.config.optimizer.offload
         for part in optimizer.megatron.chained_optimizers:
             for main, state in part.optimizer.state.items():
                 if on_host:

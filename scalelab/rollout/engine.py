@@ -43,7 +43,7 @@ from moe.weights.hf_folder import read_biases, read_config
 from moe.weights.links import expert_bias_names
 from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, processor_config
 from scalelab.rollout.routing import RoutingRecorder, of_all_tokens
 from scalelab.rollout.split import split_problem
@@ -82,7 +82,7 @@ class Engine:
     """
 
     def __init__(
-        self, model_dir: Path, config: GeneratorConfig, phrases: Phrases, version: int = 0, seed: int = 0
+        self, model_dir: Path, config: GeneratorSetup, phrases: Phrases, version: int = 0, seed: int = 0
     ) -> None:
         self._hf_config = hf_config = read_config(model_dir)
         self._tensor_parallel = config.tensor_parallel
@@ -217,7 +217,7 @@ class Engine:
 
 
 def engine_config(
-    model_dir: Path, hf_config: dict[str, Any], config: GeneratorConfig, phrases: Phrases, seed: int, eager: bool
+    model_dir: Path, hf_config: dict[str, Any], config: GeneratorSetup, phrases: Phrases, seed: int, eager: bool
 ) -> VllmConfig:
     """Build vLLM's configuration, with the processor that its model runner takes: V2 wherever Triton is, else V1."""
     args = EngineArgs(
@@ -257,12 +257,12 @@ def engine_config(
     return vllm_config
 
 
-def vllm_records(config: GeneratorConfig) -> bool:
+def vllm_records(config: GeneratorSetup) -> bool:
     """True if vLLM records the experts of every token itself, as its model runner for GPUs can."""
     return config.record_routing and not current_platform.is_cpu()
 
 
-def _check(hf_config: dict[str, Any], config: GeneratorConfig, model_dir: Path) -> None:
+def _check(hf_config: dict[str, Any], config: GeneratorSetup, model_dir: Path) -> None:
     """Refuse settings with which vLLM would fail later (such as at the first update) or without a clear message."""
     here = "cpu" if current_platform.is_cpu() else "gpu"
     if config.device not in ("auto", here):
@@ -322,7 +322,7 @@ def _multiply_bfloat16(worker: WorkerBase) -> None:
     bfloat16.install()
 
 
-def bias_shapes(model_dir: Path, config: GeneratorConfig) -> dict[str, tuple[int, ...]]:
+def bias_shapes(model_dir: Path, config: GeneratorSetup) -> dict[str, tuple[int, ...]]:
     """Shape of every layer's expert biases, by name; empty if the generator has none."""
     biases = read_biases(model_dir)
     if not (biases or config.expert_bias):

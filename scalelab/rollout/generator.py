@@ -22,7 +22,7 @@ from moe.errors import first_line, kind_and_line
 from moe.weights.hf_folder import read_config
 from moe.weights.segments import Segment
 from scalelab.errors import LabError
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.engine import Engine, Output, weight_shapes
 from scalelab.rollout.interruption import Phrases, forced_mask
 from scalelab.rollout.thinking import Transitions
@@ -62,7 +62,7 @@ class Generator:
     def __init__(
         self,
         model_dir: str | Path,
-        config: GeneratorConfig,
+        config: GeneratorSetup,
         interruption_token_ids: Sequence[int] = (),
         end_think: Transitions = (),
         threads: int = 1,

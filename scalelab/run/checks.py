@@ -79,14 +79,8 @@ def check_lengths(model: Model, recipe: Recipe, generator: GeneratorConfig, sft:
         )
 
 
-def check_recipe(model: Model, recipe: Recipe, trainer: TrainerConfig, generator: GeneratorConfig) -> None:
+def check_recipe(model: Model, recipe: Recipe, trainer: TrainerConfig) -> None:
     """Check that both sides can do what the recipe asks of them."""
-    if not (trainer.fp32_head and generator.fp32_head):
-        raise ValueError("the head's precision is the recipe's choice: bind Recipe.fp32_head, nothing else")
-    if generator.record_routing:
-        raise ValueError("experts are recorded where they are replayed: bind Recipe.router_replay, nothing else")
-    if generator.expert_bias:
-        raise ValueError("generators have biases of experts where the trainer does: bind TrainerConfig.expert_bias")
     if trainer.expert_bias:
         try:
             check_expert_bias(model.to_hf())
@@ -99,8 +93,6 @@ def check_recipe(model: Model, recipe: Recipe, trainer: TrainerConfig, generator
             "Recipe.router_replay with pipeline stages cannot recompute activations: set TrainerConfig.recompute "
             "to 'none' or Layout.pipeline to 1"
         )
-    if trainer.seed != 0:
-        raise ValueError("the seed of the initial weights is the run's: bind Run.seed instead of TrainerConfig.seed")
     if recipe.temperature != 1.0:
         raise ValueError(
             f"Recipe.temperature is {recipe.temperature}: generators record the log-probs of the unscaled "
@@ -127,8 +119,6 @@ def check_world(trainer: TrainerConfig, cluster: Cluster, virtual: Virtual | Non
 
 def check_devices(model: Model, trainer: TrainerConfig, generator: GeneratorConfig, cluster: Cluster, sft: SFT) -> None:
     """Check devices, their number and how they are shared."""
-    if (trainer.device, generator.device) != ("auto", "auto"):
-        raise ValueError("what a run's actors occupy is one choice for both sides: bind Cluster.device")
     if cluster.device == "cpu" and trainer.gpu_only:
         raise ValueError(
             f"{' and '.join(trainer.gpu_only)} is for GPUs, and the run's devices are cores: leave it out, or "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field, fields
+from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt, SkipValidation
 from pydantic.dataclasses import dataclass
@@ -10,9 +11,9 @@ from pydantic.dataclasses import dataclass
 from moe.checked import CHECKED
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.model.config import Model
-from moe.train.config import TrainerConfig
+from moe.train.config import TrainerConfig, TrainerSetup
 from scalelab.recipe.recipe import Recipe
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorConfig, GeneratorSetup
 from scalelab.run import checks
 from scalelab.run.settings import SFT, Budget, Cluster, Evaluation, Virtual
 from scalelab.schedule.schedule import SchedulePolicy
@@ -84,7 +85,7 @@ class Run:
         checks.check_tasks(self.tasks, self.task_weights, self.recipe, self.evaluation)
         checks.check_places(self.recipe, self.evaluation, self.cluster, self.generator)
         checks.check_lengths(self.model, self.recipe, self.generator, self.sft)
-        checks.check_recipe(self.model, self.recipe, self.trainer, self.generator)
+        checks.check_recipe(self.model, self.recipe, self.trainer)
         checks.check_world(self.trainer, self.cluster, self.virtual)
         checks.check_devices(self.model, self.trainer, self.generator, self.cluster, self.sft)
 
@@ -104,20 +105,27 @@ class Run:
         return self.cluster.trainers if self.cluster.share_devices else self.generator_devices + self.cluster.trainers
 
     @property
-    def trainer_config(self) -> TrainerConfig:
-        """The trainer's configuration with the recipe's precision of the head and the run's seed."""
-        head, device = self.recipe.trainer_fp32_head, self.cluster.device
-        return replace(self.trainer, fp32_head=head, seed=self.seed, device=device)
+    def trainer_setup(self) -> TrainerSetup:
+        """Settings that the trainer is built with."""
+        return TrainerSetup(
+            **_fields(self.trainer),
+            fp32_head=self.recipe.trainer_fp32_head,
+            seed=self.seed,
+            device=self.cluster.device,
+        )
 
     @property
-    def generator_config(self) -> GeneratorConfig:
-        """The generators' configuration with what the recipe asks of them."""
-        recipe = self.recipe
-        return replace(
-            self.generator,
-            fp32_head=recipe.generator_fp32_head,
-            record_routing=recipe.router_replay,
+    def generator_setup(self) -> GeneratorSetup:
+        """Settings that every engine is built with."""
+        return GeneratorSetup(
+            **_fields(self.generator),
+            fp32_head=self.recipe.generator_fp32_head,
+            record_routing=self.recipe.router_replay,
             expert_bias=self.trainer.expert_bias > 0,
             device=self.cluster.device,
             shares_device=self.cluster.share_devices,
         )
+
+
+def _fields(config: TrainerConfig | GeneratorConfig) -> dict[str, Any]:
+    return {one.name: getattr(config, one.name) for one in fields(config)}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from moe.durable import made_whole
 from scalelab.errors import LabError, nearest
 from scalelab.recipe.types import Rollout
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.evaluation import Graded, TaskEvaluation, evaluate, rewards_by_prompt
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.alone import LocalGraders, evaluate_alone
@@ -155,7 +155,7 @@ def _sampling(tokenizer: PreTrainedTokenizerFast, model: CheckpointModel, asked:
     )
 
 
-def _generator_config(model: CheckpointModel, prompts: Sequence[Prompt], work: Sampling) -> GeneratorConfig:
+def _generator_config(model: CheckpointModel, prompts: Sequence[Prompt], work: Sampling) -> GeneratorSetup:
     """Engine settings with room for the longest request: the run's own, or of a size that fits the model."""
     prompt = max(len(work.prompt_ids(prompt)) for prompt in prompts)
     hf, longest = model.hf_config, prompt + work.max_tokens
@@ -166,7 +166,7 @@ def _generator_config(model: CheckpointModel, prompts: Sequence[Prompt], work: S
             f"max_position_embeddings ({limit}): lower --max-tokens"
         )
     if model.run is not None:
-        config = model.run.generator_config
+        config = model.run.generator_setup
         return replace(config, max_model_len=max(longest, config.max_model_len))
     import torch
 
@@ -175,7 +175,7 @@ def _generator_config(model: CheckpointModel, prompts: Sequence[Prompt], work: S
     gpu = torch.cuda.is_available()
     gib_each = 2 * hf["num_hidden_layers"] * heads * width * (2 if gpu else 4) * (longest + 64) / 2**30
     sequences = max(1, min(SEQUENCES, len(prompts) * work.generations, int(KV_GIB / gib_each)))
-    return GeneratorConfig(
+    return GeneratorSetup(
         max_model_len=longest,
         max_sequences=sequences,
         dtype="bfloat16" if gpu else "float32",
@@ -185,7 +185,7 @@ def _generator_config(model: CheckpointModel, prompts: Sequence[Prompt], work: S
 
 def _generate_and_grade(
     folder: Path,
-    config: GeneratorConfig,
+    config: GeneratorSetup,
     tokenizer: PreTrainedTokenizerFast,
     prompts: Sequence[Prompt],
     work: Sampling,

@@ -20,7 +20,7 @@ from scalelab.plan.planner import plan_of
 from scalelab.plan.rates import rates as estimated_rates
 from scalelab.plan.rates import slots
 from scalelab.plan.speed import Assumptions
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.run.config import Run
 from scalelab.run.ports import too_few_places
 from scalelab.run.rates import Rates
@@ -41,14 +41,14 @@ def pretended_rates(run: Run) -> tuple[Rates, int]:
     return rates, slots(run, hardware, lengths, prompt_tokens=prompt_tokens)
 
 
-def engine_config(run: Run, places: int) -> GeneratorConfig:
+def engine_config(run: Run, places: int) -> GeneratorSetup:
     """Configuration of the one engine that holds the sequences of all pretended engines.
 
     Raises:
         LabError: their KV cache does not fit into `Virtual.memory_gib`, or they have too few places for a group.
     """
     assert run.virtual is not None
-    config = run.generator_config
+    config = run.generator_setup
     if problem := too_few_places(run.cluster.generators * places, run.recipe.generations_per_prompt):
         raise LabError(problem)
     # No more than the schedule can have in flight, whatever the engines could hold.

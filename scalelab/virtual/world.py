@@ -129,7 +129,7 @@ class VirtualRun:
         self._most = config.max_sequences
         self._engine = Engine(base, config, phrases, 0, run.seed % 2**31)
         self._decoder = EngineDecoder(self._engine, phrases, tokenizer)
-        self._trainer = Trainer(run.model.to_hf(), run.trainer_config, rendezvous=None, weights=str(base))
+        self._trainer = Trainer(run.model.to_hf(), run.trainer_setup, rendezvous=None, weights=str(base))
         self._real_graders = LocalGraders(run.tasks, 1, run.cluster.stall_seconds)
         folder.describe(verifiers=self._verifiers(), **clock_facts(run))
         self.work = RolloutWork(run.recipe, tokenizer, run.seed, True, run.retention.train_every)

@@ -97,7 +97,7 @@ class Lab:
         run: Any = SimpleNamespace(
             cluster=self.cluster,
             seed=0,
-            generator_config=None,
+            generator_setup=None,
             generator=SimpleNamespace(tensor_parallel=1, max_sequences=8),
             trainer=SimpleNamespace(save_deadline=1800.0),
         )

@@ -55,7 +55,7 @@ class Lab:
         self.killed: list[Any] = []
         self.events: list[dict[str, Any]] = []
         cluster = Cluster(trainers=RANKS, trainer_restarts=restarts, startup_seconds=0.05)
-        run: Any = SimpleNamespace(cluster=cluster, model=SimpleNamespace(to_hf=dict), trainer_config=None, **SAVING)
+        run: Any = SimpleNamespace(cluster=cluster, model=SimpleNamespace(to_hf=dict), trainer_setup=None, **SAVING)
         places = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
         monkeypatch.setattr(room, "Reservation", lambda *_: places)
         monkeypatch.setattr(room, "actor_class", lambda *_, **__: SimpleNamespace(remote=self.rank))

@@ -11,7 +11,7 @@ import pytest
 
 from scalelab.cluster.engine_actor import EngineActor
 from scalelab.rollout import generator, tokenizer
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.types import Completion, Request
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> EngineActor:
     )
     monkeypatch.setattr(generator, "Generator", Standing)
     monkeypatch.setattr(tokenizer, "load_tokenizer", lambda model: letters)
-    return EngineActor("", GeneratorConfig(max_model_len=8), (), None, 0)
+    return EngineActor("", GeneratorSetup(max_model_len=8), (), None, 0)
 
 
 def test_completions_leave_an_engine_with_their_texts(actor: EngineActor) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from moe.model.config import Model
 from moe.train.batch import TrainingSequence
-from moe.train.config import OptimizerConfig, TrainerConfig
+from moe.train.config import OptimizerConfig, TrainerSetup
 from moe.weights.segments import Segment
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.types import Completion, Request
 from scalelab.start.fine_tuning import cross_entropy
 from tests.helpers.rollout_models import DENSE, MISTRAL, MIXTRAL, MOE, QWEN2, QWEN3, QWEN3_MOE, generate, prompts
@@ -51,7 +51,7 @@ def build_trainer(model: Model, folder: Path, dtype: str = "float32", expert_bia
     from moe.train.trainer import Trainer
 
     torch.set_num_threads(1)
-    config = TrainerConfig(optimizer=OptimizerConfig(lr=5e-3), dtype=dtype, expert_bias=expert_bias)
+    config = TrainerSetup(optimizer=OptimizerConfig(lr=5e-3), dtype=dtype, expert_bias=expert_bias)
     hold("trainer", lambda: Trainer(model.to_hf(), config, rendezvous=f"file://{folder}.at"))
     train(6)
     _HELD["trainer"].save_hf(folder)
@@ -86,7 +86,7 @@ def trainer_logprobs(sequences: list[TrainingSequence]) -> list[np.ndarray]:
 def build_generator(folder: Path, **options: Any) -> None:
     from scalelab.rollout.generator import Generator
 
-    config = GeneratorConfig(max_model_len=128, max_sequences=16, kv_cache_gib=0.25, block_size=32, **options)
+    config = GeneratorSetup(max_model_len=128, max_sequences=16, kv_cache_gib=0.25, block_size=32, **options)
     hold("generator", lambda: Generator(folder, config))
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from moe.train.config import OptimizerConfig, TrainerConfig
+from moe.train.config import OptimizerConfig, TrainerSetup
 from scalelab import gpu_driver
 from scalelab.gpu_driver import problem_here, smallest_memory
 
@@ -52,7 +52,7 @@ def test_a_missing_driver_is_said_unless_its_library_answers(
 
 
 def test_a_package_that_a_setting_needs_is_missed_by_name() -> None:
-    settings = TrainerConfig(
+    settings = TrainerSetup(
         dtype="bfloat16",
         kernels="transformer_engine",
         dispatch="hybridep",
@@ -60,7 +60,7 @@ def test_a_package_that_a_setting_needs_is_missed_by_name() -> None:
     ).packages
     assert list(settings) == ["transformer_engine", "deep_ep"]
     assert "kernels = 'transformer_engine' needs the package transformer_engine" in str(problem_here(settings))
-    assert TrainerConfig().packages == {}
+    assert TrainerSetup().packages == {}
 
 
 def test_this_torch_is_judged_by_its_own_file() -> None:

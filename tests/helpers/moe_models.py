@@ -13,7 +13,7 @@ import torch
 
 from moe.model.config import Llama, Llama3Rope, Llama4Text, Mistral, Mixtral, Model, Qwen2, Qwen3, Qwen3Moe, YarnRope
 from moe.train.batch import TrainingSequence
-from moe.train.config import OptimizerConfig, TrainerConfig
+from moe.train.config import OptimizerConfig, TrainerSetup
 from moe.train.trainer import Trainer
 
 MOE = Llama4Text(
@@ -60,7 +60,7 @@ def rendezvous() -> str:
 def trainer(model: Model, rank: int = 0, world: int = 1, at: str | None = None, weights=None, **kwargs) -> Trainer:
     """A trainer with small micro-batches, so that every step has several."""
     settings = {"optimizer": OPTIMIZER, "tokens_per_micro_batch": 150, "head_chunk": 64, "deadline": 60, **kwargs}
-    return Trainer(model.to_hf(), TrainerConfig(**settings), rank, world, at or rendezvous(), weights)
+    return Trainer(model.to_hf(), TrainerSetup(**settings), rank, world, at or rendezvous(), weights)
 
 
 def batch(seed: int, count: int = 12, longest: int = 60) -> list[TrainingSequence]:

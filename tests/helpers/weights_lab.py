@@ -13,10 +13,10 @@ from typing import Any
 import ray
 import torch
 
-from moe.train.config import Layout, TrainerConfig
+from moe.train.config import Layout, TrainerSetup
 from scalelab.cluster.actors import actor_class
 from scalelab.cluster.trainer import ClusterTrainer
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.tokenizer import build_tokenizer, save_tokenizer
 from scalelab.run.settings import Cluster
 from scalelab.transfer.listener import Listener
@@ -26,8 +26,8 @@ from tests.helpers.rollout_models import MOE, write_model
 
 # Experts can be cut in two on a CPU, whose kernels want multiples of 32.
 SHAPE = replace(MOE, vocab_size=320, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128)
-TRAINER = TrainerConfig(layout=Layout(tensor=2, expert=2), expert_bias=0.25, deadline=900.0)
-ENGINE = GeneratorConfig(max_model_len=256, max_sequences=8, block_size=32, kv_cache_gib=0.02, expert_bias=True)
+TRAINER = TrainerSetup(layout=Layout(tensor=2, expert=2), expert_bias=0.25, deadline=900.0)
+ENGINE = GeneratorSetup(max_model_len=256, max_sequences=8, block_size=32, kv_cache_gib=0.02, expert_bias=True)
 
 
 def broadcasting(**settings: Any) -> Cluster:
@@ -46,11 +46,11 @@ class Lab:
         cluster: Cluster,
         engine: type,
         devices: int = 1,
-        trainer: TrainerConfig = TRAINER,
+        trainer: TrainerSetup = TRAINER,
         shape: Any = SHAPE,
     ) -> None:
         self.cluster = cluster
-        run: Any = SimpleNamespace(cluster=cluster, model=shape, trainer_config=trainer)
+        run: Any = SimpleNamespace(cluster=cluster, model=shape, trainer_setup=trainer)
         self.trainer = ClusterTrainer(run, write_model(folder / "trainer", shape, 1), 2)
         self.base = write_model(folder / "engines", shape, 0)
         save_tokenizer(build_tokenizer(["1 + 2 = 3"], shape.vocab_size), self.base)

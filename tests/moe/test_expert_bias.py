@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from moe.errors import MoeError
 from moe.model.choice import Choice
-from moe.train.config import OptimizerConfig, TrainerConfig
+from moe.train.config import OptimizerConfig, TrainerSetup
 from moe.weights.convert import export_checkpoint, import_folder
 from moe.weights.hf_folder import read_biases
 from moe.weights.links import EXPERT_BIAS
@@ -150,7 +150,7 @@ def test_biases_are_never_lost_in_silence(make, tmp_path):
 
 def test_biases_that_could_not_work_are_refused(make):
     with pytest.raises(ValueError, match="two ways"):
-        TrainerConfig(expert_bias=0.1, balance=0.01)
+        TrainerSetup(expert_bias=0.1, balance=0.01)
     with pytest.raises(MoeError, match="this model is dense"):
         make(DENSE, expert_bias=RATE)
     with pytest.raises(MoeError, match="norm_topk_prob"):

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from moe.cpu import host as cpu_host
 from moe.errors import MoeError
-from moe.train.config import OptimizerConfig, TrainerConfig
+from moe.train.config import OptimizerConfig, TrainerSetup
 from tests.helpers.moe_models import DENSE, MOE, batch, weighted, weights
 
 pytestmark = pytest.mark.slow
@@ -132,9 +132,9 @@ def test_settings_that_exclude_each_other_are_refused():
     with pytest.raises(ValueError, match=r"bind OptimizerConfig.moments = 'float32'"):
         OptimizerConfig(offload=True, moments="bfloat16")
     with pytest.raises(ValueError, match=r"OptimizerConfig.offload = True saves memory of bfloat16 models"):
-        TrainerConfig(optimizer=OptimizerConfig(offload=True))
+        TrainerSetup(optimizer=OptimizerConfig(offload=True))
     with pytest.raises(ValueError, match=r"bind TrainerConfig.overlap_gradients = True"):
-        TrainerConfig(overlap_parameters=True)
+        TrainerSetup(overlap_parameters=True)
 
 
 def test_endless_nans_stop_training_with_their_cause(make):

@@ -15,7 +15,7 @@ from moe.errors import MoeError
 from moe.model.choice import check_replay
 from moe.model.config import Model
 from moe.train.batch import TrainingSequence
-from moe.train.config import Layout, TrainerConfig
+from moe.train.config import Layout, TrainerSetup
 from tests.helpers.moe_models import DENSE, MOE, QWEN3_MOE, batch, routed, trainer, weighted, weights
 
 pytestmark = pytest.mark.slow
@@ -90,7 +90,7 @@ def test_nothing_prescribed_changes_nothing_and_the_weights_learn_either_way() -
 
 
 def test_experts_that_cannot_be_replayed_are_refused() -> None:
-    hf, config = MOE.to_hf(), TrainerConfig()
+    hf, config = MOE.to_hf(), TrainerSetup()
     sequences = batch(1)
     with pytest.raises(MoeError, match="1 of 12 sequences"):
         check_replay([*routed(sequences[:1], MOE), *sequences[1:]], hf, config)

@@ -11,7 +11,7 @@ from moe.model import gpt as models
 from moe.model.architectures import architecture
 from moe.model.size import parameters
 from moe.train import parallel
-from moe.train.config import Layout, TrainerConfig
+from moe.train.config import Layout, TrainerSetup
 from moe.weights.links import links
 from tests.helpers.real_models import LLAMA_8B, MISTRAL_7B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, QWEN25_7B, SCOUT
 
@@ -41,7 +41,7 @@ def test_the_formula_the_model_and_transformers_count_alike(name, one_rank):
     hf = REAL[name]
     counted = parameters(hf)
     with cpu_host.megatron(), torch.device("meta"):
-        ours = models.build(hf, TrainerConfig(dtype="bfloat16"))
+        ours = models.build(hf, TrainerSetup(dtype="bfloat16"))
     assert counted.total == sum(p.numel() for p in ours.parameters())
     assert counted.total == sum(p.numel() for p in theirs(hf).parameters())
     assert {link.param for link in links(hf)} == {name for name, _ in ours.named_parameters()}

@@ -12,7 +12,7 @@ import transformers
 from moe.errors import MoeError
 from moe.model.init import InitialWeights
 from moe.train.batch import TrainingSequence
-from moe.train.config import Layout, OptimizerConfig, TrainerConfig
+from moe.train.config import Layout, OptimizerConfig, TrainerSetup
 from moe.weights.shards import Snapshot
 from tests.helpers.moe_models import DENSE, MOE, OPTIMIZER, QWEN3_MOE, batch, rendezvous, trainer, weighted, weights
 
@@ -193,7 +193,7 @@ def test_bad_input_is_named(make):
 
 def test_config_refuses_what_cannot_be():
     with pytest.raises(ValueError, match=r"'float32' or 'bfloat16'.*input_value='fp8'"):
-        TrainerConfig(dtype="fp8")
+        TrainerSetup(dtype="fp8")
     with pytest.raises(ValueError, match="multiple of"):
         replace(MOE, num_attention_heads=3, num_key_value_heads=2)
     with pytest.raises(ValueError, match=r"expert\n.*greater than 0"):

@@ -12,7 +12,7 @@ import pytest
 
 from moe.model.architectures import architecture
 from moe.model.size import parameters
-from moe.train.config import Layout, OptimizerConfig, TrainerConfig
+from moe.train.config import Layout, OptimizerConfig, TrainerSetup
 from moe.train.layout import check_layout
 from scalelab import cli
 from scalelab.errors import LabError
@@ -96,7 +96,7 @@ def test_an_optimizer_in_bf16_takes_half_and_one_on_the_host_nothing(scout):
 def test_an_optimizer_on_the_host_takes_the_time_of_its_slower_half(scout):
     """The 108B parameters on 32 ranks, each of which steps a 32nd; Megatron's padding is below a thousandth."""
     hf, layout = scout.model.to_hf(), Layout(expert=16, tensor=4)
-    configs = [TrainerConfig(layout, OptimizerConfig(offload=offload), "bfloat16") for offload in (False, True)]
+    configs = [TrainerSetup(layout, OptimizerConfig(offload=offload), "bfloat16") for offload in (False, True)]
     on_gpu, on_host = (host_step_seconds(hf, config, 32, ASSUMED) for config in configs)
     assert on_gpu == 0
     share = parameters(hf).total / 32
@@ -133,11 +133,11 @@ def test_an_export_counts_where_it_takes_more_than_a_step(scout, dense):
     """Two copies of Scout's largest tensor, 16 x 5120 x 16384 bf16 numbers, counted by hand."""
     assert export_bytes(scout.model.to_hf(), "bfloat16") == 2 * 16 * 5120 * 16384 * 2
     assert export_bytes(dense.model.to_hf(), "bfloat16") == 2 * 128256 * 4096 * 2
-    full = dataclasses.replace(scout.trainer, recompute="full", layout=Layout(tensor=4, pipeline=2, expert=16))
+    full = dataclasses.replace(scout.trainer_setup, recompute="full", layout=Layout(tensor=4, pipeline=2, expert=16))
     memory = trainer_memory(scout.model.to_hf(), full, 32, 16384, gpu=True)
     assert memory.export > 0
     assert memory.activations + memory.logits + memory.export == pytest.approx(5.0)
-    assert trainer_memory(dense.model.to_hf(), dense.trainer, 16, 16384, gpu=True).export == 0
+    assert trainer_memory(dense.model.to_hf(), dense.trainer_setup, 16, 16384, gpu=True).export == 0
 
 
 def test_training_flops_are_those_of_every_product(dense, scout):
@@ -192,7 +192,7 @@ def test_decoding_reads_weights_and_caches_and_nothing_comes_for_free(dense, sco
 
 def test_the_heads_memory_does_not_grow_with_the_micro_batch(dense):
     hf = dense.model.to_hf()
-    small, large = (TrainerConfig(dtype="bfloat16", tokens_per_micro_batch=n) for n in (1024, 65536))
+    small, large = (TrainerSetup(dtype="bfloat16", tokens_per_micro_batch=n) for n in (1024, 65536))
     assert head_bytes(hf, small) == head_bytes(hf, large)
     assert trainer_memory(hf, small, 16, 1, True).total < trainer_memory(hf, large, 16, 1, True).total
 

@@ -67,7 +67,7 @@ def test_two_messages_of_a_broadcast_take_room_on_an_engines_device():
 def test_messages_take_room_on_a_rank_that_sends_them_where_nothing_else_does():
     """Three messages of 256 MiB and a matrix each; they count as far as activations and logits take less."""
     run = resolve("h100/scalerl_8b").run
-    hf, config = run.model.to_hf(), replace(run.trainer_config, tokens_per_micro_batch=1, head_chunk=1)
+    hf, config = run.model.to_hf(), replace(run.trainer_setup, tokens_per_micro_batch=1, head_chunk=1)
     sending = message_memory(hf, "bfloat16")
     assert sending.passing == 3 * (2**28 + 14336 * 4096 * 2)
     without, found = (trainer_memory(hf, config, 16, 1, True, one) for one in (None, replace(sending, passing=2**33)))

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 def staged(model, layout, world, rank):
     """Bytes of the parts that a rank publishes, by name and place in the whole parameter."""
-    config = replace(run_of(model, layout, world).trainer_config, device="auto")
+    config = replace(run_of(model, layout, world).trainer_setup, device="auto")
     pretend = PretendedWorld(device("h100"))
     with pretended(pretend), Answers(pretend):
         trainer = Trainer(model.to_hf(), config, rank, world, "file:///rehearsal")

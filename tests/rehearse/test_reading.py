@@ -77,7 +77,7 @@ PLACES = pytest.mark.parametrize(
 def build(family, layout, world, rank, weights):
     """Build a rank's model from the weights."""
     model = MODELS[family]
-    config = replace(run_of(model, layout, world).trainer_config, device="auto")
+    config = replace(run_of(model, layout, world).trainer_setup, device="auto")
     pretend = PretendedWorld(device("h100"))
     with pretended(pretend), Answers(pretend):
         trainer = Trainer(model.to_hf(), config, rank, world, "file:///rehearsal", weights=weights)

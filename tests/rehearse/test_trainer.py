@@ -80,7 +80,7 @@ def test_flops_before_the_last_stage_are_the_plans():
 
 def test_memory_of_the_8b_at_full_depth_is_the_plans_within_5_percent():
     run = resolve("scalerl_8b").run
-    role = trainer_roles(run.trainer_config.layout, run.cluster.trainers)[0]
+    role = trainer_roles(run.trainer_setup.layout, run.cluster.trainers)[0]
     result = rehearse(RehearsalSettings(run, device("gb200")), role)
     assert result.problems == []
     assert result.peak_gib == pytest.approx(result.plan_gib, rel=0.05)

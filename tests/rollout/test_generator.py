@@ -14,7 +14,7 @@ import pytest
 
 from moe.model.config import Llama, Llama4Text
 from scalelab.errors import LabError
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.engine import Engine
 from scalelab.rollout.generator import Generator
 from scalelab.rollout.interruption import Phrases, forced_mask
@@ -35,7 +35,7 @@ from tests.helpers.rollout_models import (
 pytestmark = pytest.mark.slow
 
 # The cache holds 19 blocks where 8 long sequences want 24: vLLM also drops sequences and takes them up again.
-CONFIG = GeneratorConfig(max_model_len=128, max_sequences=8, block_size=32, kv_cache_gib=0.0003)
+CONFIG = GeneratorSetup(max_model_len=128, max_sequences=8, block_size=32, kv_cache_gib=0.0003)
 PHRASE, END = (41, 42, 43, 44, 7), (7,)
 CLOSING = by_ids(END)
 PROMPTS = prompts(200, 6, DENSE.vocab_size, seed=0)

@@ -21,7 +21,7 @@ PHRASES = Phrases((1, 2, 3), by_ids((4, 5)))
 
 
 def test_an_engine_for_another_device_is_refused(tmp_path: Path) -> None:
-    config = resolve("scalerl_8b").run.generator_config
+    config = resolve("scalerl_8b").run.generator_setup
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(LabError, match=r"is to run on a GPU, and this vLLM is built for a CPU: install .*install-gpu"):
         Engine(tmp_path, config, PHRASES)
@@ -34,10 +34,10 @@ def test_a_compiled_engine_can_be_configured_and_hashed(
     run = resolve(name).run
     hf_config = run.model.to_hf()
     (tmp_path / "config.json").write_text(json.dumps({**hf_config, "dtype": "bfloat16"}))
-    here = engine_config(tmp_path, hf_config, run.generator_config, PHRASES, 0, eager=False)
+    here = engine_config(tmp_path, hf_config, run.generator_setup, PHRASES, 0, eager=False)
     assert here.model_config.logits_processors == [ForcePhraseV1]
     monkeypatch.setattr(vllm_config, "HAS_TRITON", True)
-    there = engine_config(tmp_path, hf_config, run.generator_config, PHRASES, 0, eager=False)
+    there = engine_config(tmp_path, hf_config, run.generator_setup, PHRASES, 0, eager=False)
     assert there.use_v2_model_runner
     assert there.model_config.logits_processors == [ForcePhraseV2]
     build_custom_logits_processors_params_validator(there.model_config.logits_processors)

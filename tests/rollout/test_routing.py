@@ -15,7 +15,7 @@ from scalelab.errors import LabError
 from scalelab.recipe.step import _training_sequence
 from scalelab.rollout import engine
 from scalelab.rollout import generator as generator_module
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.engine import Engine
 from scalelab.rollout.generator import Generator
 from scalelab.rollout.routing import of_all_tokens
@@ -28,7 +28,7 @@ from tests.helpers.rollout_models import DENSE, MOE, Ranks, generate, prompts, r
 pytestmark = pytest.mark.slow
 
 # The cache holds fewer sequences than run: vLLM drops some and computes them again.
-CONFIG = GeneratorConfig(
+CONFIG = GeneratorSetup(
     max_model_len=128, max_sequences=8, block_size=32, kv_cache_gib=0.0006, prefix_caching=False, record_routing=True
 )
 
@@ -60,7 +60,7 @@ def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
     plain = engine.engine_config
 
-    def configured(folder: Path, hf_config: dict[str, Any], config: GeneratorConfig, *rest: Any) -> VllmConfig:
+    def configured(folder: Path, hf_config: dict[str, Any], config: GeneratorSetup, *rest: Any) -> VllmConfig:
         """vLLM checks at once that its runner for GPUs is there."""
         made = plain(folder, hf_config, replace(config, record_routing=False), *rest)
         made.aux_output_config.enable_return_routed_experts = True

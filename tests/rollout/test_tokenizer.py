@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from vllm.tokenizers import get_tokenizer
 
 from scalelab.errors import LabError
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.generator import Generator
 from scalelab.rollout.tokenizer import answer_texts, build_tokenizer, load_tokenizer, prompt_ids, save_tokenizer
 from scalelab.rollout.types import Completion, Request
@@ -146,7 +146,7 @@ def test_an_exported_folder_answers_in_plain_transformers_as_in_the_lab(tmp_path
     save_tokenizer(tokenizer, folder)
     prompts = [Prompt(f"math/{n}", "math", f"{n} + 180\n<think>", "") for n in range(4)]
     requests = [Request(one.id, prompt_ids(tokenizer, one), 12, temperature=0.0, kind="eval") for one in prompts]
-    config = GeneratorConfig(max_model_len=64, max_sequences=8, kv_cache_gib=0.01)
+    config = GeneratorSetup(max_model_len=64, max_sequences=8, kv_cache_gib=0.01)
     generator = Generator(folder, config, threads=1)
     try:
         ours = {one.request.id: one.token_ids.tolist() for one in generate(generator, requests)}

@@ -13,7 +13,7 @@ import pytest
 from moe.model.config import Llama, Llama4Text
 from moe.weights.segments import SupersededError, UnavailableError
 from scalelab.errors import LabError
-from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.generator import Generator
 from scalelab.rollout.types import Completion, Request
 from tests.helpers.rollout_models import (
@@ -30,7 +30,7 @@ from tests.helpers.rollout_models import (
 
 pytestmark = pytest.mark.slow
 
-CONFIG = GeneratorConfig(max_model_len=256, max_sequences=8, block_size=32, kv_cache_gib=0.02)
+CONFIG = GeneratorSetup(max_model_len=256, max_sequences=8, block_size=32, kv_cache_gib=0.02)
 GREEDY = {"temperature": 0, "kind": "eval"}
 
 

@@ -40,7 +40,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     (run / "config.gin").write_text(resolved.config_gin())
     checkpoint, exported = run / "checkpoints" / "step_000003", root / "exported"
     rendezvous = f"file://{root / 'meeting'}"
-    trainer = Trainer(resolved.run.model.to_hf(), resolved.run.trainer_config, rendezvous=rendezvous)
+    trainer = Trainer(resolved.run.model.to_hf(), resolved.run.trainer_setup, rendezvous=rendezvous)
     try:
         trainer.save(checkpoint)
         trainer.save_hf(exported)

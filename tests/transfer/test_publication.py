@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from moe.model.config import Llama
-from moe.train.config import TrainerConfig
+from moe.train.config import TrainerSetup
 from scalelab.cluster.actors import this_node
 from scalelab.cluster.gpu_nodes import check_gpu_nodes
 from scalelab.cluster.trainer import TrainerRank
@@ -95,7 +95,7 @@ def test_nothing_of_a_trainers_weights_goes_through_rays_object_store(nodes: lis
 
     hf = replace(MODEL, vocab_size=16384).to_hf()
     size = 4 * sum(shape.numel() for shape in shapes(hf).values())
-    rank = ray.remote(TrainerRank).options(num_cpus=0).remote(hf, TrainerConfig(), 0, 1)
+    rank = ray.remote(TrainerRank).options(num_cpus=0).remote(hf, TrainerSetup(), 0, 1)
     ray.get(rank.start.remote(ray.get(rank.address.remote(True), timeout=900), None), timeout=900)
     before = created()
     segment, problem = ray.get(rank.publish.remote(1, Cluster()), timeout=900)
@@ -110,6 +110,6 @@ def test_nothing_of_a_trainers_weights_goes_through_rays_object_store(nodes: lis
 def test_a_node_whose_torch_has_no_cuda_is_named_before_an_actor_starts(nodes: list[str]) -> None:
     with pytest.raises(LabError, match=r"^node [\d.]+: torch .*\+cpu is built without CUDA: .*make install-gpu"):
         check_gpu_nodes({}, 200)
-    needed = TrainerConfig(dispatch="deepep").packages
+    needed = TrainerSetup(dispatch="deepep").packages
     with pytest.raises(LabError, match=r"TrainerConfig.dispatch = 'deepep' needs the package deep_ep, which is not"):
         check_gpu_nodes(needed, 200)

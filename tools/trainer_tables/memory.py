@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from moe.model.head import product, token_logprobs
-from moe.train.config import TrainerConfig
+from moe.train.config import TrainerSetup
 
 VOCABULARY, HIDDEN, TOKENS = 202_048, 512, 8_192
 _COPIES = 4  # [tokens, vocabulary] tensors of the straightforward version, generously
@@ -74,7 +74,7 @@ def _plain(hidden_TH: Tensor, weight_VH: Tensor, targets_T: Tensor) -> tuple[Ten
 
 
 def _ours(hidden_TH: Tensor, weight_VH: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
-    return token_logprobs(hidden_TH, weight_VH, targets_T, chunk=TrainerConfig.head_chunk)
+    return token_logprobs(hidden_TH, weight_VH, targets_T, chunk=TrainerSetup.head_chunk)
 
 
 def _memory(key: str) -> float:

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from moe.model.config import Llama, Llama4Text, Model
-from moe.train.config import Layout, OptimizerConfig, TrainerConfig
+from moe.train.config import Layout, OptimizerConfig, TrainerSetup
 from moe.train.trainer import Trainer
 from moe.weights.memory_file import MEMORY
 from moe.weights.shards import Snapshot
@@ -130,11 +130,11 @@ def _awaited(path: Path, ranks: list[subprocess.Popen]) -> Any:
 
 def _engine(folder: Path, segments: list[Any]) -> dict[str, float]:
     """Measure how an engine at work takes the weights."""
-    from scalelab.rollout.config import GeneratorConfig
+    from scalelab.rollout.config import GeneratorSetup
     from scalelab.rollout.generator import Generator
     from scalelab.rollout.types import Request
 
-    generator = Generator(folder / "model", GeneratorConfig(max_model_len=1024, max_sequences=4, kv_cache_gib=0.25))
+    generator = Generator(folder / "model", GeneratorSetup(max_model_len=1024, max_sequences=4, kv_cache_gib=0.25))
     generator.submit([Request(f"long {n}", (5, 6, 7), 1000, temperature=1.0) for n in range(400)])
     pauses, alls, speeds, loads = [], [], [], []
     try:
@@ -220,7 +220,7 @@ def main(rank: int, number: int, folder: Path) -> None:
     """Measure as one rank, and keep the segment until all is read."""
     torch.set_num_threads(1)
     model, layout = list(CASES.values())[number]
-    config = TrainerConfig(layout=layout, optimizer=OptimizerConfig(warmup_steps=0), deadline=WAIT)
+    config = TrainerSetup(layout=layout, optimizer=OptimizerConfig(warmup_steps=0), deadline=WAIT)
     one = Trainer(model.to_hf(), config, rank, WORLD, f"file://{folder}/meeting")
     one.save_hf(folder / "model")
     sizes = {name: tensor.nbytes for name, tensor in one.export_weights()}

@@ -17,7 +17,7 @@ import transformers
 
 from moe.model.config import Llama, Llama4Text, Model, Qwen3Moe
 from moe.train.batch import TrainingSequence
-from moe.train.config import OptimizerConfig, TrainerConfig
+from moe.train.config import OptimizerConfig, TrainerSetup
 from moe.train.trainer import Trainer
 from tests.helpers.moe_models import rendezvous, weighted
 
@@ -47,7 +47,7 @@ def _race(model: Model, shortest: int, longest: int) -> tuple[float, float, floa
     batches = [
         [_sequence(rng, model.vocab_size, shortest, longest) for _ in range(SEQUENCES)] for _ in range(STEPS + 2)
     ]
-    trainer = Trainer(model.to_hf(), TrainerConfig(optimizer=OPTIMIZER), rendezvous=rendezvous())
+    trainer = Trainer(model.to_hf(), TrainerSetup(optimizer=OPTIMIZER), rendezvous=rendezvous())
     with tempfile.TemporaryDirectory() as folder:
         trainer.save_hf(folder)
         plain = _Plain(folder)

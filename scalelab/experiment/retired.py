@@ -1,0 +1,13 @@
+"""Settings of earlier versions that a run wrote down and did not use, since another setting decided."""
+
+RETIRED = {
+    "TrainerConfig.fp32_head": "Recipe.fp32_head",
+    "TrainerConfig.seed": "Run.seed",
+    "TrainerConfig.device": "Cluster.device",
+    "GeneratorConfig.fp32_head": "Recipe.fp32_head",
+    "GeneratorConfig.record_routing": "Recipe.router_replay",
+    "GeneratorConfig.expert_bias": "TrainerConfig.expert_bias",
+    "GeneratorConfig.device": "Cluster.device",
+    "GeneratorConfig.shares_device": "Cluster.share_devices",
+}
+"""The setting that decides, by the name of the one that is gone; a finished run's `config.gin` may hold these."""
