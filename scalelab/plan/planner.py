@@ -10,7 +10,7 @@ from typing import Any
 from moe.errors import MoeError
 from moe.train.config import RECOMPUTE, Layout, TrainerSetup
 from moe.train.layout import check_layout
-from scalelab.hardware import Device, Hardware
+from scalelab.hardware import Device, Hardware, device
 from scalelab.plan.lengths import LogNormal, Moments
 from scalelab.plan.memory import (
     GeneratorMemory,
@@ -93,9 +93,8 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
             step = train + max(generate, run.recipe.max_tokens * alone.seconds / steps) + publish / steps
         return {"train": train, "generate": generate, "publish": publish, "step": step}
 
-    evaluation, every = run.evaluation, float(run.evaluation.every)
-    if evaluation.every_hours is not None:  # which are hours without evaluations
-        every = max(1.0, evaluation.every_hours * 3600 / (place.devices * seconds_of_step(0.0)["step"]))
+    evaluation = run.evaluation
+    every = evaluation.period(place.devices * seconds_of_step(0.0)["step"] / 3600)  # hours without evaluations
     seconds = seconds_of_step(len(run.tasks) * evaluation.prompts * evaluation.samples / every)
     flops = completions * training_flops(
         hf,
@@ -318,6 +317,15 @@ def _valid(hf: dict[str, Any], layout: Layout, ranks: int) -> bool:
     except MoeError:
         return False
     return True
+
+
+def step_hours(run: Run) -> float | None:
+    """Device-hours of a step, at least, where the run names its GPUs; None where it does not."""
+    name = run.cluster.hardware if run.virtual is None else run.virtual.hardware
+    if name is None or not device(name).gpu:  # the table's "cpu" is a rule of thumb, and no bound
+        return None
+    plan = plan_of(run, placement(run), device(name), Assumptions())
+    return plan.seconds["step"] * plan.placement.devices / 3600
 
 
 def hours(run: Run, plan: RunPlan) -> tuple[int, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,18 +44,24 @@ class Disk:
         return self.checkpoints + self.waiting + self.completions + self.lines
 
 
-def disk_needed(run: Run) -> Disk:
+def disk_needed(run: Run, step_hours: float | None = None) -> Disk:
     """Upper bound on a run's bytes, from the longest completions allowed.
 
-    A run that `Budget.hours` ends is counted as if it ended after its first evaluation, since nobody knows its steps.
+    Args:
+        run: the run.
+        step_hours: device-hours that a step takes at least. Without them nobody knows the steps of a run that
+            `Budget.hours` ends, and it is counted as if it ended after `Evaluation.every` of them.
     """
     recipe = run.recipe
-    steps = run.budget.steps if run.budget.hours is None else min(run.budget.steps, run.evaluation.every)
+    steps = run.budget.steps
+    if run.budget.hours is not None:
+        last = run.evaluation.every if step_hours is None else int(run.budget.hours / step_hours) + 1
+        steps = min(steps, last)
     taken = {step for step in range(run.checkpoint_every, steps + 1, run.checkpoint_every)} | {steps}
     copies = len(run.checkpoints.kept(taken)) + 1
     weights = 2 if run.trainer.dtype == "bfloat16" else 4
     per_completion = recipe.max_tokens * _PER_TOKEN_WAITING
-    evaluated = {*range(0, steps + 1, run.evaluation.every), steps}
+    evaluated = run.evaluation.steps(steps)
     rows = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples
     group_rows = recipe.prompts_per_step * recipe.generations_per_prompt
     per_row, kept = recipe.max_tokens * _PER_TOKEN_TEXT + _PER_ROW, run.retention
@@ -64,22 +71,31 @@ def disk_needed(run: Run) -> Disk:
     return Disk(
         checkpoints=copies * parameters(run.model.to_hf()).total * (weights + _PER_PARAMETER_TRAINED),
         waiting=copies * group_rows * per_completion,
-        completions=len(kept.kept(evaluated)) * rows * per_row + trained,
+        completions=_most_kept(run, evaluated) * rows * per_row + trained,
         lines=steps * (_PER_LINE + 16 * recipe.prompts_per_step),
     )
 
 
-def check_disk(path: Path, run: Run) -> None:
+def _most_kept(run: Run, evaluated: Sequence[int]) -> int:
+    """Most evaluations whose completions stay, of those that may take place."""
+    kept, most = run.retention, run.evaluation.most(run.budget)
+    if most is None:
+        return len(kept.kept(evaluated))
+    return most if kept.keep_last is None or kept.keep_every is not None else min(most, kept.keep_last)
+
+
+def check_disk(path: Path, run: Run, step_hours: float | None = None) -> None:
     """Refuse to start or resume if the disk cannot hold the run.
 
     Args:
         path: the run's folder, which need not be there yet.
         run: the run.
+        step_hours: as in `disk_needed`.
 
     Raises:
         LabError: naming what takes how much.
     """
-    needed = disk_needed(run)
+    needed = disk_needed(run, step_hours)
     there = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else 0
     parent = path
     while not parent.exists():

@@ -106,6 +106,35 @@ class Evaluation:
             return step % self.every == 0
         return since // self.every_hours < compute // self.every_hours
 
+    def period(self, hours_of_step: float) -> float:
+        """Optimiser steps from one evaluation to the next, where each step takes so many device-hours."""
+        return float(self.every) if self.every_hours is None else max(1.0, self.every_hours / hours_of_step)
+
+    def steps(self, last: int, hours_of_step: float | None = None) -> list[int]:
+        """Steps that a run evaluates: the first weights, those that are due, and the last.
+
+        Args:
+            last: optimiser steps of the run.
+            hours_of_step: device-hours of each; None if nobody knows, and any step may be due by its hours.
+        """
+        if self.every_hours is None:
+            due = [step for step in range(self.every, last + 1, self.every)]
+        elif hours_of_step is None:
+            due = [*range(1, last + 1)]
+        else:
+            hours = [step * hours_of_step for step in range(last + 1)]
+            due = [step for step in range(1, last + 1) if self.due(step, hours[step - 1], hours[step])]
+        return sorted({0, *due, last})
+
+    def most(self, budget: Budget) -> int | None:
+        """Most evaluations within the hours of a budget, of each task; None if they set no limit.
+
+        Beside the first weights there is one for every `every_hours`, and one when the budget is spent.
+        """
+        if self.every_hours is None or budget.hours is None:
+            return None
+        return int(budget.hours / self.every_hours) + 2
+
 
 @dataclass(frozen=True, config=CHECKED)
 class Budget:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import LabError
 from scalelab.imports import without_collector
+from scalelab.plan.planner import step_hours
 from scalelab.run.config import Run
 from scalelab.run.disk import check_disk
 from scalelab.session.facts import facts, git_commit, processor, versions
@@ -55,7 +56,7 @@ def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
     """
     path = out or free_folder(resolved.name)
     check_pretended(resolved.run, path, {})
-    check_disk(path, resolved.run)
+    check_disk(path, resolved.run, step_hours(resolved.run))
     if path.exists() and not made_nothing(path):
         raise LabError(f"{path} exists and is not empty: give another --out, move it away, or go on with --resume")
     with _alone(path):
@@ -90,7 +91,7 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
     if asked is not None:
         _refuse_differences(path, own, asked)
     check_pretended(own.run, path, manifest)
-    check_disk(path, own.run)
+    check_disk(path, own.run, step_hours(own.run))
     with _alone(path):
         take_back(path, own.run.retention.copy_to, progress.say)
         chosen = _choose(path, own.run)  # report what is broken before anything starts
