@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from typing import Annotated, Literal, get_args
 
@@ -17,6 +18,9 @@ RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 
 LOGITS_AT_ONCE = 2**26
 """Most logits that exist at the same time: 256 MiB in fp32."""
+
+STABLE = 0.8
+"""Share of the steps after the warm-up for which "wsd" keeps the learning rate."""
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -45,7 +49,7 @@ class Layout:
 
 @dataclass(frozen=True, config=CHECKED)
 class OptimizerConfig:
-    """AdamW with fp32 state, constant learning rate after a linear warm-up (ScaleRL §2, A.3).
+    """AdamW with fp32 state; a linear warm-up, then a constant learning rate (ScaleRL §2, A.3) or one that falls.
 
     The paper gives lr, eps, weight decay and warm-up; betas and the clip of the gradient's norm are this lab's choice.
 
@@ -60,6 +64,13 @@ class OptimizerConfig:
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled; vectors (norm weights) are exempt. At lr 5e-7 in fp32 it is below the last digit of any weight."""
     warmup_steps: NonNegativeInt = 100
+    decay: Literal["constant", "linear", "cosine", "wsd"] = "constant"
+    """Course of the learning rate after the warm-up: "constant", "linear", "cosine" (SGDR, arXiv 1608.03983, one cycle)
+    or "wsd", constant and then linear over the last fifth (warm-up, stable, decay: MiniCPM, arXiv 2404.06395)."""
+    decay_until: PositiveInt | None = None
+    """Optimiser step at which the decay ends, usually `Budget.steps`; the rate stays there afterwards."""
+    lr_at_end: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Learning rate after the decay, as a share of `lr`."""
     clip_grad: NonNegativeFloat = 1.0
     """Largest global gradient norm; 0 switches clipping off."""
     max_skipped: NonNegativeInt = 5
@@ -76,6 +87,33 @@ class OptimizerConfig:
             not (self.offload and self.moments != "float32"),
             "OptimizerConfig.offload keeps its state in float32: bind OptimizerConfig.moments = 'float32'",
         )
+        until = self.decay_until
+        require(
+            (self.decay == "constant") == (until is None),
+            f"OptimizerConfig.decay = {self.decay!r} with decay_until = {until}: bind both (decay_until to the run's "
+            "Budget.steps, say) for a learning rate that falls, or neither",
+        )
+        require(
+            until is None or until > self.warmup_steps,
+            f"OptimizerConfig.decay_until ({until}) must come after warmup_steps ({self.warmup_steps})",
+        )
+
+    def rate(self, step: int) -> float:
+        """Learning rate of an optimiser step.
+
+        With w warm-up steps, peak r, end e·r at step u, and x = (s − w) / (u − w), cut to [0, 1], for step s from 0:
+        r · min(1, (s + 1) / w) · (1 − (1 − e) · f(x)), where f(x) is 0, x, (1 − cos πx) / 2 or max(0, 5x − 4).
+        """
+        rising = min(1.0, (step + 1) / max(1, self.warmup_steps))
+        if self.decay_until is None:
+            return self.lr * rising
+        along = min(max((step - self.warmup_steps) / (self.decay_until - self.warmup_steps), 0.0), 1.0)
+        fallen = {
+            "linear": along,
+            "cosine": (1 - math.cos(math.pi * along)) / 2,
+            "wsd": max(0.0, (along - STABLE) / (1 - STABLE)),
+        }[self.decay]
+        return self.lr * rising * (1 - (1 - self.lr_at_end) * fallen)
 
 
 @dataclass(frozen=True, config=CHECKED)

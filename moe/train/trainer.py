@@ -145,7 +145,7 @@ class Trainer:
             kept = self._together(mine, [report.pop(LOGPROBS) for report in reports]) if logprobs else None
             metrics = parallel.from_last_stage(reduce_metrics(reports, group) if reports else None)
             loads = take_loads(self.model.routers)
-            norm, taken = self.optimizer.step(self._learning_rate() if lr is None else lr)
+            norm, taken = self.optimizer.step(self.config.optimizer.rate(self.version) if lr is None else lr)
             if taken:
                 for router, load_E in zip(self.model.routers, loads):
                     router.move_bias(load_E, self.config.expert_bias)
@@ -406,10 +406,6 @@ class Trainer:
             f"{loss:g}; not finite: {where}. Look at the advantages and the learning rate, and resume from an earlier "
             "checkpoint"
         )
-
-    def _learning_rate(self) -> float:
-        config = self.config.optimizer
-        return config.lr * min(1.0, (self.version + 1) / max(1, config.warmup_steps))
 
     @contextlib.contextmanager
     def _waiting(self, what: str) -> Iterator[None]:

@@ -46,7 +46,7 @@ TOKENIZER_TRACES = 4096
 KEY_TRACES = 256
 # Settings of the optimiser that say nothing of SFT: its own take the place of two, `precision` has one, and one changes
 # where numbers are kept.
-NOT_SFT = ("lr", "warmup_steps", "moments", "offload")
+NOT_SFT = ("lr", "warmup_steps", "decay", "decay_until", "lr_at_end", "moments", "offload")
 # How long one run may wait while another makes the model that both start from.
 MAKER_SECONDS = 24 * 3600.0
 # Models that come with the lab: folders, each with the cache's key of its model in the file KEY.
