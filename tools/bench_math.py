@@ -11,6 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from sympy import latex
 
 from tasks.data.loading import load
 from tasks.errors import TaskError
-from tasks.math.literal import normalise, number
+from tasks.math.exact import UndefinedError, rational
+from tasks.math.nodes import Part
+from tasks.math.read import read
 from tasks.math.verifier import MathVerifier
 from tasks.types import Prompt
 
@@ -81,15 +84,24 @@ def correctness(verifier: MathVerifier, golds: list[str], options: argparse.Name
 
 def as_sympy(gold: str) -> str | None:
     """The answer in SymPy's spelling, where Math-Verify reads it as a formula."""
-    if number(normalise(gold)):
+    if number(gold) is not None:
         return None
     found = parse(f"${gold}$", fallback_mode="no_fallback")
     return latex(found[0]) if found and hasattr(found[0], "free_symbols") else None
 
 
+def number(gold: str) -> Fraction | None:
+    """The value of an answer that is a rational number without a unit."""
+    part: Part = read(gold).readings[0]
+    try:
+        return rational(part)
+    except UndefinedError:
+        return None
+
+
 def neighbours(golds: list[str]) -> list[Pair]:
     """Different numbers that stand next to each other in size, or in the alphabet where they are no fractions."""
-    values = {n.value: gold for gold in golds if (n := number(normalise(gold))) and not n.unit and n.base is None}
+    values = {value: gold for gold in golds if (value := number(gold)) is not None}
     irrational = sorted({gold for gold in golds if ("\\sqrt" in gold or "\\pi" in gold) and "," not in gold})
     ordered = [values[value] for value in sorted(values)]
     return [(one, f"\\boxed{{{other}}}") for one, other in [*pairwise(ordered), *pairwise(irrational)]]

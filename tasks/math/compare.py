@@ -1,149 +1,421 @@
-"""Decide whether two answers mean the same, with Math-Verify's parser and comparison and SymPy's arithmetic.
+"""Decide whether two answers that have been read mean the same.
 
-Runs in a worker that may be killed: what stands in an answer decides how long this takes. Nothing here evaluates
-Python that an answer contains. Math-Verify alone would accept `6=5` for 5 and 10⁻²¹ for 10⁻²⁰.
+Three values: True, False, and None where the arithmetic at hand cannot tell. In the caller's process that is exact
+arithmetic of rational numbers; what it leaves open goes to a worker with SymPy.
 """
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
-import sympy
-from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-from math_verify.grader import is_assignment_relation, is_equation, is_relation, take_last_relation
+from tasks.math.equations import same_relations, value_of
+from tasks.math.exact import Arithmetic, ExactArithmetic
+from tasks.math.families import FamilyComparison, as_family, as_residues
+from tasks.math.moments import same_moment
+from tasks.math.nodes import (
+    FORMULA,
+    Apply,
+    Based,
+    Bracketed,
+    Builder,
+    Cases,
+    Choice,
+    Collection,
+    Combined,
+    Congruence,
+    Counted,
+    Dots,
+    Labelled,
+    Listing,
+    Matrix,
+    Moment,
+    Number,
+    Part,
+    Qualified,
+    Quantity,
+    Ratio,
+    Relation,
+    Symbol,
+    Unreadable,
+    Words,
+)
+from tasks.math.read import Answer, read
+from tasks.math.realsets import RealSet, UnorderedError, normal, real_set
+from tasks.math.shape import CONSTANTS, heads, is_name, replaced, symbols, walk
+from tasks.math.verdicts import Verdict, all_of, any_of, matched
 
-logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-
-_TARGETS = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
-_DIGITS = 30
-# Relative difference up to which two values are one: both exact, or one of them written as a decimal.
-_EXACT, _ROUNDED = 1e-20, 1e-6
-# Exact numbers are subtracted to this many digits; relative to them, their difference vanishes below the second.
-_MOST_DIGITS, _VANISHING = 200, sympy.Float("1e-100")
-# Arguments at which two formulas are compared: of both signs, large and small, in no simple relation to each other.
-_POINTS = ("0.73718256", "-1.61927341", "2.90415537", "-0.31415826", "5.47721093", "1.20205690")
+_CONSTANT = frozenset(["C", "c", "K", "k"])
 
 
-def service(_: bytes) -> Callable[[Any], bool]:
-    """Service of a worker of `tasks.bounded`: (gold, answer) → True if they are equal."""
-    return lambda pair: equal(*pair)
+def decide(gold: str, answer: str) -> Verdict:
+    """True if two answers are equal, as far as their spelling and rational numbers tell; None where they do not."""
+    return same_answers(read(gold), read(answer), ExactArithmetic())
 
 
-def equal(gold: str, answer: str) -> bool:
-    """True if two normalised answers mean the same.
-
-    Raises:
-        MemoryError: the comparison needs more memory than the process may have.
-    """
-    gold, answer = _same_logarithm(gold, answer)
-    gold_value, answer_value = _parsed(gold), _parsed(answer)
-    if gold_value is None or answer_value is None:
+def same_answers(gold: Answer, answer: Answer, arithmetic: Arithmetic) -> Verdict:
+    """True if one meaning of the answer is one of the gold answer's."""
+    if gold.spelling == answer.spelling:
+        return True
+    if not (gold.is_readable and answer.is_readable):
         return False
-    gold_value, answer_value = _bare(gold_value, answer_value)
-    if answer_value is None:
-        return False
-    same = _same_scalar(gold_value, answer_value)
-    if same is not None:
-        return same
-    if not verify(gold_value, answer_value, timeout_seconds=None, allow_set_relation_comp=True):
-        return False
-    pairs = zip(_entries(gold_value), _entries(answer_value))
-    return all(_same_scalar(one, other) is not False for one, other in pairs)
+    comparison = Comparison(arithmetic)
+    return any_of(
+        comparison.same(*_in_one_language(mine, theirs))
+        for mine in gold.readings
+        for theirs in answer.readings
+        if not (_is_comma(mine, "unsure") or _is_comma(theirs, ""))
+        or (_is_comma(theirs, "") and isinstance(mine, Number) and mine.value.denominator > 1)
+    )
 
 
-_BARE_LOG = re.compile(r"\\log(?![a-zA-Z_ ]| ?_)|\\log (?! ?_)")
+def _is_comma(part: Part, which: str) -> bool:
+    return isinstance(part, Apply) and part.head == "comma" and which in ("", getattr(part.args[1], "name", ""))
 
 
-def _same_logarithm(gold: str, answer: str) -> tuple[str, str]:
-    """Read a logarithm without a base as the natural one where the other side is natural."""
-    for natural, bare in ((gold, answer), (answer, gold)):
-        if "\\ln" in natural and "\\log" not in natural and _BARE_LOG.search(bare):
-            return _BARE_LOG.sub(r"\\ln ", gold), _BARE_LOG.sub(r"\\ln ", answer)
-    return gold, answer
+def _in_one_language(gold: Part, answer: Part) -> tuple[Part, Part]:
+    """Both with letters as the gold answer uses them, and logarithms of one base."""
+    parts = [part.args[0] if _is_comma(part, "") and isinstance(part, Apply) else part for part in (gold, answer)]
+    variables = {
+        one.sides[0].name
+        for one in walk(parts[0])
+        if isinstance(one, Relation) and isinstance(one.sides[0], Symbol) and one.sides[0].name in CONSTANTS
+    }
+    if variables:
+        parts = [replaced(part, lambda one: _as_variable(one, variables)) for part in parts]
+    for natural, bare in (parts, parts[::-1]):
+        if "ln" in heads(natural) and not _has_bare_log(natural) and _has_bare_log(bare) and "ln" not in heads(bare):
+            parts = [replaced(part, _as_natural) for part in parts]
+            break
+    return parts[0], parts[1]
 
 
-@lru_cache(maxsize=1024)
-def _parsed(answer: str) -> Any:
-    """A SymPy object, or None if the answer cannot be read."""
-    found = parse(f"${answer}$", _TARGETS, fallback_mode="no_fallback", parsing_timeout=None)
-    return _same_symbols(found[0]) if found else None
+def _as_variable(part: Part, variables: set[str]) -> Part | None:
+    return Symbol(f"{part.name} ") if isinstance(part, Symbol) and part.name in variables else None
 
 
-def _same_symbols(value: Any) -> Any:
-    """The value with one symbol per name, real, and the imaginary unit for i; the parser guesses by the spelling."""
-    names = {symbol: symbol.name for symbol in value.free_symbols if isinstance(symbol, sympy.Symbol)}
-    canonical = {s: sympy.I if name == "i" else sympy.Symbol(name, real=True) for s, name in names.items()}
-    changed = {symbol: other for symbol, other in canonical.items() if symbol != other}
-    return value.xreplace(changed) if changed else value
+def _has_bare_log(part: Part) -> bool:
+    return any(isinstance(one, Apply) and one.head == "log" and len(one.args) == 1 for one in walk(part))
 
 
-def _bare(gold: Any, answer: Any) -> tuple[Any, Any]:
-    """Both without a leading `x =`, where only one has it; the answer is None if it states a false equation."""
-    if is_equation(answer) and not is_relation(gold):
-        for equation in answer.atoms(sympy.Eq):
-            if not equation.lhs.free_symbols and _same_scalar(equation.lhs, equation.rhs) is not True:
-                return gold, None
-        return gold, take_last_relation(answer).rhs
-    if is_assignment_relation(gold) and not is_relation(answer):
-        return take_last_relation(gold).rhs, answer
-    return gold, answer
+def _as_natural(part: Part) -> Part | None:
+    if isinstance(part, Apply) and part.head == "log" and len(part.args) == 1:
+        return Apply("ln", (replaced(part.args[0], _as_natural),))
+    return None
 
 
-def _same_scalar(gold: Any, answer: Any) -> bool | None:
-    """True if two numbers or formulas have the same values; None if they are something else or have no value.
+class Comparison(FamilyComparison):
+    """Equality of parts, kind by kind."""
 
-    Numbers without a decimal point are compared exactly. Formulas are compared at a few points to thirty digits, which
-    is quicker than `simplify` and misses nothing that it finds.
-    """
-    if not (isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr)):
-        return None
-    if isinstance(gold, sympy.Symbol) or isinstance(answer, sympy.Symbol):
-        return None
-    symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
-    rounded = gold.has(sympy.Float) or answer.has(sympy.Float)
-    if not symbols and not rounded and (exact := _same_exactly(gold.doit(), answer.doit())) is not None:
-        return exact
-    tolerance = _ROUNDED if rounded else _EXACT
-    compared = False
-    for shift in range(len(_POINTS) if symbols else 1):
-        points = {s: sympy.Rational(_POINTS[(i + shift) % len(_POINTS)]) for i, s in enumerate(symbols)}
-        one, other = _value(gold, points), _value(answer, points)
-        if one is None or other is None:
-            continue
-        if abs(one - other) > tolerance * max(abs(one), abs(other)):
+    def __init__(self, arithmetic: Arithmetic) -> None:
+        self.arithmetic = arithmetic
+
+    def same(self, gold: Part, answer: Part) -> Verdict:
+        """True if two parts mean the same."""
+        gold, answer = as_family(gold), as_family(answer)
+        if isinstance(gold, Qualified) != isinstance(answer, Qualified):
+            gold, answer = as_residues(gold, answer), as_residues(answer, gold)
+        for kind, compare in _OWN:
+            if isinstance(gold, kind) or isinstance(answer, kind):
+                return compare(self, gold, answer)
+        sets = self._as_sets(gold, answer)
+        if sets is not False:
+            return sets
+        if isinstance(gold, Relation) or isinstance(answer, Relation):
+            return self._relations(gold, answer)
+        if isinstance(gold, Listing | Collection) or isinstance(answer, Listing | Collection):
+            return self._lists(gold, answer)
+        if isinstance(gold, Bracketed) or isinstance(answer, Bracketed):
+            return self._tuples(gold, answer)
+        if isinstance(gold, Ratio) or isinstance(answer, Ratio):
+            return self._ratios(gold, answer)
+        return self._quantities(gold, answer)
+
+    # Kinds that equal only their own.
+
+    def _choices(self, gold: Part, answer: Part) -> Verdict:
+        if isinstance(gold, Choice) and isinstance(answer, Choice):
+            return gold.letter == answer.letter
+        choice, other = (gold, answer) if isinstance(gold, Choice) else (answer, gold)
+        assert isinstance(choice, Choice)
+        if other == Symbol(choice.letter) or other == Words((choice.letter,)):
+            return True
+        if isinstance(gold, Choice) or choice.content is None:
             return False
-        compared = True
-    return True if compared else None
+        return self.same(other, choice.content)
+
+    def _moments(self, gold: Part, answer: Part) -> Verdict:
+        if isinstance(gold, Moment) and isinstance(answer, Moment):
+            return same_moment(gold, answer)
+        time, other = (gold, answer) if isinstance(gold, Moment) else (answer, gold)
+        assert isinstance(time, Moment)
+        if time.kind != "time" or not isinstance(other, Ratio):
+            return False
+        terms = tuple(Number(Fraction(field)) for field in time.fields[:2] if field is not None)
+        return other.terms == terms
+
+    def _words(self, gold: Part, answer: Part) -> Verdict:
+        return gold == answer
+
+    def _numerals(self, gold: Part, answer: Part) -> Verdict:
+        return _as_numeral(gold) == _as_numeral(answer)
+
+    def _labelled(self, gold: Part, answer: Part) -> Verdict:
+        parts = [[part for _, part in one.parts] if isinstance(one, Labelled) else None for one in (gold, answer)]
+        labels = [[label for label, _ in one.parts] for one in (gold, answer) if isinstance(one, Labelled)]
+        if labels[0] != labels[-1]:
+            return False
+        mine = parts[0] or (list(gold.items) if isinstance(gold, Listing) else [])
+        theirs = parts[1] or (list(answer.items) if isinstance(answer, Listing) else [])
+        return self._in_order(mine, theirs)
+
+    # Sets of real numbers.
+
+    def _as_sets(self, gold: Part, answer: Part) -> Verdict:
+        """True if two sets are equal; False also where they are no sets."""
+        if not any(isinstance(one, _SETS) or _is_inequality(one) for one in (gold, answer)):
+            return False
+        if isinstance(gold, Bracketed) and isinstance(answer, Bracketed):
+            return False
+        try:
+            pair = [real_set(_unnamed(one), self.arithmetic) for one in (gold, answer)]
+            if pair[0] is None or pair[1] is None:
+                return False
+            return self._same_sets(pair[0], pair[1])
+        except UnorderedError:
+            return None
+
+    def _same_sets(self, gold: RealSet, answer: RealSet) -> Verdict:
+        if gold.variable and answer.variable and gold.variable != answer.variable:
+            return False
+        try:
+            mine, theirs = normal(gold.pieces, self.arithmetic), normal(answer.pieces, self.arithmetic)
+        except UnorderedError:
+            mine, theirs = gold.pieces, answer.pieces
+            if len(mine) != len(theirs):
+                return None if isinstance(self.arithmetic, ExactArithmetic) else False
+        if len(mine) != len(theirs):
+            return False
+        return matched(mine, theirs, self._same_piece)
+
+    def _same_piece(self, mine: Any, theirs: Any) -> Verdict:
+        if (mine.low_closed, mine.high_closed) != (theirs.low_closed, theirs.high_closed):
+            return False
+        return all_of(
+            (one is None and other is None) or (one is not None and other is not None and self.same(one, other))
+            for one, other in ((mine.low, theirs.low), (mine.high, theirs.high))
+        )
+
+    # Equations and other relations.
+
+    def _relations(self, gold: Part, answer: Part) -> Verdict:
+        if isinstance(gold, Relation) and isinstance(answer, Relation):
+            return same_relations(gold, answer, self.same, self.arithmetic)
+        if isinstance(gold, Listing) or isinstance(answer, Listing):
+            return self._lists(gold, answer)
+        relation, other = (gold, answer) if isinstance(gold, Relation) else (answer, gold)
+        assert isinstance(relation, Relation)
+        found = value_of(relation, isinstance(gold, Relation), self.arithmetic)
+        if found is None:
+            return False
+        values, rounded = found
+        verdicts = []
+        for value in values:
+            if rounded and isinstance(gold, Relation):
+                verdicts.append(self._rounded(value, other))
+            else:
+                verdicts.append(self.same(value, other) if isinstance(gold, Relation) else self.same(other, value))
+        return any_of(verdicts)
+
+    def _rounded(self, gold: Part, answer: Part) -> Verdict:
+        """Like `same`, to as many digits as the gold answer has."""
+        if isinstance(gold, Quantity):
+            same_unit = isinstance(answer, Quantity) and (answer.dimension, answer.scale) == (
+                gold.dimension,
+                gold.scale,
+            )
+            gold, answer = gold.value, answer.value if same_unit and isinstance(answer, Quantity) else answer
+        if isinstance(gold, FORMULA) and isinstance(answer, FORMULA):
+            return self.arithmetic.same(gold, answer, rounded=True)
+        return self.same(gold, answer)
+
+    # Several answers.
+
+    def _lists(self, gold: Part, answer: Part) -> Verdict:
+        gold, answer = _unnamed(gold), _unnamed(answer)
+        mine, theirs = _items(gold), _items(answer)
+        if mine is None or theirs is None:
+            return False
+        if isinstance(gold, Bracketed) or isinstance(answer, Bracketed):
+            named = [one for one in (gold, answer) if isinstance(one, Listing)]
+            if not named or not _are_named_apart(named[0].items):
+                return False
+            return self._in_order(mine, theirs)
+        if any(isinstance(one, Dots) for one in (*mine, *theirs)):
+            return self._in_order(mine, theirs)
+        apart = [isinstance(one, Listing) and _are_named_apart(one.items) for one in (gold, answer)]
+        if apart[0] != apart[1] and len(mine) > 1:
+            return self._in_order(mine, theirs)
+        return matched(list(dict.fromkeys(mine)), list(dict.fromkeys(theirs)), self.same)
+
+    def _in_order(self, mine: Sequence[Part], theirs: Sequence[Part]) -> Verdict:
+        if not mine or len(mine) != len(theirs):
+            return False
+        return all_of(self.same(one, other) for one, other in zip(mine, theirs))
+
+    def _tuples(self, gold: Part, answer: Part) -> Verdict:
+        first, second = _coordinates(gold), _coordinates(answer)
+        if first is None or second is None:
+            return False
+        (brackets, mine), (others, theirs) = first, second
+        if brackets != others and not (len(mine) > 2 and {brackets, others} == {"()", "[]"}):
+            return False
+        return self._in_order(mine, theirs)
+
+    def _ratios(self, gold: Part, answer: Part) -> Verdict:
+        terms = []
+        for one in (gold, answer):
+            if isinstance(one, Ratio):
+                terms.append(one.terms)
+            elif isinstance(one, Apply) and one.head == "div":
+                terms.append(one.args)
+            else:
+                return False
+        if len(terms[0]) != len(terms[1]):
+            return False
+        first, *others = zip(*terms)
+        return all_of(
+            self.arithmetic.same(Apply("mul", (one[0], first[1])), Apply("mul", (one[1], first[0]))) for one in others
+        )
+
+    # Formulas, with or without a unit.
+
+    def _quantities(self, gold: Part, answer: Part) -> Verdict:
+        if isinstance(gold, Quantity) and isinstance(answer, Quantity):
+            if gold.dimension != answer.dimension:
+                return False
+            return self.arithmetic.same(_in_base_units(gold), _in_base_units(answer))
+        if isinstance(gold, Counted) and isinstance(answer, Counted):
+            related = not gold.noun or not answer.noun or bool(set(gold.noun) & set(answer.noun))
+            return self.same(gold.value, answer.value) if related else False
+        kinds = [_unit_kind(one) for one in (gold, answer)]
+        if None not in kinds and kinds[0] != kinds[1]:
+            return False
+        if kinds[1] == "percent" and kinds[0] == "percent":
+            return self.same(_bare(gold), _bare(answer))
+        if "percent" in kinds:
+            return any_of((self._formulas(gold, answer), self._formulas(_bare(gold), _bare(answer))))
+        return self._formulas(_bare(gold), _bare(answer))
+
+    def _formulas(self, gold: Part, answer: Part) -> Verdict:
+        if not (isinstance(gold, FORMULA) and isinstance(answer, FORMULA)):
+            return False
+        same = self.arithmetic.same(gold, answer)
+        if same is not True and (constant := _constant(gold)) is not None and _constant(answer) is not None:
+            return any_of((same, self._families(gold, answer, constant)))
+        return same
+
+    def _families(self, gold: Part, answer: Part, constant: str) -> Verdict:
+        """Antiderivatives that differ by the constant that both have."""
+        own = _constant(answer)
+        answer = replaced(answer, lambda one: Symbol(constant) if one == Symbol(own or "") else None)
+        return self.arithmetic.shifted(gold, answer, constant)
 
 
-def _same_exactly(gold: Any, answer: Any) -> bool | None:
-    """True if two exact numbers are equal; None where that is not known, or they have no finite value."""
-    if gold.is_Rational and answer.is_Rational:
-        return bool(gold == answer)
-    difference = (gold - answer).evalf(_DIGITS, maxn=_MOST_DIGITS)
-    scale = max(abs(gold.evalf(_DIGITS)), abs(answer.evalf(_DIGITS)))
-    if not (difference.is_number and difference.is_finite and scale.is_finite):
+_OWN: tuple[tuple[type | tuple[type, ...], Callable[[Comparison, Part, Part], Verdict]], ...] = (
+    (Unreadable, lambda _, gold, answer: gold == answer),
+    (Choice, Comparison._choices),
+    (Moment, Comparison._moments),
+    (Words, Comparison._words),
+    (Based, Comparison._numerals),
+    (Labelled, Comparison._labelled),
+    (Cases, Comparison._cases),
+    (Qualified, Comparison._qualified),
+    (Congruence, Comparison._congruences),
+    (Dots, lambda _, gold, answer: gold == answer),
+)
+_SETS = (Builder, Combined, Bracketed)
+
+
+def _as_numeral(part: Part) -> Part:
+    return Based(int(part.value), 10) if isinstance(part, Number) and part.value.denominator == 1 else part
+
+
+def _is_inequality(part: Part) -> bool:
+    if isinstance(part, Listing):
+        return all(_is_inequality(one) for one in part.items)
+    if isinstance(part, Relation):
+        return bool({"lt", "le", "gt", "ge", "ne", "notin", "in"} & set(part.operators))
+    return part in (Symbol("setR"), Symbol("emptyset"))
+
+
+def _unnamed(part: Part) -> Part:
+    """`D = (0, 1)` and `x \\in \\{1, 2\\}` without their names."""
+    if isinstance(part, Relation) and len(part.sides) == 2 and isinstance(part.sides[0], Symbol):
+        last = part.sides[1]
+        if part.operators == ("=",) and isinstance(last, Bracketed | Builder | Combined | Collection):
+            return last
+        if part.operators == ("in",) and isinstance(last, Collection):
+            return last
+    return part
+
+
+def _items(part: Part) -> list[Part] | None:
+    if isinstance(part, Listing | Collection | Bracketed):
+        return list(part.items)
+    if part == Symbol("emptyset"):
+        return []
+    return [part]
+
+
+def _are_named_apart(items: Sequence[Part]) -> bool:
+    """True for `x = 1, y = 2`: equations of several names."""
+    names = [
+        one.sides[0]
+        for one in items
+        if isinstance(one, Relation) and one.operators in (("=",), ("approx",)) and is_name(one.sides[0])
+    ]
+    return len(names) == len(items) and all(name not in names[:place] for place, name in enumerate(names))
+
+
+def _coordinates(part: Part) -> tuple[str, list[Part]] | None:
+    """Brackets and items of a tuple; a column is one, too."""
+    if isinstance(part, Bracketed):
+        brackets = part.opening + part.closing
+        return ("()" if brackets == "<>" else brackets), list(part.items)
+    if isinstance(part, Matrix) and all(len(row) == 1 for row in part.rows):
+        return "()", [row[0] for row in part.rows]
+    return None
+
+
+def _in_base_units(part: Quantity) -> Part:
+    return Apply("mul", (part.value, Number(part.scale)))
+
+
+def _unit_kind(part: Part) -> object:
+    """The kind of a number's unit; None for a bare one."""
+    if isinstance(part, Quantity):
+        return part.dimension
+    if isinstance(part, Counted):
+        return "things"
+    if isinstance(part, Apply) and part.head in ("degree", "percent"):
+        return part.head
+    return None
+
+
+def _bare(part: Part) -> Part:
+    if isinstance(part, Quantity | Counted):
+        return part.value
+    return part.args[0] if isinstance(part, Apply) and part.head in ("degree", "percent") else part
+
+
+def _constant(part: Part) -> str | None:
+    """The constant of integration in a sum: `C`, if that stands nowhere else."""
+    if not (isinstance(part, Apply) and part.head == "add"):
         return None
-    return bool(abs(difference) <= scale * _VANISHING)
-
-
-def _value(formula: Any, points: dict[Any, Any]) -> Any:
-    if formula.has(sympy.Sum, sympy.Product):  # their closed form has values at every point
-        formula = formula.doit()
-    value = formula.subs(points).doit().evalf(_DIGITS)
-    return value if value.is_number and value.is_finite else None
-
-
-def _entries(value: Any) -> list[Any]:
-    """The numbers in a matrix, tuple, interval or finite set, in an order that two equal ones share."""
-    if isinstance(value, sympy.MatrixBase):
-        return list(value.flat())
-    if isinstance(value, sympy.Interval):
-        return [value.start, value.end]
-    if isinstance(value, sympy.FiniteSet):
-        return sorted(value.args, key=sympy.default_sort_key)
-    return list(value.args) if isinstance(value, sympy.Tuple) else []
+    named = [one.name for one in part.args if isinstance(one, Symbol) and one.name in _CONSTANT]
+    rest = [one for one in part.args if not (isinstance(one, Symbol) and one.name in _CONSTANT)]
+    if len(named) != 1 or any(named[0] in symbols(one) for one in rest):
+        return None
+    return named[0] if any(symbols(one) for one in rest) else None

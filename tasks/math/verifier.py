@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from tasks.bounded.pool import Answer, BoundedPool, Service
 from tasks.errors import TaskError
-from tasks.math.extract import MAX_ANSWER, extract_answer
-from tasks.math.literal import decide
-from tasks.math.spelling import normalise
+from tasks.math.compare import decide
+from tasks.math.extract import extract_answer
+from tasks.math.read import MAX_ANSWER
 from tasks.thinking import answer_part
 from tasks.types import Outcome, Prompt, Verdict, verdict
 
@@ -51,7 +51,7 @@ class MathVerifier:
                 "give at least 1 worker, more than 0 s and 256 MiB"
             )
         self._workers_wanted = workers
-        self._service = Service("math", f"{__package__}.compare:service", seconds=deadline, memory_mb=memory_mb)
+        self._service = Service("math", f"{__package__}.algebra:service", seconds=deadline, memory_mb=memory_mb)
         self._whole_if_unclosed = whole_if_unclosed
         self._lock = threading.Lock()
         self._pool: BoundedPool | None = None
@@ -76,7 +76,7 @@ class MathVerifier:
                 continue
             if answer is not None and equal is None:
                 verdicts.append(None)
-                undecided.append((normalise(gold), normalise(answer)))
+                undecided.append((gold, answer))
             else:
                 verdicts.append(_decided(bool(equal), answer, time.monotonic() - start))
         compared = iter(self._workers().answer(undecided) if undecided else ())

@@ -18,14 +18,17 @@ from hypothesis import strategies as st
 from tasks.bounded import pool
 from tasks.bounded.pool import BoundedPool, Service
 from tasks.errors import TaskError
-from tasks.math.extract import MAX_ANSWER, extract_answer
-from tasks.math.literal import decide, number
-from tasks.math.spelling import normalise
+from tasks.math.compare import decide
+from tasks.math.extract import extract_answer
+from tasks.math.read import MAX_ANSWER, read
 from tasks.math.verifier import MathVerifier
 from tasks.types import Prompt
+from tests.helpers.math_judged import pairs
 from tests.helpers.math_pairs import RIGHT, WRONG
 
 DATA = os.environ.get("SCALELAB_DATA")
+SLOW = r"\prod_{k=1}^{99999} (k^2+1)"
+"""An answer that SymPy computes for longer than any deadline of these tests."""
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,8 @@ def grade(verifier, gold, answer):
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
         (r"\boxed{3} then \boxed{4", None),
+        (r"\boxed{3} and $\boxed{4}$", "3 or 4"),
+        (r"\boxed{3} or 4", "3 or 4"),
         (r"\boxed{}", None),
         ("The final answer is $7$. I hope it is correct.", "$7$"),
         ("**Final answer:** 3.5", "3.5"),
@@ -57,7 +62,7 @@ def grade(verifier, gold, answer):
         ("The answer to 0 - 4 is 4.", "4"),  # the first formula is the problem's, and right whatever follows
         ("After 3 days he has 12 apples.", "12 apples"),
         ("So 3 + 4 gives: $7$", "$7$"),
-        ("It takes 2 hours 30 minutes.", "It takes 2 hours 30 minutes"),
+        ("It takes 2 hours 30 minutes.", "2 hours 30 minutes"),
         ("x = 2 or x = 3", "x = 2 or x = 3"),
         ("5 May 2024", "5 May 2024"),
         ("", None),
@@ -82,7 +87,7 @@ def test_the_answer_is_the_last_box_else_the_final_answer_else_the_last_line(tex
         ("6.02e23", "6.03e23", False),
         ("1,234", "1234", True),
         (r"1,\!657", "1657", True),
-        ("(1,234)", "1234", None),
+        ("(1,234)", "1234", False),
         ("0.5", r"\frac12", True),
         (r"-\frac{1}{2}", "-1/2", True),
         (r"1\frac{3}{4}", "7/4", True),
@@ -98,6 +103,7 @@ def test_the_answer_is_the_last_box_else_the_final_answer_else_the_last_line(tex
         ("120^\\circ", "120", True),
         (r"\$1.65", "1.65", True),
         ("5", "5x", None),
+        ("5", "x", False),
         (r"\text{Friday}", "friday", True),
         (r"\text{(C)}", "C", True),
         ("0.75", r"\frac{3}{4} \approx 0.7501", True),
@@ -122,8 +128,9 @@ def test_no_two_different_numbers_are_equal_in_any_spelling(one, other):
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=6, min_value=-(10**9), max_value=10**9))
 def test_a_decimal_is_read_as_its_exact_value(value):
-    assert number(normalise(str(value))).value == Fraction(value)
-    assert number(normalise(f"{value:,}")).value == Fraction(value)
+    for text in (str(value), f"{value:,}"):
+        (reading, *_) = read(f"{text}").readings
+        assert decide(f"{Fraction(value)}", text) is True, reading
 
 
 @pytest.mark.slow
@@ -156,17 +163,15 @@ def test_a_decimal_is_read_as_its_exact_value(value):
         ("(1,2)", "(2,1)", "failed"),
         ("5", "5, 6", "failed"),
         ("5", r"\sqrt{", "failed"),
-        ("5", "9^{9^{9^{9}}}", "timeout"),
-        ("5", r"\binom{2\cdot 10^7}{10^7}", "timeout"),
-        ("5", "(10^8)!", "timeout"),
+        ("5", "9^{9^{9^{9}}}", "failed"),
+        ("5", r"\binom{2\cdot 10^7}{10^7}", "failed"),
+        ("5", "(10^8)!", "failed"),
+        ("5", SLOW, "timeout"),
         ("5", "__import__('os').system('true')", "failed"),
     ],
 )
 def test_mathematics_decides_the_rest(verifier, gold, answer, outcome):
     assert grade(verifier, gold, answer) == outcome
-
-
-KNOWN = {(r"(-\infty,1)\cup(2,\infty)", r"x<1 \text{ or } x>2")}  # inequalities joined by "or" are not read as a union
 
 
 @pytest.mark.slow
@@ -176,9 +181,17 @@ def test_answers_are_judged_as_a_person_judges_them(verifier):
         return [verdict.outcome for verdict in verifier.verify(items)]
 
     assert len(RIGHT) + len(WRONG) >= 250
-    refused = {pair for pair, outcome in zip(RIGHT, outcomes(RIGHT)) if outcome != "passed"}
-    assert refused == KNOWN
+    assert [pair for pair, outcome in zip(RIGHT, outcomes(RIGHT)) if outcome != "passed"] == []
     assert [pair for pair, outcome in zip(WRONG, outcomes(WRONG)) if outcome != "failed"] == []
+
+
+@pytest.mark.slow
+def test_judged_answers_of_every_kind_are_judged_alike(verifier):
+    judged = pairs()
+    assert len(judged) >= 450
+    items = [(Prompt("math/1", "math", "", gold), f"</think>{text}") for _, gold, text, _ in judged]
+    passed = [verdict.outcome == "passed" for verdict in verifier.verify(items)]
+    assert [pair for pair, found in zip(judged, passed) if found != pair[3]] == []
 
 
 @given(st.integers(60, 400), st.integers(-3, 3), st.sampled_from(["2^{{{n}}}{d:+d}", "{n}!{d:+d}"]))
@@ -235,7 +248,7 @@ def test_a_stuck_answer_takes_none_of_its_neighbours_with_it(verifier):
     def graded(gold, answer):
         return (Prompt("math/1", "math", "", gold), f"</think>\\boxed{{{answer}}}")
 
-    items = [graded("5", "9^{9^{9^{9}}}"), graded(r"\pi", r"2\pi/2"), graded("5", "4"), graded("5", r"\sqrt{25}")]
+    items = [graded("5", SLOW), graded(r"\pi", r"2\pi/2"), graded("5", "4"), graded("5", r"\sqrt{25}")]
     together: list = [None, None]
 
     def work(slot):
@@ -293,7 +306,7 @@ def test_a_killed_worker_costs_a_retry_and_two_are_an_error_not_a_failure():
         murderer = threading.Thread(target=murder)
         murderer.start()
         try:
-            assert grade(verifier, "5", "9^{9^{9^{9}}}") == "error"
+            assert grade(verifier, "5", SLOW) == "error"
         finally:
             stop.set()
             murderer.join(timeout=10)
@@ -340,8 +353,8 @@ def test_a_worker_that_waits_for_a_processor_is_not_taken_for_a_silent_one(monke
 
 @pytest.mark.slow
 def test_too_much_memory_is_memory():
-    verifier = MathVerifier(workers=1, deadline=20.0, memory_mb=300)
-    assert grade(verifier, "5", "2^{2^{33}}") in ("memory", "timeout")
+    verifier = MathVerifier(workers=1, deadline=5.0, memory_mb=300)
+    assert grade(verifier, "5", r"\prod_{k=1}^{99999} (k^2+x)") in ("memory", "timeout")
     verifier.close()
 
 

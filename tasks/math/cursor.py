@@ -1,0 +1,125 @@
+"""A place in the tokens of an answer, with what every part of the parser does there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tasks.math.nodes import FORMULA, Part, UnreadableError
+from tasks.math.tokens import Token
+
+DEEPEST = 60
+"""Levels of nesting of the deepest answer that is read."""
+_NOTHING = Token("", "")
+
+
+class Cursor:
+    """A list of tokens and a place in it; what another part of the parser adds is declared below."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self.tokens, self.place, self.depth = list(tokens), 0, 0
+        self.bars = self.builders = 0
+
+    @property
+    def now(self) -> Token:
+        """The token to come; after the last, one without a kind."""
+        return self.tokens[self.place] if self.place < len(self.tokens) else _NOTHING
+
+    def ahead(self, places: int = 1) -> Token:
+        """A token further on."""
+        place = self.place + places
+        return self.tokens[place] if 0 <= place < len(self.tokens) else _NOTHING
+
+    def at(self, kind: str, *texts: str) -> bool:
+        """True if the token to come is of a kind, and one of some texts if any are given."""
+        return self.now.kind == kind and (not texts or self.now.text in texts)
+
+    def take(self) -> Token:
+        """The token to come; the place moves on."""
+        token = self.now
+        self.place += 1
+        return token
+
+    def accept(self, kind: str, *texts: str) -> bool:
+        """True if the token to come is as asked; the place moves on then."""
+        if self.at(kind, *texts):
+            self.place += 1
+            return True
+        return False
+
+    def expect(self, kind: str, *texts: str) -> Token:
+        """The token to come, which must be as asked.
+
+        Raises:
+            UnreadableError: it is another.
+        """
+        if not self.at(kind, *texts):
+            raise UnreadableError(f"{self.now.text!r} in place of {kind} {' '.join(texts)}")
+        return self.take()
+
+    def deeper(self) -> None:
+        """Count one level of nesting; the caller takes it off."""
+        self.depth += 1
+        if self.depth > 6 * DEEPEST:
+            raise UnreadableError("too deep")
+
+    def formula(self, part: Part) -> Part:
+        """The part, which must be one that arithmetic works on."""
+        if not isinstance(part, FORMULA):
+            raise UnreadableError(f"a {type(part).__name__} in a formula")
+        return part
+
+    def listing(self) -> Part:
+        """Statements between commas, "and", "or"."""
+        raise NotImplementedError
+
+    def items(self) -> tuple[list[Part], str]:
+        """Statements up to a closing bracket, and the last word that joins them."""
+        raise NotImplementedError
+
+    def statement(self) -> Part:
+        """Sides and what relates them."""
+        raise NotImplementedError
+
+    def sum(self) -> Part:
+        """Terms with signs between them."""
+        raise NotImplementedError
+
+    def term(self) -> Part:
+        """Factors, with or without a sign between them."""
+        raise NotImplementedError
+
+    def factor(self) -> Part:
+        """An atom with what stands behind it."""
+        raise NotImplementedError
+
+    def brackets(self) -> Part:
+        """A part in brackets."""
+        raise NotImplementedError
+
+    def condition(self) -> Part:
+        """A cell behind the first of a row: a value, or the condition of a case."""
+        raise NotImplementedError
+
+    def argument(self) -> Part:
+        """An argument of a command."""
+        raise NotImplementedError
+
+    def group(self) -> Part:
+        """Content of braces."""
+        raise NotImplementedError
+
+    def atom(self) -> Part:
+        """The smallest part at this place."""
+        raise NotImplementedError
+
+    def named(self, name: str) -> Part:
+        """A symbol with its subscript and primes."""
+        raise NotImplementedError
+
+    def script(self) -> str:
+        """The text of a subscript."""
+        raise NotImplementedError
+
+    def spelled_group(self) -> str:
+        """The text of what stands in braces."""
+        raise NotImplementedError

@@ -1,0 +1,301 @@
+"""Parse the tokens of an answer into one typed part, by recursive descent; all tokens are used or nothing is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tasks.math.atoms import AtomParser
+from tasks.math.nodes import (
+    Apply,
+    Bracketed,
+    Builder,
+    Collection,
+    Combined,
+    Congruence,
+    Dots,
+    Listing,
+    Number,
+    Part,
+    Ratio,
+    Relation,
+    UnreadableError,
+)
+from tasks.math.phrases import PhraseParser
+from tasks.math.tokens import Token
+
+_SET_OPERATORS = {"cup": "union", "cap": "intersection", "minus": "difference"}
+_NEGATED = {"=": "ne", "in": "notin", "mid": "nmid", "equiv": "nequiv"}
+
+
+def parse(tokens: Sequence[Token]) -> Part:
+    """All tokens as one answer.
+
+    Raises:
+        UnreadableError: they are none, or one that is nested too deep.
+    """
+    parser = Parser(tokens)
+    part = parser.listing()
+    if parser.now.kind:
+        raise UnreadableError(f"{parser.now.text!r} is left")
+    return part
+
+
+class Parser(AtomParser, PhraseParser):
+    """The grammar from lists of statements down to factors."""
+
+    def listing(self) -> Part:
+        """Statements between commas, "and", "or"."""
+        items, joined = self.items()
+        if not items:
+            raise UnreadableError("nothing")
+        return items[0] if len(items) == 1 else Listing(tuple(items), joined)
+
+    def items(self) -> tuple[list[Part], str]:
+        """Statements up to a closing bracket or the end, and the last word that joins them."""
+        items: list[Part] = []
+        joined = ","
+        while self.now.kind not in ("", "close", "}", "row", "&", "end"):
+            if items and self.at_qualifier():
+                items[-1] = self.qualified(items[-1])
+            else:
+                items.append(self.statement())
+            if not self.at("join"):
+                break
+            while self.at("join"):
+                word = self.take().text
+                joined = word if word in ("and", "or") else joined
+        return items, joined
+
+    def statement(self) -> Part:
+        """Sides and what relates them; words that lead to them are left out."""
+        self.deeper()
+        self.skip_lead()
+        if self.accept("dots"):
+            self.depth -= 1
+            return Dots()
+        sides, operators = [self._side()], []
+        while self.at("relation") or (self.at("bar", "|") and not self.bars and not self.builders):
+            operators.append(self._relation())
+            sides.append(self._side())
+        part = _related(sides, operators) if operators else sides[0]
+        if self.at_qualifier():
+            part = self.qualified(part)
+        self.depth -= 1
+        return part
+
+    def _relation(self) -> str:
+        r"""The name of a relation; `\not` turns the one behind it round."""
+        name = self.take().text
+        if name == "not":
+            following = self.expect("relation").text
+            if following not in _NEGATED:
+                raise UnreadableError(f"not {following}")
+            name = _NEGATED[following]
+        return "mid" if name == "|" else name
+
+    def _side(self) -> Part:
+        """A formula, set or quantity; ratios and operations on sets bind least."""
+        sign = self.accept("operator", "-") if self.ahead().kind == "money" else False
+        if self.accept("money"):
+            value = self.sum()
+            value = Apply("neg", (value,)) if sign else value
+            return self.money(value)
+        part = self._operand()
+        while self.at("operator", *_SET_OPERATORS):
+            operation = _SET_OPERATORS[self.take().text]
+            other = self._operand()
+            if isinstance(part, Combined) and part.operation == operation and operation != "difference":
+                part = Combined(operation, (*part.parts, other))
+            else:
+                part = Combined(operation, (part, other))
+        if (self.at("operator", ":") and not self.builders) or self.at("word", "to"):
+            terms = [part]
+            while self.accept("operator", ":") or self.accept("word", "to"):
+                terms.append(self._operand())
+            part = Ratio(tuple(self.formula(term) for term in terms))
+        return part
+
+    def _operand(self) -> Part:
+        """A formula with the words behind it: a unit, things that are counted, `(mod n)`."""
+        part = self.sum()
+        if self.at("structure", "pmod"):
+            self.take()
+            part = Apply("modulo", (self.formula(part), self.formula(self.argument())))
+        elif self.at("open", "(") and self.ahead().text in ("bmod", "mod"):
+            self.place += 2
+            part = Apply("modulo", (self.formula(part), self.formula(self.sum())))
+            self.expect("close", ")")
+        return self.suffixed(part) if self.at_suffix() and not self.at("word", "to") else part
+
+    def sum(self) -> Part:
+        """Terms with signs between them."""
+        self.deeper()
+        terms = [self._signed()]
+        while self.at("operator", "+", "-", "pm", "mp"):
+            sign = self.take().text
+            terms.append(_with_sign(sign, self.formula(self.term())))
+        self.depth -= 1
+        return terms[0] if len(terms) == 1 else Apply("add", tuple(self.formula(term) for term in terms))
+
+    def _signed(self) -> Part:
+        """A term with any signs before it."""
+        signs: list[str] = []
+        while self.at("operator", "+", "-", "pm", "mp"):
+            signs.append(self.take().text)
+        if len(signs) > 2:
+            raise UnreadableError("three signs")
+        part = self.term()
+        for sign in reversed(signs):
+            part = _with_sign(sign, self.formula(part))
+        return part
+
+    def term(self) -> Part:
+        """Factors, with or without a sign between them."""
+        factors = [self.factor()]
+        while True:
+            if self.at("operator", "*", "/"):
+                division = self.take().text == "/"
+                factor = self.formula(self._unary())
+                if division:
+                    factors = [Apply("div", (self.formula(_product(factors)), factor))]
+                else:
+                    factors.append(factor)
+            elif self.accept("structure", "bmod"):
+                return Apply("mod", (self.formula(_product(factors)), self.formula(self.factor())))
+            elif self._starts_factor():
+                self._beside(factors)
+            else:
+                break
+        if len(factors) > 1:
+            for factor in factors:
+                self.formula(factor)
+        return _product(factors)
+
+    def _unary(self) -> Part:
+        """A factor behind a sign of multiplication may have a sign of its own."""
+        if self.accept("operator", "-"):
+            return Apply("neg", (self.formula(self.factor()),))
+        self.accept("operator", "+")
+        return self.factor()
+
+    def _beside(self, factors: list[Part]) -> None:
+        """Add the factor right behind another; of two numbers, only those of a mixed number, which is a sum."""
+        before = factors[-1]
+        if isinstance(before, Number) and self.tokens[self.place - 1].kind == "number" and before.places is None:
+            if self.at("structure", "frac"):
+                fraction = self.factor()
+                mixed = _is_plain_fraction(fraction)
+                factors[-1:] = [Apply("add", (before, fraction))] if mixed else [before, fraction]
+                return
+            if self.at("number") and self.ahead().text == "/" and self.ahead(2).kind == "number":
+                top = self.factor()
+                self.take()
+                factors[-1] = Apply("add", (before, Apply("div", (top, self.factor()))))
+                return
+        if self.at("number"):
+            raise UnreadableError("a number behind a factor")
+        factors.append(self.factor())
+
+    def _starts_factor(self) -> bool:
+        """True if the token to come begins a factor that multiplies the one before it."""
+        token = self.now
+        if self.at_word() or self.at_qualifier():
+            return False
+        if token.kind == "open":
+            return token.text not in ("[", ".") and self.ahead().text not in ("bmod", "mod")
+        if token.kind == "bar":
+            return not self.bars and not self.builders and self._closes_bar()
+        if token.kind == "structure":
+            return token.text not in ("choose", "over", "pmod", "bmod")
+        return token.kind in ("number", "symbol", "function", "decoration", "{", "begin", "word")
+
+    def _closes_bar(self) -> bool:
+        """True if another bar follows within the same brackets."""
+        depth = 0
+        for token in self.tokens[self.place + 1 :]:
+            depth += (token.kind in ("open", "{")) - (token.kind in ("close", "}"))
+            if depth < 0 or (token.kind in ("join", "relation") and not depth):
+                return False
+            if token.kind == "bar" and not depth:
+                return True
+        return False
+
+    def factor(self) -> Part:
+        """An atom with its powers, factorials, degrees and per cents."""
+        self.deeper()
+        part = self.postfixed(self.atom())
+        self.depth -= 1
+        return part
+
+    def brackets(self) -> Part:
+        """A formula in brackets, a tuple, an interval, a set, or what `|`, floor and ceiling make of a formula."""
+        opening = self.take().text
+        outer = self.bars, self.builders
+        self.bars, self.builders = 0, int(opening == "\\{")
+        if opening in ("|", "floor", "ceil", "norm"):
+            part: Part = Apply({"|": "abs"}.get(opening, opening), (self.formula(self.sum()),))
+            self.expect("close", opening)
+        elif opening in (".", "\\{") and self.at("begin"):
+            part = self.environment(cases=opening == "\\{")
+            self.expect("close", ".", "\\}")
+        else:
+            part = self._set() if opening == "\\{" else self._tuple(opening)
+        self.bars, self.builders = outer
+        return part
+
+    def _set(self) -> Part:
+        items, _ = self.items()
+        if self.at("bar", "|") or self.at("operator", ":"):
+            self.take()
+            conditions, _ = self.items()
+            self.expect("close", "\\}")
+            return _builder(items, conditions)
+        self.expect("close", "\\}")
+        if items and isinstance(items[0], Relation) and items[0].operators[0] == "mid":
+            head = items[0]
+            rest = head.sides[1] if len(head.sides) == 2 else Relation(head.sides[1:], head.operators[1:])
+            return _builder([head.sides[0]], [rest, *items[1:]])
+        return Collection(tuple(items))
+
+    def _tuple(self, opening: str) -> Part:
+        items, joined = self.items()
+        closing = self.expect("close", ")", "]", ">").text
+        matched = (opening, closing) in (("(", ")"), ("[", "]"), ("<", ">"))
+        if len(items) == 1 and matched and opening != "<":
+            return items[0]
+        if not items or (not matched and len(items) != 2) or joined == "or":
+            raise UnreadableError("brackets of nothing")
+        return Bracketed(opening, tuple(items), closing)
+
+
+def _related(sides: list[Part], operators: list[str]) -> Part:
+    last = sides[-1]
+    if "equiv" in operators:
+        if operators != ["equiv"]:
+            raise UnreadableError("a chain of congruences")
+        if isinstance(last, Apply) and last.head == "modulo":
+            return Congruence(sides[0], last.args[0], last.args[1])
+        return Relation(tuple(sides), ("=",))
+    return Relation(tuple(sides), tuple(operators))
+
+
+def _with_sign(sign: str, part: Part) -> Part:
+    if sign == "+":
+        return part
+    if sign == "-" and isinstance(part, Number):
+        return Number(-part.value, part.places)
+    return Apply("neg" if sign == "-" else sign, (part,))
+
+
+def _product(factors: list[Part]) -> Part:
+    return factors[0] if len(factors) == 1 else Apply("mul", tuple(factors))
+
+
+def _builder(elements: list[Part], conditions: list[Part]) -> Part:
+    if len(elements) != 1 or not conditions:
+        raise UnreadableError("a set without an element or a condition")
+    return Builder(elements[0], tuple(conditions))
+
+
+def _is_plain_fraction(part: Part) -> bool:
+    return isinstance(part, Apply) and part.head == "div" and all(isinstance(number, Number) for number in part.args)
