@@ -22,7 +22,7 @@ from sympy import latex
 from tasks.data.loading import load
 from tasks.errors import TaskError
 from tasks.math.exact import UndefinedError, rational
-from tasks.math.nodes import Part
+from tasks.math.nodes import Meaning
 from tasks.math.read import read
 from tasks.math.verifier import MathVerifier
 from tasks.types import Prompt
@@ -92,7 +92,7 @@ def as_sympy(gold: str) -> str | None:
 
 def number(gold: str) -> Fraction | None:
     """The value of an answer that is a rational number without a unit."""
-    part: Part = read(gold).readings[0]
+    part: Meaning = read(gold).readings[0]
     try:
         return rational(part)
     except UndefinedError:

@@ -15,7 +15,7 @@ import sympy
 
 from tasks.math.compare import same_answers
 from tasks.math.exact import ExactArithmetic, UndefinedError, infinite, rounds_to
-from tasks.math.nodes import Apply, Matrix, Number, Part, Symbol, UnreadableError
+from tasks.math.nodes import Apply, Matrix, Meaning, Number, Symbol, UnreadableError
 from tasks.math.read import read
 from tasks.math.shape import walk
 
@@ -56,7 +56,7 @@ def service(_: bytes) -> Callable[[Any], bool]:
 class SymbolicArithmetic(ExactArithmetic):
     """Equality of formulas, as far as SymPy knows it."""
 
-    def same(self, gold: Part, answer: Part, rounded: bool = False) -> bool | None:
+    def same(self, gold: Meaning, answer: Meaning, rounded: bool = False) -> bool | None:
         """See `tasks.math.exact.Arithmetic`."""
         exact = super().same(gold, answer, rounded)
         if exact is not None:
@@ -74,7 +74,7 @@ class SymbolicArithmetic(ExactArithmetic):
                 return rounds_to(gold, nearest)
         return _same(mine, theirs, _tolerance(gold, answer))
 
-    def order(self, part: Part) -> Fraction | float | None:
+    def order(self, part: Meaning) -> Fraction | float | None:
         """See `tasks.math.exact.Arithmetic`."""
         exact = super().order(part)
         try:
@@ -82,7 +82,7 @@ class SymbolicArithmetic(ExactArithmetic):
         except (UnreadableError, UndefinedError):
             return None
 
-    def ratio(self, gold: Part, answer: Part) -> int | None:
+    def ratio(self, gold: Meaning, answer: Meaning) -> int | None:
         """See `tasks.math.exact.Arithmetic`."""
         try:
             mine, theirs = _translated(gold), _translated(answer)
@@ -96,7 +96,7 @@ class SymbolicArithmetic(ExactArithmetic):
             return sign
         return abs(_ratio(_numerator(mine), _numerator(theirs), tolerance))
 
-    def shifted(self, gold: Part, answer: Part, constant: str) -> bool | None:
+    def shifted(self, gold: Meaning, answer: Meaning, constant: str) -> bool | None:
         """See `tasks.math.exact.Arithmetic`."""
         try:
             difference = _translated(gold) - _translated(answer)
@@ -109,15 +109,15 @@ class SymbolicArithmetic(ExactArithmetic):
         return all(abs(value - values[0]) <= _EXACT * scale for value in values)
 
 
-def _tolerance(gold: Part, answer: Part) -> float:
+def _tolerance(gold: Meaning, answer: Meaning) -> float:
     return _ROUNDED if _has_decimals(gold) != _has_decimals(answer) else _EXACT
 
 
-def _has_decimals(part: Part) -> bool:
+def _has_decimals(part: Meaning) -> bool:
     return any(isinstance(one, Number) and one.places is not None for one in walk(part))
 
 
-def _significant(part: Part) -> int | None:
+def _significant(part: Meaning) -> int | None:
     """Digits of a decimal that say how precise it is; None for an integer."""
     if not isinstance(part, Number) or part.places is None:
         return None
@@ -128,7 +128,7 @@ def _significant(part: Part) -> int | None:
 
 
 @lru_cache(maxsize=1024)
-def _translated(part: Part) -> Any:
+def _translated(part: Meaning) -> Any:
     """A formula in SymPy's terms.
 
     Raises:
@@ -147,7 +147,7 @@ def _translated(part: Part) -> Any:
     return value
 
 
-def _expression(part: Part, angle: bool, bound: dict[str, Any]) -> Any:
+def _expression(part: Meaning, angle: bool, bound: dict[str, Any]) -> Any:
     if isinstance(part, Number):
         return sympy.Rational(part.value.numerator, part.value.denominator)
     if isinstance(part, Symbol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from tasks.math.english import ORDINALS
-from tasks.math.nodes import Apply, Number, Part, Symbol, UnreadableError
+from tasks.math.nodes import Apply, Meaning, Number, Symbol, UnreadableError
 from tasks.math.structures import StructureParser, whole
 from tasks.math.tokens import Token
 
@@ -17,7 +17,7 @@ _INVERSES = {name: f"arc{name}" for name in ("sin", "cos", "tan", "cot", "sec", 
 class AtomParser(StructureParser):
     """The grammar of factors."""
 
-    def atom(self) -> Part:
+    def atom(self) -> Meaning:
         """The smallest part at this place."""
         token = self.now
         if token.kind == "number":
@@ -44,7 +44,7 @@ class AtomParser(StructureParser):
             return self._prefixed()
         raise UnreadableError(f"{token.text!r} where a formula begins")
 
-    def group(self) -> Part:
+    def group(self) -> Meaning:
         """Content of braces; `{n \\choose k}` and `{a \\over b}` are read here."""
         self.deeper()
         self.expect("{")
@@ -59,7 +59,7 @@ class AtomParser(StructureParser):
         self.depth -= 1
         return part
 
-    def argument(self) -> Part:
+    def argument(self) -> Meaning:
         """An argument of a command: a group in braces, else one digit, letter or command."""
         if self.at("{"):
             return self.group()
@@ -73,7 +73,7 @@ class AtomParser(StructureParser):
 
     # Numbers and symbols.
 
-    def _number(self) -> Part:
+    def _number(self) -> Meaning:
         text = self.take().text
         digits, _, exponent = text.partition("e")
         digits, _, repeating = digits.removesuffix(")").partition("(")
@@ -89,11 +89,11 @@ class AtomParser(StructureParser):
             return Number(value, max(0, len(decimals) - int(exponent)) if point else None)
         return Number(value, len(decimals) if point else None)
 
-    def _symbol(self) -> Part:
+    def _symbol(self) -> Meaning:
         name = self.take().text
         return self.named(name)
 
-    def named(self, name: str) -> Part:
+    def named(self, name: str) -> Meaning:
         """A symbol with its subscript and primes, and its argument if it is a function's."""
         plain = name
         changed = True
@@ -153,7 +153,7 @@ class AtomParser(StructureParser):
         only = self.ahead()
         return inside == 2 and only.kind in ("number", "symbol") and only.text != plain
 
-    def _call(self, name: str) -> Part:
+    def _call(self, name: str) -> Meaning:
         start = self.place
         if self.tokens[start - 1].text == "}" and self.tokens[start - 3 : start - 1][-1].text == "1":
             name = f"{name}^-1"
@@ -171,7 +171,7 @@ class AtomParser(StructureParser):
             return Apply(f"call:{name}", tuple(items))
         return Symbol(name + "".join(token.text for token in self.tokens[start : self.place]))
 
-    def _letters(self) -> Part:
+    def _letters(self) -> Meaning:
         """Letters without spaces between them are a product."""
         word = self.now
         if len(word.text) > 5:
@@ -179,14 +179,14 @@ class AtomParser(StructureParser):
         self.tokens[self.place : self.place + 1] = [Token("symbol", letter) for letter in word.text]
         return self._symbol()
 
-    def _decorated(self) -> Part:
+    def _decorated(self) -> Meaning:
         name = self.take().text
         inside = self.spelled_group() if self.at("{") else self.take().text
         if not inside:
             raise UnreadableError("an accent above nothing")
         return self.named(f"{name}({inside})")
 
-    def _chosen(self, name: str) -> Part | None:
+    def _chosen(self, name: str) -> Meaning | None:
         r"""`C_5^2` is a number of combinations, `A_5^2` of permutations; None if it is a symbol with a power."""
         if not (name.startswith(("C_", "A_", "P_")) and self.at("operator", "^")):
             return None
@@ -199,7 +199,7 @@ class AtomParser(StructureParser):
             return None
         return Apply("binom" if name[0] == "C" else "permutations", (whole(size), whole(taken)))
 
-    def _prefixed(self) -> Part:
+    def _prefixed(self) -> Meaning:
         """`_5C_2`, `^5C_2`."""
         if self.take().text == "_" or self.at("{") or self.at("number"):
             size = self.script()
@@ -212,10 +212,10 @@ class AtomParser(StructureParser):
 
     # Functions.
 
-    def _function(self) -> Part:
+    def _function(self) -> Meaning:
         name = self.take().text
-        power: Part | None = None
-        base: Part | None = None
+        power: Meaning | None = None
+        base: Meaning | None = None
         while self.at("operator", "^", "_"):
             if self.take().text == "^":
                 power = self.argument()
@@ -223,7 +223,7 @@ class AtomParser(StructureParser):
                 base = self.argument()
         if power == Number(Fraction(-1)) and name in _INVERSES:
             name, power = _INVERSES[name], None
-        args: tuple[Part, ...] = self._arguments(name)
+        args: tuple[Meaning, ...] = self._arguments(name)
         if base is not None:
             if name != "log":
                 raise UnreadableError(f"{name} with a subscript")
@@ -231,7 +231,7 @@ class AtomParser(StructureParser):
         part = Apply(name, args)
         return part if power is None else Apply("pow", (part, self.formula(power)))
 
-    def _arguments(self, name: str) -> tuple[Part, ...]:
+    def _arguments(self, name: str) -> tuple[Meaning, ...]:
         """The arguments of a function: what stands in brackets behind it, else the factors up to a sign."""
         if self.at("open", "(", "[", "\\{"):
             closing = {"(": ")", "[": "]", "\\{": "\\}"}[self.take().text]
@@ -252,7 +252,7 @@ class AtomParser(StructureParser):
         part = factors[0] if len(factors) == 1 else Apply("mul", tuple(factors))
         return (Apply("neg", (part,)) if negative else part,)
 
-    def _ends_argument(self, factors: list[Part]) -> bool:
+    def _ends_argument(self, factors: list[Meaning]) -> bool:
         """`\\sin 2x` goes on, `\\sin x (…)`, `\\sin x e^x` and `\\sin x \\cos x` do not."""
         last = factors[-1]
         if isinstance(last, Number) or last in (Symbol("pi"), Symbol("omega")):
@@ -261,7 +261,7 @@ class AtomParser(StructureParser):
             self.at("symbol") and self.now.text not in ("e",) and self.ahead().text != "^" and not self.now.spaced
         )
 
-    def _absolute(self) -> Part:
+    def _absolute(self) -> Meaning:
         sign = self.take().text
         self.bars += 1
         inside = self.formula(self.sum())
@@ -271,7 +271,7 @@ class AtomParser(StructureParser):
 
     # Behind an atom.
 
-    def postfixed(self, part: Part) -> Part:
+    def postfixed(self, part: Meaning) -> Meaning:
         """The part with its powers, factorials, degrees and per cents."""
         while True:
             if self.accept("operator", "!"):
@@ -288,7 +288,7 @@ class AtomParser(StructureParser):
             else:
                 return part
 
-    def _raised(self, part: Part) -> Part:
+    def _raised(self, part: Meaning) -> Meaning:
         """Behind `^`: an exponent, the sign of degrees, or the end of an ordinal."""
         if self.accept("degree"):
             return Apply("degree", (self.formula(part),))
@@ -302,7 +302,7 @@ class AtomParser(StructureParser):
                 return self.named(f"{part.name}'")
         if self.at("operator", "-"):
             self.take()
-            exponent: Part = Apply("neg", (self.formula(self.atom()),))
+            exponent: Meaning = Apply("neg", (self.formula(self.atom()),))
         else:
             exponent = self.formula(self.atom() if self.at("number") else self.argument())
         return Apply("pow", (self.formula(part), self.formula(exponent)))

@@ -19,9 +19,8 @@ from tasks.math.nodes import (
     Apply,
     Based,
     Bracketed,
-    Builder,
     Cases,
-    Choice,
+    ChosenLetter,
     Collection,
     Combined,
     Congruence,
@@ -30,37 +29,38 @@ from tasks.math.nodes import (
     Labelled,
     Listing,
     Matrix,
+    Meaning,
     Moment,
     Number,
-    Part,
     Qualified,
-    Quantity,
     Ratio,
     Relation,
+    SetBuilder,
     Symbol,
+    UnitQuantity,
     Unreadable,
     Words,
 )
-from tasks.math.read import Answer, read
+from tasks.math.read import ReadAnswer, read
 from tasks.math.realsets import RealSet, UnorderedError, normal, real_set
 from tasks.math.shape import CONSTANTS, heads, is_name, replaced, symbols, walk
-from tasks.math.verdicts import Verdict, all_of, any_of, matched
+from tasks.math.verdicts import Equal, all_of, any_of, matched
 
 _CONSTANT = frozenset(["C", "c", "K", "k"])
 
 
-def decide(gold: str, answer: str) -> Verdict:
+def decide(gold: str, answer: str) -> Equal:
     """True if two answers are equal, as far as their spelling and rational numbers tell; None where they do not."""
     return same_answers(read(gold), read(answer), ExactArithmetic())
 
 
-def same_answers(gold: Answer, answer: Answer, arithmetic: Arithmetic) -> Verdict:
+def same_answers(gold: ReadAnswer, answer: ReadAnswer, arithmetic: Arithmetic) -> Equal:
     """True if one meaning of the answer is one of the gold answer's."""
     if gold.spelling == answer.spelling:
         return True
     if not (gold.is_readable and answer.is_readable):
         return False
-    comparison = Comparison(arithmetic)
+    comparison = AnswerComparison(arithmetic)
     return any_of(
         comparison.same(*_in_one_language(mine, theirs))
         for mine in gold.readings
@@ -70,11 +70,11 @@ def same_answers(gold: Answer, answer: Answer, arithmetic: Arithmetic) -> Verdic
     )
 
 
-def _is_comma(part: Part, which: str) -> bool:
+def _is_comma(part: Meaning, which: str) -> bool:
     return isinstance(part, Apply) and part.head == "comma" and which in ("", getattr(part.args[1], "name", ""))
 
 
-def _in_one_language(gold: Part, answer: Part) -> tuple[Part, Part]:
+def _in_one_language(gold: Meaning, answer: Meaning) -> tuple[Meaning, Meaning]:
     """Both with letters as the gold answer uses them, and logarithms of one base."""
     parts = [part.args[0] if _is_comma(part, "") and isinstance(part, Apply) else part for part in (gold, answer)]
     variables = {
@@ -91,27 +91,27 @@ def _in_one_language(gold: Part, answer: Part) -> tuple[Part, Part]:
     return parts[0], parts[1]
 
 
-def _as_variable(part: Part, variables: set[str]) -> Part | None:
+def _as_variable(part: Meaning, variables: set[str]) -> Meaning | None:
     return Symbol(f"{part.name} ") if isinstance(part, Symbol) and part.name in variables else None
 
 
-def _has_bare_log(part: Part) -> bool:
+def _has_bare_log(part: Meaning) -> bool:
     return any(isinstance(one, Apply) and one.head == "log" and len(one.args) == 1 for one in walk(part))
 
 
-def _as_natural(part: Part) -> Part | None:
+def _as_natural(part: Meaning) -> Meaning | None:
     if isinstance(part, Apply) and part.head == "log" and len(part.args) == 1:
         return Apply("ln", (replaced(part.args[0], _as_natural),))
     return None
 
 
-class Comparison(FamilyComparison):
+class AnswerComparison(FamilyComparison):
     """Equality of parts, kind by kind."""
 
     def __init__(self, arithmetic: Arithmetic) -> None:
         self.arithmetic = arithmetic
 
-    def same(self, gold: Part, answer: Part) -> Verdict:
+    def same(self, gold: Meaning, answer: Meaning) -> Equal:
         """True if two parts mean the same."""
         gold, answer = as_family(gold), as_family(answer)
         if isinstance(gold, Qualified) != isinstance(answer, Qualified):
@@ -134,18 +134,18 @@ class Comparison(FamilyComparison):
 
     # Kinds that equal only their own.
 
-    def _choices(self, gold: Part, answer: Part) -> Verdict:
-        if isinstance(gold, Choice) and isinstance(answer, Choice):
+    def _choices(self, gold: Meaning, answer: Meaning) -> Equal:
+        if isinstance(gold, ChosenLetter) and isinstance(answer, ChosenLetter):
             return gold.letter == answer.letter
-        choice, other = (gold, answer) if isinstance(gold, Choice) else (answer, gold)
-        assert isinstance(choice, Choice)
+        choice, other = (gold, answer) if isinstance(gold, ChosenLetter) else (answer, gold)
+        assert isinstance(choice, ChosenLetter)
         if other == Symbol(choice.letter) or other == Words((choice.letter,)):
             return True
-        if isinstance(gold, Choice) or choice.content is None:
+        if isinstance(gold, ChosenLetter) or choice.content is None:
             return False
         return self.same(other, choice.content)
 
-    def _moments(self, gold: Part, answer: Part) -> Verdict:
+    def _moments(self, gold: Meaning, answer: Meaning) -> Equal:
         if isinstance(gold, Moment) and isinstance(answer, Moment):
             return same_moment(gold, answer)
         time, other = (gold, answer) if isinstance(gold, Moment) else (answer, gold)
@@ -155,13 +155,13 @@ class Comparison(FamilyComparison):
         terms = tuple(Number(Fraction(field)) for field in time.fields[:2] if field is not None)
         return other.terms == terms
 
-    def _words(self, gold: Part, answer: Part) -> Verdict:
+    def _words(self, gold: Meaning, answer: Meaning) -> Equal:
         return gold == answer
 
-    def _numerals(self, gold: Part, answer: Part) -> Verdict:
+    def _numerals(self, gold: Meaning, answer: Meaning) -> Equal:
         return _as_numeral(gold) == _as_numeral(answer)
 
-    def _labelled(self, gold: Part, answer: Part) -> Verdict:
+    def _labelled(self, gold: Meaning, answer: Meaning) -> Equal:
         parts = [[part for _, part in one.parts] if isinstance(one, Labelled) else None for one in (gold, answer)]
         labels = [[label for label, _ in one.parts] for one in (gold, answer) if isinstance(one, Labelled)]
         if labels[0] != labels[-1]:
@@ -172,7 +172,7 @@ class Comparison(FamilyComparison):
 
     # Sets of real numbers.
 
-    def _as_sets(self, gold: Part, answer: Part) -> Verdict:
+    def _as_sets(self, gold: Meaning, answer: Meaning) -> Equal:
         """True if two sets are equal; False also where they are no sets."""
         if not any(isinstance(one, _SETS) or _is_inequality(one) for one in (gold, answer)):
             return False
@@ -186,7 +186,7 @@ class Comparison(FamilyComparison):
         except UnorderedError:
             return None
 
-    def _same_sets(self, gold: RealSet, answer: RealSet) -> Verdict:
+    def _same_sets(self, gold: RealSet, answer: RealSet) -> Equal:
         if gold.variable and answer.variable and gold.variable != answer.variable:
             return False
         try:
@@ -199,7 +199,7 @@ class Comparison(FamilyComparison):
             return False
         return matched(mine, theirs, self._same_piece)
 
-    def _same_piece(self, mine: Any, theirs: Any) -> Verdict:
+    def _same_piece(self, mine: Any, theirs: Any) -> Equal:
         if (mine.low_closed, mine.high_closed) != (theirs.low_closed, theirs.high_closed):
             return False
         return all_of(
@@ -209,7 +209,7 @@ class Comparison(FamilyComparison):
 
     # Equations and other relations.
 
-    def _relations(self, gold: Part, answer: Part) -> Verdict:
+    def _relations(self, gold: Meaning, answer: Meaning) -> Equal:
         if isinstance(gold, Relation) and isinstance(answer, Relation):
             return same_relations(gold, answer, self.same, self.arithmetic)
         if isinstance(gold, Listing) or isinstance(answer, Listing):
@@ -228,21 +228,21 @@ class Comparison(FamilyComparison):
                 verdicts.append(self.same(value, other) if isinstance(gold, Relation) else self.same(other, value))
         return any_of(verdicts)
 
-    def _rounded(self, gold: Part, answer: Part) -> Verdict:
+    def _rounded(self, gold: Meaning, answer: Meaning) -> Equal:
         """Like `same`, to as many digits as the gold answer has."""
-        if isinstance(gold, Quantity):
-            same_unit = isinstance(answer, Quantity) and (answer.dimension, answer.scale) == (
+        if isinstance(gold, UnitQuantity):
+            same_unit = isinstance(answer, UnitQuantity) and (answer.dimension, answer.scale) == (
                 gold.dimension,
                 gold.scale,
             )
-            gold, answer = gold.value, answer.value if same_unit and isinstance(answer, Quantity) else answer
+            gold, answer = gold.value, answer.value if same_unit and isinstance(answer, UnitQuantity) else answer
         if isinstance(gold, FORMULA) and isinstance(answer, FORMULA):
             return self.arithmetic.same(gold, answer, rounded=True)
         return self.same(gold, answer)
 
     # Several answers.
 
-    def _lists(self, gold: Part, answer: Part) -> Verdict:
+    def _lists(self, gold: Meaning, answer: Meaning) -> Equal:
         gold, answer = _unnamed(gold), _unnamed(answer)
         mine, theirs = _items(gold), _items(answer)
         if mine is None or theirs is None:
@@ -259,12 +259,12 @@ class Comparison(FamilyComparison):
             return self._in_order(mine, theirs)
         return matched(list(dict.fromkeys(mine)), list(dict.fromkeys(theirs)), self.same)
 
-    def _in_order(self, mine: Sequence[Part], theirs: Sequence[Part]) -> Verdict:
+    def _in_order(self, mine: Sequence[Meaning], theirs: Sequence[Meaning]) -> Equal:
         if not mine or len(mine) != len(theirs):
             return False
         return all_of(self.same(one, other) for one, other in zip(mine, theirs))
 
-    def _tuples(self, gold: Part, answer: Part) -> Verdict:
+    def _tuples(self, gold: Meaning, answer: Meaning) -> Equal:
         first, second = _coordinates(gold), _coordinates(answer)
         if first is None or second is None:
             return False
@@ -273,7 +273,7 @@ class Comparison(FamilyComparison):
             return False
         return self._in_order(mine, theirs)
 
-    def _ratios(self, gold: Part, answer: Part) -> Verdict:
+    def _ratios(self, gold: Meaning, answer: Meaning) -> Equal:
         terms = []
         for one in (gold, answer):
             if isinstance(one, Ratio):
@@ -291,8 +291,8 @@ class Comparison(FamilyComparison):
 
     # Formulas, with or without a unit.
 
-    def _quantities(self, gold: Part, answer: Part) -> Verdict:
-        if isinstance(gold, Quantity) and isinstance(answer, Quantity):
+    def _quantities(self, gold: Meaning, answer: Meaning) -> Equal:
+        if isinstance(gold, UnitQuantity) and isinstance(answer, UnitQuantity):
             if gold.dimension != answer.dimension:
                 return False
             return self.arithmetic.same(_in_base_units(gold), _in_base_units(answer))
@@ -308,7 +308,7 @@ class Comparison(FamilyComparison):
             return any_of((self._formulas(gold, answer), self._formulas(_bare(gold), _bare(answer))))
         return self._formulas(_bare(gold), _bare(answer))
 
-    def _formulas(self, gold: Part, answer: Part) -> Verdict:
+    def _formulas(self, gold: Meaning, answer: Meaning) -> Equal:
         if not (isinstance(gold, FORMULA) and isinstance(answer, FORMULA)):
             return False
         same = self.arithmetic.same(gold, answer)
@@ -316,33 +316,33 @@ class Comparison(FamilyComparison):
             return any_of((same, self._families(gold, answer, constant)))
         return same
 
-    def _families(self, gold: Part, answer: Part, constant: str) -> Verdict:
+    def _families(self, gold: Meaning, answer: Meaning, constant: str) -> Equal:
         """Antiderivatives that differ by the constant that both have."""
         own = _constant(answer)
         answer = replaced(answer, lambda one: Symbol(constant) if one == Symbol(own or "") else None)
         return self.arithmetic.shifted(gold, answer, constant)
 
 
-_OWN: tuple[tuple[type | tuple[type, ...], Callable[[Comparison, Part, Part], Verdict]], ...] = (
+_OWN: tuple[tuple[type | tuple[type, ...], Callable[[AnswerComparison, Meaning, Meaning], Equal]], ...] = (
     (Unreadable, lambda _, gold, answer: gold == answer),
-    (Choice, Comparison._choices),
-    (Moment, Comparison._moments),
-    (Words, Comparison._words),
-    (Based, Comparison._numerals),
-    (Labelled, Comparison._labelled),
-    (Cases, Comparison._cases),
-    (Qualified, Comparison._qualified),
-    (Congruence, Comparison._congruences),
+    (ChosenLetter, AnswerComparison._choices),
+    (Moment, AnswerComparison._moments),
+    (Words, AnswerComparison._words),
+    (Based, AnswerComparison._numerals),
+    (Labelled, AnswerComparison._labelled),
+    (Cases, AnswerComparison._cases),
+    (Qualified, AnswerComparison._qualified),
+    (Congruence, AnswerComparison._congruences),
     (Dots, lambda _, gold, answer: gold == answer),
 )
-_SETS = (Builder, Combined, Bracketed)
+_SETS = (SetBuilder, Combined, Bracketed)
 
 
-def _as_numeral(part: Part) -> Part:
+def _as_numeral(part: Meaning) -> Meaning:
     return Based(int(part.value), 10) if isinstance(part, Number) and part.value.denominator == 1 else part
 
 
-def _is_inequality(part: Part) -> bool:
+def _is_inequality(part: Meaning) -> bool:
     if isinstance(part, Listing):
         return all(_is_inequality(one) for one in part.items)
     if isinstance(part, Relation):
@@ -350,18 +350,18 @@ def _is_inequality(part: Part) -> bool:
     return part in (Symbol("setR"), Symbol("emptyset"))
 
 
-def _unnamed(part: Part) -> Part:
+def _unnamed(part: Meaning) -> Meaning:
     """`D = (0, 1)` and `x \\in \\{1, 2\\}` without their names."""
     if isinstance(part, Relation) and len(part.sides) == 2 and isinstance(part.sides[0], Symbol):
         last = part.sides[1]
-        if part.operators == ("=",) and isinstance(last, Bracketed | Builder | Combined | Collection):
+        if part.operators == ("=",) and isinstance(last, Bracketed | SetBuilder | Combined | Collection):
             return last
         if part.operators == ("in",) and isinstance(last, Collection):
             return last
     return part
 
 
-def _items(part: Part) -> list[Part] | None:
+def _items(part: Meaning) -> list[Meaning] | None:
     if isinstance(part, Listing | Collection | Bracketed):
         return list(part.items)
     if part == Symbol("emptyset"):
@@ -369,7 +369,7 @@ def _items(part: Part) -> list[Part] | None:
     return [part]
 
 
-def _are_named_apart(items: Sequence[Part]) -> bool:
+def _are_named_apart(items: Sequence[Meaning]) -> bool:
     """True for `x = 1, y = 2`: equations of several names."""
     names = [
         one.sides[0]
@@ -379,7 +379,7 @@ def _are_named_apart(items: Sequence[Part]) -> bool:
     return len(names) == len(items) and all(name not in names[:place] for place, name in enumerate(names))
 
 
-def _coordinates(part: Part) -> tuple[str, list[Part]] | None:
+def _coordinates(part: Meaning) -> tuple[str, list[Meaning]] | None:
     """Brackets and items of a tuple; a column is one, too."""
     if isinstance(part, Bracketed):
         brackets = part.opening + part.closing
@@ -389,13 +389,13 @@ def _coordinates(part: Part) -> tuple[str, list[Part]] | None:
     return None
 
 
-def _in_base_units(part: Quantity) -> Part:
+def _in_base_units(part: UnitQuantity) -> Meaning:
     return Apply("mul", (part.value, Number(part.scale)))
 
 
-def _unit_kind(part: Part) -> object:
+def _unit_kind(part: Meaning) -> object:
     """The kind of a number's unit; None for a bare one."""
-    if isinstance(part, Quantity):
+    if isinstance(part, UnitQuantity):
         return part.dimension
     if isinstance(part, Counted):
         return "things"
@@ -404,13 +404,13 @@ def _unit_kind(part: Part) -> object:
     return None
 
 
-def _bare(part: Part) -> Part:
-    if isinstance(part, Quantity | Counted):
+def _bare(part: Meaning) -> Meaning:
+    if isinstance(part, UnitQuantity | Counted):
         return part.value
     return part.args[0] if isinstance(part, Apply) and part.head in ("degree", "percent") else part
 
 
-def _constant(part: Part) -> str | None:
+def _constant(part: Meaning) -> str | None:
     """The constant of integration in a sum: `C`, if that stands nowhere else."""
     if not (isinstance(part, Apply) and part.head == "add"):
         return None

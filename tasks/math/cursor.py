@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tasks.math.nodes import FORMULA, Part, UnreadableError
+from tasks.math.nodes import FORMULA, Meaning, UnreadableError
 from tasks.math.tokens import Token
 
 DEEPEST = 60
@@ -62,57 +62,57 @@ class Cursor:
         if self.depth > 6 * DEEPEST:
             raise UnreadableError("too deep")
 
-    def formula(self, part: Part) -> Part:
+    def formula(self, part: Meaning) -> Meaning:
         """The part, which must be one that arithmetic works on."""
         if not isinstance(part, FORMULA):
             raise UnreadableError(f"a {type(part).__name__} in a formula")
         return part
 
-    def listing(self) -> Part:
+    def listing(self) -> Meaning:
         """Statements between commas, "and", "or"."""
         raise NotImplementedError
 
-    def items(self) -> tuple[list[Part], str]:
+    def items(self) -> tuple[list[Meaning], str]:
         """Statements up to a closing bracket, and the last word that joins them."""
         raise NotImplementedError
 
-    def statement(self) -> Part:
+    def statement(self) -> Meaning:
         """Sides and what relates them."""
         raise NotImplementedError
 
-    def sum(self) -> Part:
+    def sum(self) -> Meaning:
         """Terms with signs between them."""
         raise NotImplementedError
 
-    def term(self) -> Part:
+    def term(self) -> Meaning:
         """Factors, with or without a sign between them."""
         raise NotImplementedError
 
-    def factor(self) -> Part:
+    def factor(self) -> Meaning:
         """An atom with what stands behind it."""
         raise NotImplementedError
 
-    def brackets(self) -> Part:
+    def brackets(self) -> Meaning:
         """A part in brackets."""
         raise NotImplementedError
 
-    def condition(self) -> Part:
+    def condition(self) -> Meaning:
         """A cell behind the first of a row: a value, or the condition of a case."""
         raise NotImplementedError
 
-    def argument(self) -> Part:
+    def argument(self) -> Meaning:
         """An argument of a command."""
         raise NotImplementedError
 
-    def group(self) -> Part:
+    def group(self) -> Meaning:
         """Content of braces."""
         raise NotImplementedError
 
-    def atom(self) -> Part:
+    def atom(self) -> Meaning:
         """The smallest part at this place."""
         raise NotImplementedError
 
-    def named(self, name: str) -> Part:
+    def named(self, name: str) -> Meaning:
         """A symbol with its subscript and primes."""
         raise NotImplementedError
 

@@ -7,19 +7,19 @@ from fractions import Fraction
 from itertools import pairwise
 
 from tasks.math.exact import Arithmetic
-from tasks.math.nodes import FORMULA, Apply, Counted, Number, Part, Quantity, Relation, Symbol
+from tasks.math.nodes import FORMULA, Apply, Counted, Meaning, Number, Relation, Symbol, UnitQuantity
 from tasks.math.shape import is_name, symbols, walk
 
 _TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "=": "=", "ne": "ne", "perp": "perp", "parallel": "parallel",
            "approx": "approx", "sim": "sim", "cong": "cong"}  # fmt: skip
 _ORDERED = frozenset(["=", "ne", "lt", "le", "gt", "ge"])
 _STATING = frozenset(["=", "approx", "in"])
-_VALUES = (*FORMULA, Quantity, Counted)
+_VALUES = (*FORMULA, UnitQuantity, Counted)
 _NEAR = Fraction(1, 100)
 _FUNCTION_NAMES = frozenset(["f", "g", "h", "F", "G", "H"])
 
 
-def value_of(relation: Relation, is_gold: bool, arithmetic: Arithmetic) -> tuple[list[Part], bool] | None:
+def value_of(relation: Relation, is_gold: bool, arithmetic: Arithmetic) -> tuple[list[Meaning], bool] | None:
     """The values that a chain of equations states, any of which stands for all, and whether they are rounded.
 
     None if it states none: an inequality, a false equation, an equation to be solved.
@@ -42,7 +42,7 @@ def value_of(relation: Relation, is_gold: bool, arithmetic: Arithmetic) -> tuple
     return ([values[0], *exact] if "approx" in between else values), rounded
 
 
-def _is_sought(side: Part) -> bool:
+def _is_sought(side: Meaning) -> bool:
     """True for what a problem may ask for: `m + n`, `x^2 + y^2`; not for `2x`, which would be solved."""
     if not isinstance(side, Apply) or not symbols(side):
         return False
@@ -51,9 +51,9 @@ def _is_sought(side: Part) -> bool:
     return not any(isinstance(one, Number) and id(one) not in exponents for one in walk(side))
 
 
-def _consistent(one: Part, other: Part, operator: str, arithmetic: Arithmetic) -> bool | None:
+def _consistent(one: Meaning, other: Meaning, operator: str, arithmetic: Arithmetic) -> bool | None:
     """False if two sides of a chain cannot both be right."""
-    mine, theirs = (side.value if isinstance(side, Quantity | Counted) else side for side in (one, other))
+    mine, theirs = (side.value if isinstance(side, UnitQuantity | Counted) else side for side in (one, other))
     if not (isinstance(mine, FORMULA) and isinstance(theirs, FORMULA)):
         return True
     if operator == "approx":
@@ -67,7 +67,7 @@ def _consistent(one: Part, other: Part, operator: str, arithmetic: Arithmetic) -
 
 
 def same_relations(
-    gold: Relation, answer: Relation, same: Callable[[Part, Part], bool | None], arithmetic: Arithmetic
+    gold: Relation, answer: Relation, same: Callable[[Meaning, Meaning], bool | None], arithmetic: Arithmetic
 ) -> bool | None:
     """True if two relations say the same."""
     sides = _sides_agree(gold, answer, same)
@@ -91,7 +91,7 @@ def same_relations(
     return sign == (1 if mine == theirs else -1)
 
 
-def _sides_agree(gold: Relation, answer: Relation, same: Callable[[Part, Part], bool | None]) -> bool | None:
+def _sides_agree(gold: Relation, answer: Relation, same: Callable[[Meaning, Meaning], bool | None]) -> bool | None:
     """True if all sides are equal, in the same order or in the opposite one."""
     if len(gold.sides) != len(answer.sides):
         return False
@@ -112,7 +112,7 @@ def _is_numeric(relation: Relation) -> bool:
     return not any(symbols(side) for side in relation.sides)
 
 
-def _named_values(gold: Relation, answer: Relation, same: Callable[[Part, Part], bool | None]) -> bool | None:
+def _named_values(gold: Relation, answer: Relation, same: Callable[[Meaning, Meaning], bool | None]) -> bool | None:
     """Two statements of the value of one name, one of them perhaps rounded; False if they are something else."""
     if not {*gold.operators, *answer.operators} <= {"=", "approx", "in"}:
         return False
@@ -124,7 +124,7 @@ def _named_values(gold: Relation, answer: Relation, same: Callable[[Part, Part],
     return same(value, other)
 
 
-def _are_functions(mine: Part, theirs: Part, value: Part) -> bool:
+def _are_functions(mine: Meaning, theirs: Meaning, value: Meaning) -> bool:
     """True for `y` beside `f(x)`."""
     for one, other in ((mine, theirs), (theirs, mine)):
         if one == Symbol("y") and isinstance(other, Apply) and other.head[5:] in _FUNCTION_NAMES:
@@ -135,7 +135,7 @@ def _are_functions(mine: Part, theirs: Part, value: Part) -> bool:
 def _chains(
     gold: Relation,
     answer: Relation,
-    same: Callable[[Part, Part], bool | None],
+    same: Callable[[Meaning, Meaning], bool | None],
     arithmetic: Arithmetic,
     sides: bool | None,
 ) -> bool | None:
@@ -152,6 +152,6 @@ def _chains(
     return True if True in verdicts else None if None in verdicts else sides
 
 
-def _difference(relation: Relation) -> Part:
+def _difference(relation: Relation) -> Meaning:
     left, right = relation.sides
     return Apply("add", (left, Apply("neg", (right,))))

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from typing import Protocol
 
-from tasks.math.nodes import Apply, Matrix, Number, Part, Symbol
+from tasks.math.nodes import Apply, Matrix, Meaning, Number, Symbol
 from tasks.math.shape import CONSTANTS, heads
 
 _MOST_BITS = 4096
@@ -21,24 +21,24 @@ class UndefinedError(ArithmeticError):
 class Arithmetic(Protocol):
     """Knowledge of formulas that comparing needs; None where this arithmetic cannot tell."""
 
-    def same(self, gold: Part, answer: Part, rounded: bool = False) -> bool | None:
+    def same(self, gold: Meaning, answer: Meaning, rounded: bool = False) -> bool | None:
         """True if two formulas are equal; with `rounded`, to as many digits as the gold one has."""
         ...
 
-    def order(self, part: Part) -> Fraction | float | None:
+    def order(self, part: Meaning) -> Fraction | float | None:
         """The place of a number among others."""
         ...
 
-    def ratio(self, gold: Part, answer: Part) -> int | None:
+    def ratio(self, gold: Meaning, answer: Meaning) -> int | None:
         """1 or -1 if the answer is a positive or negative constant times the gold, which is no constant; 0 if not."""
         ...
 
-    def shifted(self, gold: Part, answer: Part, constant: str) -> bool | None:
+    def shifted(self, gold: Meaning, answer: Meaning, constant: str) -> bool | None:
         """True if the two differ by nothing but a constant, one that has a name already."""
         ...
 
 
-def rational(part: Part) -> Fraction | None:
+def rational(part: Meaning) -> Fraction | None:
     """The exact value of a formula; None if it is not known to be rational, or too long to compute here.
 
     Raises:
@@ -121,7 +121,7 @@ def _short(value: Fraction) -> Fraction | None:
     return value if max(value.numerator.bit_length(), value.denominator.bit_length()) <= _MOST_BITS else None
 
 
-def infinite(part: Part) -> int:
+def infinite(part: Meaning) -> int:
     """1 and -1 for the infinities as they are written, 0 for everything else."""
     if part == _INFINITE:
         return 1
@@ -137,7 +137,7 @@ def rounds_to(gold: Number, value: Fraction) -> bool:
 class ExactArithmetic:
     """Equality of formulas where rational numbers decide it."""
 
-    def same(self, gold: Part, answer: Part, rounded: bool = False) -> bool | None:
+    def same(self, gold: Meaning, answer: Meaning, rounded: bool = False) -> bool | None:
         """See `Arithmetic`."""
         if infinite(gold) or infinite(answer):
             return infinite(gold) == infinite(answer)
@@ -161,18 +161,18 @@ class ExactArithmetic:
         ]
         return False if False in verdicts else None if None in verdicts else True
 
-    def order(self, part: Part) -> Fraction | float | None:
+    def order(self, part: Meaning) -> Fraction | float | None:
         """See `Arithmetic`."""
         try:
             return rational(part)
         except UndefinedError:
             return None
 
-    def ratio(self, gold: Part, answer: Part) -> int | None:
+    def ratio(self, gold: Meaning, answer: Meaning) -> int | None:
         """See `Arithmetic`."""
         return None
 
-    def shifted(self, gold: Part, answer: Part, constant: str) -> bool | None:
+    def shifted(self, gold: Meaning, answer: Meaning, constant: str) -> bool | None:
         """See `Arithmetic`."""
         return None
 

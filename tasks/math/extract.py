@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from tasks.math.nodes import Quantity
+from tasks.math.nodes import UnitQuantity
 from tasks.math.read import MAX_ANSWER, read
 
 __all__ = ["MAX_ANSWER", "extract_answer"]
@@ -238,7 +238,7 @@ def _last_numbers(line: str) -> str | None:
     for value in reversed(values[:-1]):
         between = line[value.end() : start]
         longer = line[value.start() : start] + last
-        if not _JOINER.fullmatch(between) and not isinstance(read(longer).readings[0], Quantity):
+        if not _JOINER.fullmatch(between) and not isinstance(read(longer).readings[0], UnitQuantity):
             break
         start, last = value.start(), longer
     return last

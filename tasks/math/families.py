@@ -11,19 +11,19 @@ from tasks.math.exact import Arithmetic
 from tasks.math.nodes import (
     FORMULA,
     Apply,
-    Builder,
     Cases,
     Congruence,
     Listing,
+    Meaning,
     Number,
-    Part,
     Qualified,
     Relation,
+    SetBuilder,
     Symbol,
     Words,
 )
 from tasks.math.shape import replaced
-from tasks.math.verdicts import Verdict, all_of, any_of, matched
+from tasks.math.verdicts import Equal, all_of, any_of, matched
 
 _MOST_PARAMETERS = 3
 
@@ -33,11 +33,11 @@ class FamilyComparison:
 
     arithmetic: Arithmetic
 
-    def same(self, gold: Part, answer: Part) -> Verdict:
+    def same(self, gold: Meaning, answer: Meaning) -> Equal:
         """True if two parts mean the same."""
         raise NotImplementedError
 
-    def _congruences(self, gold: Part, answer: Part) -> Verdict:
+    def _congruences(self, gold: Meaning, answer: Meaning) -> Equal:
         if not (isinstance(gold, Congruence) and isinstance(answer, Congruence)):
             return False
         modulus = self.same(gold.modulus, answer.modulus)
@@ -46,7 +46,7 @@ class FamilyComparison:
         residue = any_of((self.same(gold.right, answer.right), self.arithmetic.same(Number(Fraction(0)), rest)))
         return all_of((modulus, self.same(gold.left, answer.left), residue))
 
-    def _cases(self, gold: Part, answer: Part) -> Verdict:
+    def _cases(self, gold: Meaning, answer: Meaning) -> Equal:
         mine, theirs = _as_cases(gold), _as_cases(answer)
         if mine is None or theirs is None or len(mine) != len(theirs):
             return False
@@ -56,16 +56,16 @@ class FamilyComparison:
         if open_ends[0] != open_ends[1]:
             mine = [(value, None if _is_otherwise(condition) else condition) for value, condition in mine]
 
-        def same_branch(one: Any, other: Any) -> Verdict:
+        def same_branch(one: Any, other: Any) -> Equal:
             if _is_otherwise(one[1]) or _is_otherwise(other[1]):
-                condition: Verdict = _is_otherwise(one[1]) and _is_otherwise(other[1])
+                condition: Equal = _is_otherwise(one[1]) and _is_otherwise(other[1])
             else:
                 condition = self.same(one[1], other[1])
             return all_of((condition, self.same(one[0], other[0])))
 
         return matched(mine, theirs, same_branch)
 
-    def _qualified(self, gold: Part, answer: Part) -> Verdict:
+    def _qualified(self, gold: Meaning, answer: Meaning) -> Equal:
         mine = gold if isinstance(gold, Qualified) else Qualified(gold, ())
         theirs = answer if isinstance(answer, Qualified) else Qualified(answer, ())
         parameters = [_parameters(one.conditions) for one in (mine, theirs)]
@@ -78,7 +78,7 @@ class FamilyComparison:
             return False
         return any_of(self._renamed(mine, theirs, parameters[0], order) for order in permutations(parameters[1]))
 
-    def _renamed(self, gold: Qualified, answer: Qualified, mine: Sequence[Any], theirs: Sequence[Any]) -> Verdict:
+    def _renamed(self, gold: Qualified, answer: Qualified, mine: Sequence[Any], theirs: Sequence[Any]) -> Equal:
         if [domain for _, domain in mine] != [domain for _, domain in theirs]:
             return False
         names = {other: one for (one, _), (other, _) in zip(mine, theirs)}
@@ -92,7 +92,7 @@ class FamilyComparison:
             same = any_of((same, self._same_steps(gold.statement, renamed.statement, mine[0][0])))
         return all_of((matched(rest[0], rest[1], self.same), same))
 
-    def _same_steps(self, gold: Part, answer: Part, parameter: str) -> Verdict:
+    def _same_steps(self, gold: Meaning, answer: Meaning, parameter: str) -> Equal:
         """True for two formulas in a whole number that run through the same values: `2k + 1` and `2k - 1`."""
         for one in (gold, answer):
             if isinstance(one, Relation) and one.operators != ("=",):
@@ -117,13 +117,13 @@ class FamilyComparison:
         return all_of((step, self.arithmetic.same(Apply("floor", (shift,)), shift)))
 
 
-def _substituted(part: Part, name: str, value: Part) -> Part:
+def _substituted(part: Meaning, name: str, value: Meaning) -> Meaning:
     return replaced(part, lambda one: value if one == Symbol(name) else None)
 
 
-def as_family(part: Part) -> Part:
+def as_family(part: Meaning) -> Meaning:
     r"""`\{2k | k \in \mathbb{Z}\}`, also as `\{x | x = 2k, …\}`, as a formula with the domain of its parameter."""
-    if not (isinstance(part, Builder) and _parameters(part.conditions)):
+    if not (isinstance(part, SetBuilder) and _parameters(part.conditions)):
         return part
     domains = [one for one in part.conditions if _is_membership(one)]
     others = [one for one in part.conditions if not _is_membership(one)]
@@ -137,7 +137,7 @@ def as_family(part: Part) -> Part:
     return Qualified(element, (*others, *domains))
 
 
-def as_residues(part: Part, other: Part) -> Part:
+def as_residues(part: Meaning, other: Meaning) -> Meaning:
     r"""`n \equiv 1 \pmod 4` as `n = 1 + 4k`, beside a formula with a parameter."""
     if not (isinstance(part, Congruence) and isinstance(other, Qualified)):
         return part
@@ -146,7 +146,7 @@ def as_residues(part: Part, other: Part) -> Part:
     return Qualified(Relation((part.left, value), ("=",)), (Relation((parameter, Symbol("setZ")), ("in",)),))
 
 
-def _as_cases(part: Part) -> list[tuple[Part, Part | None]] | None:
+def _as_cases(part: Meaning) -> list[tuple[Meaning, Meaning | None]] | None:
     if isinstance(part, Cases):
         return list(part.branches)
     if isinstance(part, Relation) and isinstance(part.sides[-1], Cases) and part.operators == ("=",):
@@ -156,15 +156,15 @@ def _as_cases(part: Part) -> list[tuple[Part, Part | None]] | None:
     return None
 
 
-def _is_otherwise(condition: Part | None) -> bool:
+def _is_otherwise(condition: Meaning | None) -> bool:
     return condition is None or condition == Words(("otherwise",))
 
 
-def _is_membership(part: Part) -> bool:
+def _is_membership(part: Meaning) -> bool:
     return isinstance(part, Relation) and part.operators == ("in",) and isinstance(part.sides[1], Symbol)
 
 
-def _parameters(conditions: Sequence[Part]) -> list[tuple[str, str]]:
+def _parameters(conditions: Sequence[Meaning]) -> list[tuple[str, str]]:
     """(symbol, domain) of what is said to be of a set of numbers."""
     return [
         (one.sides[0].name, one.sides[1].name)

@@ -40,18 +40,18 @@ class Apply:
     """
 
     head: str
-    args: tuple[Part, ...]
+    args: tuple[Meaning, ...]
 
 
 @dataclass(frozen=True)
 class Matrix:
     """A matrix, row by row."""
 
-    rows: tuple[tuple[Part, ...], ...]
+    rows: tuple[tuple[Meaning, ...], ...]
 
 
 @dataclass(frozen=True)
-class Quantity:
+class UnitQuantity:
     """A formula times a unit.
 
     Attributes:
@@ -60,7 +60,7 @@ class Quantity:
         scale: how many base units one unit is.
     """
 
-    value: Part
+    value: Meaning
     dimension: tuple[tuple[str, int], ...]
     scale: Fraction = Fraction(1)
 
@@ -69,7 +69,7 @@ class Quantity:
 class Counted:
     """A number of things, `7 apples`: the words behind it, in the singular."""
 
-    value: Part
+    value: Meaning
     noun: tuple[str, ...]
 
 
@@ -77,7 +77,7 @@ class Counted:
 class Ratio:
     """`1:2:3`."""
 
-    terms: tuple[Part, ...]
+    terms: tuple[Meaning, ...]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Bracketed:
     """A tuple, or an interval if it has two items: only what it is compared with tells which."""
 
     opening: str
-    items: tuple[Part, ...]
+    items: tuple[Meaning, ...]
     closing: str
 
 
@@ -101,15 +101,15 @@ class Bracketed:
 class Collection:
     """A finite set, `{1, 2}`; without items, the empty set."""
 
-    items: tuple[Part, ...]
+    items: tuple[Meaning, ...]
 
 
 @dataclass(frozen=True)
-class Builder:
+class SetBuilder:
     """`{x | conditions}`: all values of an expression under conditions."""
 
-    element: Part
-    conditions: tuple[Part, ...]
+    element: Meaning
+    conditions: tuple[Meaning, ...]
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ class Combined:
     """Sets joined by one operation: `union`, `intersection` or `difference`."""
 
     operation: str
-    parts: tuple[Part, ...]
+    parts: tuple[Meaning, ...]
 
 
 @dataclass(frozen=True)
 class Relation:
     """A chain such as `0 < x <= 1` or `m = 200 + 4 = 204`: one operator fewer than sides."""
 
-    sides: tuple[Part, ...]
+    sides: tuple[Meaning, ...]
     operators: tuple[str, ...]
 
 
@@ -132,9 +132,9 @@ class Relation:
 class Congruence:
     """`n = 1 (mod 4)` with three bars."""
 
-    left: Part
-    right: Part
-    modulus: Part
+    left: Meaning
+    right: Meaning
+    modulus: Meaning
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Listing:
         joined: `and` or `or` if that word joins them, else a comma.
     """
 
-    items: tuple[Part, ...]
+    items: tuple[Meaning, ...]
     joined: str = ","
 
 
@@ -159,30 +159,30 @@ class Dots:
 class Cases:
     """A function by cases: pairs of a value and its condition (None for "otherwise")."""
 
-    branches: tuple[tuple[Part, Part | None], ...]
+    branches: tuple[tuple[Meaning, Meaning | None], ...]
 
 
 @dataclass(frozen=True)
 class Qualified:
     """A statement and what restricts it: `x = 2k`, `k` an integer."""
 
-    statement: Part
-    conditions: tuple[Part, ...]
+    statement: Meaning
+    conditions: tuple[Meaning, ...]
 
 
 @dataclass(frozen=True)
 class Labelled:
     """Parts of an answer under their labels: `(a) 3 (b) 4`."""
 
-    parts: tuple[tuple[str, Part], ...]
+    parts: tuple[tuple[str, Meaning], ...]
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenLetter:
     """A letter of a multiple-choice question, and what stands behind it."""
 
     letter: str
-    content: Part | None = None
+    content: Meaning | None = None
 
 
 @dataclass(frozen=True)
@@ -207,18 +207,18 @@ class Unreadable:
     spelling: str
 
 
-Part = (
+Meaning = (
     Number
     | Symbol
     | Apply
     | Matrix
-    | Quantity
+    | UnitQuantity
     | Counted
     | Ratio
     | Based
     | Bracketed
     | Collection
-    | Builder
+    | SetBuilder
     | Combined
     | Relation
     | Congruence
@@ -227,7 +227,7 @@ Part = (
     | Cases
     | Qualified
     | Labelled
-    | Choice
+    | ChosenLetter
     | Moment
     | Words
     | Unreadable
@@ -236,4 +236,4 @@ Part = (
 
 FORMULA = (Number, Symbol, Apply, Matrix)
 """The kinds that arithmetic works on."""
-SETS = (Collection, Builder, Combined)
+SETS = (Collection, SetBuilder, Combined)

@@ -8,16 +8,16 @@ from tasks.math.atoms import AtomParser
 from tasks.math.nodes import (
     Apply,
     Bracketed,
-    Builder,
     Collection,
     Combined,
     Congruence,
     Dots,
     Listing,
+    Meaning,
     Number,
-    Part,
     Ratio,
     Relation,
+    SetBuilder,
     UnreadableError,
 )
 from tasks.math.phrases import PhraseParser
@@ -27,32 +27,32 @@ _SET_OPERATORS = {"cup": "union", "cap": "intersection", "minus": "difference"}
 _NEGATED = {"=": "ne", "in": "notin", "mid": "nmid", "equiv": "nequiv"}
 
 
-def parse(tokens: Sequence[Token]) -> Part:
+def parse(tokens: Sequence[Token]) -> Meaning:
     """All tokens as one answer.
 
     Raises:
         UnreadableError: they are none, or one that is nested too deep.
     """
-    parser = Parser(tokens)
+    parser = AnswerParser(tokens)
     part = parser.listing()
     if parser.now.kind:
         raise UnreadableError(f"{parser.now.text!r} is left")
     return part
 
 
-class Parser(AtomParser, PhraseParser):
+class AnswerParser(AtomParser, PhraseParser):
     """The grammar from lists of statements down to factors."""
 
-    def listing(self) -> Part:
+    def listing(self) -> Meaning:
         """Statements between commas, "and", "or"."""
         items, joined = self.items()
         if not items:
             raise UnreadableError("nothing")
         return items[0] if len(items) == 1 else Listing(tuple(items), joined)
 
-    def items(self) -> tuple[list[Part], str]:
+    def items(self) -> tuple[list[Meaning], str]:
         """Statements up to a closing bracket or the end, and the last word that joins them."""
-        items: list[Part] = []
+        items: list[Meaning] = []
         joined = ","
         while self.now.kind not in ("", "close", "}", "row", "&", "end"):
             if items and self.at_qualifier():
@@ -66,7 +66,7 @@ class Parser(AtomParser, PhraseParser):
                 joined = word if word in ("and", "or") else joined
         return items, joined
 
-    def statement(self) -> Part:
+    def statement(self) -> Meaning:
         """Sides and what relates them; words that lead to them are left out."""
         self.deeper()
         self.skip_lead()
@@ -93,7 +93,7 @@ class Parser(AtomParser, PhraseParser):
             name = _NEGATED[following]
         return "mid" if name == "|" else name
 
-    def _side(self) -> Part:
+    def _side(self) -> Meaning:
         """A formula, set or quantity; ratios and operations on sets bind least."""
         sign = self.accept("operator", "-") if self.ahead().kind == "money" else False
         if self.accept("money"):
@@ -115,7 +115,7 @@ class Parser(AtomParser, PhraseParser):
             part = Ratio(tuple(self.formula(term) for term in terms))
         return part
 
-    def _operand(self) -> Part:
+    def _operand(self) -> Meaning:
         """A formula with the words behind it: a unit, things that are counted, `(mod n)`."""
         part = self.sum()
         if self.at("structure", "pmod"):
@@ -127,7 +127,7 @@ class Parser(AtomParser, PhraseParser):
             self.expect("close", ")")
         return self.suffixed(part) if self.at_suffix() and not self.at("word", "to") else part
 
-    def sum(self) -> Part:
+    def sum(self) -> Meaning:
         """Terms with signs between them."""
         self.deeper()
         terms = [self._signed()]
@@ -137,7 +137,7 @@ class Parser(AtomParser, PhraseParser):
         self.depth -= 1
         return terms[0] if len(terms) == 1 else Apply("add", tuple(self.formula(term) for term in terms))
 
-    def _signed(self) -> Part:
+    def _signed(self) -> Meaning:
         """A term with any signs before it."""
         signs: list[str] = []
         while self.at("operator", "+", "-", "pm", "mp"):
@@ -149,7 +149,7 @@ class Parser(AtomParser, PhraseParser):
             part = _with_sign(sign, self.formula(part))
         return part
 
-    def term(self) -> Part:
+    def term(self) -> Meaning:
         """Factors, with or without a sign between them."""
         factors = [self.factor()]
         while True:
@@ -171,14 +171,14 @@ class Parser(AtomParser, PhraseParser):
                 self.formula(factor)
         return _product(factors)
 
-    def _unary(self) -> Part:
+    def _unary(self) -> Meaning:
         """A factor behind a sign of multiplication may have a sign of its own."""
         if self.accept("operator", "-"):
             return Apply("neg", (self.formula(self.factor()),))
         self.accept("operator", "+")
         return self.factor()
 
-    def _beside(self, factors: list[Part]) -> None:
+    def _beside(self, factors: list[Meaning]) -> None:
         """Add the factor right behind another; of two numbers, only those of a mixed number, which is a sum."""
         before = factors[-1]
         if isinstance(before, Number) and self.tokens[self.place - 1].kind == "number" and before.places is None:
@@ -220,20 +220,20 @@ class Parser(AtomParser, PhraseParser):
                 return True
         return False
 
-    def factor(self) -> Part:
+    def factor(self) -> Meaning:
         """An atom with its powers, factorials, degrees and per cents."""
         self.deeper()
         part = self.postfixed(self.atom())
         self.depth -= 1
         return part
 
-    def brackets(self) -> Part:
+    def brackets(self) -> Meaning:
         """A formula in brackets, a tuple, an interval, a set, or what `|`, floor and ceiling make of a formula."""
         opening = self.take().text
         outer = self.bars, self.builders
         self.bars, self.builders = 0, int(opening == "\\{")
         if opening in ("|", "floor", "ceil", "norm"):
-            part: Part = Apply({"|": "abs"}.get(opening, opening), (self.formula(self.sum()),))
+            part: Meaning = Apply({"|": "abs"}.get(opening, opening), (self.formula(self.sum()),))
             self.expect("close", opening)
         elif opening in (".", "\\{") and self.at("begin"):
             part = self.environment(cases=opening == "\\{")
@@ -243,7 +243,7 @@ class Parser(AtomParser, PhraseParser):
         self.bars, self.builders = outer
         return part
 
-    def _set(self) -> Part:
+    def _set(self) -> Meaning:
         items, _ = self.items()
         if self.at("bar", "|") or self.at("operator", ":"):
             self.take()
@@ -257,7 +257,7 @@ class Parser(AtomParser, PhraseParser):
             return _builder([head.sides[0]], [rest, *items[1:]])
         return Collection(tuple(items))
 
-    def _tuple(self, opening: str) -> Part:
+    def _tuple(self, opening: str) -> Meaning:
         items, joined = self.items()
         closing = self.expect("close", ")", "]", ">").text
         matched = (opening, closing) in (("(", ")"), ("[", "]"), ("<", ">"))
@@ -268,7 +268,7 @@ class Parser(AtomParser, PhraseParser):
         return Bracketed(opening, tuple(items), closing)
 
 
-def _related(sides: list[Part], operators: list[str]) -> Part:
+def _related(sides: list[Meaning], operators: list[str]) -> Meaning:
     last = sides[-1]
     if "equiv" in operators:
         if operators != ["equiv"]:
@@ -279,7 +279,7 @@ def _related(sides: list[Part], operators: list[str]) -> Part:
     return Relation(tuple(sides), tuple(operators))
 
 
-def _with_sign(sign: str, part: Part) -> Part:
+def _with_sign(sign: str, part: Meaning) -> Meaning:
     if sign == "+":
         return part
     if sign == "-" and isinstance(part, Number):
@@ -287,15 +287,15 @@ def _with_sign(sign: str, part: Part) -> Part:
     return Apply("neg" if sign == "-" else sign, (part,))
 
 
-def _product(factors: list[Part]) -> Part:
+def _product(factors: list[Meaning]) -> Meaning:
     return factors[0] if len(factors) == 1 else Apply("mul", tuple(factors))
 
 
-def _builder(elements: list[Part], conditions: list[Part]) -> Part:
+def _builder(elements: list[Meaning], conditions: list[Meaning]) -> Meaning:
     if len(elements) != 1 or not conditions:
         raise UnreadableError("a set without an element or a condition")
-    return Builder(elements[0], tuple(conditions))
+    return SetBuilder(elements[0], tuple(conditions))
 
 
-def _is_plain_fraction(part: Part) -> bool:
+def _is_plain_fraction(part: Meaning) -> bool:
     return isinstance(part, Apply) and part.head == "div" and all(isinstance(number, Number) for number in part.args)

@@ -22,12 +22,12 @@ from tasks.math.nodes import (
     Apply,
     Counted,
     Listing,
+    Meaning,
     Number,
-    Part,
     Qualified,
-    Quantity,
     Relation,
     Symbol,
+    UnitQuantity,
     UnreadableError,
     Words,
 )
@@ -77,7 +77,7 @@ class PhraseParser(Cursor):
         if place and self.ahead(place).kind not in ("", "word", "join", "relation"):
             self.place += place
 
-    def money(self, value: Part) -> Part:
+    def money(self, value: Meaning) -> Meaning:
         """A quantity whose sign of money stands before it."""
         sign = next(token for token in reversed(self.tokens[: self.place]) if token.kind == "money")
         base, size = MONEY[sign.text]
@@ -86,9 +86,9 @@ class PhraseParser(Cursor):
             value = Apply("mul", (self.formula(value), Number(Fraction(SCALES[words.pop(0).lower()]))))
         if words and measure(" ".join(words)) != (((base, 1),), size) and _noun(words) is None:
             raise UnreadableError(" ".join(words))
-        return Quantity(self.formula(value), ((base, 1),), size)
+        return UnitQuantity(self.formula(value), ((base, 1),), size)
 
-    def suffixed(self, value: Part) -> Part:
+    def suffixed(self, value: Meaning) -> Meaning:
         """A formula with the words behind it, which must be a unit, or the name of what is counted."""
         self.formula(value)
         words = self._words()
@@ -99,18 +99,22 @@ class PhraseParser(Cursor):
         if not words:
             return value
         part = _measured(value, words)
-        if isinstance(part, Quantity) and self.at("number"):
+        if isinstance(part, UnitQuantity) and self.at("number"):
             part = self._and_smaller(part)
         return part
 
-    def _and_smaller(self, larger: Quantity) -> Part:
+    def _and_smaller(self, larger: UnitQuantity) -> Meaning:
         """`3 hours 30 minutes`: a second number with a smaller unit of the same dimension."""
         smaller = self.suffixed(self.factor())
-        if not isinstance(smaller, Quantity) or smaller.dimension != larger.dimension or smaller.scale >= larger.scale:
+        if (
+            not isinstance(smaller, UnitQuantity)
+            or smaller.dimension != larger.dimension
+            or smaller.scale >= larger.scale
+        ):
             raise UnreadableError("two quantities")
         share = Number(smaller.scale / larger.scale)
         total = Apply("add", (larger.value, Apply("mul", (smaller.value, share))))
-        return Quantity(total, larger.dimension, larger.scale)
+        return UnitQuantity(total, larger.dimension, larger.scale)
 
     def _words(self) -> list[str]:
         """Words, signs of units and their powers, up to something else."""
@@ -160,16 +164,16 @@ class PhraseParser(Cursor):
 
     # Conditions.
 
-    def qualified(self, part: Part) -> Part:
+    def qualified(self, part: Meaning) -> Meaning:
         """The part with the conditions behind it."""
         conditions = self._conditions()
         if isinstance(part, Listing):
             return Listing(tuple(_restricted(item, conditions) for item in part.items), part.joined)
         return _restricted(part, conditions)
 
-    def _conditions(self) -> list[Part]:
+    def _conditions(self) -> list[Meaning]:
         bracketed = self.accept("open", "(")
-        conditions: list[Part] = []
+        conditions: list[Meaning] = []
         pending: list[Symbol] = []
         domain, universal = "", False
         while True:
@@ -205,7 +209,7 @@ class PhraseParser(Cursor):
             raise UnreadableError("a condition on nothing")
         return [one for one in conditions if not (universal and _is_real(one))]
 
-    def condition(self) -> Part:
+    def condition(self) -> Meaning:
         """A cell behind the first of a row: a value, or the condition of a case."""
         while self.now.kind == "word" and self.now.text.lower() in QUALIFIERS - {"otherwise"}:
             self.take()
@@ -232,7 +236,7 @@ def _is_noted(token: Token, following: Token) -> bool:
     return token.kind == "word" and len(token.text) >= 3 and following.kind in ("word", "close")
 
 
-def _measured(value: Part, words: list[str]) -> Part:
+def _measured(value: Meaning, words: list[str]) -> Meaning:
     """The value in a unit, or of things that are counted."""
     text = re.sub(r" (\^)", r"\1", " ".join(words))
     lowered = text.lower()
@@ -240,7 +244,7 @@ def _measured(value: Part, words: list[str]) -> Part:
         return Apply("percent", (value,))
     if isinstance(value, Apply) and value.head == "degree":
         if text in ("C", "Celsius", "celsius", "F", "Fahrenheit", "fahrenheit"):
-            return Quantity(value.args[0], (("celsius" if text[0] in "Cc" else "fahrenheit", 1),))
+            return UnitQuantity(value.args[0], (("celsius" if text[0] in "Cc" else "fahrenheit", 1),))
         raise UnreadableError(text)
     if words[0].lower() in ("degree", "degrees"):
         if len(words) == 1:
@@ -248,7 +252,7 @@ def _measured(value: Part, words: list[str]) -> Part:
         return _measured(Apply("degree", (value,)), words[1:])
     unit = measure(text)
     if unit is not None:
-        return Quantity(value, *unit) if unit[0] else value
+        return UnitQuantity(value, *unit) if unit[0] else value
     noun = _noun(words)
     if noun is None:
         raise UnreadableError(text)
@@ -265,11 +269,11 @@ def _noun(words: list[str]) -> tuple[str, ...] | None:
     return tuple(sorted({word[:-1] if word.endswith("s") else word for word in plain if word not in COUNTED_FILLERS}))
 
 
-def _restricted(part: Part, conditions: list[Part]) -> Part:
+def _restricted(part: Meaning, conditions: list[Meaning]) -> Meaning:
     return Qualified(part, tuple(conditions)) if conditions else part
 
 
-def _is_real(condition: Part) -> bool:
+def _is_real(condition: Meaning) -> bool:
     """True for `x \\in \\mathbb{R}`."""
     return (
         isinstance(condition, Relation)

@@ -14,16 +14,16 @@ from tasks.math.nodes import (
     Apply,
     Based,
     Bracketed,
-    Choice,
+    ChosenLetter,
     Collection,
     Labelled,
     Listing,
+    Meaning,
     Number,
-    Part,
     Qualified,
-    Quantity,
     Relation,
     Symbol,
+    UnitQuantity,
     Unreadable,
     UnreadableError,
     Words,
@@ -52,7 +52,7 @@ _LETTERS = frozenset("ABCDEFGHIJ")
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReadAnswer:
     """A text, read.
 
     Attributes:
@@ -61,7 +61,7 @@ class Answer:
     """
 
     spelling: str
-    readings: tuple[Part, ...]
+    readings: tuple[Meaning, ...]
 
     @property
     def is_readable(self) -> bool:
@@ -70,20 +70,20 @@ class Answer:
 
 
 @lru_cache(maxsize=4096)
-def read(text: str) -> Answer:
+def read(text: str) -> ReadAnswer:
     """Every meaning of an answer; total, in time linear in its length."""
     bare = " ".join(text.split())
     if not bare or len(text) > MAX_ANSWER:
-        return Answer(bare, (Unreadable(bare),))
+        return ReadAnswer(bare, (Unreadable(bare),))
     try:
         tokens = _unwrapped(lex(bare))
     except UnreadableError:
-        return Answer(bare, (Unreadable(bare),))
+        return ReadAnswer(bare, (Unreadable(bare),))
     spelling = _spelling(tokens)
     if not tokens:
-        return Answer(bare, (Unreadable(bare),))
+        return ReadAnswer(bare, (Unreadable(bare),))
     readings = list(_meanings(bare, tokens))
-    return Answer(spelling, tuple(readings) or (Unreadable(spelling),))
+    return ReadAnswer(spelling, tuple(readings) or (Unreadable(spelling),))
 
 
 def _spelling(tokens: Sequence[Token]) -> str:
@@ -127,7 +127,7 @@ def _partners(tokens: Sequence[Token]) -> dict[int, int]:
     return partners
 
 
-def _meanings(text: str, tokens: list[Token]) -> Iterator[Part]:
+def _meanings(text: str, tokens: list[Token]) -> Iterator[Meaning]:
     text = re.sub(r"\\[!,;: ]", "", text)
     plain = re.sub(r"\\(?:text|textbf|mathrm|mbox) ?\{([^{}]*)\}", r" \1 ", text).replace("\\", " ").replace("$", " ")
     when = moment(plain)
@@ -162,7 +162,7 @@ def _may_be_product(word: Token) -> bool:
     return not word.quoted and len(word.text) <= 4 and not word.text.isupper()
 
 
-def _parsed(text: str, tokens: list[Token]) -> Iterator[Part]:
+def _parsed(text: str, tokens: list[Token]) -> Iterator[Meaning]:
     """The grammar's reading, and other meanings of the same signs."""
     compact = text.replace(" ", "").strip("$")
     quantity = _short_unit(tokens)
@@ -193,7 +193,7 @@ def _sure(whole: str, decimals: str) -> str:
     return "sure" if sure else "unsure"
 
 
-def finished(part: Part) -> Part:
+def finished(part: Meaning) -> Meaning:
     """The part with its `\\pm` written out and the name of a list's first item given to the others."""
     if isinstance(part, Listing):
         items = _named(list(part.items))
@@ -209,7 +209,7 @@ def finished(part: Part) -> Part:
     return expanded[0] if len(expanded) == 1 else Listing(tuple(expanded))
 
 
-def _named(items: list[Part]) -> list[Part]:
+def _named(items: list[Meaning]) -> list[Meaning]:
     """`n = 2, 5, 13` as three equations."""
     first = items[0]
     if not (isinstance(first, Relation) and first.operators == ("=",) and is_name(first.sides[0])):
@@ -220,7 +220,7 @@ def _named(items: list[Part]) -> list[Part]:
         isinstance(item, Symbol) for item in items[1:]
     ):
         return [first, *(Relation((first.sides[0], item), ("=",)) for item in items[1:])]
-    named: list[Part] = []
+    named: list[Meaning] = []
     for item in items:
         plain = isinstance(item, Number | Apply) and all(
             not isinstance(other, Relation) or other.sides[0] == first.sides[0] for other in items
@@ -229,7 +229,7 @@ def _named(items: list[Part]) -> list[Part]:
     return named
 
 
-def _with_domains(listing: Listing) -> Part:
+def _with_domains(listing: Listing) -> Meaning:
     """`x = k\\pi, k \\in \\mathbb{Z}`: membership of a symbol that the others contain is their condition."""
     domains = [item for item in listing.items if _is_domain(item)]
     others = [item for item in listing.items if not _is_domain(item)]
@@ -242,7 +242,7 @@ def _with_domains(listing: Listing) -> Part:
     return restricted[0] if len(restricted) == 1 else Listing(restricted, listing.joined)
 
 
-def _is_domain(part: Part) -> bool:
+def _is_domain(part: Meaning) -> bool:
     return (
         isinstance(part, Relation)
         and part.operators == ("in",)
@@ -251,7 +251,7 @@ def _is_domain(part: Part) -> bool:
     )
 
 
-def _short_unit(tokens: list[Token]) -> Part | None:
+def _short_unit(tokens: list[Token]) -> Meaning | None:
     """`20 s`, `5 m/s`: a number, a space, and a unit that might also be letters of a formula."""
     for place, token in enumerate(tokens):
         if place and token.kind in ("symbol", "word") and token.spaced and tokens[place - 1].kind != "operator":
@@ -262,7 +262,7 @@ def _short_unit(tokens: list[Token]) -> Part | None:
                 value = parse(tokens[:place])
             except UnreadableError:
                 return None
-            return Quantity(value, *unit) if isinstance(value, Number | Apply) else None
+            return UnitQuantity(value, *unit) if isinstance(value, Number | Apply) else None
     return None
 
 
@@ -303,7 +303,7 @@ def _labelled(tokens: Sequence[Token]) -> Labelled | None:
     return None
 
 
-def _choice(tokens: Sequence[Token]) -> Choice | None:
+def _choice(tokens: Sequence[Token]) -> ChosenLetter | None:
     """`(B)`, `(B) 42`, `B) 42`, `B. 42`, `E: …`."""
     kinds = [token.text for token in tokens[:3]]
     if len(kinds) == 3 and kinds[0] == "(" and kinds[1] in _LETTERS and kinds[2] == ")":
@@ -321,16 +321,16 @@ def _choice(tokens: Sequence[Token]) -> Choice | None:
     if rest and rest[0].text in (".", ":"):
         rest = rest[1:]
     if not rest:
-        return Choice(kinds[1])
+        return ChosenLetter(kinds[1])
     words = _words(rest)
     try:
         content = words if words is not None else finished(parse(rest))
     except UnreadableError:
         content = None
-    return Choice(kinds[1], content)
+    return ChosenLetter(kinds[1], content)
 
 
-def _words(tokens: Sequence[Token]) -> Part | None:
+def _words(tokens: Sequence[Token]) -> Meaning | None:
     """An answer in words alone: one, or several that "and", "or" or commas join; None if it has anything else."""
     if not any(token.kind == "word" for token in tokens):
         return None
@@ -353,7 +353,7 @@ def _words(tokens: Sequence[Token]) -> Part | None:
     return known[0] if len(known) == 1 else Listing(tuple(known), joined)
 
 
-def _phrase(spoken: list[str], first: Token) -> Part | None:
+def _phrase(spoken: list[str], first: Token) -> Meaning | None:
     """Words without a comma as what they mean; None where they may be the letters of a product."""
     if len(spoken) == 1 and len(first.text) == 1:
         return Symbol(first.text)

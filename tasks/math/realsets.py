@@ -10,13 +10,13 @@ from tasks.math.exact import Arithmetic, infinite
 from tasks.math.nodes import (
     Apply,
     Bracketed,
-    Builder,
     Collection,
     Combined,
     Listing,
+    Meaning,
     Number,
-    Part,
     Relation,
+    SetBuilder,
     Symbol,
 )
 from tasks.math.shape import symbols
@@ -26,12 +26,12 @@ _REALS, _EMPTY, _INFINITE = Symbol("setR"), Symbol("emptyset"), Symbol("infty")
 
 
 @dataclass(frozen=True)
-class Piece:
+class RealSpan:
     """An interval; a side without a bound is None."""
 
-    low: Part | None
+    low: Meaning | None
     low_closed: bool
-    high: Part | None
+    high: Meaning | None
     high_closed: bool
 
 
@@ -39,18 +39,18 @@ class Piece:
 class RealSet:
     """A union of intervals, and what its elements were called ("" if nothing)."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RealSpan, ...]
     variable: str = ""
 
 
-_ALL = Piece(None, False, None, False)
+_ALL = RealSpan(None, False, None, False)
 
 
 class UnorderedError(ValueError):
     """The bounds of a set are in no known order."""
 
 
-def real_set(part: Part, arithmetic: Arithmetic) -> RealSet | None:
+def real_set(part: Meaning, arithmetic: Arithmetic) -> RealSet | None:
     """The set that a part describes; None if it describes none.
 
     Raises:
@@ -61,19 +61,21 @@ def real_set(part: Part, arithmetic: Arithmetic) -> RealSet | None:
     if isinstance(part, Symbol):
         return RealSet((_ALL,)) if part == _REALS else RealSet(()) if part == _EMPTY else None
     if isinstance(part, Collection):
-        return RealSet(tuple(Piece(one, True, one, True) for one in part.items)) if _are_numbers(part.items) else None
+        return (
+            RealSet(tuple(RealSpan(one, True, one, True) for one in part.items)) if _are_numbers(part.items) else None
+        )
     if isinstance(part, Combined):
         return _combined(part, arithmetic)
     if isinstance(part, Relation):
         return _related(part, arithmetic)
     if isinstance(part, Listing):
         return _listed(part.items, part.joined, arithmetic)
-    if isinstance(part, Builder):
+    if isinstance(part, SetBuilder):
         return _built(part, arithmetic)
     return None
 
 
-def _are_numbers(items: Sequence[Part]) -> bool:
+def _are_numbers(items: Sequence[Meaning]) -> bool:
     return all(isinstance(one, Number | Apply | Symbol) for one in items)
 
 
@@ -87,7 +89,7 @@ def _interval(part: Bracketed) -> RealSet | None:
         return None
     return RealSet(
         (
-            Piece(
+            RealSpan(
                 None if infinite(low) else low,
                 part.opening == "[",
                 None if infinite(high) else high,
@@ -121,7 +123,7 @@ def _related(part: Relation, arithmetic: Arithmetic) -> RealSet | None:
         pieces = inside.pieces if operators == ("in",) else complement(inside.pieces, arithmetic)
         return RealSet(pieces, sides[0].name)
     if operators == ("ne",) and isinstance(sides[0], Symbol):
-        point = Piece(sides[1], True, sides[1], True)
+        point = RealSpan(sides[1], True, sides[1], True)
         return RealSet(complement((point,), arithmetic), sides[0].name)
     if any(one not in _TURNED for one in operators) or len(sides) > 3:
         return None
@@ -138,26 +140,28 @@ def _related(part: Relation, arithmetic: Arithmetic) -> RealSet | None:
     return interval and RealSet(interval.pieces, sides[1].name)
 
 
-def _bounded(side: Part, operator: str, bound: Part) -> RealSet | None:
+def _bounded(side: Meaning, operator: str, bound: Meaning) -> RealSet | None:
     """`x < 2`, and `|x| < 2`."""
     if not _are_numbers((bound,)):
         return None
     closed = operator in ("le", "ge")
     if isinstance(side, Symbol) and side.name not in symbols(bound):
         limit = None if infinite(bound) else bound
-        piece = Piece(None, False, limit, closed) if operator in ("lt", "le") else Piece(limit, closed, None, False)
+        piece = (
+            RealSpan(None, False, limit, closed) if operator in ("lt", "le") else RealSpan(limit, closed, None, False)
+        )
         return RealSet((piece,), side.name)
     if isinstance(side, Apply) and side.head == "abs" and isinstance(side.args[0], Symbol):
         if isinstance(bound, Number) and bound.value <= 0:
             return None
         minus = Number(-bound.value, bound.places) if isinstance(bound, Number) else Apply("neg", (bound,))
         if operator in ("lt", "le"):
-            return RealSet((Piece(minus, closed, bound, closed),), side.args[0].name)
-        return RealSet((Piece(None, False, minus, closed), Piece(bound, closed, None, False)), side.args[0].name)
+            return RealSet((RealSpan(minus, closed, bound, closed),), side.args[0].name)
+        return RealSet((RealSpan(None, False, minus, closed), RealSpan(bound, closed, None, False)), side.args[0].name)
     return None
 
 
-def _listed(items: Sequence[Part], joined: str, arithmetic: Arithmetic) -> RealSet | None:
+def _listed(items: Sequence[Meaning], joined: str, arithmetic: Arithmetic) -> RealSet | None:
     """Inequalities joined by "or" are a union, by "and" an intersection; what a symbol is not, always the latter."""
     items = _same_excluded(items)
     sets = [real_set(one, arithmetic) if isinstance(one, Relation) else None for one in items]
@@ -177,7 +181,7 @@ def _listed(items: Sequence[Part], joined: str, arithmetic: Arithmetic) -> RealS
     return None
 
 
-def _same_excluded(items: Sequence[Part]) -> Sequence[Part]:
+def _same_excluded(items: Sequence[Meaning]) -> Sequence[Meaning]:
     """`x \\ne 1, 2` excludes both."""
     first = items[0]
     if isinstance(first, Relation) and first.operators == ("ne",) and isinstance(first.sides[0], Symbol):
@@ -185,7 +189,7 @@ def _same_excluded(items: Sequence[Part]) -> Sequence[Part]:
     return items
 
 
-def _built(part: Builder, arithmetic: Arithmetic) -> RealSet | None:
+def _built(part: SetBuilder, arithmetic: Arithmetic) -> RealSet | None:
     element = part.element
     if isinstance(element, Relation) and element.operators == ("in",) and element.sides[1] == _REALS:
         element = element.sides[0]
@@ -195,7 +199,7 @@ def _built(part: Builder, arithmetic: Arithmetic) -> RealSet | None:
     if len(conditions) == 1 and isinstance(conditions[0], Listing):
         conditions = list(conditions[0].items) if conditions[0].joined != "or" else conditions
     sets = [real_set(one, arithmetic) for one in conditions]
-    pieces: tuple[Piece, ...] = (_ALL,)
+    pieces: tuple[RealSpan, ...] = (_ALL,)
     for one in sets:
         if one is None or one.variable not in ("", element.name):
             return None
@@ -208,7 +212,7 @@ def _built(part: Builder, arithmetic: Arithmetic) -> RealSet | None:
 _Bound = tuple[int, Fraction | float]
 
 
-def _place(bound: Part | None, side: int, arithmetic: Arithmetic) -> _Bound:
+def _place(bound: Meaning | None, side: int, arithmetic: Arithmetic) -> _Bound:
     if bound is None:
         return side, 0
     place = arithmetic.order(bound)
@@ -217,7 +221,7 @@ def _place(bound: Part | None, side: int, arithmetic: Arithmetic) -> _Bound:
     return 0, place
 
 
-def normal(pieces: Sequence[Piece], arithmetic: Arithmetic) -> tuple[Piece, ...]:
+def normal(pieces: Sequence[RealSpan], arithmetic: Arithmetic) -> tuple[RealSpan, ...]:
     """A set in pieces that do not touch, from left to right.
 
     Raises:
@@ -225,7 +229,7 @@ def normal(pieces: Sequence[Piece], arithmetic: Arithmetic) -> tuple[Piece, ...]
     """
     kept = [piece for piece in pieces if not _is_void(piece, arithmetic)]
     kept.sort(key=lambda piece: (_place(piece.low, -1, arithmetic), not piece.low_closed))
-    merged: list[Piece] = []
+    merged: list[RealSpan] = []
     for piece in kept:
         if merged and _touch(merged[-1], piece, arithmetic):
             last = merged[-1]
@@ -234,37 +238,37 @@ def normal(pieces: Sequence[Piece], arithmetic: Arithmetic) -> tuple[Piece, ...]
                 (_place(piece.high, 1, arithmetic), piece.high_closed),
             )
             further = piece if ends[1] > ends[0] else last
-            merged[-1] = Piece(last.low, last.low_closed, further.high, further.high_closed)
+            merged[-1] = RealSpan(last.low, last.low_closed, further.high, further.high_closed)
         else:
             merged.append(piece)
     return tuple(merged)
 
 
-def _is_void(piece: Piece, arithmetic: Arithmetic) -> bool:
+def _is_void(piece: RealSpan, arithmetic: Arithmetic) -> bool:
     low, high = _place(piece.low, -1, arithmetic), _place(piece.high, 1, arithmetic)
     return low > high or (low == high and not (piece.low_closed and piece.high_closed))
 
 
-def _touch(left: Piece, right: Piece, arithmetic: Arithmetic) -> bool:
+def _touch(left: RealSpan, right: RealSpan, arithmetic: Arithmetic) -> bool:
     end, start = _place(left.high, 1, arithmetic), _place(right.low, -1, arithmetic)
     return end > start or (end == start and (left.high_closed or right.low_closed))
 
 
-def complement(pieces: Sequence[Piece], arithmetic: Arithmetic) -> tuple[Piece, ...]:
+def complement(pieces: Sequence[RealSpan], arithmetic: Arithmetic) -> tuple[RealSpan, ...]:
     """All real numbers that are not in a set."""
     ordered = normal(pieces, arithmetic) if len(pieces) > 1 else tuple(pieces)
     left, left_closed = None, False
-    result: list[Piece] = []
+    result: list[RealSpan] = []
     for piece in ordered:
         if piece.low is not None:
-            result.append(Piece(left, left_closed, piece.low, not piece.low_closed))
+            result.append(RealSpan(left, left_closed, piece.low, not piece.low_closed))
         if piece.high is None:
             return tuple(result)
         left, left_closed = piece.high, not piece.high_closed
-    return (*result, Piece(left, left_closed, None, False))
+    return (*result, RealSpan(left, left_closed, None, False))
 
 
-def intersection(one: Sequence[Piece], other: Sequence[Piece], arithmetic: Arithmetic) -> tuple[Piece, ...]:
+def intersection(one: Sequence[RealSpan], other: Sequence[RealSpan], arithmetic: Arithmetic) -> tuple[RealSpan, ...]:
     """Intersection of two sets."""
     result = []
     for mine in one:
@@ -277,7 +281,7 @@ def intersection(one: Sequence[Piece], other: Sequence[Piece], arithmetic: Arith
                 ((_place(piece.high, 1, arithmetic), piece.high_closed), number, piece)
                 for number, piece in enumerate((mine, theirs))
             )[2]
-            piece = Piece(low.low, low.low_closed, high.high, high.high_closed)
+            piece = RealSpan(low.low, low.low_closed, high.high, high.high_closed)
             if not _is_void(piece, arithmetic):
                 result.append(piece)
     return tuple(result)

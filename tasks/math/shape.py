@@ -6,26 +6,26 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tasks.math.nodes import Apply, Number, Part, Symbol
+from tasks.math.nodes import Apply, Meaning, Number, Symbol
 
 CONSTANTS = frozenset(["pi", "e", "i", "infty", "emptyset"])
 
 
-def children(part: Part) -> Iterator[Part]:
+def children(part: Meaning) -> Iterator[Meaning]:
     """The parts directly inside a part."""
     for value in vars(part).values():
         yield from _parts(value)
 
 
-def _parts(value: object) -> Iterator[Part]:
+def _parts(value: object) -> Iterator[Meaning]:
     if isinstance(value, tuple):
         for one in value:
             yield from _parts(one)
-    elif isinstance(value, Part):
+    elif isinstance(value, Meaning):
         yield value
 
 
-def walk(part: Part) -> Iterator[Part]:
+def walk(part: Meaning) -> Iterator[Meaning]:
     """A part and everything inside it."""
     left = [part]
     while left:
@@ -34,41 +34,41 @@ def walk(part: Part) -> Iterator[Part]:
         left.extend(children(one))
 
 
-def replaced(part: Part, change: Callable[[Part], Part | None]) -> Part:
+def replaced(part: Meaning, change: Callable[[Meaning], Meaning | None]) -> Meaning:
     """The part with every part inside it changed; None from `change` leaves one as it is, but not what it holds."""
     new = change(part)
     if new is not None:
         return new
     fields: dict[str, Any] = {
-        name: _changed(value, change) for name, value in vars(part).items() if isinstance(value, tuple | Part)
+        name: _changed(value, change) for name, value in vars(part).items() if isinstance(value, tuple | Meaning)
     }
     return dataclasses.replace(part, **fields) if fields else part
 
 
-def _changed(value: object, change: Callable[[Part], Part | None]) -> object:
+def _changed(value: object, change: Callable[[Meaning], Meaning | None]) -> object:
     if isinstance(value, tuple):
         return tuple(_changed(one, change) for one in value)
-    return replaced(value, change) if isinstance(value, Part) else value
+    return replaced(value, change) if isinstance(value, Meaning) else value
 
 
-def symbols(part: Part) -> frozenset[str]:
+def symbols(part: Meaning) -> frozenset[str]:
     """Names in a part that may be variables."""
     return frozenset(one.name for one in walk(part) if isinstance(one, Symbol) and one.name not in CONSTANTS)
 
 
-def heads(part: Part) -> frozenset[str]:
+def heads(part: Meaning) -> frozenset[str]:
     """Names of the operations in a part."""
     return frozenset(one.head for one in walk(part) if isinstance(one, Apply))
 
 
-def branches(part: Part) -> Iterator[Part]:
+def branches(part: Meaning) -> Iterator[Meaning]:
     """A part for each sign of its `\\pm`: all of them at once, `\\mp` the other way."""
     if not heads(part) & {"pm", "mp"}:
         yield part
         return
     for upper in (True, False):
 
-        def choose(one: Part, upper: bool = upper) -> Part | None:
+        def choose(one: Meaning, upper: bool = upper) -> Meaning | None:
             if not (isinstance(one, Apply) and one.head in ("pm", "mp")):
                 return None
             inside = replaced(one.args[0], choose)
@@ -79,7 +79,7 @@ def branches(part: Part) -> Iterator[Part]:
         yield replaced(part, choose)
 
 
-def is_name(part: Part) -> bool:
+def is_name(part: Meaning) -> bool:
     """True for what an answer may be called: `x`, `f(x)`, `AB`, `h/r`, `|z|`, `\\angle A`."""
     if isinstance(part, Symbol):
         return True

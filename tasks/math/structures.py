@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from tasks.math.cursor import Cursor
-from tasks.math.nodes import Apply, Cases, Listing, Matrix, Number, Part, Relation, Symbol, UnreadableError
+from tasks.math.nodes import Apply, Cases, Listing, Matrix, Meaning, Number, Relation, Symbol, UnreadableError
 from tasks.math.tokens import Token
 
 _MATRICES = frozenset(["matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "vmatrix", "array", "psmallmatrix"])
@@ -14,7 +14,7 @@ _MATRICES = frozenset(["matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix",
 class StructureParser(Cursor):
     """The grammar of commands and environments."""
 
-    def structure(self) -> Part:
+    def structure(self) -> Meaning:
         """A command with its arguments."""
         name = self.take().text
         if name == "frac":
@@ -31,7 +31,7 @@ class StructureParser(Cursor):
             return Symbol(f"({self.script()})")
         raise UnreadableError(name)
 
-    def _fraction(self) -> Part:
+    def _fraction(self) -> Meaning:
         start = self.place
         top_differential = self._differential()
         if top_differential is not None:
@@ -55,18 +55,18 @@ class StructureParser(Cursor):
             return None
         return self.spelled_group().replace(",", "").removeprefix("d").removeprefix("partial")
 
-    def _root(self) -> Part:
-        degree: Part | None = None
+    def _root(self) -> Meaning:
+        degree: Meaning | None = None
         if self.accept("open", "["):
             degree = self.formula(self.sum())
             self.expect("close", "]")
         inside = self.formula(self.atom() if self.at("number") else self.argument())
         return Apply("root", (inside, degree if degree is not None else whole("2")))
 
-    def _bound(self, name: str) -> Part:
+    def _bound(self, name: str) -> Meaning:
         """`\\sum_{k=1}^{n} …`, `\\int_a^b … dx`, `\\lim_{x \\to 0} …`."""
-        below: Part | None = None
-        above: Part | None = None
+        below: Meaning | None = None
+        above: Meaning | None = None
         while self.at("operator", "^", "_"):
             if self.take().text == "_":
                 below = self.argument()
@@ -82,7 +82,7 @@ class StructureParser(Cursor):
         bounds = (below.sides[1],) if above is None else (below.sides[1], above)
         return Apply(name, (body, below.sides[0], *(self.formula(bound) for bound in bounds)))
 
-    def _integral(self, below: Part | None, above: Part | None) -> Part:
+    def _integral(self, below: Meaning | None, above: Meaning | None) -> Meaning:
         """The body ends at the last `d` of a variable at this depth."""
         depth, end = 0, None
         for place in range(self.place, len(self.tokens)):
@@ -102,7 +102,7 @@ class StructureParser(Cursor):
         self.expect("close", "d")
         return Apply("int", (body, Symbol(self.expect("symbol").text), self.formula(below), above))
 
-    def environment(self, cases: bool = False) -> Part:
+    def environment(self, cases: bool = False) -> Meaning:
         """A matrix, a system of statements, or a function by cases."""
         name = self.expect("begin").text.rstrip("*")
         if name == "array" and self.at("{"):
@@ -120,9 +120,9 @@ class StructureParser(Cursor):
             raise UnreadableError(name)
         return _system(rows)
 
-    def _rows(self) -> list[list[Part]]:
+    def _rows(self) -> list[list[Meaning]]:
         """The cells of an environment, row by row, and its end."""
-        rows: list[list[Part]] = [[]]
+        rows: list[list[Meaning]] = [[]]
         while not self.at("end"):
             if self.accept("row"):
                 rows.append([])
@@ -143,7 +143,7 @@ def _is_differential(token: Token) -> bool:
     return token.kind == "word" and len(token.text) == 2 and token.text[0] == "d"
 
 
-def _system(rows: list[list[Part]]) -> Part:
+def _system(rows: list[list[Meaning]]) -> Meaning:
     """Statements that all hold; with a second column, values and their conditions."""
     if any(len(row) > 2 for row in rows):
         raise UnreadableError("a case with two conditions")

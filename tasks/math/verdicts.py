@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-Verdict = bool | None
+Equal = bool | None
 
 
-def any_of(verdicts: Iterable[Verdict]) -> Verdict:
+def any_of(verdicts: Iterable[Equal]) -> Equal:
     """True if one is, else None if one is open."""
-    found: Verdict = False
+    found: Equal = False
     for one in verdicts:
         if one:
             return True
@@ -18,9 +18,9 @@ def any_of(verdicts: Iterable[Verdict]) -> Verdict:
     return found
 
 
-def all_of(verdicts: Iterable[Verdict]) -> Verdict:
+def all_of(verdicts: Iterable[Equal]) -> Equal:
     """False if one is, else None if one is open."""
-    found: Verdict = True
+    found: Equal = True
     for one in verdicts:
         if one is False:
             return False
@@ -28,12 +28,12 @@ def all_of(verdicts: Iterable[Verdict]) -> Verdict:
     return found
 
 
-def matched(mine: Sequence[Any], theirs: Sequence[Any], same: Callable[[Any, Any], Verdict]) -> Verdict:
+def matched(mine: Sequence[Any], theirs: Sequence[Any], same: Callable[[Any, Any], Equal]) -> Equal:
     """True if every item has a partner of its own among the others."""
     if len(mine) != len(theirs):
         return False
     left = list(theirs)
-    found: Verdict = True
+    found: Equal = True
     for one in mine:
         verdicts = [same(one, other) for other in left]
         if True in verdicts:
