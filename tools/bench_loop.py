@@ -29,7 +29,7 @@ from scalelab.experiment import resolve
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer
 from scalelab.run.config import Run
 from scalelab.run.work import RolloutWork
-from scalelab.store.folder import read_lines
+from scalelab.store.lines import read_lines
 from tasks.math.miniature import MathMiniature
 from tasks.types import Prompt, Verdict, verdict
 

@@ -38,7 +38,8 @@ from scalelab.run.work import RolloutWork
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.session.session import phrase_ids
-from scalelab.store.folder import RunFolder, read_lines
+from scalelab.store.folder import RunFolder
+from scalelab.store.lines import read_lines
 from scalelab.virtual.simulation import Shape
 from scalelab.virtual.simulation_figures import Figures, SimulationSettings, best_split, simulate
 from scalelab.virtual.simulation_settings import build

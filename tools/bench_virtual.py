@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from scalelab.experiment import resolve
-from scalelab.store.folder import read_lines
+from scalelab.store.lines import read_lines
 
 WARM_UP = 10
 """Steps before the measurement begins."""

@@ -108,7 +108,6 @@ class ClusterRun:
             TrainerLostError: the trainer died, or hangs.
         """
         self.keeper.go_back(self._load)
-        self.books.ledger.at_least(self.folder.spent())
 
     def _load(self, path: Path) -> None:
         self.trainer.call("load", str(path), seconds=self.run.trainer.save_deadline)
@@ -240,6 +239,7 @@ class ClusterRun:
         for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
             self.faults.lost("trainer", "the trainer", error, step=self.books.version)
             self._journal.charge(stepping=False)
+            self._journal.broken = True
             try:
                 await asyncio.to_thread(self._restart)
                 await asyncio.to_thread(self.load)
@@ -247,6 +247,8 @@ class ClusterRun:
             except TrainerLostError as again:
                 error = again
             await asyncio.sleep(pause)
+        self._journal.charge(stepping=False)
+        self._journal.broken = False
         self.faults.recovered("trainer", "the trainer")
 
     def _restart(self) -> None:

@@ -100,7 +100,8 @@ def _supervise(args: argparse.Namespace) -> int:
     """Check that there is one run to supervise, make its folder, and supervise it."""
     from scalelab.experiment import load
     from scalelab.session.supervise import supervise
-    from scalelab.store.folder import MANIFEST, clear, free_folder, latest_folder, made_nothing
+    from scalelab.store.folder import MANIFEST
+    from scalelab.store.places import clear, free_folder, latest_folder, made_nothing
 
     path, begin = Path(args.experiment), [word for word in sys.argv[1:] if word != "--supervise"]
     if not (args.resume and (path / MANIFEST).exists()):
@@ -167,7 +168,7 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     from scalelab.session.live_page import live_page
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.session import execute
-    from scalelab.store.folder import free_folder
+    from scalelab.store.places import free_folder
     from scalelab.watch.progress import Progress
 
     demand_engines(experiment.run.cluster.device)
@@ -183,7 +184,8 @@ def _resume(args: argparse.Namespace) -> None:
     from scalelab.session.live_page import live_page
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.session import resume
-    from scalelab.store.folder import MANIFEST, latest_folder, read_run_manifest
+    from scalelab.store.folder import MANIFEST, read_run_manifest
+    from scalelab.store.places import latest_folder
     from scalelab.watch.progress import Progress
 
     heed_signals()

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from moe.train.result import StepResult
     from scalelab.run.work import Step
 
+Record = dict[str, Any]
+
+STOOD_STILL = 30.0
+"""Seconds between two charges after which the run is taken to have stood still: it charges every second."""
+
 
 class Journal:
     """Writer of a run's lines, which also charges the ledger.
@@ -58,7 +63,10 @@ class Journal:
         self._watch: Watch
         self._charged = 0.0
         self._busy: dict[str, float] = {}
-        self._began = time.monotonic()
+        self._began, self._earlier = time.monotonic(), folder.wall_seconds
+        self._lost = 0.0
+        self.broken = False
+        """True while the whole run stands still for a fault, which is what the time is charged to."""
         self.begin()
 
     def begin(self) -> None:
@@ -75,17 +83,26 @@ class Journal:
             stepping: whether the trainer was at work.
         """
         now, busy = self._clock(), self._engine_seconds()
-        worked = {kind: busy[kind] - self._busy[kind] for kind in busy}
+        worked = {kind: busy[kind] - self._busy[kind] for kind in ("train", "eval")}
         total = sum(worked.values())
         share = worked["eval"] / total if total > 0 else 0.0
         if self._books.evaluated < 0 and not self._simulated:  # nothing is trained on before its evaluation
             share = 1.0
-        self._books.ledger.advance(now - self._charged, evaluation_share=share, trainer_idle=not stepping)
+        seconds = now - self._charged
+        self._lost += max(0.0, busy["lost"] - self._busy["lost"])
+        self._lost -= self._books.ledger.advance(
+            seconds,
+            evaluation_share=share,
+            trainer_idle=not stepping,
+            lost=self._lost,
+            broken=self.broken or (not self._simulated and seconds > STOOD_STILL),
+        )
         self._charged, self._busy = now, busy
 
     def _engine_seconds(self) -> dict[str, float]:
         totals = self._engines.totals()
-        return {kind: totals.get(f"busy_seconds_{kind}", 0.0) for kind in ("train", "eval")}
+        busy = {kind: totals.get(f"busy_seconds_{kind}", 0.0) for kind in ("train", "eval")}
+        return busy | {"lost": totals.get("lost_device_seconds", 0.0)}
 
     # The lines.
 
@@ -123,15 +140,15 @@ class Journal:
             "sampler": books.sampler.metrics(),
             "verifiers": dict(self._graders.counts),
         }
-        wall = {"time": time.time(), "update_seconds": totals.get("update_seconds", 0.0)}
+        wall = {**self._wall(), "update_seconds": totals.get("update_seconds", 0.0)}
         if result is not None:
             wall |= {"trainer_seconds": result.seconds, "trainer_peak_gib": result.peak_gib}
             wall |= {} if self._simulated else self._speed(result)
         if result is not None and result.logprobs is not None:
             self._folder.keep_trained(books.version, step.rollouts, result.logprobs)
-            prune_training(self._folder.path, self._run.retention)
-        record = self._with_clock(record, wall)
-        self._folder.add_step(record)
+        record, apart = self._with_clock(record, wall)
+        self._folder.add_step(record, apart)
+        prune_training(self._folder.path, self._run.retention)
         return self._heed(record)
 
     def evaluated(self, spent: Spent, graded: list[Graded]) -> None:
@@ -146,9 +163,9 @@ class Journal:
         }
         by_task = evaluate(graded)
         records = [head | by_task[task.name].record() for task in self._run.tasks]
-        wall = {"time": time.time(), "wall_seconds": time.monotonic() - self._began}
-        for record in records:
-            self._folder.add_evaluation(self._with_clock(record, wall))
+        timed = [self._with_clock(record, self._wall()) for record in records]
+        records = [record for record, _ in timed]
+        self._folder.add_evaluation(records, [apart for _, apart in timed if apart])
         prune_completions(self._folder.path, self._run.retention)
         self._progress.evaluated(records)
 
@@ -179,13 +196,17 @@ class Journal:
         last = self._watch.must_stop(alarms)
         return LabError(f"stopped, as Monitors.stop_on asks, with a checkpoint: {last.line}") if last else None
 
-    def _with_clock(self, record: dict[str, Any], wall: dict[str, Any]) -> dict[str, Any]:
-        """Add the wall clock's time; on a simulated clock add its own, and write the wall's to a file apart."""
+    def _wall(self) -> dict[str, float]:
+        """The wall clock's time, and the seconds of RL so far, over all processes of the run."""
+        return {"time": time.time(), "wall_seconds": self._earlier + time.monotonic() - self._began}
+
+    def _with_clock(self, record: Record, wall: Record) -> tuple[Record, Record | None]:
+        """Add the wall clock's time; on a simulated clock add its own, and give the wall's apart."""
         if not self._simulated:
-            return record | wall
+            return record | wall, None
         about = {name: record[name] for name in ("step", "task") if name in record}
-        self._folder.add_wall({"of": "evaluation" if "task" in record else "step"} | about | wall)
-        return record | {"time": self._clock()}
+        apart = {"of": "evaluation" if "task" in record else "step"} | about | wall
+        return record | {"time": self._clock()}, apart
 
 
 def _trained(result: StepResult | None) -> dict[str, Any]:
@@ -202,5 +223,10 @@ def _trained(result: StepResult | None) -> dict[str, Any]:
 
 
 def _ledger(hours: dict[str, float], unit: str) -> dict[str, Any]:
-    compute = sum(spent for role, spent in hours.items() if role != "evaluation")
-    return {"compute": compute, "compute_by_role": dict(hours), "compute_unit": unit}
+    undisturbed = hours["generator"] + hours["trainer"]
+    return {
+        "compute": undisturbed + hours["faults"],
+        "compute_undisturbed": undisturbed,
+        "compute_by_role": dict(hours),
+        "compute_unit": unit,
+    }

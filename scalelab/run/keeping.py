@@ -13,7 +13,7 @@ from scalelab.errors import LabError
 from scalelab.run.books import Books
 from scalelab.run.config import Run
 from scalelab.store.folder import CONFIG_SHA256, RunFolder, config_sha256
-from scalelab.store.recovery import Return, choose
+from scalelab.store.recovery import EPOCH, Return, choose
 from scalelab.store.rollouts import prune_rollouts
 
 State = dict[str, Any]
@@ -47,7 +47,7 @@ class Keeper:
         Args:
             more: what the world keeps beside them.
         """
-        return {**self._books.capture(self._root), **more, CONFIG_SHA256: self._config}
+        return {**self._books.capture(self._root), **more, CONFIG_SHA256: self._config, EPOCH: self._folder.epoch}
 
     def begin(self, **more: Any) -> tuple[str, State]:
         """Choose the folder and capture the state of a new checkpoint."""
@@ -55,7 +55,8 @@ class Keeper:
         return str(step_folder(self._root, self._saved)), self.capture(**more)
 
     def prune(self, state: Mapping[str, Any] | None = None) -> None:
-        """Delete rollouts that no checkpoint names, except those of a checkpoint being written."""
+        """Record what is whole, and delete rollouts that no checkpoint names, except those of one being written."""
+        self._folder.note_checkpoints()
         prune_rollouts(self._root, state["rollouts"] if state else None)
 
     def choose(self) -> Return:
@@ -84,6 +85,8 @@ class Keeper:
             load(chosen.path)
         try:
             books.restore(chosen.state or self._first, self._root, self._say)
+            books.ledger.at_least(self._folder.spent())
+            books.ledger.go_back((chosen.state or self._first)["ledger"])
             undone = self._folder.go_back(books.version, [task.name for task in self._run.tasks])
             books.add_evaluated(self._folder.evaluated_steps())
         except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:

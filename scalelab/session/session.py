@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import signal
 import threading
@@ -19,21 +18,22 @@ from scalelab.imports import without_collector
 from scalelab.plan.planner import step_hours
 from scalelab.run.config import Run
 from scalelab.run.disk import check_disk
-from scalelab.session.facts import facts, git_commit, processor, versions
+from scalelab.session.facts import changed, facts, process_facts
 from scalelab.session.native_output import native_stderr_to
 from scalelab.session.signals import heed_signals, stops
 from scalelab.session.tracked_fits import TrackedFits
 from scalelab.store.copying import second_copy, take_back
 from scalelab.store.folder import (
+    CHECKPOINTS,
     RAY_LOG,
     TOKENIZER,
     RunFolder,
     check_config,
-    clear,
-    free_folder,
-    made_nothing,
+    last_epoch,
     read_run_manifest,
 )
+from scalelab.store.lease import Lease
+from scalelab.store.places import clear, free_folder, made_nothing
 from scalelab.store.recovery import Return, choose
 from scalelab.virtual.cluster import check_pretended
 from scalelab.watch.progress import Progress
@@ -59,11 +59,12 @@ def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
     check_disk(path, resolved.run, step_hours(resolved.run))
     if path.exists() and not made_nothing(path):
         raise LabError(f"{path} exists and is not empty: give another --out, move it away, or go on with --resume")
-    with _alone(path):
+    with _alone(path, progress) as lease:
         if clear(path):
             progress.say(f"{path} is of a run that failed before it made anything: its files are replaced")
-        folder = RunFolder(path)
-        folder.begin(resolved.config_gin(), **facts(resolved), started=time.time(), status="running")
+        folder, began = RunFolder(path, lease), time.time()
+        here = {"since": began, **process_facts(resolved.run)}
+        folder.begin(resolved.config_gin(), **facts(resolved), processes=[here], started=began, status="running")
         progress.say(f"{resolved.name}: writing to {path}")
         _see_through(resolved, folder, progress)
     return path
@@ -92,19 +93,33 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
         _refuse_differences(path, own, asked)
     check_pretended(own.run, path, manifest)
     check_disk(path, own.run, step_hours(own.run))
-    with _alone(path):
+    with _alone(path, progress) as lease:
         take_back(path, own.run.retention.copy_to, progress.say)
         chosen = _choose(path, own.run)  # report what is broken before anything starts
         for problem in (*chosen.problems, *filter(None, [chosen.lost])):
             progress.say(f"passed over: {problem}")
-        folder = RunFolder(path)
-        times = [*manifest.get("resumed", ()), time.time()]
-        folder.describe(versions=versions(), git_commit=git_commit(), resumed=times, status="running", reason=None)
+        folder = RunFolder(path, lease)
+        if folder.mended:
+            progress.say(f"did not agree with the journal, and written again from it: {', '.join(folder.mended)}")
+        _describe_resumption(own.run, folder, progress)
         progress.say(f"{own.name}: going on with {path}")
-        before, here = manifest.get("hardware", {}).get("processor"), processor()
-        if own.run.virtual is not None and before not in (None, here):
-            progress.say(f"begun on another processor ({before}; here {here}): from here on the last bits may differ")
         _see_through(own, folder, progress)
+
+
+def _describe_resumption(run: Run, folder: RunFolder, progress: Progress) -> None:
+    """Add this process to the run's, and say what it has otherwise; what is known of the earlier ones stays."""
+    manifest, now = folder.manifest, time.time()
+    begun = {name: manifest[name] for name in ("versions", "git_commit", "hardware") if name in manifest}
+    processes = manifest.get("processes") or [{"since": manifest.get("started"), **begun}]
+    here = {"since": now, **process_facts(run)}
+    others = changed(processes[-1], here)
+    if others:
+        progress.say(f"goes on with others than before: {'; '.join(others)} (the manifest keeps all)")
+    before, processor = begun.get("hardware", {}).get("processor"), here["hardware"]["processor"]
+    if run.virtual is not None and before not in (None, processor):
+        progress.say(f"begun on another processor ({before}; here {processor}): from here on the last bits may differ")
+    times = [*manifest.get("resumed", ()), now]
+    folder.describe(processes=[*processes, here], resumed=times, status="running", reason=None)
 
 
 def _choose(path: Path, run: Run) -> Return:
@@ -165,15 +180,15 @@ def _observe(run: Run, folder: RunFolder, progress: Progress) -> None:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Lock a run's folder against a second process; the system releases the lock when this process ends."""
+def _alone(path: Path, progress: Progress) -> Iterator[Lease]:
+    """Hold a run's folder, so that no second process writes into it."""
     path.mkdir(parents=True, exist_ok=True)
-    with open(path / "lock", "w", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LabError(f"{path} is still running in another process: wait for it, or stop it first") from None
-        yield
+    lease = Lease(path, last_epoch(path), say=progress.say)
+    release = lease.keep()
+    try:
+        yield lease
+    finally:
+        release()
 
 
 def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
@@ -286,6 +301,7 @@ def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
     tokenizer = load_tokenizer(base)
     check_prompts(run, tokenizer)
     save_tokenizer(tokenizer, folder.checkpoints / TOKENIZER, base)
+    folder.vouch(sorted(path for path in (folder.path / CHECKPOINTS / TOKENIZER).rglob("*") if path.is_file()))
     return tokenizer
 
 

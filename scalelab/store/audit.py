@@ -17,9 +17,11 @@ from moe.checkpoint.folder import check, finished_checkpoints, read_state
 from moe.errors import MoeError, first_line
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
-from scalelab.store.folder import CHECKPOINTS, ROLLOUTS, check_config, read_lines, read_run_manifest
+from scalelab.store.account import EVALS, METRICS, Account, retention_of
+from scalelab.store.folder import CHECKPOINTS, ROLLOUTS, check_config, read_run_manifest
+from scalelab.store.lines import read_lines
+from scalelab.store.proof import prove
 from scalelab.store.recovery import lost_rollouts
-from scalelab.store.retention import Retention
 
 Line = dict[str, Any]
 
@@ -79,19 +81,23 @@ def audit(path: Path, contents: bool = True) -> Audit:
     found = Audit(str(path))
     manifest = read_run_manifest(path)
     found.status = str(manifest.get("status", "unknown"))
+    proof = prove(path, manifest, contents)
+    found.notes += proof.notes
+    found.problems += _some(proof.problems)
     # A file that refers to another is read before that one, so that a run that goes on meanwhile looks whole.
     checkpoints = list(_checkpoints(path, contents, found))
-    evals = _lines(path, "evals.jsonl", found)
-    steps = _lines(path, "metrics.jsonl", found)
-    undone = _lines(path, "undone.jsonl", found)
+    if proof.account is not None:
+        evals, steps = (_sound(name, proof.account.views[name], found) for name in (EVALS, METRICS))
+    else:
+        evals, steps = (_lines(path, name, found) for name in (EVALS, METRICS))
     found.steps, found.checkpoints = len(steps), len(checkpoints)
     for problems in (
         _config(path, manifest),
         _steps(steps),
         _groups(steps),
-        _compute(steps, undone),
+        _compute(steps),
         _evaluations(evals, steps, _tasks(manifest)),
-        _completions(path, evals, _retention(manifest), contents, found),
+        _completions(path, evals, _kept(evals, manifest, proof.account), contents, found),
         *(_conservation(*checkpoint, steps) for checkpoint in checkpoints),
         _tensorboard(path, steps, found),
     ):
@@ -108,10 +114,10 @@ def _some(problems: Iterable[str]) -> list[str]:
 
 
 def _lines(path: Path, name: str, found: Audit) -> list[Line]:
+    """Lines of a file of a run without a journal."""
     file = path / name
     if not file.exists():
-        if name != "undone.jsonl":  # runs of older versions have none
-            found.problems.append(f"{name} is missing")
+        found.problems.append(f"{name} is missing")
         return []
     try:
         if read_whole(file)[-1:] not in (b"", b"\n"):
@@ -120,6 +126,11 @@ def _lines(path: Path, name: str, found: Audit) -> list[Line]:
     except LabError as error:
         found.problems.append(str(error))
         return []
+    return _sound(name, lines, found)
+
+
+def _sound(name: str, lines: list[Line], found: Audit) -> list[Line]:
+    """The lines whose fields have the right types; the others are problems."""
     odd = {number: problem for number, line in enumerate(lines, 1) if (problem := _odd(line))}
     found.problems += _some(f"{name}, line {number}: {problem}" for number, problem in odd.items())
     return [line for number, line in enumerate(lines, 1) if number not in odd]
@@ -162,15 +173,13 @@ def _groups(steps: list[Line]) -> Iterator[str]:
             trained[name] = line.get("step")
 
 
-def _compute(steps: list[Line], undone: list[Line]) -> Iterator[str]:
-    """Check that compute never falls, whether its steps count or were undone."""
-    counted = [("metrics.jsonl", line) for line in steps]
-    gone = [("undone.jsonl", line) for line in undone if line.get("file") == "metrics.jsonl"]
+def _compute(steps: list[Line]) -> Iterator[str]:
+    """Check that compute never falls from a step to the next, whatever the clock says."""
     before = 0.0
-    for name, line in sorted((*counted, *gone), key=lambda one: one[1].get("time", 0.0)):
+    for line in steps:
         spent = line.get("compute", before)
         if spent < before:
-            yield f"{name}: compute falls from {before:.6g} to {spent:.6g} at step {line.get('step')}"
+            yield f"metrics.jsonl: compute falls from {before:.6g} to {spent:.6g} at step {line.get('step')}"
         before = max(before, spent)
 
 
@@ -197,15 +206,21 @@ def _tasks(manifest: Line) -> list[str]:
     return list(held_out) if isinstance(held_out, dict) else []
 
 
-def _retention(manifest: Line) -> Retention:
-    try:
-        return Retention(**manifest.get("retention", {}))
-    except (TypeError, ValueError):  # not as this version writes it
-        return Retention()
+def _kept(evals: list[Line], manifest: Line, account: Account | None) -> set[int]:
+    """The evaluated steps whose completions the run keeps."""
+    steps = {line["step"] for line in evals}
+    if account is None:
+        return retention_of(manifest).kept(steps)
+    return {step for step in steps if f"{ROLLOUTS}/step_{step:06d}.parquet" in account.files}
 
 
-def _completions(path: Path, evals: list[Line], kept: Retention, contents: bool, found: Audit) -> Iterator[str]:
-    """Check that every evaluation's completions are there, unless the run keeps fewer, and agree with its lines."""
+def _completions(path: Path, evals: list[Line], kept: set[int], contents: bool, found: Audit) -> Iterator[str]:
+    """Check that every evaluation's completions are there, unless the run keeps fewer, and agree with its lines.
+
+    A run may be passed on without its completions: then there is no folder for them.
+    """
+    if not (path / ROLLOUTS).is_dir():
+        return
     try:
         import pyarrow.parquet as parquet
     except ModuleNotFoundError:
@@ -214,7 +229,7 @@ def _completions(path: Path, evals: list[Line], kept: Retention, contents: bool,
     by_step: defaultdict[int, list[Line]] = defaultdict(list)
     for line in evals:
         by_step[line["step"]].append(line)
-    for step in sorted(kept.kept(by_step)):
+    for step in sorted(kept & by_step.keys()):
         file = path / ROLLOUTS / f"step_{step:06d}.parquet"
         if not file.exists():
             yield f"evaluation {step} has no completions: {file.name} is missing"
@@ -241,22 +256,24 @@ def _disagreement(line: Line, rows: list[Line]) -> str | None:
     for row in rows:
         if row["prompt_id"] not in failed:
             by_prompt[row["prompt_id"]].append(row["reward"])
-    mean = sum(sum(rewards) / len(rewards) for rewards in by_prompt.values()) / max(1, len(by_prompt))
     said = line.get("pass_rate")
+    if not by_prompt:  # every verdict was an error
+        return None if said is None else f"the line says {said}, and no completion could be graded"
+    mean = sum(sum(rewards) / len(rewards) for rewards in by_prompt.values()) / len(by_prompt)
     if not isinstance(said, int | float) or not abs(said - mean) <= 1e-6:
         return f"the line says {said}, the completions give {mean:.6g}"
     return None
 
 
-def _checkpoints(path: Path, contents: bool, found: Audit) -> Iterator[tuple[str, int, Line]]:
-    """Read the name, the version and the state of every whole checkpoint, and record the problems of the others.
+def _checkpoints(path: Path, contents: bool, found: Audit) -> Iterator[tuple[str, Line]]:
+    """Read the name and the state of every whole checkpoint, and record the problems of the others.
 
     A run that goes on deletes checkpoints meanwhile, their manifests first: those are no problems.
     """
     root = path / CHECKPOINTS
     for checkpoint in finished_checkpoints(root):
         try:
-            version = check(checkpoint, contents=contents).version
+            check(checkpoint, contents=contents)
             state = read_state(checkpoint)
             check_config(path, state)
         except (MoeError, LabError, OSError) as error:
@@ -266,15 +283,14 @@ def _checkpoints(path: Path, contents: bool, found: Audit) -> Iterator[tuple[str
         lost = lost_rollouts(root, state)
         if lost and checkpoint in finished_checkpoints(root):
             found.problems.append(lost)
-        yield checkpoint.name, version, state
+        yield checkpoint.name, state
 
 
-def _conservation(name: str, said: int, state: Line, steps: list[Line]) -> Iterator[str]:
+def _conservation(name: str, state: Line, steps: list[Line]) -> Iterator[str]:
     """Check that every group drawn before a checkpoint was trained on, dropped for a reason, or waits in it.
 
     Args:
         name: of the checkpoint's folder.
-        said: the version that its manifest says.
         state: what the run had put into it.
         steps: lines of `metrics.jsonl`.
     """
@@ -285,7 +301,7 @@ def _conservation(name: str, said: int, state: Line, steps: list[Line]) -> Itera
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         yield f"{name}: its state lacks {error}"
         return
-    if version != said or name != f"step_{version:06d}":
+    if name != f"step_{version:06d}":
         yield f"{name} holds the books of step {version}"
     if version > len(steps):
         yield f"{name} is of a step that metrics.jsonl does not have"

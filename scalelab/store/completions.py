@@ -6,6 +6,7 @@ many completions an evaluation has.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -77,10 +78,17 @@ class CompletionsFile:
     Args:
         path: of the file.
         shown: gets a few passed and failed completions of each task once the file is whole.
+        settle: called with the path and the temporary one just before the file gets its name.
     """
 
-    def __init__(self, path: Path, shown: Callable[[list[dict[str, Any]]], None] | None = None) -> None:
-        self._path, self._partial, self._shown = path, path.with_name(path.name + PARTIAL), shown
+    def __init__(
+        self,
+        path: Path,
+        shown: Callable[[list[dict[str, Any]]], None] | None = None,
+        settle: Callable[[Path, Path], None] = lambda path, unfinished: None,
+    ) -> None:
+        self._path, self._shown, self._settle = path, shown, settle
+        self._partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
         self._part: list[Rollout] = []
         self._tokens = 0
         self._chosen: dict[tuple[str, bool], list[tuple[int, int, Rollout]]] = {}
@@ -135,6 +143,7 @@ class CompletionsFile:
         self._written.result()
         self._file.close()
         self._file = None
+        self._settle(self._path, self._partial)
         put_in_place(self._partial, self._path)
         if self._shown is not None:
             chosen = [one for alike in self._chosen.values() for _, _, one in alike]

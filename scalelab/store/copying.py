@@ -19,7 +19,19 @@ from moe.checkpoint.folder import (
 )
 from moe.durable import made_whole, write_whole
 from moe.errors import MoeError, printable
-from scalelab.store.folder import CHECKPOINTS, CONFIG, MANIFEST, ROLLOUTS, TOKENIZER, check_config
+from scalelab.store.chain import JOURNAL
+from scalelab.store.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    MANIFEST,
+    ROLLOUTS,
+    SECOND_COPY,
+    TOKENIZER,
+    check_config,
+    manifest_text,
+    read_account,
+)
+from scalelab.store.lines import as_text
 from scalelab.store.rollouts import prune_rollouts
 
 _KEPT = CheckpointPolicy(keep_last=1)
@@ -103,10 +115,16 @@ def _copy_checkpoint(source: Path, run: Path) -> Path:
 
 
 def _copy_lines(run: Path, target: Path) -> None:
-    """Copy configuration, manifest and whole lines, and the completions that these name."""
-    for file in (run / CONFIG, run / MANIFEST, *run.glob("*.jsonl")):
-        content = file.read_bytes()
-        write_whole(target / file.name, content[: content.rfind(b"\n") + 1])  # the last may be half written
+    """Copy configuration and journal, write what follows from it, and copy the completions that it names."""
+    write_whole(target / CONFIG, (run / CONFIG).read_bytes())
+    write_whole(target / SECOND_COPY, f"of {run.resolve()}\n")
+    content = (run / JOURNAL).read_bytes()
+    write_whole(target / JOURNAL, content[: content.rfind(b"\n") + 1])  # the last line may be half written
+    account = read_account(target)
+    assert account is not None
+    for name, records in account.views.items():
+        write_whole(target / name, "".join(as_text(records)))
+    write_whole(target / MANIFEST, manifest_text(account.manifest))
     (target / ROLLOUTS).mkdir(exist_ok=True)
     here = {file.name for file in (run / ROLLOUTS).glob("*.parquet")}
     for name in here - {file.name for file in (target / ROLLOUTS).glob("*.parquet")}:

@@ -1,27 +1,39 @@
-"""A run on disk: append-only JSON lines, flushed and synced, that any reader may follow while the run goes on."""
+"""A run on disk: one journal that proves itself, and the files that people and tools read, which follow from it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-import os
-import re
-import shutil
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from io import FileIO
-from itertools import takewhile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from moe.durable import append, made_whole, sync, write_whole
+from moe.checkpoint.folder import MANIFEST as CHECKPOINT
+from moe.checkpoint.folder import digest, finished_checkpoints
+from moe.durable import made_whole, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
-from scalelab.jsonl import plain, read_objects
+from scalelab.jsonl import plain
+from scalelab.store.account import (
+    ALARMS,
+    EVALS,
+    FAULTS,
+    METRICS,
+    VIEWS,
+    WALL,
+    Account,
+    Record,
+    replay,
+    step_of_rollouts,
+)
+from scalelab.store.chain import JOURNAL, ChainFile, Entry, read_chain
 from scalelab.store.completions import CompletionsFile, completions_table
-from scalelab.store.status_file import STATUS, StatusFile
+from scalelab.store.lease import Lease
+from scalelab.store.lines import Lines, as_text, read_lines
+from scalelab.store.status_file import StatusFile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +45,9 @@ log = logging.getLogger(__name__)
 MANIFEST, CONFIG, CHECKPOINTS, ROLLOUTS = "manifest.json", "config.gin", "checkpoints", "rollouts"
 """Names in a run's folder."""
 
+SECOND_COPY = "second_copy"
+"""File in the second copy of a run, which holds one checkpoint alone, until the run goes on from it."""
+
 TOKENIZER = "tokenizer"
 """Folder beside the checkpoints, where an export looks for it."""
 
@@ -42,23 +57,14 @@ RAY_LOG = "ray.log"
 CONFIG_SHA256 = "config_sha256"
 """Key of the SHA-256 of `config.gin`, in the manifest and in a checkpoint's state."""
 
+JOURNAL_KEY, FORMAT = "journal", 1
+"""Key of the manifest of a run that has a journal, and the version of its form."""
+
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     **{"status": str, "reason": (str, type(None)), "resumed": list, "wall_seconds": (int, float), "cpu_seconds": dict},
 }
 """Types of the manifest's entries that a resumed run reads."""
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read all records of a JSON-lines file; a torn last line (of a killed run) is left out with a warning.
-
-    Raises:
-        LabError: a line other than the last is not JSON.
-    """
-    objects, torn = read_objects(path)
-    if torn:
-        log.warning("%s: the last line is torn and was left out", path)
-    return [record for _, record in objects]
 
 
 def read_run_manifest(path: Path) -> dict[str, Any]:
@@ -80,31 +86,6 @@ def read_run_manifest(path: Path) -> dict[str, Any]:
             value = str(manifest[name])[:40]
             raise LabError(f"{path / MANIFEST}: {name} is {value!r}, which no run writes: mend it, or start another")
     return manifest
-
-
-_BEGUN = frozenset({MANIFEST, CONFIG, STATUS, RAY_LOG, "lock", "tensorboard"})
-"""Names in the folder of a run that has made nothing yet, besides empty files and folders."""
-
-
-def made_nothing(path: Path) -> bool:
-    """True for an empty folder, and for that of a run that failed before it made anything, as one that is refused."""
-    entries = list(path.iterdir())
-    for entry in entries:
-        empty = next(entry.iterdir(), None) is None if entry.is_dir() else entry.stat().st_size == 0
-        if not empty and entry.name not in _BEGUN:
-            return False
-    return not entries or ((path / MANIFEST).exists() and read_run_manifest(path).get("status") == "failed")
-
-
-def clear(path: Path) -> bool:
-    """Remove what `made_nothing` allows, and say if there was anything; the lock stays with its holder."""
-    entries = [entry for entry in path.iterdir() if entry.name != "lock"]
-    for entry in entries:
-        if entry.is_dir():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-    return bool(entries)
 
 
 def config_sha256(path: Path) -> str:
@@ -137,50 +118,6 @@ def check_config(path: Path, vouched: dict[str, Any]) -> None:
         )
 
 
-class Lines:
-    """An append-only JSON-lines file; a torn end left by a crash is cut off before the first new line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        if path.is_file():
-            content = path.read_bytes()
-            if content and not content.endswith(b"\n"):
-                os.truncate(path, content.rfind(b"\n") + 1)
-                log.warning("%s: cut off a torn last line", path)
-        self._open()
-
-    def _open(self) -> None:
-        # Unbuffered, so that a line refused by a full disk is not written later in part.
-        self._file = FileIO(self.path, "a")
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Append one record; it is on disk when this returns. NaN and infinities are written as null."""
-        append(self._file, json.dumps(plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n")
-
-    def remove(self, undone: Callable[[dict[str, Any]], bool], into: Lines) -> list[dict[str, Any]]:
-        """Move the undone records to another file.
-
-        A crash on the way leaves them in both files; the next call then moves those that are not there yet.
-        """
-        records = read_lines(self.path)
-        gone = [record for record in records if undone(record)]
-        there = read_lines(into.path) if gone else []
-        for record in gone:
-            moved = {"file": self.path.name, **record}
-            if moved not in there:
-                into.write(moved)
-        if gone:
-            self.close()
-            kept = [json.dumps(record, ensure_ascii=False) + "\n" for record in records if not undone(record)]
-            write_whole(self.path, "".join(kept))
-            self._open()
-        return gone
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
 class Observer(Protocol):
     """A reader of a run's records as they are written: TensorBoard, or trackers. No method raises, or waits."""
 
@@ -204,25 +141,75 @@ class Observer(Protocol):
 
 
 class RunFolder:
-    """The folder of one run: `config.gin`, `manifest.json`, `evals.jsonl`, `metrics.jsonl` and the other files.
+    """The folder of one run: its journal, and the files that follow from it.
 
-    Opening that of an earlier run goes on with its files.
+    A record goes to its file of lines first and to the journal then: what the journal holds is claimed, and all else is
+    taken away when a run goes on. Opening the folder of an earlier run writes every file again that does not agree.
+
+    Args:
+        path: the folder; need not be there.
+        lease: of this process; None: nothing is checked before a write.
+
+    Raises:
+        LabError: the journal is damaged, or gone.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, lease: Lease | None = None) -> None:
+        self.path, self._lease = path, lease
         for part in (ROLLOUTS, CHECKPOINTS):
             (path / part).mkdir(parents=True, exist_ok=True)
-        self.evals = Lines(path / "evals.jsonl")
-        self.metrics = Lines(path / "metrics.jsonl")
-        self.alarms = Lines(path / "alarms.jsonl")
-        self.faults = Lines(path / "faults.jsonl")
-        self.undone = Lines(path / "undone.jsonl")
-        self.wall = Lines(path / "wall.jsonl")
-        self.status = StatusFile(path)
+        account, adopted = _found(path)
+        self._check()
+        epoch = lease.epoch if lease else account.epoch + 1
+        self._journal = ChainFile(path / JOURNAL, epoch, self._check)
+        if adopted is not None:
+            self._journal.append("adopt", **adopted)
+        self._lines = {name: Lines(path / name) for name in VIEWS}
+        self.mended: list[str] = []
+        """Files that were written again, for they did not agree with the journal."""
+        self.manifest: dict[str, Any] = {}
+        self._hours: dict[str, float] = {}
+        self._noted: dict[int, str] = {}
+        self._evaluated: set[int] = set()
+        self._settled: dict[str, list[Any]] = {}
+        self.wall_seconds = 0.0
+        """Seconds of RL on the wall clock until the last line, over all processes of the run."""
+        self._take(account, anew=bool(account.epoch))
+        for left in (*path.glob("*.partial"), *(path / ROLLOUTS).glob("*.partial")):
+            left.unlink(missing_ok=True)
+        self.status = StatusFile(path, check=self._check, epoch=epoch)
         sync(path)
         self._observers: list[Observer] = []
-        self.manifest: dict[str, Any] = read_run_manifest(path) if (path / MANIFEST).exists() else {}
+
+    def _check(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
+
+    def _take(self, account: Account, anew: bool) -> None:
+        """Make all files agree with an account.
+
+        Args:
+            account: what the journal says.
+            anew: write them even if they agree, so that a process that had them open before writes elsewhere.
+        """
+        self.manifest = account.manifest
+        for name, lines in self._lines.items():
+            records = account.views[name]
+            agrees = lines.path.read_bytes() == "".join(as_text(records)).encode()
+            if anew or not agrees:
+                lines.replace(records)
+            if anew and not agrees:
+                self.mended.append(name)
+        if account.manifest and anew:
+            write_whole(self.path / MANIFEST, manifest_text(account.manifest))
+        self._hours, self.wall_seconds = account.hours, account.wall_seconds
+        self._noted = dict(account.checkpoints)
+        self._evaluated = {record["step"] for record in account.views[EVALS]}
+
+    @property
+    def epoch(self) -> int:
+        """Number of this process among those that have worked on the run."""
+        return self._journal.epoch
 
     @property
     def checkpoints(self) -> Path:
@@ -236,38 +223,96 @@ class RunFolder:
 
     def begin(self, config_gin: str, **facts: Any) -> None:
         """Write the configuration of a new run, then the manifest with its SHA-256."""
+        self._check()
         write_whole(self.path / CONFIG, config_gin)
-        self.describe(**facts, **{CONFIG_SHA256: config_sha256(self.path)})
+        self.vouch([self.path / CONFIG])
+        self.describe(**facts, **{CONFIG_SHA256: config_sha256(self.path), JOURNAL_KEY: FORMAT})
+
+    def vouch(self, files: Iterable[Path]) -> None:
+        """Record the hashes of files that do not change any more."""
+        found = {str(path.relative_to(self.path)): list(digest(path)) for path in files}
+        self._journal.append("files", files=found)
 
     def add_observer(self, observer: Observer) -> None:
         """Show later records to an observer, too."""
         self._observers.append(observer)
 
-    def add_step(self, record: dict[str, Any]) -> None:
-        """Write an optimiser step's line."""
-        self.metrics.write(record)
+    def add_step(self, record: Record, wall: Record | None = None) -> None:
+        """Write an optimiser step's line.
+
+        Args:
+            record: the line.
+            wall: its wall-clock times, for a run on a simulated clock.
+        """
+        self.note_checkpoints()
+        self._record("step", METRICS, [record], [wall] if wall else [], f"train_{record['step']:06d}")
         for one in self._observers:
             one.step(record)
 
-    def add_evaluation(self, record: dict[str, Any]) -> None:
-        """Write the line of one task's evaluation."""
-        self.evals.write(record)
-        for one in self._observers:
-            one.evaluation(record)
+    def add_evaluation(self, records: Sequence[Record], walls: Sequence[Record] = ()) -> None:
+        """Write the lines of an evaluation, one a task; all of them count, or none.
 
-    def add_wall(self, record: dict[str, Any]) -> None:
-        """Write a record's wall-clock times, for a run on a simulated clock."""
-        self.wall.write(record)
+        Args:
+            records: the lines.
+            walls: their wall-clock times, for a run on a simulated clock.
+        """
+        self._record("evaluation", EVALS, records, walls, f"step_{records[0]['step']:06d}")
+        self._evaluated |= {record["step"] for record in records}
+        for record in records:
+            for one in self._observers:
+                one.evaluation(record)
 
-    def add_alarm(self, record: dict[str, Any]) -> None:
+    def add_alarm(self, record: Record) -> None:
         """Write a monitor's alarm."""
-        self.alarms.write(record)
+        self._record("alarm", ALARMS, [record])
         for one in self._observers:
             one.alarm(record)
 
-    def add_fault(self, record: dict[str, Any]) -> None:
+    def add_fault(self, record: Record) -> None:
         """Write a fault, or the replacement of a lost actor."""
-        self.faults.write(record)
+        self._record("fault", FAULTS, [record])
+
+    def _record(
+        self, kind: str, view: str, records: Sequence[Record], walls: Sequence[Record] = (), completions: str = ""
+    ) -> None:
+        """Write records to their file of lines, then to the journal; if the disk refuses, neither has them.
+
+        Args:
+            kind: of the journal's line.
+            view: the file of lines.
+            records: the lines.
+            walls: their wall-clock times.
+            completions: name of the file of completions that belongs to them, if one was written.
+        """
+        more: dict[str, Any] = {"wall": list(walls)} if walls else {}
+        name = f"{ROLLOUTS}/{completions}.parquet"
+        if name in self._settled:
+            more["files"] = {name: self._settled[name]}
+        self._check()
+        sizes = {one: self._lines[one].size for one in (view, WALL)}
+        try:
+            self._lines[view].write(*records)
+            self._lines[WALL].write(*walls)
+            self._journal.append(kind, records=list(records), **more)
+        except OSError:
+            for one, size in sizes.items():
+                self._lines[one].cut(size)
+            raise
+        self._settled.pop(name, None)
+        for record in records:
+            spent = record.get("compute_by_role") or {}
+            if sum(spent.values()) > sum(self._hours.values()):
+                self._hours = spent
+
+    def note_checkpoints(self) -> None:
+        """Record the checkpoints that have become whole."""
+        for path in finished_checkpoints(self.checkpoints):
+            step = int(path.name.removeprefix("step_"))
+            if step not in self._noted:
+                with suppress(FileNotFoundError):  # deleted meanwhile, as newer ones are whole
+                    sha256 = digest(path / CHECKPOINT)[1]
+                    self._journal.append("checkpoint", step=step, sha256=sha256)
+                    self._noted[step] = sha256
 
     def go_back(self, step: int, tasks: Sequence[str]) -> int:
         """Move the lines of later steps to `undone.jsonl`, so that every other file has each step once.
@@ -282,31 +327,31 @@ class RunFolder:
         Returns:
             Number of optimiser steps undone.
         """
-        whole = Counter(record["step"] for record in read_lines(self.evals.path))
-        gone = self.metrics.remove(lambda record: record["step"] > step, self.undone)
-        self.alarms.remove(lambda record: record["step"] > step, self.undone)
-        self.evals.remove(lambda record: record["step"] > step or whole[record["step"]] < len(tasks), self.undone)
-        for path in (self.path / ROLLOUTS).glob("train_*.parquet"):
-            if int(path.stem.removeprefix("train_")) > step:
-                path.unlink()
+        before = len(read_lines(self._lines[METRICS].path))
+        self._journal.append("undo", step=step, tasks=len(tasks), checkpoints=present_checkpoints(self.path, step))
+        account = replay(read_chain((self.path / JOURNAL).read_bytes()).entries)
+        self._take(account, anew=False)
+        for file in (self.path / ROLLOUTS).glob("*.parquet"):
+            if (step_of_rollouts(f"{ROLLOUTS}/{file.name}") or 0) > step:
+                file.unlink()
+        (self.path / SECOND_COPY).unlink(missing_ok=True)
         for one in self._observers:
             one.go_back(step)
-        return len(gone)
+        return before - account.steps
 
     def spent(self) -> dict[str, float]:
         """Device-hours by role on the last line that was written, undone ones included."""
-        records = [record for lines in (self.metrics, self.evals, self.undone) for record in read_lines(lines.path)]
-        hours = [record["compute_by_role"] for record in records if "compute_by_role" in record]
-        return max(hours, key=lambda by_role: sum(by_role.values()), default={})
+        return dict(self._hours)
 
     def evaluated_steps(self) -> list[int]:
         """Steps that were evaluated."""
-        return sorted({record["step"] for record in read_lines(self.evals.path)})
+        return sorted(self._evaluated)
 
     def describe(self, **facts: Any) -> None:
-        """Add facts to the manifest and write it."""
-        self.manifest.update(facts)
-        write_whole(self.path / MANIFEST, json.dumps(plain(self.manifest), indent=2) + "\n")
+        """Add facts to the journal and to the manifest."""
+        self._journal.append("facts", facts=facts)
+        self.manifest.update(plain(facts))
+        write_whole(self.path / MANIFEST, manifest_text(self.manifest))
 
     def evaluation_file(self, step: int) -> CompletionsFile:
         """Open the file for the completions of the evaluation at a step."""
@@ -315,68 +360,97 @@ class RunFolder:
             for one in self._observers:
                 one.completions(step, rows)
 
-        return CompletionsFile(self.path / ROLLOUTS / f"step_{step:06d}.parquet", shown)
+        return CompletionsFile(self.path / ROLLOUTS / f"step_{step:06d}.parquet", shown, self.settle)
 
     def keep_trained(self, step: int, rollouts: Sequence[Rollout], logprobs: Sequence[np.ndarray]) -> None:
         """Write the completions of a training step, with the trainer's log-probabilities of prompt and completion."""
         from pyarrow import parquet
 
-        with made_whole(self.path / ROLLOUTS / f"train_{step:06d}.parquet") as unfinished:
+        path = self.path / ROLLOUTS / f"train_{step:06d}.parquet"
+        with made_whole(path, side_by_side=True) as unfinished:
             parquet.write_table(completions_table(rollouts, logprobs), unfinished)
+            self.settle(path, unfinished)
+
+    def settle(self, path: Path, unfinished: Path) -> None:
+        """Note the hash of a file of completions that is about to get its name.
+
+        Whoever takes the run over removes what is unfinished first: so it gets its name while this process may write.
+        """
+        self._settled[f"{ROLLOUTS}/{path.name}"] = list(digest(unfinished))
+        self._check()
 
     def close(self) -> None:
         """Close the append-only files, and let observers end."""
         for one in self._observers:
             one.close(self.manifest.get("status", "failed"))
-        self.evals.close()
-        self.metrics.close()
-        self.alarms.close()
-        self.faults.close()
-        self.undone.close()
-        self.wall.close()
+        for lines in self._lines.values():
+            lines.close()
+        self._journal.close()
 
 
-def free_folder(name: str, root: Path = Path("runs")) -> Path:
-    """`runs/NAME`, or the first of `runs/NAME-2`, `runs/NAME-3`, … that does not exist yet.
-
-    The last one that exists is taken again if its run failed before it made anything.
-    """
-    last: Path | None = None
-    for path in _candidates(_folder(name, root)):
-        if not path.exists():
-            return last if last is not None and last.is_dir() and _free(last) else path
-        last = path
-    raise AssertionError("unreachable: the candidates never end")
-
-
-def _free(path: Path) -> bool:
-    try:
-        return any(path.iterdir()) and made_nothing(path)
-    except (LabError, OSError):  # whatever it is, it is something
-        return False
-
-
-def latest_folder(name: str, root: Path = Path("runs")) -> Path:
-    """The last of `runs/NAME`, `runs/NAME-2`, … that exists.
+def _found(path: Path) -> tuple[Account, dict[str, Any] | None]:
+    """What the journal of a folder says; for a run that an earlier version began, also the content of its first line.
 
     Raises:
-        LabError: there is none.
+        LabError: the journal is damaged, or gone.
     """
-    existing = list(takewhile(Path.exists, _candidates(_folder(name, root))))
-    if not existing:
-        raise LabError(f"{_folder(name, root)} does not exist: give the folder of the run to resume, or --out")
-    return existing[-1]
+    if (account := read_account(path)) is not None:
+        return account, None
+    manifest = read_run_manifest(path) if (path / MANIFEST).exists() else {}
+    if JOURNAL_KEY in manifest:
+        raise LabError(f"{path} has no {JOURNAL}, without which nobody knows what it did: put it back")
+    lines = {name: read_lines(path / name) for name in VIEWS if (path / name).exists()}
+    if not manifest and not any(lines.values()):
+        return Account(), None
+    adopted = {
+        "facts": {**manifest, JOURNAL_KEY: FORMAT},
+        "lines": lines,
+        "files": {f"{ROLLOUTS}/{one.name}": list(digest(one)) for one in (path / ROLLOUTS).glob("*.parquet")},
+        "checkpoints": present_checkpoints(path),
+    }
+    account = Account()
+    account.apply(Entry(1, 1, "adopt", adopted, ""))
+    return account, adopted
 
 
-def _folder(name: str, root: Path) -> Path:
-    """The folder of a name below `root`: every part of the name is an ordinary one there."""
-    parts = [re.sub(r"[^\w.\-]", "_", part) for part in name.split("/")]
-    return root.joinpath(*("_" * len(part) if set(part) == {"."} else part for part in parts if part))
+def read_account(path: Path) -> Account | None:
+    """The account of a run by its journal; None if it has none.
+
+    Raises:
+        LabError: the journal is damaged.
+    """
+    if not (path / JOURNAL).exists():
+        return None
+    chain = read_chain(read_whole(path / JOURNAL))
+    if chain.problems:
+        raise LabError(f"{path}: {chain.problems[0]}: put {JOURNAL} back from a copy, or start another run")
+    try:
+        return replay(chain.entries)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise LabError(f"{path / JOURNAL} is not what this version writes ({printable(error)})") from error
 
 
-def _candidates(path: Path) -> Iterator[Path]:
-    yield path
-    number = 2
-    while True:
-        yield path.with_name(f"{path.name}-{number}")
-        number += 1
+def last_epoch(path: Path) -> int:
+    """Number of the last process that wrote into a run's journal; 0 if there is none.
+
+    Raises:
+        LabError: the journal is damaged.
+    """
+    account = read_account(path)
+    return 0 if account is None else account.epoch
+
+
+def present_checkpoints(path: Path, last: int | None = None) -> dict[int, str]:
+    """Hashes of the manifests of a run's whole checkpoints, by step.
+
+    Args:
+        path: the run's folder.
+        last: leave out those of later steps.
+    """
+    found = {int(one.name.removeprefix("step_")): one for one in finished_checkpoints(path / CHECKPOINTS)}
+    return {step: digest(one / CHECKPOINT)[1] for step, one in found.items() if last is None or step <= last}
+
+
+def manifest_text(manifest: dict[str, Any]) -> str:
+    """A run's manifest as it stands in its file."""
+    return json.dumps(plain(manifest), indent=2) + "\n"

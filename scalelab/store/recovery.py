@@ -10,13 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moe.checkpoint.folder import check, digest, finished_checkpoints, read_state, restore_replaced, set_aside
+from moe.checkpoint.folder import MANIFEST as CHECKPOINT
+from moe.checkpoint.folder import (
+    check,
+    digest,
+    finished_checkpoints,
+    read_state,
+    restore_replaced,
+    set_aside,
+    step_folder,
+)
 from moe.errors import MoeError
 from scalelab.errors import LabError
-from scalelab.store.folder import CHECKPOINTS, check_config
+from scalelab.store.account import METRICS, Account
+from scalelab.store.folder import CHECKPOINTS, check_config, read_account
+from scalelab.store.lines import read_lines
 
 DUE = "due"
 """Key in a virtual run's state: false if the checkpoint was only taken because the run was asked to stop."""
+EPOCH = "epoch"
+"""Key in a checkpoint's state: the process that took it, among those that have worked on the run."""
 _ROLLOUTS = re.compile(r"rollouts_([0-9a-f]{64})\.npz")
 
 
@@ -50,7 +63,7 @@ def choose(run_folder: Path, hf_config: dict[str, Any] | None = None) -> Return:
     Raises:
         LabError: the run has checkpoints, and none can be used. They stay as they are.
     """
-    root = run_folder / CHECKPOINTS
+    root, account = run_folder / CHECKPOINTS, read_account(run_folder)
     restore_replaced(root)
     passed: dict[Path, str] = {}
     not_due: list[Path] = []
@@ -59,6 +72,7 @@ def choose(run_folder: Path, hf_config: dict[str, Any] | None = None) -> Return:
             check(path, hf_config)
             state = read_state(path)
             check_config(run_folder, state)
+            _belongs(path, state, run_folder, account)
         except (MoeError, LabError, OSError) as error:
             passed[path] = str(error)
             continue
@@ -72,6 +86,42 @@ def choose(run_folder: Path, hf_config: dict[str, Any] | None = None) -> Return:
     if passed:
         raise LabError("no checkpoint can be used: " + "; ".join(passed.values()))
     return Return(None, {}, not_due=tuple(not_due))
+
+
+def step_of(state: dict[str, Any]) -> int:
+    """The optimiser steps behind a checkpoint, by what the run had put into it.
+
+    Raises:
+        LabError: it does not say.
+    """
+    try:
+        return int(state["schedule"]["trainer_version"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise LabError(f"its state does not say of which step it is: {error} is missing") from None
+
+
+def _belongs(path: Path, state: dict[str, Any], run_folder: Path, account: Account | None) -> None:
+    """Check that a checkpoint is of the step that its folder says, and of the steps that the run's lines hold.
+
+    Raises:
+        LabError: it is not.
+    """
+    step = step_of(state)
+    if path.name != step_folder(path.parent, step).name:
+        raise LabError(f"{path} is the checkpoint of step {step} under another name: give it its own name back")
+    lines = run_folder / METRICS
+    counted = read_lines(lines) if account is None and lines.exists() else ()
+    there = len(counted) if account is None else account.steps
+    if step > there:
+        raise LabError(
+            f"{path} is of step {step}, but the run's lines end with step {there}: put the lines that are missing back"
+        )
+    if account is None:
+        return
+    if account.checkpoints.get(step, digest(path / CHECKPOINT)[1]) != digest(path / CHECKPOINT)[1]:
+        raise LabError(f"{path} is not the checkpoint that this run took at step {step}")
+    if state.get(EPOCH, account.epochs.get(step)) != account.epochs.get(step):
+        raise LabError(f"{path} is of a process that had lost the run to another one")
 
 
 def lost_rollouts(root: Path, state: dict[str, Any]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pydantic import PositiveFloat, PositiveInt
@@ -44,6 +44,22 @@ class Retention:
         forever = {step for step in ordered if self.keep_every and step % self.keep_every == 0}
         return forever | set(ordered[-self.keep_last :])
 
+    def too_old(self, sizes: Mapping[int, int]) -> list[int]:
+        """The training steps whose completions exceed the limit: the oldest, but never the newest.
+
+        Args:
+            sizes: bytes of the file of each step.
+        """
+        if self.train_gib is None:
+            return []
+        ordered, total, gone = sorted(sizes), sum(sizes.values()), []
+        for step in ordered[:-1]:
+            if total <= self.train_gib * 2**30:
+                break
+            total -= sizes[step]
+            gone.append(step)
+        return gone
+
 
 def prune_completions(folder: Path, kept: Retention) -> None:
     """Delete the completions in a run's folder that its rule does not keep."""
@@ -59,10 +75,6 @@ def prune_training(folder: Path, kept: Retention) -> None:
     """Delete the oldest completions of training steps in a run's folder, as far as they exceed their limit."""
     if kept.train_gib is None:
         return
-    files = sorted((folder / ROLLOUTS).glob("train_*.parquet"), key=lambda path: int(path.stem.removeprefix("train_")))
-    total = sum(path.stat().st_size for path in files)
-    for path in files[:-1]:
-        if total <= kept.train_gib * 2**30:
-            break
-        total -= path.stat().st_size
-        path.unlink()
+    files = {int(path.stem.removeprefix("train_")): path for path in (folder / ROLLOUTS).glob("train_*.parquet")}
+    for step in kept.too_old({step: path.stat().st_size for step, path in files.items()}):
+        files[step].unlink()

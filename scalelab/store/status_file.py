@@ -31,12 +31,21 @@ class StatusFile:
     Args:
         folder: the run's folder.
         clock: seconds on a clock that only goes forward.
+        check: called before a write; raises if another process has taken the run over.
+        epoch: of this process; see `scalelab.store.lease`.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._clock = folder / STATUS, clock
+    def __init__(
+        self,
+        folder: Path,
+        clock: Callable[[], float] = time.monotonic,
+        check: Callable[[], None] = lambda: None,
+        epoch: int = 1,
+    ) -> None:
+        self._path, self._clock, self._check = folder / STATUS, clock, check
         self._written: float | None = None
         self._process = {"node": socket.gethostname(), "pid": os.getpid(), "started": process_started(os.getpid())}
+        self._process["epoch"] = epoch
 
     @property
     def due(self) -> bool:
@@ -50,6 +59,7 @@ class StatusFile:
             doing: what the run does, in a few words.
             facts: what else is known: `step`, `actors`, …
         """
+        self._check()
         self._written = self._clock()
         content = {"time": time.time(), "doing": doing, **self._process, **facts}
         try:
@@ -64,7 +74,8 @@ class StatusFile:
 
 
 def process_started(pid: int) -> str | None:
-    """Start of a process of this machine, in the kernel's own units; None if there is none, or no way to tell."""
+    """Start of a process of this machine, in the kernel's own units; None if it has ended, or nobody can tell."""
     with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if facts[0] in "ZX" else facts[19]  # a dead one stays until its parent has looked
     return None

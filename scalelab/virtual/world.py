@@ -153,9 +153,10 @@ class VirtualRun:
     def load(self) -> None:
         """Restore the newest whole checkpoint, or the beginning if there is none."""
         state = self._keeper.go_back(self._load)
+        # Unlike real hours, those of undone steps do not count.
+        self.books.ledger.load_state_dict({} if state is None else state["ledger"])
         if state is not None:
             self.engines.version = self.books.version
-            self.books.ledger.load_state_dict(state["ledger"])  # unlike real hours, those of undone steps do not count
             self.engines.usage = Usage(**state["virtual"]["usage"])
             self.start = state["virtual"]["tick"]
 

@@ -12,7 +12,8 @@ import bench_faults as faults
 import psutil
 import pytest
 
-from scalelab.store.folder import read_lines, read_run_manifest
+from scalelab.store.folder import read_run_manifest
+from scalelab.store.lines import read_lines
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,14 @@ SETTINGS = {
 
 
 @cache
-def settings() -> Resolved:
-    """The configuration of the run; the same object each time, for its tasks remember the prompts that they made."""
-    return resolve("quickstart", [f"{name}={value}" for name, value in SETTINGS.items()])
+def settings(**more: Any) -> Resolved:
+    """The configuration of the run; the same object each time, for its tasks remember the prompts that they made.
+
+    Args:
+        more: other values, with `__` for the dot.
+    """
+    values = SETTINGS | {name.replace("__", "."): value for name, value in more.items()}
+    return resolve("quickstart", [f"{name}={value}" for name, value in values.items()])
 
 
 class Letters:
@@ -196,7 +202,6 @@ class World:
     def resume(self) -> None:
         """Go on from the newest checkpoint."""
         self.keeper.go_back(self.trainer.load)
-        self.books.ledger.at_least(self.folder.spent())
         assert self.trainer.steps == self.books.version
 
     async def main(self) -> None:
@@ -238,7 +243,9 @@ def live(path: Path, resolved: Resolved) -> None:
         check_config(path, read_run_manifest(path))
     else:
         names = [task.name for task in resolved.run.tasks]
-        folder.begin(resolved.config_gin(), status="running", held_out=dict.fromkeys(names, 2))
+        policy = asdict(resolved.run.checkpoints)
+        held_out = dict.fromkeys(names, 2)
+        folder.begin(resolved.config_gin(), status="running", held_out=held_out, checkpoint_policy=policy)
     world = World(resolved.run, folder)
     if begun:
         world.resume()

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 
 from moe.checkpoint.folder import Manifest, digest, publish, step_folder, write_manifest
-from moe.durable import write_whole
+from moe.durable import made_whole, write_whole
 from scalelab.store.folder import ROLLOUTS, RunFolder, config_sha256
 from scalelab.watch.board import Board
 
@@ -71,11 +71,11 @@ def write_checkpoint(folder: RunFolder, step: int) -> Path:
 
 def add_evaluation(folder: RunFolder, step: int) -> None:
     """Write an evaluation as the journal does: its completions, then its lines."""
-    pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(rows(step)), folder.path / ROLLOUTS / f"step_{step:06d}.parquet"
-    )
-    for line in evaluation_lines(step):
-        folder.add_evaluation(line)
+    path = folder.path / ROLLOUTS / f"step_{step:06d}.parquet"
+    with made_whole(path) as unfinished:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows(step)), unfinished)
+        folder.settle(path, unfinished)
+    folder.add_evaluation(evaluation_lines(step))
 
 
 def write_run(path: Path, steps: int = 6) -> Path:

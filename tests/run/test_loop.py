@@ -20,7 +20,7 @@ from moe.model.size import parameters
 from scalelab.cli import main
 from scalelab.experiment import resolve
 from scalelab.hardware import device
-from scalelab.store.folder import read_lines
+from scalelab.store.lines import read_lines
 
 SETTINGS = {
     **SMALLEST,

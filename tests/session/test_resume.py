@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import platform
 from dataclasses import fields
@@ -21,7 +20,10 @@ from scalelab.run.ledger import Ledger
 from scalelab.run.settings import Cluster
 from scalelab.session import session
 from scalelab.session.facts import processor
-from scalelab.store.folder import RunFolder, latest_folder, read_lines, read_run_manifest
+from scalelab.store.folder import RunFolder, read_run_manifest
+from scalelab.store.lease import Lease
+from scalelab.store.lines import read_lines
+from scalelab.store.places import latest_folder
 from scalelab.store.rollouts import read_rollouts, write_rollouts
 from scalelab.waiting import LostError
 from scalelab.watch.board import Board
@@ -81,7 +83,7 @@ def test_after_going_back_every_step_stands_once_and_nothing_is_gone(tmp_path: P
         folder.add_step({"step": step, "compute_by_role": hours(step)})
     for step, tasks in ((0, "ab"), (3, "ab"), (5, "a"), (6, "ab")):
         for task in tasks:
-            folder.add_evaluation({"step": step, "task": task})
+            folder.add_evaluation([{"step": step, "task": task}])
     folder.add_alarm({"step": 6, "message": "oh"})
     assert folder.go_back(5, ["a", "b"]) == 2
     assert [line["step"] for line in read_lines(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5]
@@ -116,9 +118,9 @@ def test_tensorboard_forgets_undone_steps(tmp_path: Path) -> None:
 
 
 def test_the_ledger_never_falls_behind_what_was_recorded() -> None:
-    ledger = Ledger(1, 1, {"generator": 2.0, "trainer": 3.0, "evaluation": 1.0})
+    ledger = Ledger(1, 1, {"generator": 2.0, "trainer": 3.0, "evaluation": 1.0, "faults": 0.0})
     ledger.at_least({"generator": 2.5, "trainer": 1.0})
-    assert ledger.hours == {"generator": 2.5, "trainer": 3.0, "evaluation": 1.0}
+    assert ledger.hours == {"generator": 2.5, "trainer": 3.0, "evaluation": 1.0, "faults": 0.0}
     ledger.at_least({})
     assert ledger.compute == 5.5
 
@@ -199,11 +201,11 @@ def test_a_processor_is_named_with_its_widest_instruction_set(cpuinfo: str, want
 def test_a_finished_run_and_a_running_one_and_none_at_all_are_refused_kindly(
     broken_off: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open(broken_off / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert main(["run", str(broken_off), "--resume"]) == 1
-        assert "still running in another process" in capsys.readouterr().err.splitlines()[-1]
-        assert read_run_manifest(broken_off) == {"status": "running"}, "nobody else's folder is touched"
+    lease = Lease(broken_off)
+    assert main(["run", str(broken_off), "--resume"]) == 1
+    assert "still running in another process" in capsys.readouterr().err.splitlines()[-1]
+    assert read_run_manifest(broken_off) == {"status": "running"}, "nobody else's folder is touched"
+    lease.release()
     (broken_off / "manifest.json").write_text(json.dumps({"status": "finished"}))
     said = refusal(capsys, str(broken_off / "config.gin"))
     assert "finished" in said

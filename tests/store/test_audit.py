@@ -16,7 +16,9 @@ from moe.checkpoint.folder import MANIFEST, step_folder
 from scalelab.cli import main
 from scalelab.store import audit as audit_module
 from scalelab.store.audit import audit
-from scalelab.store.folder import RunFolder, read_lines
+from scalelab.store.chain import JOURNAL
+from scalelab.store.folder import JOURNAL_KEY, RunFolder
+from scalelab.store.lines import read_lines
 from tests.helpers.small_runs import write_run
 
 
@@ -30,6 +32,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(whole: Path, tmp_path: Path) -> Path:
     """A copy to be damaged."""
     return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+@pytest.fixture
+def older(run: Path) -> Path:
+    """A copy to be damaged, as versions before the journal left it: only its books can be compared."""
+    (run / JOURNAL).unlink()
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({name: manifest[name] for name in manifest if name != JOURNAL_KEY}))
+    return run
 
 
 def test_a_whole_run_passes_and_its_counts_are_told(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,10 +147,14 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_every_damage_is_named(run: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_damage_of_a_run_without_journal_is_named(
+    older: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(older)]) == 0
+    assert "there is no journal, as an earlier version began the run" in capsys.readouterr().out
     harm, told = DAMAGES[damage]
-    harm(run)
-    assert main(["check", str(run)]) == 1
+    harm(older)
+    assert main(["check", str(older)]) == 1
     assert told in capsys.readouterr().out
 
 
@@ -164,12 +179,38 @@ def test_steps_that_were_undone_and_taken_again_balance(run: Path) -> None:
     assert (found.problems, found.steps) == ([], 4)
 
 
-def test_completions_that_the_run_was_not_to_keep_are_not_missed(run: Path) -> None:
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps({**manifest, "retention": {"keep_last": 1, "keep_every": None}}))
+def test_completions_that_the_run_was_not_to_keep_are_not_missed(older: Path) -> None:
+    manifest = json.loads((older / "manifest.json").read_text())
+    (older / "manifest.json").write_text(json.dumps({**manifest, "retention": {"keep_last": 1, "keep_every": None}}))
     for step in (0, 3):
-        (run / "rollouts" / f"step_{step:06d}.parquet").unlink()
-    assert audit(run).problems == []
+        (older / "rollouts" / f"step_{step:06d}.parquet").unlink()
+    assert audit(older).problems == []
+
+
+def test_steps_without_a_gradient_make_no_checkpoint_wrong(older: Path) -> None:
+    """The trainer counts its own steps; those whose groups were all filtered are the run's alone."""
+    for path in (older / "checkpoints").glob("step_*/checkpoint.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "version": 0}))
+    assert audit(older).problems == []
+
+
+def test_a_clock_that_was_set_back_makes_no_compute_fall(older: Path) -> None:
+    edit("metrics.jsonl", lambda lines: [line.update(time=line["time"] - 3600) for line in lines[3:]])(older)
+    assert audit(older).problems == []
+
+
+def test_an_evaluation_whose_verdicts_are_all_errors_agrees_with_its_completions(older: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    file = older / "rollouts/step_000003.parquet"
+    rows = [{**row, "outcome": "error", "reward": 0.0} for row in pyarrow.parquet.read_table(file).to_pylist()]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    told = {"outcomes": {"error": 4}, "pass_rate": None}
+    edit("evals.jsonl", lambda lines: [line.update(told) for line in lines if line["step"] == 3])(older)
+    assert audit(older).problems == []
+    edit("evals.jsonl", lambda lines: [line.update(pass_rate=0.5) for line in lines if line["step"] == 3])(older)
+    assert any("no completion could be graded" in problem for problem in audit(older).problems)
 
 
 def test_what_is_no_run_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from scalelab.experiment import Resolved
 from scalelab.store.audit import audit
-from scalelab.store.folder import read_lines
+from scalelab.store.lines import read_lines
 from tests.helpers.crash_points import ENDINGS, crash, every_crash, in_process
 from tests.helpers.crash_world import live, settings
 

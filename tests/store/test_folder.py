@@ -11,22 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moe.durable import write_whole
 from scalelab.cluster.environment import import_path
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.ledger import Ledger
 from scalelab.start.base_model import pretrained
-from scalelab.store.folder import (
-    Lines,
-    RunFolder,
-    check_config,
-    clear,
-    free_folder,
-    made_nothing,
-    read_lines,
-    read_run_manifest,
-    write_whole,
-)
+from scalelab.store.folder import RunFolder, check_config, read_run_manifest
+from scalelab.store.lease import Lease
+from scalelab.store.lines import Lines, read_lines
+from scalelab.store.places import clear, free_folder, made_nothing
 from scalelab.watch.board import Board
 
 
@@ -44,7 +38,7 @@ def test_a_run_that_was_refused_leaves_its_folder_to_the_next_and_any_other_keep
     path = tmp_path / "run"
     folder = RunFolder(path)
     folder.begin("Run.seed = 1\n", status="running")
-    (path / "lock").touch()
+    lease = Lease(path)
     assert not made_nothing(path), "it is still going on"
     folder.describe(status="failed")
     folder.close()
@@ -57,8 +51,8 @@ def test_a_run_that_was_refused_leaves_its_folder_to_the_next_and_any_other_keep
         kept.unlink()
         shutil.rmtree(path / mine.split("/")[0], ignore_errors=True)
     clear(path)
-    assert [one.name for one in path.iterdir()] == ["lock"]
-    (path / "lock").unlink()
+    assert [one.name for one in path.iterdir()] == ["lease.1"]
+    lease.release()
     assert made_nothing(path), "an empty folder can be given"
 
 
@@ -144,8 +138,13 @@ def test_undone_lines_are_moved_once_however_often_a_return_is_broken_off(tmp_pa
     folder = RunFolder(tmp_path)
     for step in (1, 2, 3):
         folder.add_step({"step": step})
-    folder.undone.write({"file": "metrics.jsonl", "step": 2})  # as far as the first try came
     assert folder.go_back(1, []) == 2
+    folder.close()
+    (tmp_path / "undone.jsonl").write_text('{"file": "metrics.jsonl", "step": 2}\n')  # as far as one try came
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n')
+    folder = RunFolder(tmp_path)
+    assert folder.mended == ["metrics.jsonl", "undone.jsonl"]
+    assert folder.go_back(1, []) == 0
     folder.close()
     assert [line["step"] for line in read_lines(tmp_path / "undone.jsonl")] == [2, 3]
     assert [line["step"] for line in read_lines(tmp_path / "metrics.jsonl")] == [1]
@@ -168,7 +167,7 @@ def test_tensorboard_holds_the_same_numbers(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.add_observer(Board(tmp_path / "tensorboard"))
     folder.add_step({"step": 3, "loss": 0.5, "seconds": {"wait": 2}, "grad_norm": None})
-    folder.add_evaluation({"step": 3, "task": "math", "pass_rate": 0.25})
+    folder.add_evaluation([{"step": 3, "task": "math", "pass_rate": 0.25}])
     folder.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

@@ -20,7 +20,7 @@ from scalelab.experiment import resolve
 from scalelab.plan.rates import trainer_unit
 from scalelab.run.config import Run
 from scalelab.run.rates import Rates
-from scalelab.store.folder import read_lines
+from scalelab.store.lines import read_lines
 from scalelab.virtual.clock import virtual_loop
 from scalelab.virtual.simulation import Drawn, DrawnStep, DrawnWork, NoHome, Shape, Simulation
 from tests.helpers.virtual_runs import command, environment

@@ -18,7 +18,8 @@ from safetensors.numpy import load_file
 from scalelab.cli import main
 from scalelab.experiment import resolve
 from scalelab.session.facts import facts
-from scalelab.store.folder import RunFolder, read_lines
+from scalelab.store.folder import RunFolder
+from scalelab.store.lines import read_lines
 from scalelab.virtual.cluster import clock_facts
 from tests.helpers.virtual_runs import command, environment, run, run_all
 

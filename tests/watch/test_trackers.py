@@ -349,7 +349,7 @@ def test_what_a_run_writes_down_is_what_its_trackers_get(folder: Path, monkeypat
         file.finish().result()
         file.drop()
         for task in ("math", "code"):
-            written.add_evaluation(evaluation(step, rising(step), task))
+            written.add_evaluation([evaluation(step, rising(step), task)])
     written.describe(status="finished")
     written.close()
     history, summary, config, _ = read_wandb(folder)

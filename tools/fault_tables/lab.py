@@ -22,7 +22,7 @@ from smallest_run import SMALLEST
 from moe.checkpoint.folder import newest, read_state
 from moe.errors import MoeError
 from scalelab.store.audit import audit
-from scalelab.store.folder import read_lines
+from scalelab.store.lines import read_lines
 
 FAULTS = {
     **SMALLEST,

@@ -1,0 +1,87 @@
+"""Names of runs' folders: the next that is free, the last that exists, and those of runs that made nothing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+from scalelab.errors import LabError
+from scalelab.store.chain import JOURNAL
+from scalelab.store.folder import CONFIG, MANIFEST, RAY_LOG, read_run_manifest
+from scalelab.store.lease import leases
+from scalelab.store.status_file import STATUS
+
+_BEGUN = frozenset({MANIFEST, CONFIG, JOURNAL, STATUS, RAY_LOG, "lock", "tensorboard"})
+"""Names in the folder of a run that has made nothing yet, besides empty files and folders."""
+
+
+def made_nothing(path: Path) -> bool:
+    """True for an empty folder, and for that of a run that failed before it made anything, as one that is refused."""
+    held = set(leases(path).values())
+    entries = [entry for entry in path.iterdir() if entry not in held]
+    for entry in entries:
+        empty = next(entry.iterdir(), None) is None if entry.is_dir() else entry.stat().st_size == 0
+        if not empty and entry.name not in _BEGUN:
+            return False
+    return not entries or ((path / MANIFEST).exists() and read_run_manifest(path).get("status") == "failed")
+
+
+def clear(path: Path) -> bool:
+    """Remove what `made_nothing` allows, and say if there was anything; a lease stays with its holder."""
+    held = set(leases(path).values())
+    entries = [entry for entry in path.iterdir() if entry not in held]
+    for entry in entries:
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    return bool(entries)
+
+
+def free_folder(name: str, root: Path = Path("runs")) -> Path:
+    """`runs/NAME`, or the first of `runs/NAME-2`, `runs/NAME-3`, … that does not exist yet.
+
+    The last one that exists is taken again if its run failed before it made anything.
+    """
+    last: Path | None = None
+    for path in _candidates(_folder(name, root)):
+        if not path.exists():
+            return last if last is not None and last.is_dir() and _free(last) else path
+        last = path
+    raise AssertionError("unreachable: the candidates never end")
+
+
+def _free(path: Path) -> bool:
+    try:
+        return any(path.iterdir()) and made_nothing(path)
+    except (LabError, OSError):  # whatever it is, it is something
+        return False
+
+
+def latest_folder(name: str, root: Path = Path("runs")) -> Path:
+    """The last of `runs/NAME`, `runs/NAME-2`, … that exists.
+
+    Raises:
+        LabError: there is none.
+    """
+    existing = list(takewhile(Path.exists, _candidates(_folder(name, root))))
+    if not existing:
+        raise LabError(f"{_folder(name, root)} does not exist: give the folder of the run to resume, or --out")
+    return existing[-1]
+
+
+def _folder(name: str, root: Path) -> Path:
+    """The folder of a name below `root`: every part of the name is an ordinary one there."""
+    parts = [re.sub(r"[^\w.\-]", "_", part) for part in name.split("/")]
+    return root.joinpath(*("_" * len(part) if set(part) == {"."} else part for part in parts if part))
+
+
+def _candidates(path: Path) -> Iterator[Path]:
+    yield path
+    number = 2
+    while True:
+        yield path.with_name(f"{path.name}-{number}")
+        number += 1
