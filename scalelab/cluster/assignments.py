@@ -6,10 +6,10 @@ its first completion is taken, or when everything is forgotten.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from statistics import fmean
+from heapq import heapify, heapreplace
 
 from scalelab.rollout.types import Completion, Kind, Request
 
@@ -22,12 +22,41 @@ class Held:
     """Requests of one generator, and the tokens that each was expected to take when it was dealt."""
 
     requests: dict[str, Request] = field(default_factory=dict)
-    tokens: dict[str, float] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+    owed: int = 0
+    """Expected tokens of all its requests; whole numbers, so that sums and differences are exact."""
+
+    def put(self, request: Request, tokens: int) -> None:
+        """Add a request."""
+        self.requests[request.id], self.tokens[request.id] = request, tokens
+        self.owed += tokens
+
+    def pop(self, id: str) -> Request | None:
+        """Remove a request and return it; None if it is not here."""
+        request = self.requests.pop(id, None)
+        if request is not None:
+            self.owed -= self.tokens.pop(id)
+        return request
+
+
+@dataclass
+class Lengths:
+    """The last `RECENT` lengths of a task's completions, with their sum."""
+
+    last: deque[int] = field(default_factory=deque)
+    total: int = 0
+
+    def add(self, tokens: int) -> None:
+        """Add a length."""
+        self.last.append(tokens)
+        self.total += tokens
+        if len(self.last) > RECENT:
+            self.total -= self.last.popleft()
 
     @property
-    def owed(self) -> float:
-        """Expected tokens of all its requests."""
-        return sum(self.tokens.values())
+    def mean(self) -> int:
+        """Their mean, rounded."""
+        return round(self.total / len(self.last))
 
 
 class Assignments:
@@ -41,9 +70,11 @@ class Assignments:
     def __init__(self) -> None:
         self._held: dict[int, Held] = {}
         self._waiting: deque[Request] = deque()
-        self._lengths: dict[str, deque[int]] = {}
+        self._lengths: defaultdict[str, Lengths] = defaultdict(Lengths)
         self._kinds: Counter[Kind] = Counter()
         self._following: set[int] = set()
+        self.changes = 0
+        """Number of changes of which generators are up, and of which are set aside."""
         self.evaluating: set[int] = set()
         """Generators that are set aside for an evaluation: they get its requests alone, and all of them."""
 
@@ -70,11 +101,13 @@ class Assignments:
         chosen = set(generators)
         self._following = (self._following | self.evaluating) - chosen
         self.evaluating = chosen
+        self.changes += 1
 
     def follow(self, generator: int) -> bool:
         """Return a generator with the newest weights to training; False if it was not set aside."""
         was = generator in self._following
         self._following.discard(generator)
+        self.changes += was
         return was
 
     def is_aside(self, generator: int) -> bool:
@@ -88,6 +121,7 @@ class Assignments:
     def join(self, generator: int) -> None:
         """Add a generator that is up and holds the current weights."""
         self._held.setdefault(generator, Held())
+        self.changes += 1
 
     def leave(self, generator: int) -> int:
         """Remove a lost generator; its requests go first in the queue, and their number is returned."""
@@ -95,6 +129,7 @@ class Assignments:
         self.evaluating.discard(generator)
         self._following.discard(generator)
         self._waiting.extendleft(reversed(lost))
+        self.changes += 1
         return len(lost)
 
     def add(self, requests: Iterable[Request]) -> None:
@@ -106,32 +141,34 @@ class Assignments:
     def deal(self) -> dict[int, list[Request]]:
         """Deal queued requests, each to the generator with the fewest outstanding tokens of those that may have it."""
         dealt: dict[int, list[Request]] = {}
-        usual = [generator for generator in self._held if not self.is_aside(generator)]
-        places: dict[Kind, list[int]] = {"train": usual, "eval": sorted(self.evaluating) or usual}
-        expected: dict[str, float] = {task: fmean(lengths) for task, lengths in self._lengths.items()}
-        owed = {generator: held.owed for generator, held in self._held.items()}
+        if not self._waiting:
+            return dealt
+        usual = [(held.owed, generator) for generator, held in self._held.items() if not self.is_aside(generator)]
+        evaluating = [(self._held[generator].owed, generator) for generator in self.evaluating] or usual
+        heaps: dict[Kind, list[tuple[int, int]]] = {"train": usual, "eval": evaluating}
+        heapify(usual)
+        heapify(evaluating)
+        expected = {task: lengths.mean for task, lengths in self._lengths.items()}
         queued, self._waiting = self._waiting, deque()
         for request in queued:
-            if not places[request.kind]:
+            heap = heaps[request.kind]
+            if not heap:
                 self._waiting.append(request)
                 continue
-            generator = min(places[request.kind], key=lambda one: (owed[one], one))
-            tokens = min(expected.get(request.task, request.max_tokens), request.max_tokens)
+            generator = heap[0][1]
             held = self._held[generator]
-            held.requests[request.id], held.tokens[request.id] = request, tokens
-            owed[generator] += tokens
+            held.put(request, min(expected.get(request.task, request.max_tokens), request.max_tokens))
+            heapreplace(heap, (held.owed, generator))
             dealt.setdefault(generator, []).append(request)
         return dealt
 
     def take(self, generator: int, completions: Sequence[Completion]) -> list[Completion]:
         """Accept completions from a generator and settle their requests; forgotten ones are dropped."""
         held = self._held.get(generator, Held())
-        mine = [completion for completion in completions if held.requests.pop(completion.request.id, None) is not None]
+        mine = [completion for completion in completions if held.pop(completion.request.id) is not None]
         for completion in mine:
-            del held.tokens[completion.request.id]
             self._kinds[completion.request.kind] -= 1
-            task = completion.request.task
-            self._lengths.setdefault(task, deque(maxlen=RECENT)).append(len(completion.token_ids))
+            self._lengths[completion.request.task].add(len(completion.token_ids))
         return mine
 
     def drop(self, ids: Set[str]) -> dict[int, list[str]]:
@@ -139,8 +176,9 @@ class Assignments:
         vain: dict[int, list[str]] = {}
         for generator, held in self._held.items():
             for id in ids & held.requests.keys():
-                self._kinds[held.requests.pop(id).kind] -= 1
-                del held.tokens[id]
+                request = held.pop(id)
+                assert request is not None
+                self._kinds[request.kind] -= 1
                 vain.setdefault(generator, []).append(id)
         queued, self._waiting = self._waiting, deque()
         for request in queued:

@@ -43,14 +43,14 @@ class EngineActor(Beating):
         """Start generating."""
         self._generator.submit(requests)
 
-    def collect(self, max_items: int, timeout: float) -> tuple[list[Completion], dict[str, float]]:
+    def collect(self, max_items: int, timeout: float, linger: float) -> tuple[list[Completion], dict[str, float]]:
         """Finished completions with their texts, and the engine's statistics so far with `stalled_seconds`.
 
         These are measured here, where no delay of the loop counts: time with unfinished work and no step of the engine.
         """
         from scalelab.rollout.tokenizer import with_texts
 
-        completions = self._generator.collect(max_items, timeout, linger=0.05)
+        completions = self._generator.collect(max_items, timeout, linger)
         stats, now = self._generator.stats(), time.monotonic()
         if stats["steps"] != self._moved[0] or not self._generator.unfinished:
             self._moved = (stats["steps"], now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,10 @@ class EnginePlace:
     """Requests that are dealt to it and not yet sent to its actor."""
     vain: list[str] = field(default_factory=list)
     """Forgotten requests that its actor has not aborted yet."""
+    to_send: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while there is something in `dealt`."""
+    to_abort: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while there is something in `vain`."""
 
     @property
     def name(self) -> str:

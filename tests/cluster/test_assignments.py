@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalelab.cluster.assignments import Assignments
+from scalelab.cluster.assignments import RECENT, Assignments
 from scalelab.rollout.types import Completion, Request
 
 
@@ -86,6 +86,9 @@ def test_every_request_is_answered_once_however_engines_die_and_come_back(data: 
             else:
                 held = sorted(pool.engines[engine])
                 pool.take(engine, [pool.engines[engine].pop(held[n]) for n in data.draw(places(len(held)))])
+        for one in pool.books._held.values():
+            assert one.owed == sum(one.tokens.values())
+            assert one.tokens.keys() == one.requests.keys()
     held = sum(map(len, pool.engines.values()))
     assert pool.books.outstanding == len(pool.asked) - pool.answered.total() >= held
     pool.come_up(0)
@@ -183,3 +186,19 @@ def test_what_is_forgotten_is_never_taken() -> None:
     assert books.outstanding == 0
     assert books.is_up(0)
     assert books.take(0, [completion(request("a"))]) == []
+
+
+@given(st.lists(st.tuples(st.sampled_from(["math", "code"]), st.integers(1, 500)), max_size=700))
+def test_a_task_is_expected_to_take_the_mean_of_its_recent_completions(lengths: list[tuple[str, int]]) -> None:
+    books = Assignments()
+    books.join(0)
+    for number, (task, tokens) in enumerate(lengths):
+        one = request(str(number), task, 10**6)
+        books.add([one])
+        books.deal()
+        books.take(0, [completion(one, tokens)])
+    for task in ("math", "code"):
+        mine = [tokens for one, tokens in lengths if one == task][-RECENT:]
+        books.add([request(task, task, 10**6)])
+        books.deal()
+        assert books._held[0].tokens[task] == (round(sum(mine) / len(mine)) if mine else 10**6)
