@@ -5,7 +5,7 @@ reached. Asymptotes are an extrapolation and come second. A verdict is one of fi
 
 - better, worse: the difference is above or below zero with 1 − error/2;
 - equal: it lies within ± margin, each side with 1 − error/2 (two one-sided tests, Schuirmann 1987);
-- unstable: none of these, and seeds of one of the two fell beyond chance;
+- unstable: none of these, and more of its seeds fell beyond chance than of the other's;
 - cannot tell.
 
 The words of a table hold for all of its lines together (Holm 1979). Where no recipe has several seeds, a belief about
@@ -163,7 +163,7 @@ def _compare_task(
                 own,
                 numbers[other],
                 measured[run] - measured[other],
-                stable[run].unstable or stable[other].unstable,
+                stable[run].rate > stable[other].rate,
                 None if family.measured else _holds(analyses, run, other, asked),
                 asked,
             )
@@ -290,7 +290,7 @@ def _hold_together(comparisons: Sequence[Comparison]) -> list[Comparison]:
     for place, (index, entry, found) in enumerate(sorted(lines, key=lambda line: line[2].wrong)):
         one = comparisons[index]
         sure = sure and found.wrong <= one.error / (len(lines) - place)
-        unstable = entry.stability.unstable or one.reference.stability.unstable
+        unstable = entry.stability.rate > one.reference.stability.rate
         words[index][entry.run] = _word(found.claim, sure, unstable)
     return [replace(one, verdicts=found) for one, found in zip(comparisons, words)]
 

@@ -27,7 +27,7 @@ SIZE = 4000
 FAR = 1000.0
 """Multiple of the window's end up to which a curve with a late change is searched for a pass rate."""
 
-HOPELESS = 4.0
+HOPELESS = 3.0
 """Log odds below the sigmoid's by which a late change is not looked at any closer."""
 
 

@@ -19,14 +19,17 @@ import numpy as np
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.draws import CurveDraws
 from scalelab.curves.fitting.models import Array
-from scalelab.curves.fitting.noise import log_spread_prior
+from scalelab.curves.fitting.noise import SPREADS, log_spread_prior
 from scalelab.curves.fitting.posterior import Draws
 
 SIZE = 4000
 """Joint draws."""
 
-EDGES_T = np.log(np.geomspace(0.0006, 0.3, 19))
-"""Edges of the cells of ln τ."""
+STEP = float(np.log(SPREADS[1] / SPREADS[0]))
+"""Width of a cell of ln τ: the step of the grid of the fits, so that every cell holds one value of theirs."""
+
+EDGES_T = np.log(SPREADS[0]) + STEP * (np.arange(len(SPREADS) + 3) - 1.5)
+"""Edges of the cells."""
 
 BORROWED = 0.5
 """Weight of what other tasks and pilots say about the spread between seeds (a power prior, Ibrahim & Chen 2000)."""
@@ -90,7 +93,7 @@ def joint_draws(
     if spread is None:
         probability_T = _pooled([item for item in analyses if several(item)], elsewhere)
         cell_M = rng.permutation(_systematic(probability_T, SIZE, rng))
-        log_spread_M = EDGES_T[cell_M] + (EDGES_T[1] - EDGES_T[0]) * rng.random(SIZE)
+        log_spread_M = EDGES_T[cell_M] + STEP * rng.random(SIZE)
     else:
         log_spread_M = np.full(SIZE, np.log(max(spread, 1e-9)))
         cell_M = np.full(SIZE, _cell(log_spread_M[:1])[0])

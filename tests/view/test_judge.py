@@ -10,6 +10,8 @@ import pytest
 
 from scalelab.curves import Options, analyse, compare, forecast
 from scalelab.curves.comparison import entry_summary
+from scalelab.curves.fitting.models import SIGMOID
+from scalelab.curves.fitting.shapes import OTHERS
 from scalelab.curves.reading import Reading
 from scalelab.view import judge as module
 from scalelab.view.cache import Kept
@@ -42,7 +44,7 @@ def overview(lab: Lab) -> dict:
 def test_a_fit_is_that_of_the_curves(lab: Lab, overview: dict) -> None:
     for item, record in zip(lab.curves, overview["fits"]):
         own = analyse(item, Options())
-        assert record["parameters"] == pytest.approx(own.fit.parameters)
+        assert record["parameters"] == pytest.approx(own.params)
         assert record["intervals"]["A"] == pytest.approx(own.intervals["A"])
         assert len(record["draws"]["A"]) == DRAWS
 
@@ -52,10 +54,19 @@ def test_the_page_s_draws_forecast_as_all_draws_do(lab: Lab, overview: dict) -> 
     """400 of 4,000 draws: quantiles of the curve move by less than a fifth of the interval's width."""
     item, record = lab.curves[0], overview["fits"][0]
     [own] = forecast(analyse(item, Options()), [3.0])
-    d = {name: np.array(values) for name, values in record["draws"].items()}
-    rise = 1 / (1 + (d["C_mid"] / 3.0) ** d["B"])
-    curve = d["R0"] + (d["A"] - d["R0"]) * rise
-    measured = np.clip(curve + d["noise"] + d["spread"] * rise, 0, 1)
+    d = {name: np.array(values) for name, values in record["draws"].items() if name != "shapes"}
+    share = np.empty(DRAWS)
+    for index, (name, numbers) in enumerate(record["draws"]["shapes"]):
+        mine = d["shape"] == index
+        z = d["B"][mine] * np.log(3.0 / d["C_mid"][mine])
+        rise = next((one for one in OTHERS if one.page == (name, numbers)), None)
+        theta = np.stack([np.zeros(mine.sum()), np.log(3.0) - z], axis=1)
+        shares = (rise or SIGMOID).features(theta, np.array([np.log(3.0)]))[:, 0, 1]
+        share[mine] = shares
+    change = d["height"] / (1 + (d["at"] / 3.0) ** d["steep"])
+    curve = np.clip(d["R0"] + (d["A"] - d["R0"]) * share + change, 0, 1)
+    grown = np.sqrt(1 - d["walk"] + d["walk"] * 3.0 / record["window"][1])
+    measured = np.clip(curve + d["noise"] * grown + d["spread"] * np.minimum(share, 1), 0, 1)
     for values, interval in ((curve, own.curve_interval), (measured, own.interval)):
         width = interval[1] - interval[0]
         assert np.quantile(values, [0.1, 0.9]) == pytest.approx(interval, abs=0.2 * width)

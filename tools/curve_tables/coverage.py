@@ -45,7 +45,7 @@ def score(name: str, index: int) -> dict[str, Any]:
         "warned": any("another shape" in line for line in found.warnings),
         "error_of_A": None if one.A is None else found.fit.parameters["A"] - one.A,
     }
-    draws = found.draws()
+    draws = found.draws().sigmoid
     own = {
         "A": draws.theta_MP[:, 1],
         "value at 2×": draws.value([2.0])[:, 0],

@@ -25,7 +25,7 @@ class Simulated:
     Attributes:
         item: its evaluations.
         truth: the mean curve.
-        A: its asymptote; None for a curve without one.
+        A: its asymptote; None for a curve without one, or none that its points can show.
         chance: probability that one more evaluation at twice the budget (of a new seed, where there are several)
             falls into an interval: binomial about that seed's rate there, drift included.
     """
@@ -106,6 +106,27 @@ def late_rise_shape(rng: np.random.Generator) -> tuple[Shape, float]:
     return lambda compute: sigmoid(compute, R0, A, B, C_mid), A
 
 
+def second_rise_shape(rng: np.random.Generator) -> tuple[Shape, float]:
+    """A sigmoid and, about the end of the budget, a second one of 0.04 to 0.2."""
+    shape, A = sigmoid_shape(rng)
+    later, more = rng.uniform(0.65, 1.5), rng.uniform(0.04, min(0.2, 0.98 - A) if A < 0.93 else 0.05)
+    return lambda compute: shape(compute) + more * sigmoid(compute, 0, 1, 5.0, later), A + more
+
+
+def endless_shape(rng: np.random.Generator) -> tuple[Shape, None]:
+    """Growth with the logarithm of compute and no end but 1."""
+    (R0, end), soon = ends(rng), log_uniform(rng, 0.02, 0.2)
+    slope = (end - R0) / np.log1p(1 / soon)
+    return lambda compute: np.minimum(R0 + slope * np.log1p(compute / soon), 0.99), None
+
+
+def collapse_shape(rng: np.random.Generator) -> tuple[Shape, None]:
+    """A sigmoid that falls by 0.05 to 0.25 within the last half of the budget, and stays down."""
+    shape, _ = sigmoid_shape(rng)
+    at, depth, width = rng.uniform(0.5, 0.9), rng.uniform(0.05, 0.25), rng.uniform(0.02, 0.06)
+    return lambda compute: np.clip(shape(compute) - depth / (1 + np.exp((at - compute) / width)), 0, 1), None
+
+
 Noise = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 """(random numbers, compute `[N]`) → deviations `[N]` of one run's evaluations, sampling noise apart."""
 
@@ -130,6 +151,12 @@ def ou_noise(rng: np.random.Generator, compute: np.ndarray) -> np.ndarray:
 def t_noise(rng: np.random.Generator, compute: np.ndarray) -> np.ndarray:
     """Student's t with 2.2 degrees of freedom: now and then a broken evaluation."""
     return rng.uniform(0.002, 0.008) * rng.standard_t(2.2, len(compute))
+
+
+def walk_noise(rng: np.random.Generator, compute: np.ndarray) -> np.ndarray:
+    """A random walk that has gone 0.01 to 0.03 at the end of the budget."""
+    steps = np.sqrt(np.diff(compute, prepend=0.0)) * rng.standard_normal(len(compute))
+    return rng.uniform(0.01, 0.03) * np.cumsum(steps)
 
 
 def no_noise(rng: np.random.Generator, compute: np.ndarray) -> np.ndarray:
@@ -166,6 +193,12 @@ def seeds_family(seeds: int, spread: float) -> Family:
 
 
 FAMILIES = {
+    "sigmoid, binomial": Family(sigmoid_shape, no_noise),
+    "sigmoid, 960 samples": Family(sigmoid_shape, no_noise, samples=(960, 961)),
+    "sigmoid, random walk": Family(sigmoid_shape, walk_noise),
+    "second rise": Family(second_rise_shape, ar1_noise),
+    "growth without end": Family(endless_shape, ar1_noise),
+    "collapse": Family(collapse_shape, ar1_noise),
     "sigmoid, AR(1)": Family(sigmoid_shape, ar1_noise),
     "sigmoid, OU": Family(sigmoid_shape, ou_noise),
     "sigmoid, t": Family(sigmoid_shape, t_noise),

@@ -1,0 +1,146 @@
+"""Sentences that cannot hold together: what is printed about one curve, and about two, is held against itself.
+
+`tests/curves/test_draws.py` asks the same of random and of all committed runs; here it is asked of thousands.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from curve_tables.families import FAMILIES, simulate
+from scalelab.curves import Analysis, FitError, Options, analyse, compare, compute_for, extend_or_stop, forecast
+from scalelab.curves.comparison import Comparison
+from scalelab.curves.forecast import band
+
+TIMES = (0.1, 0.3, 1.0, 1.5, 2.0, 4.0, 20.0)
+"""Multiples of the compute reached at which a curve is asked."""
+
+NEAR = 1e-9
+
+
+def of_fit(found: Analysis) -> list[str]:
+    """Contradictions among the sentences about one curve."""
+    wrong, end = [], found.fit.window[1]
+    at = [times * end for times in TIMES]
+    forecasts = forecast(found, at)
+    low_C, middle_C, high_C = band(found, at)
+    for one, low, middle, high in zip(forecasts, low_C, middle_C, high_C):
+        if not low - NEAR <= middle <= high + NEAR:
+            wrong.append(f"the median at {one.at:.3g} lies outside of the band")
+        if (one.value, *one.curve_interval) != (middle, low, high):
+            wrong.append(f"forecast and band differ at {one.at:.3g}")
+        if found.stands and one.value > found.params["A"] + NEAR and one.at <= 100 * end:
+            wrong.append(f"the forecast at {one.at:.3g} lies above A")
+    wrong += _parameters(found)
+    inside, outside = band(found, [end * (1 - 1e-9)]), band(found, [end * (1 + 1e-9)])
+    if np.abs(np.subtract(inside, outside)).max() > 1e-6:
+        wrong.append("the band jumps where the window ends")
+    for rate in (0.5 * (middle_C[1] + middle_C[2]), middle_C[2] + 0.01, middle_C[2] + 0.1):
+        wrong += _target(found, float(rate))
+    gain = extend_or_stop(found, 0.01)
+    if not gain.interval[0] - NEAR <= gain.gain_if_doubled <= gain.interval[1] + NEAR:
+        wrong.append("the gain lies outside of its interval")
+    word = gain.reading.split(":")[0]
+    if (word == "extend" and gain.gain_if_doubled < 0.01) or (word == "stop" and gain.gain_if_doubled > 0.01):
+        wrong.append(f"{word}, and a gain of {gain.gain_if_doubled:.4f}")
+    return wrong
+
+
+def _parameters(found: Analysis) -> list[str]:
+    return [
+        f"{name} = {found.params[name]:.4g} lies outside of [{low:.4g}, {high:.4g}]"
+        for name, (low, high) in found.intervals.items()
+        if not low - NEAR <= found.params[name] <= high + NEAR
+    ]
+
+
+def _target(found: Analysis, rate: float) -> list[str]:
+    """A target's probability against its median, and its median against the curve."""
+    if not 0 < rate < 1:
+        return []
+    goal, wrong = compute_for(found, rate), []
+    if goal.compute is None and goal.probability > 0.5 + 1e-3:
+        wrong.append(f"{rate:.3f} is reached with {goal.probability:.2f}, and no compute is named")
+    if goal.compute is not None and goal.probability < 0.5 - 1e-3:
+        wrong.append(f"{rate:.3f} is reached with {goal.probability:.2f}, and a compute is named")
+    if goal.compute is not None and found.draws().changed < 0.02 and goal.compute > 0:
+        before, after = (float(np.median(found.draws().value([goal.compute * factor]))) for factor in (0.97, 1.03))
+        if not before - 1e-3 <= rate <= after + 1e-3:
+            wrong.append(
+                f"{rate:.3f} is reached at {goal.compute:.3g}, where the curve has {before:.3f} to {after:.3f}"
+            )
+    return wrong
+
+
+def of_comparison(one: Comparison) -> list[str]:
+    """Contradictions among the sentences about several curves."""
+    wrong = []
+    rates = [entry.rate[0] for entry in one.entries]
+    if rates != sorted(rates, reverse=True):
+        wrong.append("the ranking is not that of the rates beside it")
+    for entry in one.entries:
+        for other in entry.differences:
+            wrong += [f"{entry.run} against {other}: {text}" for text in _difference(one, entry.run, other)]
+    for item in one.crossings:
+        if item.compute is None:
+            continue
+        entry = next(entry for entry in one.entries if entry.run == item.first)
+        if entry.differences[item.second].verdict not in ("better", "worse"):
+            wrong.append(f"{item.first} and {item.second} cross for sure, and which leads cannot be told")
+        if (entry.differences[item.second].probability > 0.5) == (item.leader_before == item.first):
+            wrong.append(f"{item.leader_before} leads before the crossing and after it")
+    return wrong
+
+
+def _difference(one: Comparison, run: str, other: str) -> list[str]:
+    by_run = {entry.run: entry for entry in one.entries}
+    gap = by_run[run].differences[other]
+    back, wrong = by_run[other].differences[run], []
+    if abs(gap.probability + back.probability - 1) > 1e-6:
+        wrong.append("the two probabilities do not add up to one")
+    if (gap.probability - 0.5) * gap.median < 0 and abs(gap.median) > 1e-4:
+        wrong.append(f"probably {'above' if gap.probability > 0.5 else 'below'}, by {gap.median:+.4f}")
+    if not gap.interval[0] <= gap.median <= gap.interval[1]:
+        wrong.append("the difference lies outside of its interval")
+    if (
+        abs(gap.median - (by_run[run].rate[0] - by_run[other].rate[0]))
+        > 0.5 * (gap.interval[1] - gap.interval[0]) + 1e-3
+    ):
+        wrong.append("the difference is not that of the rates beside it")
+    mirror = {"better": "worse", "worse": "better"}
+    if mirror.get(gap.claim, gap.claim) != back.claim and abs(gap.wrong - back.wrong) > 1e-2:
+        wrong.append(f"{gap.claim} one way and {back.claim} the other")
+    if gap.verdict == "equal" and gap.bound > one.margin + 1e-3:
+        wrong.append(f"equal, and up to {gap.bound:.3f} apart")
+    word = one.verdicts.get(run) if other == one.baseline else None
+    if word in ("better", "worse", "equal") and word != gap.verdict:
+        wrong.append(f"{word} in the table and {gap.verdict} for the pair")
+    return wrong
+
+
+def contradictions_section(logs: int, seconds: float = 1e9) -> str:
+    """Random logs of all families, in pairs: how many were read, and every contradiction."""
+    names, wrong, count, refused = list(FAMILIES), [], 0, 0
+    stop = time.monotonic() + seconds
+    for index in range(0, logs, 2):
+        if time.monotonic() > stop:
+            break
+        rng = np.random.default_rng([31, index])
+        name = names[index // 2 % len(names)]
+        pair = []
+        for run in "ab":
+            item = simulate(FAMILIES[name], rng).item
+            try:
+                pair.append(analyse(replace(item, run=run), Options(checks=False)))
+            except FitError:
+                refused += 1
+                continue
+            count += 1
+            wrong += [f"{name} {index}: {text}" for text in of_fit(pair[-1])]
+        if len(pair) == 2:
+            wrong += [f"{name} {index}: {text}" for text in of_comparison(compare(pair)[0])]
+    lines = [f"{count} random logs read, {refused} refused, {len(wrong)} contradictions.", *wrong[:40]]
+    return "\n".join(lines)
