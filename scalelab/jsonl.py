@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ def objects_in(
     Raises:
         LabError: a line other than the last is no JSON object, or too long.
     """
-    lines = content.split(b"\n")
+    lines: list[Any] = content.split(b"\n")  # the line that is no text is found below
+    with suppress(UnicodeDecodeError):
+        lines = content.decode().split("\n")
     objects: list[tuple[int, dict[str, Any]]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis, Curve
 
 
-def closing_lines(curves: Sequence[Curve], analyses: Sequence[Analysis]) -> list[str]:
+def closing_lines(
+    curves: Sequence[Curve], analyses: Sequence[Analysis], refused: Sequence[Mapping[str, str]]
+) -> list[str]:
     """Sum up the curves of a run.
 
     Args:
         curves: the run's curves, one per task.
         analyses: their fits, as far as there are any.
+        refused: reasons of the others, as `analyse_all` gives them.
 
     Returns:
         A sentence per task: where it stands, where its curve leads, and what twice the compute would add.
     """
+    reasons = {item["task"]: item["reason"].partition(": ")[2] for item in refused}
     by_task = {item.fit.curve.task: item for item in analyses}
     lines = []
     for curve in curves:
@@ -27,7 +31,8 @@ def closing_lines(curves: Sequence[Curve], analyses: Sequence[Analysis]) -> list
             lines.append(f"{task}: {_outlook(by_task[curve.task], last)}")
         else:
             begun = float(curve.pass_rate_N[0])
-            lines.append(f"{task}: {begun:.3f} at the start, {last:.3f} at the end; too few evaluations for a curve.")
+            why = f": {reasons[curve.task]}" if reasons.get(curve.task) else ""
+            lines.append(f"{task}: {begun:.3f} at the start, {last:.3f} at the end; no curve{why}.")
     return lines
 
 

@@ -223,7 +223,7 @@ def _present(args: argparse.Namespace, experiment: Resolved, path: Path) -> None
     curves = read_sources([path])
     analyses, refused = analyse_all(curves)
     print_fits(analyses, refused)
-    print("", *closing_lines(curves, analyses), f"report: {report}", sep="\n")
+    print("", *closing_lines(curves, analyses, refused), f"report: {report}", sep="\n")
 
 
 def _sweep(args: argparse.Namespace, members: list[Member]) -> int:

@@ -408,7 +408,7 @@ def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_closing_lines_say_where_a_run_stands_and_what_more_would_add() -> None:
     curves = read_sources([ROOT / "docs/quickstart/seed0"])
-    code, math = closing_lines(curves, analyse_all(curves)[0])
+    code, math = closing_lines(curves, *analyse_all(curves))
     assert code.startswith("code: has levelled off at 0.94")
     assert re.fullmatch(
         r"math: 0\.\d{3} at the end, on the way to 0\.9\d\d \(.*\); twice the compute would add 0\.\d{3} \(.*\)\.", math
@@ -418,9 +418,13 @@ def test_closing_lines_say_where_a_run_stands_and_what_more_would_add() -> None:
 def test_a_run_too_short_for_a_curve_still_gets_its_sentence(tmp_path: Path) -> None:
     points = tmp_path / "points.csv"
     points.write_text("compute,pass_rate,task\n0,0.25,math\n1,0.5,math\n")
-    assert closing_lines(read_sources([points]), []) == [
-        "math: 0.250 at the start, 0.500 at the end; too few evaluations for a curve."
-    ]
+    curves = read_sources([points])
+    [line] = closing_lines(curves, *analyse_all(curves))
+    assert re.fullmatch(r"math: 0\.250 at the start, 0\.500 at the end; no curve: 2 points .* needs at least 4\.", line)
+    points.write_text("compute,pass_rate,task\n" + "".join(f"{at},{0.5 + at % 2 / 9},math\n" for at in range(9)))
+    curves = read_sources([points])
+    [line] = closing_lines(curves, *analyse_all(curves))
+    assert "no curve: the pass rate does not rise" in line  # nine are not too few
 
 
 @pytest.mark.parametrize("visible", [None, "0,1"])

@@ -9,7 +9,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from scalelab.errors import LabError
 from scalelab.guarded import (
     LONGEST_TABLE,
     LONGEST_TEXT,
-    MOST_CELLS,
-    MOST_ROWS,
     check_table,
     gunzip,
     read_whole,
@@ -34,6 +32,9 @@ CONSOLE = (".log", ".txt", ".out")
 
 POINTED = re.compile(r"[-+]?\d*\.\d+")
 """Number with a decimal point; in a file with such numbers, commas part thousands."""
+
+FEW_ROWS = 256
+"""Rows that are taken at a time: so few that the garbage collector, which would walk the whole table, is not woken."""
 
 _FIELDS = threading.Lock()
 """Held while the field limit of `csv`, which is one for the whole process, is another."""
@@ -94,42 +95,71 @@ def _csv(path: Path, run: str, text: str) -> Table:
         skipped += 1
     first = lines.partition("\n")[0]
     delimiter = max(",;\t", key=first.count)
-    records = _records(path, lines, delimiter, text.count("\n") - lines.count("\n"))
-    header = [name.strip() for name in next(records, (0, []))[1]]
-    notes = []
-    if header and all(map(_is_number, header)):
-        named = [name.strip() for name in above.lstrip("#").split(delimiter)]
-        if len(named) != len(header):
-            raise LabError(f"{path}, row {skipped + 1}: numbers where names of columns should stand; add a header")
-        header, records = named, _records(path, lines, delimiter, skipped)
-        skipped -= 1
+    chunks = _chunks(path, lines, delimiter, skipped)
+    begun = next(chunks, ([], []))
+    header, commented = _header(path, begun[1], above, delimiter, skipped)
+    if not commented:
+        begun = (begun[0][1:], begun[1][1:])
+    numbers: list[int] = []
+    columns: list[list[str]] = [[] for _ in header]
+    left = skipped - commented
+    for some, rows in chain([begun], chunks):
+        kept, evaluations = _evaluations(path, header, delimiter, some, rows)
+        left += len(rows) - len(evaluations)
+        numbers += kept
+        check_table(path, len(numbers), len(header))
+        for column, fields in zip(columns, zip(*evaluations)):
+            column += map(str.strip, fields)
+    cells = dict(zip(header, columns))
+    facts = {"comma": _comma(cells, delimiter, text)}
+    notes = (f"comments and repeated headers left out: {left}",) if left else ()
+    return Table(path, "table (CSV)", cells, numbers, run, facts=facts, notes=notes)
+
+
+def _header(path: Path, rows: list[list[str]], above: str, delimiter: str, skipped: int) -> tuple[list[str], bool]:
+    """Names of the columns, and True if a comment above the numbers holds them.
+
+    Raises:
+        LabError: the file is empty, or has no names.
+    """
+    header = [name.strip() for name in rows[0]] if rows else []
     if not header:
         raise LabError(f"{path}: the file is empty; it needs a header and a row for each evaluation")
-    if skipped > 0:
-        notes.append(f"comment lines left out: {skipped}")
-    numbers, rows, again = [], [], 0
-    for number, record in records:
-        if record[0].strip() == header[0] and [cell.strip() for cell in record] == header:
-            again += 1  # a run that is resumed writes its header once more
+    if not all(map(_is_number, header)):
+        return header, False
+    named = [name.strip() for name in above.lstrip("#").split(delimiter)]
+    if len(named) != len(header):
+        raise LabError(f"{path}, row {skipped + 1}: numbers where names of columns should stand; add a header")
+    return named, True
+
+
+def _evaluations(
+    path: Path, header: list[str], delimiter: str, numbers: list[int], rows: list[list[str]]
+) -> tuple[list[int], list[list[str]]]:
+    """The rows that are neither comments nor, as a run that is resumed writes it, the header again; and their numbers.
+
+    Raises:
+        LabError: a row has more or fewer fields than the header.
+    """
+    odd = {at for at, row in enumerate(rows) if len(row) != len(header) or row[0][:1] == "#" or row[0] == header[0]}
+    for at in sorted(odd):
+        if rows[at][0].startswith("#") or [cell.strip() for cell in rows[at]] == header:
             continue
-        if len(record) != len(header):
-            raise LabError(
-                f"{path}, row {number}: {len(record)} fields under {len(header)} columns; put fields with "
-                f"{delimiter!r} in them into quotes, or mend the row"
-            )
-        numbers.append(number)
-        rows.append(record)
-    check_table(path, len(rows), len(header))
-    if again:
-        notes.append(f"repeated header lines left out: {again}")
-    columns = list(zip(*rows)) if rows else [() for _ in header]
-    cells = {name: [cell.strip() for cell in column] for name, column in zip(header, columns)}
-    facts = {"comma": _comma(cells, delimiter, text)}
-    return Table(path, "table (CSV)", cells, numbers, run, facts=facts, notes=tuple(notes))
+        if len(rows[at]) == len(header):
+            odd.discard(at)
+            continue
+        raise LabError(
+            f"{path}, row {numbers[at]}: {len(rows[at])} fields under {len(header)} columns; put fields with "
+            f"{delimiter!r} in them into quotes, or mend the row"
+        )
+    if odd:
+        numbers = [number for at, number in enumerate(numbers) if at not in odd]
+        rows = [row for at, row in enumerate(rows) if at not in odd]
+    return numbers, rows
 
 
-def _records(path: Path, text: str, delimiter: str, before: int) -> Iterator[tuple[int, list[str]]]:
-    """Rows of a CSV that are neither empty nor comments, with their numbers in the file.
+def _chunks(path: Path, text: str, delimiter: str, before: int) -> Iterator[tuple[list[int], list[list[str]]]]:
+    """Rows of a CSV that are not empty, some hundreds at a time, with their numbers in the file.
 
     Args:
         path: the file.
@@ -138,12 +168,11 @@ def _records(path: Path, text: str, delimiter: str, before: int) -> Iterator[tup
         before: lines of the file before `text`.
     """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    count = 0
     while True:
         with _FIELDS:
             usual = csv.field_size_limit(LONGEST_TEXT)
             try:
-                some = [(reader.line_num + before, record) for record in islice(reader, 4096)]
+                some = [(reader.line_num + before, row) for row in islice(reader, FEW_ROWS)]
             except csv.Error as error:
                 reason = str(error)
                 if "field limit" in reason:
@@ -153,12 +182,8 @@ def _records(path: Path, text: str, delimiter: str, before: int) -> Iterator[tup
                 csv.field_size_limit(usual)
         if not some:
             return
-        count += len(some)
-        if count > MOST_ROWS or count * len(some[0][1]) > MOST_CELLS:
-            check_table(path, count, len(some[0][1]))
-        for number, record in some:
-            if any(record) and any(map(str.strip, record)) and not record[0].startswith("#"):
-                yield number, record
+        some = [(number, row) for number, row in some if row and (row[0] or any(map(str.strip, row)))]
+        yield [number for number, _ in some], [row for _, row in some]
 
 
 def _is_number(cell: str) -> bool:

@@ -64,8 +64,14 @@ def from_records(
     Raises:
         LabError: there are more rows, columns or cells than the limits.
     """
-    flat = [dict(_leaves(record)) for _, record in records]
-    names = list(dict.fromkeys(name for row in flat for name in row))
+    flat = [
+        dict(_leaves(record)) if any(isinstance(value, dict) for value in record.values()) else record
+        for _, record in records
+    ]
+    names: dict[str, None] = {}
+    for row in flat:
+        if not row.keys() <= names.keys():
+            names |= dict.fromkeys(row)
     check_table(path, len(flat), len(names))
     cells = {name: [row.get(name) for row in flat] for name in names}
     return Table(path, kind, cells, [number for number, _ in records], run, **more)
@@ -74,7 +80,7 @@ def from_records(
 def _leaves(record: Mapping[str, Any], before: str = "", depth: int = 1) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for name, value in record.items():
-        if not isinstance(value, Mapping):
+        if not isinstance(value, dict):
             found.append((f"{before}{name}", value))
         elif depth < DEEPEST:
             found += _leaves(value, f"{before}{name}/", depth + 1)
