@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"sources": [_as_json(source, reading) for source in sources]})
         return 0
-    for source in sources:
+    for index, source in enumerate(sources):
+        print("\n" * (index > 0), end="")
         _print_source(source, reading)
     if args.save:
         print(f"\nwritten: {args.save}; scalelab fit LOG --mapping {args.save} reads other logs in the same way")
@@ -91,7 +92,7 @@ def _as_json(source: ReadLog, reading: Reading) -> dict[str, Any]:
 
 
 def _print_source(source: ReadLog, reading: Reading) -> None:
-    print(f"\n{source.path}: {source.kind}, {source.rows:,} {'row' if source.rows == 1 else 'rows'}")
+    print(f"{source.path}: {source.kind}, {source.rows:,} {'row' if source.rows == 1 else 'rows'}")
     taken = [
         f"{ours} = {', '.join(theirs[:6])}{f' and {len(theirs) - 6} more' if len(theirs) > 6 else ''}"
         for ours, theirs in source.columns.items()
