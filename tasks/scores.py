@@ -33,7 +33,7 @@ def mean_at_k(rewards: Sequence[Sequence[float]]) -> Score:
     prompts *and* completions might land.
 
     Args:
-        rewards: per prompt, the 0/1 reward of each of its completions.
+        rewards: per prompt, the reward of each of its completions, from 0 to 1.
 
     Raises:
         TaskError: no prompts, or one without completions.
@@ -42,20 +42,27 @@ def mean_at_k(rewards: Sequence[Sequence[float]]) -> Score:
     return _score([sum(of_prompt) / len(of_prompt) for of_prompt in rewards])
 
 
-def pass_at_k(rewards: Sequence[Sequence[float]], k: int) -> Score:
+def passed(outcome: str) -> bool:
+    """True if a completion counts as passed: by the outcome that its task gave, whatever the reward."""
+    return outcome == "passed"
+
+
+def pass_at_k(passes: Sequence[Sequence[float]], k: int) -> Score:
     """Chance that at least one of `k` completions passes, without bias: 1 − C(n−c, k) / C(n, k) (Chen et al., 2021).
 
     Args:
-        rewards: per prompt, the 0/1 reward of each of its n ≥ k completions, of which c pass.
+        passes: per prompt, for each of its n ≥ k completions 1 if it passed (c of them) and 0 if not (`passed`).
         k: number of completions.
 
     Raises:
-        TaskError: no prompts, one with fewer than `k` completions, or `k` below 1.
+        TaskError: no prompts, one with fewer than `k` completions, `k` below 1, or a value that is neither.
     """
     if k < 1:
         raise TaskError(f"pass@{k} means nothing: give k of at least 1")
-    _check(rewards, k)
-    return _score([1 - _all_fail(len(of_prompt), sum(r > 0.5 for r in of_prompt), k) for of_prompt in rewards])
+    _check(passes, k)
+    if partial := next((one for of_prompt in passes for one in of_prompt if one not in (0, 1)), None):
+        raise TaskError(f"pass@{k} takes 1 for a completion that passed and 0 for another, not {partial:g}")
+    return _score([1 - _all_fail(len(of_prompt), int(sum(of_prompt)), k) for of_prompt in passes])
 
 
 def _all_fail(n: int, passed: int, k: int) -> float:

@@ -22,7 +22,7 @@ import torch
 
 from moe.train.batch import TrainingSequence
 from scalelab.recipe.length_control import ForcedInterruption
-from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO, Loss
+from scalelab.recipe.losses import LOSSES, Loss
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.step import StepLoss, build_step
 from scalelab.recipe.types import Rollout
@@ -124,7 +124,7 @@ def measure(setting: TimedBatch, repeats: int) -> dict[str, float]:
     batches = micro_batches(sequences, setting.tokens_per_micro_batch)
     print(f"{setting.name}: {metrics['tokens_in_loss']:,} tokens in the loss, {len(batches)} micro-batch(es)")
     parts = {"build_step": cpu_seconds(lambda: build_step(groups, recipe, VERSION), repeats)}
-    for loss in (CISPO(), DAPO(), GRPO(), GSPO()):
+    for loss in (made() for made in LOSSES):
         parts[f"loss {type(loss).__name__}"] = cpu_seconds(partial(loss_and_gradient, loss, batches), repeats)
     parts["build_step + loss CISPO"] = parts["build_step"] + parts["loss CISPO"]
     return parts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -100,7 +99,11 @@ class Faults:
         self._write({"time": time.time(), "event": "recovered", "role": role, "name": name, "seconds": seconds})
         self._say(f"{name} is back after {seconds:.0f} s")
 
-    def see_through(self, attempt: Callable[[], None], replace: Callable[[], None]) -> None:
+    def replacing_trainer(self) -> TrainerRetries:
+        """Begin to call something of the trainer again and again, until no trainer is lost over it."""
+        return TrainerRetries(self)
+
+    def retry_with_new_trainer(self, attempt: Callable[[], None], replace: Callable[[], None]) -> None:
         """Call a function of the trainer while nothing else goes on; if the trainer is lost, replace it and call again.
 
         Args:
@@ -110,12 +113,42 @@ class Faults:
         Raises:
             LabError: the trainer was replaced as often as it may be, or something else is wrong.
         """
-        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
+        retries, call = self.replacing_trainer(), attempt
+
+        def replace_and_attempt() -> None:
+            replace()
+            attempt()
+
+        while True:
             try:
-                attempt()
+                call()
                 break
             except TrainerLostError as error:
-                self.lost("trainer", "the trainer", error)
-            time.sleep(pause)
-            replace()
-        self.recovered("trainer", "the trainer")
+                retries.lost(error)
+            time.sleep(retries.pause)
+            call = replace_and_attempt
+        retries.over()
+
+
+class TrainerRetries:
+    """Attempts of one thing, with a new trainer for each after the first.
+
+    Attributes:
+        pause: seconds to wait before the next attempt.
+    """
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults, self._pauses, self.pause = faults, iter(PAUSES), PAUSES[0]
+
+    def lost(self, error: TrainerLostError, **facts: Any) -> None:
+        """Record that the trainer was lost, before it is replaced.
+
+        Raises:
+            LabError: it was replaced as often as it may be.
+        """
+        self._faults.lost("trainer", "the trainer", error, **facts)
+        self.pause = next(self._pauses, PAUSES[-1])
+
+    def over(self) -> None:
+        """Record that an attempt went well."""
+        self._faults.recovered("trainer", "the trainer")

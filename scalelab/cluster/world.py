@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 
 from scalelab.cluster.actors import LOOK_SECONDS, RayProcesses, draining_nodes
 from scalelab.cluster.engines import ClusterEngines
-from scalelab.cluster.faults import PAUSES, Faults
+from scalelab.cluster.faults import Faults
 from scalelab.cluster.graders import ClusterGraders
 from scalelab.cluster.heartbeats import Heartbeats, stragglers
 from scalelab.cluster.placement import shared
@@ -76,7 +75,7 @@ class ClusterRun:
         self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes, faults, devices)
         if run.cluster.publication != "files":
             self.trainer.listeners, self.trainer.on_unsent = self.engines.listeners, faults.unsent
-        faults.see_through(self.trainer.ready, self.trainer.restart)
+        faults.retry_with_new_trainer(self.trainer.ready, self.trainer.restart)
         folder.describe(clock="wall", verifiers=self.graders.describe())
         self.engines.ready()
         self.work = RolloutWork(run.recipe, tokenizer, run.seed, False, run.retention.train_every)
@@ -97,7 +96,7 @@ class ClusterRun:
             self.trainer.ready()
             self.load()
 
-        self.faults.see_through(attempt, self.trainer.restart)
+        self.faults.retry_with_new_trainer(attempt, self.trainer.restart)
 
     def load(self) -> None:
         """Put trainer and books back to the newest checkpoint that is whole, or to the beginning if there is none.
@@ -236,8 +235,9 @@ class ClusterRun:
         Raises:
             LabError: the trainer was replaced as often as it may be.
         """
-        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
-            self.faults.lost("trainer", "the trainer", error, step=self.books.version)
+        retries = self.faults.replacing_trainer()
+        while True:
+            retries.lost(error, step=self.books.version)
             self._journal.charge(stepping=False)
             self._journal.broken = True
             try:
@@ -246,10 +246,10 @@ class ClusterRun:
                 break
             except TrainerLostError as again:
                 error = again
-            await asyncio.sleep(pause)
+            await asyncio.sleep(retries.pause)
         self._journal.charge(stepping=False)
         self._journal.broken = False
-        self.faults.recovered("trainer", "the trainer")
+        retries.over()
 
     def _restart(self) -> None:
         try:

@@ -8,7 +8,7 @@ from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from scalelab.experiment.registry import Registry
 from scalelab.experiment.retired import RETIRED
 from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
-from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
+from scalelab.recipe.losses import LOSSES
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.config import Run
@@ -33,7 +33,7 @@ LAB = Registry(
         *(Llama4Text, Llama, Llama3Rope, YarnRope, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe),
         *(TrainerConfig, Layout, OptimizerConfig, CheckpointPolicy),
         GeneratorConfig,
-        *(Recipe, CISPO, DAPO, GRPO, GSPO, ForcedInterruption, LengthPenalty),
+        *(Recipe, *LOSSES, ForcedInterruption, LengthPenalty),
         *(PipelineRL, PPOOffPolicy, Synchronous),
         *(MathMiniature, CodeMiniature, SymbolicGSM, MathDataset, CodeDataset, FunctionTask, ReasoningGym),
         VerifiersTask,

@@ -197,3 +197,7 @@ def ratio_metrics(ratio_T: Tensor, clipped_T: Tensor, mask_T: Tensor) -> dict[st
         "ratio_max": ratio_T.masked_fill(~mask_T, -math.inf).max(),
         "clipped_sum": (clipped_T & mask_T).to(ratio_T.dtype).sum(),
     }
+
+
+LOSSES: tuple[type, ...] = (CISPO, DAPO, GRPO, GSPO)
+"""The lab's own losses: experiments bind them by name, and tests hold every one of them against a slow reference."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -182,16 +182,81 @@ def _task_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     }
 
 
+class Sampled(NamedTuple):
+    """The tokens of a micro-batch as metrics need them, without gradients; all of shape [T]."""
+
+    mask_T: Tensor
+    """bool: the tokens that were sampled and are in the loss."""
+    log_ratio_T: Tensor
+    """log ρ_t = log π_train − log π_gen; 0 where masked."""
+    entropy_T: Tensor
+    """Entropy of the trainer's distribution, in nats."""
+    same_version_T: Tensor
+    """bool: those that were sampled by the very weights that the step starts from."""
+
+
+@dataclass(frozen=True)
+class StepMetric:
+    """A figure of a step in `metrics.jsonl`; this is all there is to declare of one.
+
+    Attributes:
+        name: its key.
+        source: name of what micro-batches and ranks combine by its ending: `_sum`, `_min` or `_max`.
+        value: computes that; None if every loss gives it (`scalelab.recipe.losses`).
+        over: name of the sum of tokens that it is a mean over; None if it is no mean.
+    """
+
+    name: str
+    source: str
+    value: Callable[[Sampled], Tensor] | None = None
+    over: str | None = None
+
+    def of(self, sums: Mapping[str, float]) -> float | None:
+        """The figure; None where there was no such token."""
+        if self.over is not None:
+            return sums[self.source] / sums[self.over] if sums[self.over] > 0 else None
+        return sums[self.source] if math.isfinite(sums[self.source]) else None
+
+
+def _kl(sampled: Sampled) -> Tensor:
+    """Σ ρ − 1 − log ρ: an unbiased and non-negative estimate of KL(π_gen ‖ π_train) from the generator's samples."""
+    bounded_T = sampled.log_ratio_T.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return (bounded_T.expm1() - bounded_T).sum()
+
+
+COUNTS: dict[str, Callable[[Sampled], Tensor]] = {
+    "tokens_sum": lambda sampled: sampled.mask_T.to(sampled.log_ratio_T.dtype).sum(),
+    "same_version_tokens_sum": lambda sampled: sampled.same_version_T.to(sampled.log_ratio_T.dtype).sum(),
+}
+"""Numbers of tokens that means are taken over."""
+
+METRICS = (
+    # Nats per token.
+    StepMetric("entropy", "entropy_sum", lambda s: s.entropy_T.masked_fill(~s.mask_T, 0.0).sum(), "tokens_sum"),
+    # ρ of the tokens, and the share of them whose gradient the clip holds back.
+    StepMetric("ratio_min", "ratio_min"),
+    StepMetric("ratio_mean", "ratio_sum", over="tokens_sum"),
+    StepMetric("ratio_max", "ratio_max"),
+    StepMetric("ratio_clipped", "clipped_sum", over="tokens_sum"),
+    StepMetric("kl", "kl_sum", _kl, "tokens_sum"),
+    # |log π_train − log π_gen|, in nats.
+    StepMetric("gap_mean", "gap_sum", lambda s: s.log_ratio_T.abs().sum(), "tokens_sum"),
+    StepMetric("gap_max", "gap_max", lambda s: s.log_ratio_T.abs().max()),
+    # The same where nothing is left of it but the difference of the two engines and, after an update in flight, the
+    # stale KV cache.
+    StepMetric(
+        "same_version_gap_mean",
+        "same_version_gap_sum",
+        lambda s: s.log_ratio_T.abs().masked_fill(~s.same_version_T, 0.0).sum(),
+        "same_version_tokens_sum",
+    ),
+)
+"""The figures of a step that need the trainer's log-probs, in the order of `metrics.jsonl`."""
+
+
 @dataclass(frozen=True)
 class StepLoss:
-    """The recipe's loss in the form the trainer calls, with the metrics that need the trainer's log-probs.
-
-    Beside the loss's own metrics: `tokens_sum` (sampled tokens), `entropy_sum`, `kl_sum` (Σ ρ − 1 − log ρ, an
-    unbiased and non-negative estimate of KL(π_gen ‖ π_train) from the generator's samples), `gap_sum` and `gap_max`
-    (|log π_train − log π_gen|), and `same_version_tokens_sum` and `same_version_gap_sum`: the gap on tokens sampled
-    by the very weights that the step starts from, where nothing is left of it but the difference of the two engines
-    and, after an update in flight, the stale KV cache.
-    """
+    """The recipe's loss in the form the trainer calls, with the sums behind `METRICS`."""
 
     loss: Loss
 
@@ -208,53 +273,17 @@ class StepLoss:
         names = ("old_logprobs", "advantages", "weights", "sequence_ids")
         tokens = Tokens.masked(logprobs_T, *(extras[name] for name in names))
         loss, metrics = self.loss(tokens)
-        mask_T, log_ratio_T = tokens.mask_T, tokens.log_ratio_T.detach()
-        same_version_T = mask_T & (extras["same_version"] != 0)
-        gap_T = log_ratio_T.abs()
-        bounded_T = log_ratio_T.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        return loss, metrics | {
-            "tokens_sum": mask_T.to(gap_T.dtype).sum(),
-            "entropy_sum": entropy_T.detach().masked_fill(~mask_T, 0.0).sum(),
-            "kl_sum": (bounded_T.expm1() - bounded_T).sum(),
-            "gap_sum": gap_T.sum(),
-            "gap_max": gap_T.max(),
-            "same_version_tokens_sum": same_version_T.to(gap_T.dtype).sum(),
-            "same_version_gap_sum": gap_T.masked_fill(~same_version_T, 0.0).sum(),
-        }
+        same_version_T = tokens.mask_T & (extras["same_version"] != 0)
+        sampled = Sampled(tokens.mask_T, tokens.log_ratio_T.detach(), entropy_T.detach(), same_version_T)
+        counts = {name: count(sampled) for name, count in COUNTS.items()}
+        own = {metric.source: metric.value(sampled) for metric in METRICS if metric.value is not None}
+        return loss, metrics | counts | own
 
 
-SUMMARY = (
-    *("entropy", "ratio_min", "ratio_mean", "ratio_max", "ratio_clipped"),
-    *("kl", "gap_mean", "gap_max", "same_version_gap_mean"),
-)
-"""Names of what `summarise` returns."""
-
-
-def summarise(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Turn the trainer's reduced sums into the per-token figures of `metrics.jsonl`.
+def summarise(sums: Mapping[str, float]) -> dict[str, float | None]:
+    """Turn the trainer's reduced sums into the figures of `metrics.jsonl`.
 
     Args:
-        metrics: what `StepLoss` returned, reduced over micro-batches and ranks.
-
-    Returns:
-        `entropy` (nats), `ratio_min`, `ratio_mean`, `ratio_max`, `ratio_clipped` (share of tokens), `kl`
-        (nats), `gap_mean`, `gap_max` and `same_version_gap_mean` (nats); None where there was no such token.
+        sums: what `StepLoss` returned, reduced over micro-batches and ranks.
     """
-
-    def per_token(name: str, tokens: str = "tokens_sum") -> float | None:
-        return metrics[name] / metrics[tokens] if metrics[tokens] > 0 else None
-
-    def finite(name: str) -> float | None:
-        return metrics[name] if math.isfinite(metrics[name]) else None
-
-    return {
-        "entropy": per_token("entropy_sum"),
-        "ratio_min": finite("ratio_min"),
-        "ratio_mean": per_token("ratio_sum"),
-        "ratio_max": finite("ratio_max"),
-        "ratio_clipped": per_token("clipped_sum"),
-        "kl": per_token("kl_sum"),
-        "gap_mean": per_token("gap_sum"),
-        "gap_max": finite("gap_max"),
-        "same_version_gap_mean": per_token("same_version_gap_sum", "same_version_tokens_sum"),
-    }
+    return {metric.name: metric.of(sums) for metric in METRICS}

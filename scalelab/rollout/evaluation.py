@@ -82,18 +82,18 @@ def evaluate(completions: Sequence[Graded]) -> dict[str, TaskEvaluation]:
     return {task: _evaluate_task(task, of_task) for task, of_task in by_task.items()}
 
 
-def rewards_by_prompt(completions: Sequence[Graded]) -> dict[str, list[float]]:
-    """Rewards of every prompt's completions, without prompts of which a completion could not be graded."""
+def graded_by_prompt(completions: Sequence[Graded]) -> dict[str, list[Graded]]:
+    """Every prompt's completions, without prompts of which a completion could not be graded."""
     failed = {one.prompt_id for one in completions if not one.graded}
-    rewards: defaultdict[str, list[float]] = defaultdict(list)
+    graded: defaultdict[str, list[Graded]] = defaultdict(list)
     for one in completions:
         if one.prompt_id not in failed:
-            rewards[one.prompt_id].append(one.reward)
-    return rewards
+            graded[one.prompt_id].append(one)
+    return graded
 
 
 def _evaluate_task(task: str, completions: list[Graded]) -> TaskEvaluation:
-    rewards = rewards_by_prompt(completions)
+    rewards = {prompt: [one.reward for one in of_prompt] for prompt, of_prompt in graded_by_prompt(completions).items()}
     sizes = {len(of_prompt) for of_prompt in rewards.values()}
     if len(sizes) != 1 or len(rewards) < 2:
         failed = next((one.detail for one in completions if not one.graded), "")

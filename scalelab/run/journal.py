@@ -10,7 +10,7 @@ from moe.model.config import routed_experts
 from moe.model.size import parameters
 from scalelab.errors import LabError
 from scalelab.hardware import device
-from scalelab.recipe.step import SUMMARY, summarise
+from scalelab.recipe.step import METRICS, summarise
 from scalelab.rollout.evaluation import Graded, evaluate
 from scalelab.run.books import Books
 from scalelab.run.config import Run
@@ -212,7 +212,8 @@ class Journal:
 def _trained(result: StepResult | None) -> dict[str, Any]:
     """The trainer's figures of a step; each is None if no rollout was left to train on."""
     if result is None:
-        return {"loss": None, "grad_norm": None, "skipped": False, **dict.fromkeys(SUMMARY), "router": {}}
+        figures = dict.fromkeys(metric.name for metric in METRICS)
+        return {"loss": None, "grad_norm": None, "skipped": False, **figures, "router": {}}
     return {
         "loss": result.loss,
         "grad_norm": result.grad_norm,

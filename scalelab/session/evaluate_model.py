@@ -17,7 +17,7 @@ from moe.durable import made_whole
 from scalelab.errors import LabError, nearest
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.config import GeneratorSetup
-from scalelab.rollout.evaluation import Graded, TaskEvaluation, evaluate, rewards_by_prompt
+from scalelab.rollout.evaluation import Graded, TaskEvaluation, evaluate, graded_by_prompt
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.work import Sampling
@@ -26,6 +26,7 @@ from scalelab.start.checkpoint_model import CheckpointModel
 from scalelab.store.completions import completions_table
 from tasks.data.datasets import DatasetTask, dataset_task
 from tasks.data.hub import SOURCES
+from tasks.scores import passed
 from tasks.task import Task
 from tasks.types import Prompt
 
@@ -236,15 +237,17 @@ def _scores(graded: Sequence[Graded], names: Sequence[str]) -> list[TaskScores]:
     by_task = evaluate(graded)
     scores = []
     for name in names:
-        predictions = list(rewards_by_prompt([one for one in graded if one.task == name]).values())
+        by_prompt = graded_by_prompt([one for one in graded if one.task == name]).values()
+        rewards = [[one.reward for one in of_prompt] for of_prompt in by_prompt]
+        passes = [[float(passed(one.outcome)) for one in of_prompt] for of_prompt in by_prompt]
         k = by_task[name].k
         ks = sorted({*(2**power for power in range(k.bit_length())), k})
         scores.append(
             TaskScores(
                 name,
                 by_task[name],
-                MeanAtK().compute(predictions=predictions),
-                {at: PassAtK().compute(predictions=predictions, k=at) for at in ks},
+                MeanAtK().compute(predictions=rewards),
+                {at: PassAtK().compute(predictions=passes, k=at) for at in ks},
             )
         )
     return scores

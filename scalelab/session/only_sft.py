@@ -12,7 +12,7 @@ from typing import Any
 from moe.durable import append, put_in_place
 from scalelab.errors import LabError
 from scalelab.run.config import Run
-from scalelab.start.fine_tuning import SUMMARY, LocalTuner, SeeThrough, StartTuner, once
+from scalelab.start.fine_tuning import SUMMARY, LocalTuner, Retry, StartTuner, once
 from scalelab.watch.progress import Progress
 
 
@@ -45,15 +45,15 @@ def fine_tune(run: Run, out: Path, progress: Progress) -> dict[str, Any]:
     work = out.absolute().with_name(f".{out.name}.sft")
     work.mkdir(parents=True, exist_ok=True)
     with ExitStack() as ending:
-        tuner, see_through = _tuner(run, work, progress, ending)
-        made = base_model(run, progress, tuner, work / "model", work / "checkpoints", see_through, prepared)
+        tuner, retry = _tuner(run, work, progress, ending)
+        made = base_model(run, progress, tuner, work / "model", work / "checkpoints", retry, prepared)
         put_in_place(made, out)
     shutil.rmtree(work)
     summary: dict[str, Any] = json.loads((out / SUMMARY).read_text())
     return summary
 
 
-def _tuner(run: Run, work: Path, progress: Progress, ending: ExitStack) -> tuple[StartTuner, SeeThrough]:
+def _tuner(run: Run, work: Path, progress: Progress, ending: ExitStack) -> tuple[StartTuner, Retry]:
     """The trainer: in this process where one core is enough, else ranks on Ray, which is left at the end."""
     if run.virtual is not None or (run.cluster.device == "cpu" and run.sft.trainers == 1):
         import torch
@@ -85,4 +85,4 @@ def _tuner(run: Run, work: Path, progress: Progress, ending: ExitStack) -> tuple
     def write(line: dict[str, Any]) -> None:
         append(file, (json.dumps(line) + "\n").encode())
 
-    return ClusterTuner, Faults(run.cluster, write, progress.say).see_through
+    return ClusterTuner, Faults(run.cluster, write, progress.say).retry_with_new_trainer

@@ -66,7 +66,7 @@ def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
         here = {"since": began, **process_facts(resolved.run)}
         folder.begin(resolved.config_gin(), **facts(resolved), processes=[here], started=began, status="running")
         progress.say(f"{resolved.name}: writing to {path}")
-        _see_through(resolved, folder, progress)
+        _run_and_record(resolved, folder, progress)
     return path
 
 
@@ -103,7 +103,7 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
             progress.say(f"did not agree with the journal, and written again from it: {', '.join(folder.mended)}")
         _describe_resumption(own.run, folder, progress)
         progress.say(f"{own.name}: going on with {path}")
-        _see_through(own, folder, progress)
+        _run_and_record(own, folder, progress)
 
 
 def _describe_resumption(run: Run, folder: RunFolder, progress: Progress) -> None:
@@ -145,7 +145,7 @@ def _refuse_differences(path: Path, own: Resolved, asked: Resolved) -> None:
         )
 
 
-def _see_through(resolved: Resolved, folder: RunFolder, progress: Progress) -> None:
+def _run_and_record(resolved: Resolved, folder: RunFolder, progress: Progress) -> None:
     """Run to the end, and record how it ended."""
     began, before = time.time(), folder.manifest.get("wall_seconds", 0.0)
     status, reason = "failed", None
@@ -245,7 +245,9 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
             tuner = _after(partial(check_fine_tuning, run, hardware), tuner)
             run = with_hardware(run, hardware)
         faults = Faults(run.cluster, folder.add_fault, progress.say)
-        base = base_model(run, progress, tuner, saved=folder.sft, see_through=faults.see_through, prepared=prepared)
+        base = base_model(
+            run, progress, tuner, saved=folder.sft, retry=faults.retry_with_new_trainer, prepared=prepared
+        )
         progress.say("RL: starting generators, trainer and verifiers")
         folder.status.write("starting generators, trainer and verifiers")
         tokenizer = _tokenizer(run, base, folder)

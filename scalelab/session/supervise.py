@@ -41,7 +41,7 @@ def supervise(
     """
     command, waiting, steps = begin, list(pauses), _steps(path)
     while True:
-        code, asked = _see_through(command)
+        code, asked = _wait_for_child(command)
         if asked or not (code < 0 or code == BROKEN_OFF) or not (path / MANIFEST).exists():
             return 128 - code if code < 0 else code
         if (now := _steps(path)) != steps:
@@ -56,7 +56,7 @@ def supervise(
         command = resume
 
 
-def _see_through(command: Sequence[str]) -> tuple[int, bool]:
+def _wait_for_child(command: Sequence[str]) -> tuple[int, bool]:
     """Run a command, pass signals on to it, and return its exit code and whether it was asked to stop."""
     asked = False
     # In a session of its own, so that Ctrl-C reaches it once.

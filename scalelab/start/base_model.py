@@ -30,7 +30,7 @@ from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tokenizer
 from scalelab.run.config import Run
 from scalelab.start.checkpoint_model import CheckpointModel, find_model
-from scalelab.start.fine_tuning import Saved, SeeThrough, StartTuner, make, once
+from scalelab.start.fine_tuning import Retry, Saved, StartTuner, make, once
 from scalelab.start.hub_model import PREFIX as HUB
 from scalelab.start.hub_model import hub_model
 from scalelab.start.packaged import PREFIX, packaged_model
@@ -209,7 +209,7 @@ def base_model(
     tuner: StartTuner,
     cache: Path | None = None,
     saved: Path | None = None,
-    see_through: SeeThrough = once,
+    retry: Retry = once,
     prepared: PreparedTraces | None = None,
 ) -> Path:
     """The folder (Hugging Face form: configuration, tokenizer, weights) of the model RL starts from.
@@ -222,7 +222,7 @@ def base_model(
         cache: where models are kept. By default a model is taken from those that come with the lab, else it is kept in
             `~/.cache/scalelab/base`, or under `SCALELAB_CACHE`.
         saved: where checkpoints of the fine-tuning lie until the model is made; None takes none.
-        see_through: what is done about a trainer that is lost.
+        retry: calls a part again with a new trainer after one is lost.
         prepared: the run's public traces, if `prepare_traces` has prepared them already.
     """
     start = None if run.sft.pretrained is None else pretrained(run, run.sft.pretrained)
@@ -246,7 +246,7 @@ def base_model(
             if not folder.exists():  # else a run beside this one has made it meanwhile
                 with made_whole(folder, side_by_side=True) as partial:
                     save_tokenizer(tokenizer, partial, start)
-                    make(tuned, examples, partial, progress, tuner, Saved(saved, run, folder.name), see_through, facts)
+                    make(tuned, examples, partial, progress, tuner, Saved(saved, run, folder.name), retry, facts)
     if saved is not None:
         shutil.rmtree(saved, ignore_errors=True)
     return folder

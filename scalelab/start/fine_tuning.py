@@ -54,7 +54,7 @@ class Tuner(Protocol):
 
 StartTuner = Callable[[Run], Tuner]
 
-SeeThrough = Callable[[Callable[[], None], Callable[[], None]], None]
+Retry = Callable[[Callable[[], None], Callable[[], None]], None]
 """Function of (attempt, replace): makes the attempt; while it loses the trainer, replaces that and tries again."""
 
 
@@ -145,7 +145,7 @@ def make(
     progress: Progress,
     tuner: StartTuner,
     saved: Saved,
-    see_through: SeeThrough,
+    retry: Retry,
     facts: Mapping[str, Any],
 ) -> None:
     """Fine-tune a model and write it into a folder, with a summary of what it learnt from.
@@ -157,7 +157,7 @@ def make(
         progress: takes lines for people.
         tuner: starts a trainer.
         saved: the checkpoints of this fine-tuning.
-        see_through: what is done about a trainer that is lost.
+        retry: calls a part again with a new trainer after one is lost.
         facts: of the examples, for the summary.
     """
     progress.say(f"SFT: {run.sft.steps} steps of {run.sft.traces_per_step} traces; starting the trainer")
@@ -171,7 +171,7 @@ def make(
             summary = {"steps": run.sft.steps, "traces": dict(facts), "held_out_loss": losses}
             (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
 
-        see_through(attempt, model.restart)
+        retry(attempt, model.restart)
 
 
 def _fine_tune(run: Run, examples: Examples, model: Tuner, progress: Progress, saved: Saved) -> HeldOutLosses:

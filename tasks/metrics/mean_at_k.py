@@ -15,7 +15,7 @@ class MeanAtK(evaluate.Metric):
         return evaluate.MetricInfo(
             description="Mean reward of a completion over prompts, with its standard error.",
             citation="",
-            inputs_description="predictions: per prompt, the list of its completions' rewards (0 or 1).",
+            inputs_description="predictions: per prompt, the list of its completions' rewards, from 0 to 1.",
             features=datasets.Features({"predictions": datasets.Sequence(datasets.Value("float64"))}),
         )
 

@@ -15,7 +15,7 @@ class PassAtK(evaluate.Metric):
         return evaluate.MetricInfo(
             description="Unbiased chance that one of k completions passes, with its standard error over prompts.",
             citation="",
-            inputs_description="predictions: per prompt, the list of its completions' rewards (0 or 1).",
+            inputs_description="predictions: per prompt, 1 for each completion that passed and 0 for each other.",
             features=datasets.Features({"predictions": datasets.Sequence(datasets.Value("float64"))}),
         )
 

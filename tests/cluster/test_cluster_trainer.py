@@ -79,7 +79,7 @@ class Lab:
 
     def start(self) -> None:
         """Do what a run does before its first step."""
-        self.faults.see_through(self.trainer.ready, self.trainer.restart)
+        self.faults.retry_with_new_trainer(self.trainer.ready, self.trainer.restart)
 
 
 harms = st.dictionaries(

@@ -1,4 +1,4 @@
-"""The four losses: value and gradient against the formulas, under masks, garbage, extremes, packing and splits."""
+"""The losses: value and gradient against the formulas, under masks, garbage, extremes, packing and splits."""
 
 import itertools
 
@@ -8,8 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalelab.recipe import losses
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO, Tokens
 from tests.helpers import recipe_reference as slow
+from tests.recipe import test_step
 
 LOSSES = {
     "cispo": (CISPO(1.5), "cispo", {"eps_max": 1.5}),
@@ -221,3 +223,8 @@ def test_a_dual_clip_bounds_what_one_stale_token_can_do():
     assert bounded == pytest.approx(3.0)
     assert gradient.item() == 0.0
     assert metrics["clipped_sum"] == 1
+
+
+def test_every_loss_of_the_lab_is_held_against_the_formulas_here_and_in_whole_steps():
+    for cases in (LOSSES, test_step.LOSSES):
+        assert {type(loss) for loss, *_ in cases.values()} == set(losses.LOSSES)

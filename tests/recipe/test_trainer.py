@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scalelab.recipe import losses
 from scalelab.recipe.losses import CISPO
 from scalelab.recipe.step import StepLoss, build_step, summarise
 from tests.helpers.moe_models import MOE, trainer
@@ -33,6 +34,10 @@ def assert_equal(one, other):
         assert split_norm == pytest.approx(norm, rel=1e-4), kind
         assert split_figures == pytest.approx(figures, rel=1e-4, abs=1e-6), kind
         assert figures["ratio_clipped"] > 0.0
+
+
+def test_every_loss_of_the_lab_is_split_over_ranks():
+    assert {type(loss) for loss in LOSSES} == set(losses.LOSSES)
 
 
 def test_on_policy_ratios_are_one():

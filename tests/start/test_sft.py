@@ -123,7 +123,7 @@ def test_a_trainer_that_dies_is_replaced_and_goes_on_from_the_last_checkpoint(
         tuners.append(Tuner(run, deaths))
         return tuners[0]
 
-    made = base_model(run, Progress(), start, tmp_path / "cache", tmp_path / "sft", faults.see_through)
+    made = base_model(run, Progress(), start, tmp_path / "cache", tmp_path / "sft", faults.retry_with_new_trainer)
     assert weights(made) == whole
     assert [one["event"] for one in lines] == ["lost"] * len(deaths) + ["recovered"]
     assert tuners[0].calls <= 12 + 4 * len(deaths), "a death costs no more than the steps since a checkpoint"
@@ -134,7 +134,12 @@ def test_a_trainer_that_dies_too_often_ends_the_run(run: Run, tmp_path: Path) ->
     faults = Faults(Cluster(trainer_restarts=2), lambda _: None, lambda _: None)
     with pytest.raises(LabError, match="trainer_restarts allows no more"):
         base_model(
-            run, Progress(), lambda run: Tuner(run, set(range(100))), tmp_path, tmp_path / "sft", faults.see_through
+            run,
+            Progress(),
+            lambda run: Tuner(run, set(range(100))),
+            tmp_path,
+            tmp_path / "sft",
+            faults.retry_with_new_trainer,
         )
     assert not list(tmp_path.glob("*.partial"))
 

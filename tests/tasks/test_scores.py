@@ -34,9 +34,15 @@ def test_mean_at_k_is_pass_at_1_and_its_error_is_that_of_a_mean(rewards):
 
 @pytest.mark.parametrize(
     "wrong",
-    [lambda: mean_at_k([]), lambda: mean_at_k([[]]), lambda: pass_at_k([[1.0]], 2), lambda: pass_at_k([[1.0]], 0)],
+    [
+        lambda: mean_at_k([]),
+        lambda: mean_at_k([[]]),
+        lambda: pass_at_k([[1.0]], 2),
+        lambda: pass_at_k([[1.0]], 0),
+        lambda: pass_at_k([[1.0, 0.6]], 1),
+    ],
 )
-def test_too_little_to_score_is_said(wrong):
+def test_what_cannot_be_scored_is_refused(wrong):
     with pytest.raises(TaskError):
         wrong()
 
