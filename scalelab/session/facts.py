@@ -57,7 +57,7 @@ def facts(resolved: Resolved) -> dict[str, Any]:
 
 
 def process_facts(run: Run) -> dict[str, Any]:
-    """What a process of a run works with: versions, commit and machine."""
+    """Facts of a process of a run: versions, commit and machine."""
     return {
         "versions": versions(),
         "git_commit": git_commit(),
@@ -72,7 +72,7 @@ def process_facts(run: Run) -> dict[str, Any]:
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What a process of a run works with that an earlier one did not, a line each.
+    """Facts of a process that an earlier one of the run did not have, a line each.
 
     Args:
         before: `process_facts` of the earlier one, as far as it is known.

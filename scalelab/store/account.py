@@ -1,4 +1,4 @@
-"""What a run claims, replayed from its journal: every other file of lines, the manifest and all hashes follow from it.
+"""Claims of a run, replayed from its journal: every other file of lines, the manifest and all hashes follow from it.
 
 | kind | records | shows in |
 |---|---|---|

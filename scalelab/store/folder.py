@@ -389,7 +389,7 @@ class RunFolder:
 
 
 def _found(path: Path) -> tuple[Account, dict[str, Any] | None]:
-    """What the journal of a folder says; for a run that an earlier version began, also the content of its first line.
+    """Content of the journal of a folder; for a run that an earlier version began, also the content of its first line.
 
     Raises:
         LabError: the journal is damaged, or gone.
