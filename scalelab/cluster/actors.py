@@ -104,6 +104,9 @@ STOPPED_SECONDS = 20.0
 GUARD_SECONDS = 25.0
 """Time after which `guard_ray` ends the process; the loop, if it can, has ended the run in order before that."""
 
+DEAD_SECONDS = 10.0
+"""The same after the death of one of Ray's processes."""
+
 
 class RayProcesses:
     """Ray's own processes that this one has started; none where it joined a cluster.
@@ -118,9 +121,13 @@ class RayProcesses:
         }
 
     @property
-    def any_left(self) -> bool:
-        """True if one of them lives."""
-        return any(process.is_running() for process in self._processes.values())
+    def any(self) -> bool:
+        """True if this process started Ray's."""
+        return bool(self._processes)
+
+    def dead(self) -> str | None:
+        """The name of one that has died; None if all live."""
+        return next((name for name, process in self._processes.items() if _has_ended(process)), None)
 
     def check(self) -> None:
         """Check that Ray's processes live and are not stopped.
@@ -128,9 +135,8 @@ class RayProcesses:
         Raises:
             BrokenOffError: one does not, or is.
         """
-        for name, process in self._processes.items():
-            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-                raise BrokenOffError(f"Ray's {name} died (was it killed, or out of memory?): go on with --resume")
+        if name := self.dead():
+            raise BrokenOffError(_died(name))
         self.end_stopped(STOPPED_SECONDS)
 
     def end_stopped(self, seconds: float, broken_off: Callable[[str], None] = lambda reason: None) -> None:
@@ -161,25 +167,45 @@ class RayProcesses:
                     process.send_signal(signal.SIGCONT)
 
 
-def guard_ray(broken_off: Callable[[str], None]) -> None:
-    """End this process from another thread if a process of Ray's is stopped and `RayProcesses.check` does not notice.
+def _has_ended(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) or not process.is_running()
+    return True
 
-    `ray.put` has no deadline: while the raylet is stopped, it holds up the loop, and the check with it.
+
+def _died(name: str) -> str:
+    return f"Ray's {name} died (was it killed, or out of memory?): go on with --resume"
+
+
+def guard_ray(broken_off: Callable[[str], None]) -> Callable[[], None]:
+    """End this process from another thread if one of Ray's is stopped or dead and the loop does not end the run.
+
+    `ray.put` has no deadline: while the raylet is stopped, it holds up the loop, and the check with it. And what
+    replaces an actor waits for a dead raylet.
 
     Args:
         broken_off: gets the reason before the end.
+
+    Returns:
+        A function that ends the guard, for when Ray is to end.
     """
-    processes = RayProcesses()
+    processes, over = RayProcesses(), threading.Event()
 
     def look() -> None:
+        died: float | None = None
         try:
-            while processes.any_left:
-                time.sleep(LOOK_SECONDS)
+            while processes.any and not over.wait(LOOK_SECONDS):
                 processes.end_stopped(GUARD_SECONDS, broken_off)
+                name = processes.dead()
+                died = None if name is None else died or time.monotonic()
+                if name is not None and died is not None and time.monotonic() - died > DEAD_SECONDS:
+                    broken_off(_died(name))
+                    raise BrokenOffError(_died(name))
         except BrokenOffError:
             os._exit(BROKEN_OFF)
 
     threading.Thread(target=look, name="guard Ray", daemon=True).start()
+    return over.set
 
 
 def end_ray() -> None:

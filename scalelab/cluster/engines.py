@@ -31,6 +31,7 @@ from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
 from scalelab.run.ports import EvaluationLostError, room_of
+from scalelab.run.tasks import TaskGroup
 from scalelab.transfer.listener import Listener
 from scalelab.waiting import LateError, LostError, answer, wait_for
 from tasks.stream import stable_number
@@ -234,7 +235,7 @@ class ClusterEngines:
 
     async def serve(self) -> None:
         """Keep the engines at work, and replace those that are lost, until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             for place in self._places:
                 group.create_task(self._serve(place), name=place.name)
 
@@ -296,7 +297,7 @@ class ClusterEngines:
         Raises:
             BaseExceptionGroup: of the `LabError` that ended it.
         """
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             if place.weights is None:
                 up = place.actor.up.remote()
                 place.node = await answer(up, self._cluster.startup_seconds, f"{place.name} to start again")

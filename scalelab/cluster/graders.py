@@ -23,6 +23,7 @@ from scalelab.errors import LabError
 from scalelab.rollout.types import Completion
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
+from scalelab.run.tasks import TaskGroup
 from scalelab.waiting import LateError, LostError, answer, wait_for
 from tasks.types import Prompt, Verdict, verdict
 
@@ -154,7 +155,7 @@ class ClusterGraders:
         """
         self._workers = [GraderPlace(index, actor, index, up=True) for index, actor in enumerate(self._actors)]
         self._changes.notify()
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             for worker in self._workers:
                 group.create_task(self._keep_up(worker), name=f"verifier {worker.index}")
 

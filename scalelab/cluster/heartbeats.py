@@ -20,6 +20,8 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from scalelab.run.tasks import TaskGroup
+
 GROUP = "heartbeat"
 """Ray's concurrency group whose thread answers."""
 
@@ -110,7 +112,7 @@ class Heartbeats:
     async def serve(self) -> None:
         """Ask until cancelled; an actor that has not answered yet is not asked again."""
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 while True:
                     for name, actor in self._actors().items():
                         asked, task = self._asking.get(name, (None, None))

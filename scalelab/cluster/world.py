@@ -25,6 +25,7 @@ from scalelab.run.journal import Journal
 from scalelab.run.keeping import Keeper, State
 from scalelab.run.loop import Loop
 from scalelab.run.ports import TrainerLostError
+from scalelab.run.tasks import TaskGroup, in_own_thread
 from scalelab.run.work import RolloutWork
 from scalelab.run.world import build_loop, evaluate_in_flight
 from scalelab.store.copying import Copier
@@ -125,7 +126,7 @@ class ClusterRun:
 
         self.loop, self._journal = build_loop(self, clock, simulated=False, evaluation=evaluation)
         attach(self.loop)
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             beside = [
                 group.create_task(self._look(), name="look at Ray"),
                 group.create_task(self.heartbeats.serve(), name="heartbeats"),
@@ -241,7 +242,7 @@ class ClusterRun:
             self._journal.charge(stepping=False)
             self._journal.broken = True
             try:
-                await asyncio.to_thread(self._restart)
+                await in_own_thread(self._restart)
                 await asyncio.to_thread(self.load)
                 break
             except TrainerLostError as again:

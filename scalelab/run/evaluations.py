@@ -17,6 +17,7 @@ from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import Books
 from scalelab.run.changes import Changes
 from scalelab.run.ports import Engines, EvaluationLostError, Graders
+from scalelab.run.tasks import TaskGroup
 from scalelab.run.work import Sampling
 from tasks.types import Prompt, Verdict
 
@@ -85,7 +86,7 @@ async def generate_and_grade(
         verdicts = await grade(prompt, completions)
         return finished(work.rollouts(prompt, completions, verdicts))
 
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         running = [group.create_task(one(name, prompt)) for name, prompt in prompts.items()]
     return [one for task in running for one in task.result()]
 

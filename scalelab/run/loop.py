@@ -29,6 +29,7 @@ from scalelab.run.books import Books
 from scalelab.run.changes import Changes
 from scalelab.run.ports import Engines, Graders, Trainer, TrainerLostError
 from scalelab.run.settings import Budget
+from scalelab.run.tasks import TaskGroup
 
 
 class Work(Protocol):
@@ -156,7 +157,7 @@ class Loop:
             LabError: a monitor stopped the run, after a checkpoint; or something that could not be replaced was lost.
         """
         self.behind = self.home.rests or self.books.version > 0
-        async with asyncio.TaskGroup() as services:
+        async with TaskGroup() as services:
             serving = [] if self.home.rests else [services.create_task(one) for one in self.services()]
             while not self.over:
                 await self.stretch()
@@ -179,7 +180,7 @@ class Loop:
         """Run until there is a reason to rest, or to go back; see the module's docstring."""
         lost: TrainerLostError | None = None
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 self.spawn = group.create_task
                 services = self.services() if self.home.rests else []
                 for task in (*services, self.resume(), self.draw(), self.publish(), self.evaluation.serve()):

@@ -234,7 +234,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
     tuner: StartTuner = ClusterTuner
     start_ray(run.cluster, max(run.devices, run.sft.trainers))
     heed_signals()  # Ray has installed a handler of its own, which aborts
-    guard_ray(partial(_broken_off, folder, progress))
+    unguard = guard_ray(partial(_broken_off, folder, progress))
     try:
         if run.cluster.device == "gpu":
             memory = check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds)
@@ -257,6 +257,7 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
         with _counting(folder, before):
             drive(world.main, asyncio.new_event_loop, progress)
     finally:
+        unguard()
         end_ray()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import FileIO
@@ -157,6 +158,7 @@ class ChainFile:
         self._number, self._head = len(self.chain.entries), self.chain.head
         self._file = FileIO(path, "a")
         self._broken = False
+        self._one_at_a_time = threading.RLock()
 
     def append(self, kind: str, **body: Any) -> Entry:
         """Append a line; it is on disk when this returns.
@@ -165,6 +167,10 @@ class ChainFile:
             LabError: another process has taken the run over, or an earlier line could not be taken back.
             OSError: the disk refuses it; nothing of it is there.
         """
+        with self._one_at_a_time:
+            return self._append(kind, body)
+
+    def _append(self, kind: str, body: dict[str, Any]) -> Entry:
         self._allowed()
         if self._broken:
             raise LabError(f"{self._path} could not be put back after a write that failed: go on with --resume")

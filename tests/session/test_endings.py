@@ -139,6 +139,32 @@ def test_a_stopped_process_of_ray_ends_the_run_while_a_call_of_rays_holds_the_lo
     assert psutil.wait_procs([psutil.Process(int(pid))] if psutil.pid_exists(int(pid)) else [], 10)[1] == []
 
 
+IN_A_RESTART = """
+import asyncio, shutil, subprocess, sys, time
+from scalelab.cluster import actors
+from scalelab.errors import LabError
+program = shutil.copy(shutil.which("sleep"), sys.argv[1] + "/raylet")
+child = subprocess.Popen([program, "100"])
+actors.DEAD_SECONDS = 0.5
+actors.guard_ray(lambda reason: print(reason, flush=True))
+async def main():
+    waiting = asyncio.create_task(asyncio.to_thread(time.sleep, 1000))  # for an actor that cannot come
+    await asyncio.sleep(0.2)
+    child.kill()
+    raise LabError("an actor died")
+asyncio.run(main())
+"""
+
+
+def test_a_dead_process_of_ray_ends_the_run_while_its_end_waits_for_an_actor(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_RESTART, str(tmp_path)], capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == BROKEN_OFF, done.stderr
+    assert "Ray's raylet died" in done.stdout
+    assert "--resume" in done.stdout
+
+
 def until_found(looked_at: RayProcesses) -> None:
     """Look again and again, for at most half a minute."""
     end = time.monotonic() + 900

@@ -1,0 +1,107 @@
+"""A cancellation ends a group of tasks whatever else happens in it; work in a thread of its own holds up no ending."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import pytest
+
+from scalelab.errors import LabError
+from scalelab.run.tasks import TaskGroup, in_own_thread
+
+
+async def serve(rounds: list[int]) -> None:
+    """Keep an actor that dies at the moment at which the run is cancelled, and start another whenever one has died."""
+
+    async def collect() -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            raise LabError("an actor died") from None
+
+    while len(rounds) < 3:
+        rounds.append(1)
+        try:
+            async with TaskGroup() as group:
+                group.create_task(collect())
+        except* LabError:
+            pass
+
+
+def test_a_cancellation_is_not_lost_where_a_child_fails_at_the_same_moment() -> None:
+    """CPython 3.11 raises the child's error alone (gh-116720), and whoever catches it goes on for ever."""
+    rounds: list[int] = []
+
+    async def main() -> None:
+        serving = asyncio.create_task(serve(rounds))
+        await asyncio.sleep(0.01)
+        serving.cancel()
+        async with asyncio.timeout(60):
+            await serving
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
+    assert len(rounds) == 1
+
+
+def test_a_group_that_is_not_cancelled_raises_what_its_children_raise() -> None:
+    async def fail() -> None:
+        raise LabError("of a child")
+
+    async def main() -> None:
+        async with TaskGroup() as group:
+            group.create_task(fail())
+            await asyncio.sleep(3600)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(main())
+    assert [str(one) for one in caught.value.exceptions] == ["of a child"]
+
+
+def test_an_inner_group_that_fails_in_an_outer_one_that_lives_does_not_end_it() -> None:
+    async def main() -> str:
+        async with TaskGroup():
+            try:
+                async with TaskGroup() as inner:
+                    inner.create_task(asyncio.sleep(3600))
+                    raise LabError("within")
+            except* LabError:
+                pass
+            await asyncio.sleep(0)
+        return "went on"
+
+    assert asyncio.run(main()) == "went on"
+
+
+WAITS = """
+import asyncio, time
+from scalelab.run.tasks import in_own_thread
+async def main():
+    waiting = asyncio.create_task(in_own_thread(lambda: time.sleep(1000)))
+    await asyncio.sleep(0.1)
+    raise RuntimeError("Ray's raylet died")
+try:
+    asyncio.run(main())
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_the_end_does_not_wait_for_a_thread_that_waits_for_what_is_gone() -> None:
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", WAITS], capture_output=True, text=True, timeout=600)
+    assert done.stdout == "Ray's raylet died\n"
+    assert time.monotonic() - began < 500
+
+
+def test_what_a_thread_of_its_own_gives_or_raises_arrives() -> None:
+    assert asyncio.run(in_own_thread(lambda: 3)) == 3
+
+    def fail() -> None:
+        raise LabError("no")
+
+    with pytest.raises(LabError, match="no"):
+        asyncio.run(in_own_thread(fail))
