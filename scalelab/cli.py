@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         broke off a run that `--resume` goes on with, 130 after Ctrl-C.
     """
     try:
-        return _dispatch(sys.argv[1:] if argv is None else argv)
+        return _dispatch(sys.argv[1:] if argv is None else argv, from_shell=argv is None)
     except KeyboardInterrupt:
         print("scalelab: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -199,7 +199,7 @@ def fields_named(name: str) -> list[str]:
     return [f"{owner}.{field}" for owner, cls in LAB.classes.items() for field in LAB.parameters(cls) if field in names]
 
 
-def _dispatch(argv: Sequence[str]) -> int:
+def _dispatch(argv: Sequence[str], from_shell: bool) -> int:
     parser = _overview()
     if not argv or argv[0] == "help":
         if len(argv) > 1:
@@ -215,7 +215,9 @@ def _dispatch(argv: Sequence[str]) -> int:
         parser.error(f"unknown subcommand {first!r}: {_nearest_command(first)}")
     subparser, module = command_parser(first)
     with plain_output() if first not in COLOURED else nullcontext():
-        code = module.run(subparser.parse_args(rest))
+        arguments = subparser.parse_args(rest)
+    arguments.from_shell = from_shell
+    code = module.run(arguments)
     sys.stdout.flush()
     return code or 0
 

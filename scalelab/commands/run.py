@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,12 +89,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="virtual runs of a family side by side, one core each (1); results do not depend on it",
     )
+    parser.add_argument("--attended", type=int, help=argparse.SUPPRESS)  # the parent's, see scalelab.session.supervise
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int | None:
-    """Run here, or in a process that is restarted when its machine ends it."""
-    return _supervise(args) if args.supervise else _run(args)
+    """Run in a process of its own, whose end its parent sees; here, where this is that process or no command."""
+    if args.supervise:
+        return _supervise(args)
+    if args.from_shell and args.attended is None:
+        from scalelab.session.supervise import attend
+
+        return attend([sys.executable, "-m", "scalelab", *sys.argv[1:]], _say)[0]
+    return _run(args)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _supervise(args: argparse.Namespace) -> int:
@@ -116,7 +128,7 @@ def _supervise(args: argparse.Namespace) -> int:
             clear(path)  # what is left of a refused run must not be taken for one to go on with
     command = [sys.executable, "-m", "scalelab"]
     resume = [*command, "run", str(path), "--resume", *(["--json"] if args.json else [])]
-    return supervise([*command, *begin], resume, path, lambda line: print(line, file=sys.stderr, flush=True))
+    return supervise([*command, *begin], resume, path, _say)
 
 
 def _run(args: argparse.Namespace) -> int | None:
@@ -168,6 +180,7 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     from scalelab.session.live_page import live_page
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.session import execute
+    from scalelab.session.supervise import tell
     from scalelab.store.places import free_folder
     from scalelab.watch.progress import Progress
 
@@ -175,7 +188,7 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     heed_signals()
     out = args.out or free_folder(experiment.name)
     with python_stderr_apart(), Progress() as progress, live_page(out, progress.say, sys.stderr.isatty()):
-        path = execute(experiment, out, progress)
+        path = execute(experiment, out, progress, partial(tell, args.attended))
     _present(args, experiment, path)
 
 
@@ -184,6 +197,7 @@ def _resume(args: argparse.Namespace) -> None:
     from scalelab.session.live_page import live_page
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.session import resume
+    from scalelab.session.supervise import tell
     from scalelab.store.folder import MANIFEST, read_run_manifest
     from scalelab.store.places import latest_folder
     from scalelab.watch.progress import Progress
@@ -204,7 +218,7 @@ def _resume(args: argparse.Namespace) -> None:
     own = resolve(str(path / "config.gin"), imports=True)
     demand_engines(own.run.cluster.device)
     with python_stderr_apart(), Progress() as progress, live_page(path, progress.say, sys.stderr.isatty()):
-        resume(path, own, asked, progress)
+        resume(path, own, asked, progress, partial(tell, args.attended))
     _present(args, own, path)
 
 

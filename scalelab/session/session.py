@@ -48,8 +48,16 @@ if TYPE_CHECKING:
     from scalelab.start.traces import PreparedTraces
 
 
-def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
+def execute(
+    resolved: Resolved, out: Path | None, progress: Progress, take: Callable[[Path], None] = lambda path: None
+) -> Path:
     """Run an experiment to its end and return its folder.
+
+    Args:
+        resolved: the experiment.
+        out: the folder; None takes the next that is free.
+        progress: takes lines for people.
+        take: called with the folder once it is this process's.
 
     Raises:
         LabError: anything that a user can mend; what was recorded until then stays readable.
@@ -60,6 +68,7 @@ def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
     if path.exists() and not made_nothing(path):
         raise LabError(f"{path} exists and is not empty: give another --out, move it away, or go on with --resume")
     with _alone(path, progress) as lease:
+        take(path)
         if clear(path):
             progress.say(f"{path} is of a run that failed before it made anything: its files are replaced")
         folder, began = RunFolder(path, lease), time.time()
@@ -70,7 +79,13 @@ def execute(resolved: Resolved, out: Path | None, progress: Progress) -> Path:
     return path
 
 
-def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress) -> None:
+def resume(
+    path: Path,
+    own: Resolved,
+    asked: Resolved | None,
+    progress: Progress,
+    take: Callable[[Path], None] = lambda path: None,
+) -> None:
     """Resume a run from its newest checkpoint, with its own configuration.
 
     Args:
@@ -78,6 +93,7 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
         own: the configuration that the folder holds.
         asked: what the user believes to resume; None takes whatever the folder holds.
         progress: takes lines for people.
+        take: called with the folder once it is this process's.
 
     Raises:
         LabError: it is no run, it has finished, it is still running, or it is not what was asked for.
@@ -94,6 +110,7 @@ def resume(path: Path, own: Resolved, asked: Resolved | None, progress: Progress
     check_pretended(own.run, path, manifest)
     check_disk(path, own.run, step_hours(own.run))
     with _alone(path, progress) as lease:
+        take(path)
         take_back(path, own.run.retention.copy_to, progress.say)
         chosen = _choose(path, own.run)  # report what is broken before anything starts
         for problem in (*chosen.problems, *filter(None, [chosen.lost])):

@@ -1,20 +1,33 @@
-"""Restart a run that its machine has ended, so that no one has to type `--resume`."""
+"""The parent of a run: a small process without torch and Ray, which sees how the run's process ends.
+
+No end is silent: where the process ends without having written why, as Ray ends it at its first call to a dead node
+process, the parent writes it, and says it. It leaves no process behind. Asked to, it starts the run again.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scalelab.errors import BROKEN_OFF
+from scalelab.errors import BROKEN_OFF, FAILED, INTERRUPTED, USAGE_ERROR, LabError
 from scalelab.session.signals import stops
-from scalelab.store.folder import MANIFEST
 
 PAUSES = (5.0, 30.0, 120.0)
 """Seconds before each new start without a step in between; after the last the supervisor gives up."""
+
+LEFT_SECONDS = 10.0
+"""Time that processes of a run have to end after it, before they are killed."""
+
+_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
+"""Options of prctl(2)."""
 
 
 def supervise(
@@ -37,30 +50,46 @@ def supervise(
         pauses: seconds before each start in a row that brings no new step.
 
     Returns:
-        The last command's exit code; 128 and the signal's number if one ended it.
+        The last command's exit code; 75 if it ended without a word.
     """
     command, waiting, steps = begin, list(pauses), _steps(path)
     while True:
-        code, asked = _wait_for_child(command)
-        if asked or not (code < 0 or code == BROKEN_OFF) or not (path / MANIFEST).exists():
-            return 128 - code if code < 0 else code
+        code, asked = attend(command, say, begun=(path / "manifest.json").exists)
+        if asked or code != BROKEN_OFF:
+            return code
         if (now := _steps(path)) != steps:
             waiting, steps = list(pauses), now
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "was broken off"
         if not waiting:
-            say(f"the run {how} and took no step since it was started {len(pauses)} times: see why, then --resume")
-            return 128 - code if code < 0 else code
+            say(f"the run took no step since it was started {len(pauses)} times: see why, then --resume")
+            return code
         pause = waiting.pop(0)
-        say(f"the run {how}; going on with it in {pause:.0f} s")
+        say(f"going on with the run in {pause:.0f} s")
         time.sleep(pause)
         command = resume
 
 
-def _wait_for_child(command: Sequence[str]) -> tuple[int, bool]:
-    """Run a command, pass signals on to it, and return its exit code and whether it was asked to stop."""
-    asked = False
+def attend(
+    command: Sequence[str], say: Callable[[str], None], begun: Callable[[], bool] = lambda: False
+) -> tuple[int, bool]:
+    """Run a command in a process of its own, and write how it ended if it did not.
+
+    Args:
+        command: the command.
+        say: takes lines for people.
+        begun: tells whether there is a run to go on with, where the process has not told its folder yet.
+
+    Returns:
+        Its exit code, 75 if it ended without a word; and whether it was asked to stop.
+    """
+    _prctl(_SET_CHILD_SUBREAPER, 1)  # what the process leaves behind becomes a child of this one
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    asked, before_it = False, set(_below(os.getpid()))
     # In a session of its own, so that Ctrl-C reaches it once.
-    with subprocess.Popen(command, start_new_session=True) as process:
+    with subprocess.Popen(
+        [*command, ATTENDED, str(writing)], start_new_session=True, pass_fds=[writing], preexec_fn=_end_with_parent
+    ) as process:
+        os.close(writing)
 
         def pass_on(number: int, _: Any) -> None:
             nonlocal asked
@@ -69,10 +98,112 @@ def _wait_for_child(command: Sequence[str]) -> tuple[int, bool]:
 
         before = {number: signal.signal(number, pass_on) for number in stops()}
         try:
-            return process.wait(), asked
+            code = process.wait()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+    _end_what_is_left(before_it)
+    told = _read(reading)
+    folder = Path(told) if told else None
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    if not (code < 0 or (folder is not None and _unsaid(code, folder))):
+        return code, asked
+    if folder is None and not begun():
+        return 128 - code, asked
+    reason = f"the run's process {how} without a word, as when it is killed or Ray ends it: go on with --resume"
+    say(f"scalelab: {reason}")
+    if folder is not None:
+        _write_ending(folder, reason)
+    return BROKEN_OFF, asked
+
+
+ATTENDED = "--attended"
+"""Option by which a run's process knows that it has a parent: the number of a pipe that takes the run's folder."""
+
+
+def tell(pipe: int | None, path: Path) -> None:
+    """Tell the parent, if there is one, which folder this process writes into."""
+    if pipe is not None:
+        with suppress(OSError):
+            os.write(pipe, os.fsencode(path.absolute()))
+            os.close(pipe)
+
+
+def _unsaid(code: int, folder: Path) -> bool:
+    """True if the process ended with this code and its manifest says that it still runs."""
+    from scalelab.store.folder import read_run_manifest
+
+    if code in (0, USAGE_ERROR, INTERRUPTED, BROKEN_OFF):
+        return False
+    with suppress(LabError, OSError):
+        return code != FAILED or read_run_manifest(folder).get("status") == "running"
+    return False
+
+
+def _write_ending(folder: Path, reason: str) -> None:
+    """Write down that a run ended, if its process did not; another process may have taken it over."""
+    from scalelab.store.folder import RunFolder, last_epoch, read_run_manifest
+    from scalelab.store.lease import Lease
+
+    with suppress(LabError, OSError):
+        if read_run_manifest(folder).get("status") != "running":
+            return
+        lease = Lease(folder, last_epoch(folder), late=0.0)
+        try:
+            ended = RunFolder(folder, lease)
+            ended.describe(status="failed", reason=reason)
+            ended.close()
+        finally:
+            lease.release()
+
+
+def _end_what_is_left(others: set[int]) -> None:
+    """End the processes that outlived the run: they are children of this one now.
+
+    Args:
+        others: processes below this one that are not the run's.
+    """
+    ends = time.monotonic() + LEFT_SECONDS
+    while left := _left(others):
+        for pid in left if time.monotonic() > ends else ():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.2)
+
+
+def _left(others: set[int]) -> list[int]:
+    """Processes below this one that have not ended; those that have are reaped."""
+    for pid in set(_below(os.getpid())) - others:
+        with suppress(ChildProcessError):  # a child of one that is left
+            os.waitpid(pid, os.WNOHANG)
+    return [pid for pid in _below(os.getpid()) if pid not in others]
+
+
+def _below(pid: int) -> Iterator[int]:
+    with suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            yield int(child)
+            yield from _below(int(child))
+
+
+def _end_with_parent() -> None:
+    """Ask for SIGTERM when the parent dies; runs in the new process."""
+    _prctl(_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _read(reading: int) -> str:
+    os.set_blocking(reading, False)  # a process that is left could hold the other end open
+    try:
+        return os.fsdecode(os.read(reading, 65536))
+    except BlockingIOError:
+        return ""
+    finally:
+        os.close(reading)
 
 
 def _steps(path: Path) -> int:

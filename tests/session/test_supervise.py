@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import BROKEN_OFF
-from scalelab.session.supervise import supervise
+from scalelab.session import supervise as supervise_module
+from scalelab.session.supervise import attend, supervise
+from scalelab.store.audit import audit
+from scalelab.store.folder import read_run_manifest
 
 BEGIN = "import pathlib, sys; path = pathlib.Path(sys.argv[1]); (path / 'manifest.json').write_text('{}');"
 STEP = "import pathlib, sys; path = pathlib.Path(sys.argv[1]); open(path / 'metrics.jsonl', 'a').write('{}\\n');"
@@ -27,15 +30,14 @@ def test_a_killed_run_goes_on_until_it_ends(tmp_path: Path) -> None:
     finish = f"{STEP} lines = len(open(path / 'metrics.jsonl').readlines())\nif lines < 4: {KILLED}"
     code = supervise(program(BEGIN + KILLED, tmp_path), program(finish, tmp_path), tmp_path, said.append, (0.0, 0.0))
     assert code == 0
-    assert len(said) == 4, "each step gives it all its attempts again"
-    assert "was ended by SIGKILL; going on with it in 0 s" in said[0]
+    assert len(said) == 8, "each step gives it all its attempts again"
+    assert "the run's process was ended by SIGKILL without a word" in said[0]
 
 
 def test_a_run_that_brings_no_step_is_given_up(tmp_path: Path) -> None:
     said: list[str] = []
     code = supervise(program(BEGIN + KILLED, tmp_path), program(KILLED, tmp_path), tmp_path, said.append, (0.0, 0.0))
-    assert code == 128 + signal.SIGKILL
-    assert len(said) == 3
+    assert code == BROKEN_OFF
     assert "took no step since it was started 2 times" in said[-1]
 
 
@@ -68,3 +70,71 @@ def test_a_signal_is_passed_on_and_ends_both(tmp_path: Path) -> None:
         assert process.wait(30) == 130
     finally:
         process.kill()
+
+
+BEGUN = """
+import os, subprocess, sys, time
+from pathlib import Path
+from scalelab.session.supervise import tell
+from scalelab.store.folder import RunFolder
+from scalelab.store.lease import Lease
+path = Path(sys.argv[1])
+path.mkdir(exist_ok=True)
+folder = RunFolder(path, Lease(path))
+folder.begin("Run.seed = 1", status="running")
+tell(int(sys.argv[-1]), path)
+"""
+ENDINGS = {
+    "ended by Ray": ("os._exit(1)", BROKEN_OFF, "failed", "ended with code 1 without a word"),
+    "killed": ("os.kill(os.getpid(), 9)", BROKEN_OFF, "failed", "was ended by SIGKILL without a word"),
+    "failed with a reason": ("folder.describe(status='failed', reason='mine'); os._exit(1)", 1, "failed", "mine"),
+    "finished": ("folder.describe(status='finished')", 0, "finished", None),
+    "interrupted": ("folder.describe(status='interrupted'); os._exit(130)", 130, "interrupted", None),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_no_ending_is_silent(tmp_path: Path, ending: str) -> None:
+    source, wanted, status, reason = ENDINGS[ending]
+    said: list[str] = []
+    code, asked = attend(program(BEGUN + source, tmp_path / "run"), said.append)
+    assert (code, asked) == (wanted, False)
+    manifest = read_run_manifest(tmp_path / "run")
+    assert manifest["status"] == status
+    assert (reason or "") in (manifest.get("reason") or "")
+    assert audit(tmp_path / "run").problems == []
+    assert [line for line in said if "--resume" not in line] == []
+    assert bool(said) == (wanted == BROKEN_OFF)
+
+
+def test_no_process_outlives_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise_module, "LEFT_SECONDS", 0.3)
+    left = (
+        "child = subprocess.Popen(['sleep', '1000'], start_new_session=True); "
+        "(path / 'child').write_text(str(child.pid)); os.kill(os.getpid(), 9)"
+    )
+    attend(program(BEGUN + left, tmp_path / "run"), lambda _: None)
+    assert not Path(f"/proc/{(tmp_path / 'run/child').read_text()}").exists()
+
+
+def test_a_run_ends_in_order_when_its_parent_dies(tmp_path: Path) -> None:
+    child = (
+        BEGUN
+        + """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: ((path / "ended").touch(), os._exit(130)))
+(path / "ready").touch()
+time.sleep(1000)
+"""
+    )
+    source = f"from scalelab.session.supervise import attend\nattend({program(child, tmp_path / 'run')!r}, print)"
+    parent = subprocess.Popen([sys.executable, "-c", source])
+    ends = time.monotonic() + 600
+    while not (tmp_path / "run/ready").exists():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    while not (tmp_path / "run/ended").exists():
+        assert time.monotonic() < ends, "the run goes on without its parent"
+        time.sleep(0.05)

@@ -101,13 +101,10 @@ class FaultLab:
             self.process.wait(self.deadline)
 
     def driver(self) -> psutil.Process | None:
-        """The process that runs the loop: the one that was started, or its supervisor's child."""
+        """The process that runs the loop: the child of the one that was started."""
         if self.process is None or self.process.poll() is not None:
             return None
-        started = psutil.Process(self.process.pid)
-        if not self.supervised:
-            return started
-        return next(iter(started.children()), None)
+        return next(iter(psutil.Process(self.process.pid).children()), None)
 
     @property
     def log(self) -> str:
