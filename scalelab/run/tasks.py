@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -28,9 +29,14 @@ class TaskGroup(asyncio.TaskGroup):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Wait for the group's tasks; a cancellation from outside goes before their errors."""
+        asked_before = self._parent_cancel_requested  # type: ignore[attr-defined] # by a child that failed
         try:
             await super().__aexit__(kind, error, trace)
         except BaseExceptionGroup as errors:
+            if sys.version_info >= (3, 13):
+                raise
+            if self._parent_cancel_requested and not asked_before:  # type: ignore[attr-defined]
+                self._parent_task.uncancel()  # type: ignore[attr-defined] # which CPython leaves out at this point
             if _cancellations() > self._cancelled_before:
                 raise asyncio.CancelledError from errors
             raise

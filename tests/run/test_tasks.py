@@ -76,6 +76,25 @@ def test_an_inner_group_that_fails_in_an_outer_one_that_lives_does_not_end_it() 
     assert asyncio.run(main()) == "went on"
 
 
+def test_a_child_that_fails_while_its_group_is_waited_for_cancels_nothing_else() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0.01)
+        raise LabError("late")
+
+    async def main() -> int:
+        try:
+            async with TaskGroup() as group:
+                group.create_task(fail())
+                group.create_task(asyncio.sleep(3600))
+        except* LabError:
+            pass
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    assert asyncio.run(main()) == 0
+
+
 WAITS = """
 import asyncio, time
 from scalelab.run.tasks import in_own_thread
