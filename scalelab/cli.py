@@ -34,6 +34,7 @@ COMMANDS: dict[str, str] = {
     "read": "what a log holds, as fit and compare take it: columns, what was stitched, dropped, converted",
     "fit": "sigmoid fits per task: R0, A, B, C_mid",
     "forecast": "pass rate at further compute, compute for a target, extend or stop",
+    "decide": "which recipe, extend or stop, next seed or setting: one page for a budget",
     "design": "seeds and evaluations that it takes to tell recipes apart",
     "compare": "runs ranked by A, then by B at the common A, with probabilities",
     "law": "A, B and C_mid across batch, length and other axes; what to run next",

@@ -3,6 +3,7 @@
 from scalelab.curves.analysis import Analysis, Options, analyse, analyse_all, fit
 from scalelab.curves.compare import compare
 from scalelab.curves.data import Curve, curve
+from scalelab.curves.decide import decide
 from scalelab.curves.fitting.joint import Fit, FitError, fit_curve
 from scalelab.curves.fitting.models import POWER, SIGMOID
 from scalelab.curves.forecast import compute_for, extend_or_stop, forecast
@@ -23,6 +24,7 @@ __all__ = [
     "compare",
     "compute_for",
     "curve",
+    "decide",
     "extend_or_stop",
     "fit",
     "fit_curve",

@@ -201,7 +201,7 @@ def _compare_task(
 
 
 def _numbers(family: JointDraws, run: str, asked: ComparisonSettings) -> _Numbers:
-    member = family.members[run]
+    member = family.recipes[run]
     sigmoid = member.sigmoid
     ends = asked.at / LONGEST, asked.at * LONGEST
     return _Numbers(
@@ -214,7 +214,7 @@ def _numbers(family: JointDraws, run: str, asked: ComparisonSettings) -> _Number
 
 
 def _reaches(family: JointDraws, run: str, reach: float) -> float:
-    reached_M = family.members[run].reached(reach)
+    reached_M = family.recipes[run].reached(reach)
     return float((np.isfinite(reached_M) & (reached_M > 0)).mean())
 
 

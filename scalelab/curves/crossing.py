@@ -17,11 +17,11 @@ from scalelab.curves.joint_draws import JointDraws
 
 def crossings(family: JointDraws, names: Sequence[str], asked: ComparisonSettings) -> tuple[Crossing, ...]:
     """The crossings of every pair between their first evaluation and the compute of the comparison."""
-    start = max(member.curves.start for member in family.members.values())
+    start = max(member.curves.start for member in family.recipes.values())
     if len(names) < 2 or start >= asked.at:
         return ()
     compute_C = np.geomspace(start, asked.at, 48)
-    drawn = {run: family.members[run].value(compute_C) for run in names}
+    drawn = {run: family.recipes[run].value(compute_C) for run in names}
     return tuple(
         _crossing((one, other), compute_C, drawn[one] - drawn[other], asked)
         for index, one in enumerate(names)

@@ -63,18 +63,18 @@ class JointDraws:
     """Joint draws of the recipes of one task.
 
     Attributes:
-        members: by name of the run.
+        recipes: draws of each, by name of the run.
         spread_M: standard deviation of A between seeds that goes with each draw.
         measured: whether any recipe has several seeds, or the spread was given.
     """
 
-    members: Mapping[str, RecipeDraws]
+    recipes: Mapping[str, RecipeDraws]
     spread_M: Array
     measured: bool
 
     def value(self, compute: float) -> dict[str, Array]:
         """Pass rate of every recipe at some compute, `[M]` each."""
-        return {run: member.value([compute])[:, 0] for run, member in self.members.items()}
+        return {run: member.value([compute])[:, 0] for run, member in self.recipes.items()}
 
 
 def joint_draws(

@@ -1,0 +1,51 @@
+"""Decide what to do with further compute: which recipe, go on or stop, another seed or another setting.
+
+The page is read from the same draws as `scalelab compare` and `forecast`. The worth of a step is the pass rate that it
+is expected to add to what one ends with, over all tasks alike (--task for one of them). Where no step is expected to
+add --worthwhile, another setting is proposed.
+
+Example:  scalelab decide runs/scalerl runs/no_fp32_head --budget 40
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from scalelab.commands.arguments import add_json
+from scalelab.commands.curve_options import (
+    add_fit_arguments,
+    add_source_arguments,
+    fit_options,
+    print_remarks,
+    read_curves,
+)
+from scalelab.commands.output import print_json
+from scalelab.errors import LabError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_source_arguments(parser)
+    parser.add_argument("--budget", type=float, required=True, metavar="H", help="compute that is left to spend")
+    parser.add_argument(
+        "--worthwhile", type=float, default=0.01, metavar="GAIN", help="least gain in pass rate that counts (0.01)"
+    )
+    add_fit_arguments(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Decide and print; 1 if a curve was refused."""
+    from scalelab.curves import analyse_all, decide, pool_seeds
+
+    curves, pooled = pool_seeds(read_curves(args))
+    analyses, refused = analyse_all(curves, fit_options(args))
+    if not analyses:
+        raise LabError(f"none of the runs carries a fit ({refused[0]['reason']})")
+    found = decide(analyses, args.budget, args.worthwhile)
+    if args.json:
+        print_json(found.as_json() | {"pooled": pooled, "refused": refused})
+        return int(bool(refused))
+    print("\n".join([*found.text(), *pooled]))
+    print_remarks(analyses, refused)
+    return int(bool(refused))

@@ -1,0 +1,68 @@
+"""`scalelab decide`: what it proposes on designs where the answer is known, and the words it prints."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from scalelab.cli import main
+from scalelab.curves import Options, analyse, curve, decide
+from scalelab.errors import LabError
+from tests.helpers.curve_points import rate, table
+
+COMPUTE = np.arange(21) / 20
+
+
+def recipe(run: str, A: float, C_mid: float, seeds: int = 2, noise: float = 0.004, start: int = 0, task: str = ""):
+    rng = np.random.default_rng(start)
+    rows = [rate(COMPUTE, A=A, C_mid=C_mid) + noise * rng.standard_normal(21) for _ in range(seeds)]
+    labels = [f"{run}{seed}" for seed in range(seeds) for _ in COMPUTE]
+    points = np.clip(np.concatenate(rows), 0, 1)
+    item = curve(np.tile(COMPUTE, seeds), points, np.full(21 * seeds, noise), seed=labels, run=run, task=task)
+    return analyse(item, Options(checks=False))
+
+
+def test_a_run_that_still_rises_is_gone_on_with() -> None:
+    found = decide([recipe("rising", 0.8, 0.9), recipe("flat", 0.5, 0.05, start=1)], budget=1.0)
+    assert (found.step, found.choices[0].run) == ("extend", "rising")
+    truth = float(rate([2.0], A=0.8, C_mid=0.9)[0])
+    assert found.choices[0].interval[0] - 0.01 <= truth <= found.choices[0].interval[1] + 0.01
+    assert any(line == "Do: go on with rising." for line in found.text())
+
+
+def test_runs_that_are_flat_and_told_apart_ask_for_another_setting() -> None:
+    found = decide([recipe("better", 0.7, 0.03), recipe("worse", 0.5, 0.03, start=1)], budget=1.0)
+    assert found.step == "another setting"
+    assert (found.leader, found.best > 0.99, found.regret < 1e-3) == ("better", True, True)
+
+
+def test_recipes_that_cannot_be_told_apart_ask_for_a_seed_before_they_ask_for_length() -> None:
+    pair = [recipe("a", 0.6, 0.03, seeds=1, noise=0.03), recipe("b", 0.6, 0.03, seeds=1, noise=0.03, start=1)]
+    found = decide(pair, budget=4.0, worthwhile=0.001)
+    assert found.choices[0].step == "seed"
+    assert found.choices[0].seeds == 4
+    assert found.regret > 0.001
+
+
+def test_tasks_count_alike_and_each_recipe_needs_all() -> None:
+    two = [recipe("a", 0.7, 0.1, task="math"), recipe("a", 0.5, 0.1, task="code", start=1)]
+    found = decide(two, budget=1.0)
+    ends = [float(rate([1.0], A=A, C_mid=0.1)[0]) for A in (0.7, 0.5)]
+    assert found.rate[0] == pytest.approx(np.mean(ends), abs=0.01)
+    with pytest.raises(LabError, match="b carries no fit of every task"):
+        decide([*two, recipe("b", 0.6, 0.1, task="math")], budget=1.0)
+    with pytest.raises(LabError, match="cannot be spent"):
+        decide(two, budget=0.0)
+
+
+def test_the_command_prints_the_page_and_json(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("base", 0.7), ("worse", 0.55))]
+    assert main(["decide", *sources, "--budget", "500"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines[:4]] == ["Which recipe", "Extend or stop", "Another seed", "Do"]
+    assert main(["decide", *sources, "--budget", "500", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["text"] == lines[:4]
+    assert found["leader"] == "base"
