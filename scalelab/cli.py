@@ -43,6 +43,7 @@ COMMANDS: dict[str, str] = {
     "rollouts": "completions of a run, read in the terminal",
     "eval": "mean@k and pass@k of a model on held-out prompts",
     "grade": "answers in a file, by the verifiers alone",
+    "data": "rows of a data set that cannot teach: check FILE",
     "status": "what a run and every actor of it is doing now, or how it ended",
     "check": "whether the books of a run balance, by its files alone",
     "import": "a Hugging Face folder to a Megatron checkpoint, which loads at any layout",

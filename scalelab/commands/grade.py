@@ -10,6 +10,7 @@ Its lines are {"id", "completion"} and what its reward reads: "gold", "prompt" (
 
 Examples:
   scalelab grade --task math --in answers.jsonl --out verdicts.jsonl
+  scalelab grade --task code --in programs.jsonl --out verdicts.jsonl --packages numpy sortedcontainers
   scalelab grade --task my_task.Reverse --in answers.jsonl --out verdicts.jsonl
 """
 
@@ -45,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--in", dest="source", required=True, type=Path, metavar="FILE", help="answers, JSON lines")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="verdicts, JSON lines")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+    parser.add_argument(
+        "--packages", nargs="+", default=[], metavar="NAME", help="modules that programs may import (code)"
+    )
     add_json(parser)
 
 
@@ -107,6 +111,8 @@ def _refuse(constant: str) -> None:
 
 def _verifier(args: argparse.Namespace) -> Callable[[], Verifier]:
     """Check the task; return a function that makes its verifier."""
+    if args.packages and args.task != "code":
+        raise LabError(f"--packages is for --task code, not for {args.task}")
     if args.sets and args.task in GOLD:
         raise LabError(f"--set is for tasks that are classes, not for {args.task}")
     if args.task == "math":
@@ -116,7 +122,8 @@ def _verifier(args: argparse.Namespace) -> Callable[[], Verifier]:
     if args.task == "code":
         from tasks.code.verifier import CodeVerifier
 
-        return lambda: CodeVerifier(workers=args.workers, whole_if_unclosed=True)
+        packages = tuple(args.packages)
+        return lambda: CodeVerifier(workers=args.workers, packages=packages, whole_if_unclosed=True)
     from scalelab.experiment.single_tasks import is_class_name, single_tasks
 
     if not is_class_name(args.task):

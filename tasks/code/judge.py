@@ -104,7 +104,7 @@ def _judge_value(case: CallCase, comparison: EqualityRules, written: Any) -> Jud
         comparison = replace(comparison, tolerance=case.tolerance or 0.0, within=within)
     try:
         value = through(case.through, written) if case.through else written
-        if comparison.same(case.expected, value):
+        if any(comparison.same(expected, value) for expected in (case.expected, *case.others)):
             return Judgement("passed")
         if isinstance(value, dict) and isinstance(other := value.get("$other"), dict):
             value = f"a {_short(other.get('type'))}, which is no plain data"

@@ -30,6 +30,7 @@ class CallCase:
             `tasks.code.compare.THROUGH`).
         tolerance: of floats in this case, relative and absolute; None leaves it to the tests.
         within: absolute tolerance in this case, beside a relative one if there is a `tolerance`.
+        others: further right results.
     """
 
     args: list[Any]
@@ -38,6 +39,7 @@ class CallCase:
     through: str = ""
     tolerance: float | None = None
     within: float | None = None
+    others: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def parse_tests(gold: Any) -> Tests:
     """Read the tests of a prompt.
 
     `{"kind": "call", "entry_point", "cases": [{"args", "kwargs"?, "expected", "through"?, "tolerance"?,
-    "within"?}]}`,
+    "within"?, "or"?}]}`,
     `{"kind": "stdin", "cases": [{"stdin", "stdout"}], "checker"?, "language"?}` (see `tasks.code.outputs`) or
     `{"kind": "asserts", "code", "entry_point"?}`; all may have `prelude` (source that runs before the program), `setup`
     (source that runs after it), `tolerance` (of floats, relative and absolute) and `from_asserts` (compare as Python's
@@ -131,10 +133,12 @@ def _call_case(case: Mapping[str, Any]) -> CallCase:
     through = case.get("through", "")
     if through and through not in THROUGH:
         raise TaskError(f"unknown through {_short(through)}: use one of {', '.join(THROUGH)}")
-    try:
-        decode(case["expected"])
-    except (TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
-        raise TaskError(f"the expected value {_short(case['expected'])} cannot be read: {error}") from error
+    others = (case["or"],) if "or" in case else ()
+    for expected in (case["expected"], *others):
+        try:
+            decode(expected)
+        except (TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
+            raise TaskError(f"the expected value {_short(expected)} cannot be read: {error}") from error
     return CallCase(
         args,
         dict(kwargs),
@@ -142,6 +146,7 @@ def _call_case(case: Mapping[str, Any]) -> CallCase:
         through,
         _optional_number(case, "tolerance"),
         _optional_number(case, "within"),
+        others,
     )
 
 

@@ -1,16 +1,24 @@
-"""Public data sets as tasks: prompts in a template or a chat, a fixed held-out split, the right verifier."""
+"""Data sets as tasks: prompts in a template or a chat, a fixed held-out split, the right verifier.
+
+A set is one of the table in `tasks.data.hub`, or any JSON, JSON lines or Parquet file. Rows that cannot teach are set
+aside and counted (`tasks.data.check`).
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from tasks.data.check import Checked, checked, quick
 from tasks.data.decontaminate import Dropped, decontaminate
-from tasks.data.formats import Item
+from tasks.data.formats import Item, read_code, read_math
 from tasks.data.hub import Source, source
-from tasks.data.loading import load, provenance
+from tasks.data.loading import Loaded, SetAside, digest, load, provenance, read_all
 from tasks.errors import TaskError
 from tasks.finite import Finite
 from tasks.stream import problem_key
@@ -22,15 +30,38 @@ MATH_TEMPLATE = "{problem}\n\nPut your final answer within \\boxed{}.\n"
 CODE_TEMPLATE = "{problem}\n\nAnswer with one Python code block.\n"
 
 
+# Reasons and rows that a manifest lists; the counts are complete.
+_REASONS_TOLD = 50
+_ROWS_TOLD = 200
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """A data set as it is used: problems by key, what was left out and why, and where the golds came from."""
+
+    items: dict[str, Item]
+    dropped: list[Dropped]
+    set_aside: list[SetAside]
+    columns: dict[str, int]
+    rows: int
+    copies: int
+
+
 @dataclass(frozen=True)
 class DatasetTask(Finite):
-    """A data set of the table in `tasks.data.hub` as a task; use `MathDataset` or `CodeDataset`."""
+    """A data set as a task; use `MathDataset` or `CodeDataset`."""
 
-    dataset: str
-    """Name of the data set in the table."""
+    dataset: str = ""
+    """Name of the data set in the table; empty for a file of one's own."""
+
+    file: str = ""
+    """File of problems to train on, JSON, JSON lines (gzipped or not) or Parquet, in place of `dataset`."""
+
+    problem: str = ""
+    """Column of the problem in `file`; empty finds it, and refuses where two may be it."""
 
     name: str = ""
-    """Task name, in prompt ids, weights and curves; empty is the data set's."""
+    """Task name, in prompt ids, weights and curves; empty is the data set's or the file's."""
 
     folder: str | None = None
     """Local folder with files named as in the table; None downloads from the hub."""
@@ -63,19 +94,30 @@ class DatasetTask(Finite):
     longest: int | None = None
     """Most characters of a problem; longer ones are left out. None keeps all."""
 
+    keep: bool = False
+    """Train also on rows that cannot teach, such as proofs or tests without an assertion."""
+
+    thorough: bool = False
+    """Have the verifier grade every gold, mutants of it and every reference before training; the result is kept in the
+    cache folder for the next run. Else rows are only read."""
+
     workers: int = 2
     """Completions graded at the same time, by each verifier."""
 
     kind: ClassVar[Literal["math", "code"]]
 
     def __post_init__(self) -> None:
-        for name in (self.dataset, *self.against):
+        if bool(self.dataset) == bool(self.file):
+            raise TaskError(f"{type(self).__name__} needs a dataset of the table or a file, one of them")
+        for name in (*([self.dataset] if self.dataset else []), *self.against):
             source(name)
+        if not self.file and (self.problem or self._gold_column):
+            raise TaskError(f"columns are named for a file; {self.dataset} has its own")
         if self._source.kind != self.kind:
             other = "CodeDataset" if self.kind == "math" else "MathDataset"
             raise TaskError(f"dataset {self.dataset} is {self._source.kind}: use {other}")
         if not self.name:
-            object.__setattr__(self, "name", self.dataset)
+            object.__setattr__(self, "name", self.dataset or Path(self.file).name.partition(".")[0])
         if "/" in self.name:
             raise TaskError(f"name {self.name!r} holds a slash, which ends the name in prompt ids: choose another")
         if min(self.held_out_size, self.workers) < 1:
@@ -103,12 +145,28 @@ class DatasetTask(Finite):
 
     def dropped(self) -> list[Dropped]:
         """Problems that were left out because a set in `against` has them."""
-        return self._items[1]
+        return self._contents.dropped
+
+    def set_aside(self) -> list[SetAside]:
+        """Rows that cannot be read, or cannot teach; with `keep`, only those that cannot be read are left out."""
+        return self._contents.set_aside
 
     def describe(self) -> dict[str, Any]:
         """Origin of the problems and their split, for a run's manifest."""
+        contents = self._contents
+        reasons = Counter(one.reason.partition(":")[0] for one in contents.set_aside)
         return {
-            **provenance(self.dataset, self.folder, self.revision),
+            **self._origin(),
+            "rows": contents.rows,
+            "columns": contents.columns,
+            "copies": contents.copies,
+            "kept": self.keep,
+            "thorough": self.thorough,
+            "set_aside": {
+                "count": len(contents.set_aside),
+                "reasons": dict(reasons.most_common(_REASONS_TOLD)),
+                "rows": [asdict(one) for one in contents.set_aside[:_ROWS_TOLD]],
+            },
             "against": [provenance(name, self.folder) for name in self.against],
             "dropped": [asdict(one) for one in self.dropped()],
             "held_out": self.held_out_count,
@@ -117,15 +175,55 @@ class DatasetTask(Finite):
 
     @property
     def _source(self) -> Source:
-        return source(self.dataset)
+        return self._file_source() if self.file else source(self.dataset)
+
+    @property
+    def _gold_column(self) -> str:
+        """The column of the gold in `file`; empty finds it."""
+        return ""
+
+    def _file_source(self) -> Source:
+        path = Path(self.file)
+        reader: Callable[..., Item] = read_math if self.kind == "math" else read_code
+        return Source("", self.kind, "train", partial(reader, **self._columns()), path.name)
+
+    def _columns(self) -> dict[str, str]:
+        return {"problem": self.problem, "answer" if self.kind == "math" else "tests": self._gold_column}
+
+    def _origin(self) -> dict[str, Any]:
+        if self.file:
+            return {"file": self.file, "sha256": digest(Path(self.file)), "named_columns": self._columns()}
+        return provenance(self.dataset, self.folder, self.revision)
+
+    def key(self, item: Item) -> str:
+        """The problem's key, in prompt ids; copies have the same."""
+        return problem_key(item.problem)
+
+    def loaded(self) -> Loaded:
+        """Every row, before anything that can be read is set aside."""
+        folder = str(Path(self.file).parent) if self.file else self.folder
+        return read_all(self.name, self._source, folder, self.revision)
+
+    def checked(self) -> Checked:
+        """The result of `tasks.data.check.thorough` on the rows that can be read, from the cache if it is there."""
+        loaded = self.loaded()
+        unread = {one.row for one in quick(loaded.items, self.kind)}
+        rows = [(number, item) for number, item in loaded.items if number not in unread]
+        return checked(rows, self.kind, replace(self, thinking=False).verifier, {"origin": self._origin()})
 
     @cached_property
-    def _items(self) -> tuple[dict[str, Item], list[Dropped]]:
-        """The problems by key, copies as one, and those that a set in `against` has."""
+    def _contents(self) -> _Contents:
+        """The problems by key, copies as one, without those that cannot teach and those that a set in `against` has."""
+        loaded = self.loaded()
+        unfit = quick(loaded.items, self.kind)
+        if self.thorough:
+            unfit = [*unfit, *self.checked().unfit]
+        left_out = set() if self.keep else {one.row for one in unfit}
         items: dict[str, Item] = {}
-        for item in load(self.dataset, self.folder, self.revision):
-            if self._wanted(item):
-                items.setdefault(problem_key(item.problem), item)
+        wanted = [item for number, item in loaded.items if number not in left_out and self._wanted(item)]
+        for item in wanted:
+            items.setdefault(problem_key(item.problem), item)
+        copies = len(wanted) - len(items)
         others = [
             (f"{name}/{problem_key(item.problem)}", item.problem)
             for name in self.against
@@ -134,16 +232,18 @@ class DatasetTask(Finite):
         dropped = decontaminate([(key, item.problem) for key, item in items.items()], others)
         for one in dropped:
             del items[one.id]
-        return items, dropped
+        set_aside = sorted([*loaded.set_aside, *unfit], key=lambda one: one.row)
+        rows = len(loaded.items) + len(loaded.set_aside)
+        return _Contents(items, dropped, set_aside, loaded.columns, rows, copies)
 
     def _wanted(self, item: Item) -> bool:
         return self.longest is None or len(item.problem) <= self.longest
 
     def _prompts(self) -> dict[str, Prompt]:
-        return {key: self._prompt(key, item) for key, item in self._items[0].items()}
+        return {key: self._prompt(key, item) for key, item in self._contents.items.items()}
 
     def _why_empty(self) -> str:
-        return "it is for evaluation, or all of it is held out"
+        return "it is for evaluation, or all of it is held out or cannot teach"
 
     def _held_out_of(self, prompts: int) -> int:
         return prompts if self._source.use == "eval" else self.held_out_size
@@ -164,7 +264,14 @@ class DatasetTask(Finite):
 class MathDataset(DatasetTask):
     """Problems with an answer, such as `polaris_53k`, graded by `tasks.math.verifier`."""
 
+    answer: str = ""
+    """Column of the answer in `file`; empty finds it, and refuses where two may be it."""
+
     kind: ClassVar[Literal["math", "code"]] = "math"
+
+    @property
+    def _gold_column(self) -> str:
+        return self.answer
 
     def verifier(self) -> Verifier:
         """Strings and numbers at once, the rest by Math-Verify and SymPy."""
@@ -176,6 +283,9 @@ class MathDataset(DatasetTask):
 @dataclass(frozen=True)
 class CodeDataset(DatasetTask):
     """Problems with tests, such as `deepcoder`, graded by `tasks.code.verifier` in the sandbox."""
+
+    tests: str = ""
+    """Column of the tests in `file` (forms: `tasks.code.formats.any_tests`); empty finds it."""
 
     since: str = ""
     """First day `YYYY-MM-DD` that counts, for a dated set (LiveCodeBench)."""
@@ -193,6 +303,10 @@ class CodeDataset(DatasetTask):
     """Modules beyond the standard library that programs may import; None is what the table says."""
 
     kind: ClassVar[Literal["math", "code"]] = "code"
+
+    @property
+    def _gold_column(self) -> str:
+        return self.tests
 
     def verifier(self) -> Verifier:
         """A verifier that runs programs in the sandbox and compares their output outside."""

@@ -31,12 +31,13 @@ class Source:
         hub: repository on the hub.
         kind: which verifier grades it.
         use: `train`, or `eval` for sets that nothing may be trained on.
-        read: row → problem and gold, or None for rows without a usable answer.
+        read: row → problem and gold; a `RowError` for rows without a usable answer.
         local: file below a local folder that holds the same rows.
         split: split on the hub.
         configs: configurations to join; None is the default one.
         files: files to read instead of a configuration, for repositories with a loading script.
         packages: modules beyond the standard library that answers may import.
+        columns: of a Parquet file, the ones to read; empty is all.
     """
 
     hub: str
@@ -48,6 +49,7 @@ class Source:
     configs: tuple[str | None, ...] = (None,)
     files: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 REVISIONS: dict[str, str] = {

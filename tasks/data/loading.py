@@ -6,18 +6,20 @@ A set that the table does not pin is pinned where it is first used: the commit t
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import os
+import pickle
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tasks.data.formats import Item, Row
+from tasks.data.formats import Item
 from tasks.data.hub import REVISIONS, Source, source
+from tasks.data.rows import Row, RowError, numbered_rows
 from tasks.errors import TaskError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -37,6 +39,29 @@ class HubOrigin(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class SetAside:
+    """A row that is not used, by its number from 1, and why."""
+
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The rows of a data set.
+
+    Attributes:
+        items: the number of each usable row, and its problem.
+        set_aside: the others.
+        columns: places from which golds were taken, and how often.
+    """
+
+    items: list[tuple[int, Item]]
+    set_aside: list[SetAside]
+    columns: dict[str, int]
+
+
 def load(dataset: str, folder: str | None = None, revision: str | None = None) -> list[Item]:
     """All usable problems of a data set, in its order.
 
@@ -48,20 +73,67 @@ def load(dataset: str, folder: str | None = None, revision: str | None = None) -
     Raises:
         TaskError: the data are not there, or no row is usable.
     """
-    origin = source(dataset)
-    rows = _hub_rows(dataset, origin, revision) if folder is None else _file_rows(Path(folder) / origin.local)
-    try:
-        items = [item for row in rows if (item := origin.read(row)) is not None]
-    except (AttributeError, IndexError, KeyError, TypeError) as problem:
+    return [item for _, item in read_all(dataset, source(dataset), folder, revision).items]
+
+
+def read_all(name: str, origin: Source, folder: str | None = None, revision: str | None = None) -> Loaded:
+    """Every row of a data set: as a problem, or set aside.
+
+    Args:
+        name: what the set goes by in messages.
+        origin: where it is and how its rows read.
+        folder: local folder; None downloads from the hub.
+        revision: commit on the hub; None is the pinned one.
+
+    Raises:
+        TaskError: the data are not there, no row is usable, or a row does not tell which column means what.
+    """
+    numbered = (
+        enumerate(_hub_rows(name, origin, revision), 1)
+        if folder is None
+        else numbered_rows(Path(folder) / origin.local, origin.columns)
+    )
+    loaded = Loaded([], [], {})
+    for number, row in numbered:
+        try:
+            if isinstance(row, RowError):
+                raise row
+            item = _read(origin, row)
+        except RowError as problem:
+            if problem.unclear:
+                raise TaskError(f"{name}: row {number} {problem}") from None
+            loaded.set_aside.append(SetAside(number, str(problem)))
+        else:
+            loaded.items.append((number, item))
+            loaded.columns[item.columns] = loaded.columns.get(item.columns, 0) + 1
+    if not loaded.items:
+        first = loaded.set_aside[0] if loaded.set_aside else None
+        reason = f"row {first.row} {first.reason}" if first else "it is empty"
         raise TaskError(
-            f"data set {dataset} has a row that is not of its format ({type(problem).__name__}: {problem}): "
-            f"does {origin.local if folder else origin.hub} hold {dataset}?"
-        ) from problem
-    if not items:
-        raise TaskError(
-            f"data set {dataset} has no usable row: is this the format that tasks/data/hub.py names for it?"
+            f"data set {name} has no usable row ({reason}): is {origin.local if folder else origin.hub} one?"
         )
-    return items
+    return loaded
+
+
+def _read(origin: Source, row: Row) -> Item:
+    try:
+        return origin.read(row)
+    except RowError:
+        raise
+    except TaskError as problem:
+        raise RowError(f"unreadable tests: {problem}") from None
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        SyntaxError,
+        RecursionError,
+    ) as problem:
+        raise RowError(f"is not of the set's format: {type(problem).__name__}: {str(problem)[:100]}") from None
+    except (zlib.error, pickle.UnpicklingError) as problem:
+        raise RowError(f"has tests that cannot be unpacked: {str(problem)[:100]}") from None
 
 
 def provenance(dataset: str, folder: str | None = None, revision: str | None = None) -> dict[str, str]:
@@ -74,7 +146,19 @@ def provenance(dataset: str, folder: str | None = None, revision: str | None = N
     if folder is None:
         return {"dataset": dataset, "hub": origin.hub, "revision": pinned(dataset, revision)}
     path = Path(folder) / origin.local
-    return {"dataset": dataset, "file": str(path), "sha256": hashlib.sha256(_content(path)).hexdigest()}
+    return {"dataset": dataset, "file": str(path), "sha256": digest(path)}
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file's content, hexadecimal.
+
+    Raises:
+        TaskError: there is no such file.
+    """
+    if not path.is_file():
+        raise TaskError(f"no file {path}: put the data there, or leave the folder out to download them")
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def pinned(dataset: str, revision: str | None = None) -> str:
@@ -97,7 +181,7 @@ def commit(dataset: str, origin: HubOrigin, revision: str | None = None) -> str:
         if not _COMMIT.fullmatch(chosen):
             raise TaskError(f"revision of {dataset} is {chosen!r}: give the 40 hexadecimal digits of a commit")
         return chosen
-    book = _cache_folder() / "revisions.json"
+    book = cache_folder() / "revisions.json"
     known: dict[str, str] = json.loads(book.read_text()) if book.is_file() else {}
     if origin.hub not in known:
         known[origin.hub] = _newest(dataset, origin)
@@ -111,7 +195,8 @@ def commit(dataset: str, origin: HubOrigin, revision: str | None = None) -> str:
     return known[origin.hub]
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """The folder for what is worth keeping between runs: `SCALELAB_CACHE`, or below the user's own."""
     return Path(os.environ.get("SCALELAB_CACHE", Path.home() / ".cache" / "scalelab"))
 
 
@@ -161,65 +246,13 @@ def _unreachable(dataset: str, origin: HubOrigin, problem: Exception) -> TaskErr
     )
 
 
-def _content(path: Path) -> bytes:
-    if not path.is_file():
-        raise TaskError(f"no file {path}: put the data there, or leave the folder out to download them")
-    return path.read_bytes()
-
-
 def stream_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """Rows of a Parquet, JSON or JSON lines file, some at a time; of Parquet only these columns, where it has them.
 
     Raises:
-        TaskError: the file is damaged, or holds something else.
+        TaskError: the file or a row of it is damaged, or holds something else.
     """
-    if path.suffix == ".json":
-        yield from _file_rows(path)
-        return
-    try:
-        if path.suffix == ".parquet":
-            from pyarrow import parquet
-
-            with parquet.ParquetFile(path) as file:
-                names = file.schema_arrow.names
-                wanted = [name for name in columns if name in names] or names
-                for batch in file.iter_batches(256, columns=wanted):
-                    yield from batch.to_pylist()
-            return
-        with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as lines:
-            for line in lines:
-                if line.strip():
-                    yield _object(path, json.loads(line))
-    except (ValueError, OSError, EOFError, RecursionError, zlib.error) as problem:
-        if isinstance(problem, TaskError):
-            raise
-        raise _damaged(path, problem) from None
-
-
-def _object(path: Path, row: object) -> Row:
-    if not isinstance(row, dict):
-        raise TaskError(f"{path} holds something other than objects: a data set is one object per problem")
-    return row
-
-
-def _damaged(path: Path, problem: BaseException) -> TaskError:
-    kind, cause = path.suffix.lstrip("."), (str(problem).splitlines() or [type(problem).__name__])[0]
-    return TaskError(f"{path} is not {kind} ({cause}): fetch it again")
-
-
-def _file_rows(path: Path) -> Iterable[Row]:
-    """Rows of a JSON, JSON lines (gzipped or not) or Parquet file."""
-    data = _content(path)
-    try:
-        if path.suffix == ".parquet":
-            import pyarrow
-            from pyarrow import parquet
-
-            return parquet.read_table(pyarrow.BufferReader(data)).to_pylist()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-        whole = text.lstrip().startswith("[")
-        rows = json.loads(text) if whole else [json.loads(line) for line in text.split("\n") if line.strip()]
-    # pyarrow's and json's are ValueErrors, gzip's OSErrors
-    except (ValueError, OSError, EOFError, RecursionError, zlib.error) as problem:
-        raise _damaged(path, problem) from None
-    return [_object(path, row) for row in rows]
+    for number, row in numbered_rows(path, columns):
+        if isinstance(row, RowError):
+            raise TaskError(f"{path}: row {number} {row}: fetch it again")
+        yield row

@@ -41,8 +41,10 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 def look_up(expression: str, namespace: dict[str, Any]) -> Any:
     """The value of an expression such as `f`, `Solution().f` or `Class.f`; `f` may be a method of `Solution`."""
     solution = namespace.get("Solution")
-    if expression.isidentifier() and expression not in namespace and hasattr(solution, expression):
-        return getattr(solution(), expression)  # type: ignore[misc]
+    if expression.isidentifier() and hasattr(solution, expression):
+        own = getattr(namespace.get(expression), "__module__", None) == namespace["__name__"]
+        if not own:  # not there, or a name that the prelude imports
+            return getattr(solution(), expression)  # type: ignore[misc]
     return eval(expression, namespace)
 
 

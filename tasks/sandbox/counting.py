@@ -78,6 +78,7 @@ def instrument(source: str) -> ast.Module:
 class _Instrument(ast.NodeTransformer):
     def __init__(self) -> None:
         self._assertions = [0]
+        self.found = 0
 
     def visit_Module(self, node: ast.Module) -> ast.Module:
         self._body(node, "")
@@ -94,7 +95,9 @@ class _Instrument(ast.NodeTransformer):
     def _body(self, node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> None:
         self._assertions.append(0)
         self.generic_visit(node)
-        enter = _call("enter", ast.Constant(name), ast.Constant(self._assertions.pop()))
+        assertions = self._assertions.pop()
+        self.found += assertions
+        enter = _call("enter", ast.Constant(name), ast.Constant(assertions))
         node.body.insert(_beginning(node.body), enter)
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
@@ -218,3 +221,10 @@ def _folded(node: ast.expr) -> bool | None:
     except Exception:
         return None
     return bool(value)
+
+
+def assertions(source: str) -> int:
+    """The number of assertions in the source of tests that a program can fail."""
+    reader = _Instrument()
+    reader.visit(ast.parse(source))
+    return reader.found

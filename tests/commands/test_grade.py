@@ -155,3 +155,18 @@ def test_impossible_arguments_are_said_in_one_line(
     assert error.count("\n") == 1
     assert Path("in.jsonl").read_text() == line
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_programs_import_the_packages_that_are_named(tmp_path, capsys):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    tests = {"kind": "asserts", "code": "import numpy as np\nassert np.array_equal(f(2), [0, 1])"}
+    completion = "```python\nimport numpy as np\ndef f(n): return np.arange(n).tolist()\n```"
+    source.write_text(json.dumps({"id": 1, "tests": tests, "completion": completion}))
+    for packages, outcome in (([], "error"), (["--packages", "numpy"], "passed")):
+        command = ["grade", "--task", "code", "--in", str(source), "--out", str(out), "--workers", "1", *packages]
+        assert main(command) == 0
+        assert json.loads(out.read_text())["outcome"] == outcome
+    capsys.readouterr()
+    command = ["grade", "--task", "math", "--in", str(source), "--out", str(out), "--packages", "numpy"]
+    assert main(command) != 0
+    assert "--packages is for --task code" in capsys.readouterr().err

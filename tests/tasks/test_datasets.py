@@ -18,6 +18,7 @@ from tasks.data.decontaminate import decontaminate, words
 from tasks.data.formats import read_deepcoder, read_humaneval, read_livecodebench, read_math, read_mbpp
 from tasks.data.hub import REVISIONS, SOURCES
 from tasks.data.loading import load, pinned, provenance
+from tasks.data.rows import RowError
 from tasks.errors import TaskError
 
 DATA = os.environ.get("SCALELAB_DATA")
@@ -48,9 +49,41 @@ def test_math_rows_of_every_format_give_problem_and_answer(row, problem, gold):
     assert (item.problem, item.gold) == (problem, gold)
 
 
-@pytest.mark.parametrize("row", [{"problem": "p", "answer": None}, {"problem": "p"}, {"answer": "5"}, {}])
-def test_math_rows_without_an_answer_are_left_out(row):
-    assert read_math(row) is None
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"problem": "p", "answer": None}, "has no answer"),
+        ({"problem": "p"}, "has no answer"),
+        ({"problem": "p", "answer": "None"}, "has no answer"),
+        ({"problem": "p", "answer": float("nan")}, "that is none"),
+        ({"problem": "p", "answer": True}, "that is none"),
+        ({"problem": "p", "answer": {"value": "5"}}, "has no answer"),
+        ({"problem": "p", "answer": ["1", "2"]}, "has 2 answers"),
+        ({"problem": "p", "reward_model": {"ground_truth": '["5", "6"]'}}, "has 2 answers"),
+        ({"problem": "p", "solution": "Proof. The end is near."}, "has no box in its solution"),
+        ({"answer": "5"}, "has no problem"),
+        ({"problem": 5, "answer": "5"}, "has a problem that is no text"),
+        ({"prompt": [], "answer": "5"}, "has no problem"),
+        ({"prompt": [{"role": "user", "content": None}], "answer": "5"}, "has a problem that is no text"),
+        ({}, "has no problem"),
+    ],
+)
+def test_math_rows_that_cannot_be_used_say_why(row, reason):
+    with pytest.raises(RowError, match=reason) as caught:
+        read_math(row)
+    assert not caught.value.unclear
+
+
+def test_columns_are_named_and_never_guessed():
+    olympiad = {"question": "q", "solution": ["Long. The last sentence."], "final_answer": ["5"]}
+    assert (read_math(olympiad).gold, read_math(olympiad).columns) == ("5", "answer from final_answer")
+    both = {"problem": "p", "question": "p", "answer": "5", "final_answer": "6"}
+    with pytest.raises(RowError, match="answer or final_answer: name one") as caught:
+        read_math(both)
+    assert caught.value.unclear
+    assert read_math(both, answer="final_answer").gold == "6"
+    with pytest.raises(RowError, match="problem or prompt"):
+        read_math({"problem": "p", "prompt": "q", "answer": "5"})
 
 
 @pytest.mark.parametrize(
@@ -65,7 +98,6 @@ def test_deepcoder_tests_in_every_spelling_are_programs(tests):
     for spelling in (tests, json.dumps(tests)):
         item = read_deepcoder({"problem": "p", "tests": spelling})
         assert parse_tests(item.gold).cases == (("1\n", "2\n"),)
-    assert read_deepcoder({"problem": "p", "tests": {"fn_name": "f", "inputs": [[1]], "outputs": [2]}}) is None
 
 
 def packed(tests):
@@ -198,17 +230,17 @@ def test_what_is_not_there_is_said_in_one_line(folder, wrong, says):
 
 def test_a_file_that_is_no_data_set_is_said_so(folder):
     (folder / SOURCES["math"].local).write_text("<html>")
-    with pytest.raises(TaskError, match="is not json"):
+    with pytest.raises(TaskError, match="row 1 is no JSON"):
         load("math", str(folder))
     (folder / SOURCES["math"].local).write_text('{"a": 1}')
     with pytest.raises(TaskError, match="no usable row"):
         load("math", str(folder))
     (folder / SOURCES["math"].local).write_text("[1, 2]")
-    with pytest.raises(TaskError, match="other than objects"):
+    with pytest.raises(TaskError, match="is a int, no object"):
         load("math", str(folder))
     (folder / "mbpp").mkdir()
     (folder / SOURCES["mbpp"].local).write_text('{"text": "Add."}')
-    with pytest.raises(TaskError, match=r"not of its format \(KeyError: 'test_list'\)"):
+    with pytest.raises(TaskError, match="not of the set's format: KeyError: 'test_list'"):
         load("mbpp", str(folder))
     (folder / "leetcode").mkdir()
     (folder / SOURCES["leetcode"].local).write_bytes(b"not gzip")
