@@ -25,7 +25,7 @@ from moe.durable import made_whole
 from scalelab.commands.arguments import add_json, check_out
 from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
-from scalelab.view.words import plain_text
+from scalelab.terminal import plain_text
 from tasks.data.check import Checked, quick
 from tasks.data.datasets import CodeDataset, MathDataset, dataset_task
 from tasks.data.formats import ANSWERS, TESTS
