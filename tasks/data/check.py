@@ -22,6 +22,7 @@ from tasks.code.tests import AssertTests, CallTests, StdinTests, Tests, parse_te
 from tasks.data.formats import Item
 from tasks.data.loading import SetAside, cache_folder
 from tasks.errors import TaskError
+from tasks.math.read import MAX_ANSWER, read
 from tasks.sandbox.counting import assertions
 from tasks.sandbox.values import decode
 from tasks.task import Verifier
@@ -29,9 +30,6 @@ from tasks.types import Prompt
 
 Rows = Sequence[tuple[int, Item]]
 """Problems with the numbers of their rows."""
-
-LONGEST_GOLD = 1000
-"""Characters of the longest answer that a verifier reads (`tasks.math.extract`)."""
 
 LONGEST_PROBLEM = 100_000
 """Characters of the longest problem that anybody asks."""
@@ -48,7 +46,7 @@ _FIGURE = re.compile(
 )
 
 # Nobody's answer, in forms that verifiers have taken for one.
-_GUESSES = ("1=2", "I=0", "\\gamma+1", "x \\approx 9", "\\frac10", "\\text{see solution}")
+_GUESSES = ("1=2", "I=-91827.3", "\\gamma+1", "x \\approx 91827.3", "\\frac10", "\\text{see solution}")
 _SPELLINGS = {
     "in a box": "So it is $\\boxed{{{}}}$.",
     "in a box with spaces": "\\[\n\\boxed{{ {} }}\n\\]",
@@ -59,6 +57,7 @@ _BOUNDS = (("\\leq", "<"), ("\\geq", ">"), ("\\le ", "< "), ("\\ge ", "> "), ("<
 _UNITS = (("km", "mm"), ("cm", "m"), ("hours", "minutes"), ("minutes", "seconds"), ("kg", "g"), ("dollars", "cents"))
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?|-?\\d?frac\{\d+\}\{\d+\}")
 
+_LONGEST_CONSTANT = 10_000
 _CONSTANTS = ("None", "0", "True", "[]", "''")
 
 
@@ -98,8 +97,8 @@ def _conflicts(rows: Rows, without: set[int]) -> list[SetAside]:
 
 def _read_math(item: Item) -> str:
     gold = str(item.gold)
-    if len(gold) > LONGEST_GOLD:
-        return f"too long: no answer of more than {LONGEST_GOLD} characters is read"
+    if len(gold) > MAX_ANSWER:
+        return f"too long: no answer of more than {MAX_ANSWER} characters is read"
     if _depths(gold):
         return "unbalanced: no answer in a box can be its braces"
     if _NO_GOLD.match(gold):
@@ -110,7 +109,7 @@ def _read_math(item: Item) -> str:
         return "several parts: one answer cannot be read as all"
     if _FIGURE.search(item.problem):
         return "figure: the problem shows a picture that is not in its text"
-    return ""
+    return "" if read(gold).is_readable else f"unreadable: no other spelling passes for {gold[:60]}"
 
 
 def _depths(text: str) -> bool:
@@ -269,7 +268,8 @@ def _code_trials(item: Item) -> Iterator[Trial]:
         yield True, "reference: the set's own program", _fenced(item.reference)
     yield False, "empty: a program that does nothing", _fenced("pass")
     for value in (*_CONSTANTS, *_first_expected(tests)):
-        yield False, f"constant: a program that always gives {value[:40]}", _fenced(_constant(tests, value))
+        why = "one case" if not isinstance(tests, AssertTests) and len(tests.cases) == 1 else "constant"
+        yield False, f"{why}: a program that always gives {value[:40]}", _fenced(_constant(tests, value))
 
 
 def _fenced(program: str) -> str:
@@ -282,7 +282,7 @@ def _first_expected(tests: Tests) -> list[str]:
         return [repr(tests.cases[0][1])]
     if isinstance(tests, CallTests):
         value = repr(decode(tests.cases[0].expected))
-        return [value] if len(value) < LONGEST_GOLD else []
+        return [value] if len(value) < _LONGEST_CONSTANT else []
     return []
 
 

@@ -23,6 +23,7 @@ from tasks.code.formats import (
 )
 from tasks.data.rows import Row, RowError
 from tasks.errors import TaskError
+from tasks.math.extract import extract_answer
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def read_math(row: Row, problem: str = "", answer: str = "") -> Item:
     column = answer or _column(row, ANSWERS, "answer")
     if not column and row.get(_WORKING) is None:
         raise RowError(f"has no answer: its columns are {', '.join(map(str, row))[:200]}")
-    gold = _gold(row.get(column)) if column else extract_boxed(_text(row[_WORKING]))
+    gold = _gold(row.get(column)) if column else _box(_text(row[_WORKING]))
     if "####" in gold:  # GSM8K: working, then the answer
         gold = gold.rpartition("####")[2].strip().replace(",", "")
     if not column and not gold:
@@ -91,6 +92,10 @@ def read_math(row: Row, problem: str = "", answer: str = "") -> Item:
         raise RowError("has no answer")
     meta = {key: row[key] for key in ("difficulty", "level", "type", "subject") if row.get(key) is not None}
     return Item(asked.strip(), gold, meta, columns=f"answer from {column or f'the box in {_WORKING}'}")
+
+
+def _box(solution: str) -> str:
+    return (extract_answer(solution) or "") if "\\boxed" in solution else ""
 
 
 def _gold(value: Any) -> str:
@@ -199,17 +204,6 @@ def read_livecodebench(row: Row) -> Item:
 def _date(row: Row) -> dict[str, Any]:
     meta = {key: row[key] for key in ("difficulty", "source", "task_id") if isinstance(row.get(key), str | int)}
     return meta | ({"date": str(row["contest_date"])[:10]} if row.get("contest_date") else {})
-
-
-def extract_boxed(text: str) -> str:
-    """The content of the last `\\boxed{}` with balanced braces; empty if there is none."""
-    place = text.rfind("\\boxed{")
-    depth = 0
-    for end in range(place + 6, len(text)) if place >= 0 else ():
-        depth += {"{": 1, "}": -1}.get(text[end], 0)
-        if not depth:
-            return text[place + 7 : end].strip()
-    return ""
 
 
 def _first(row: Row, *names: str) -> Any:

@@ -36,6 +36,7 @@ DIRTY = {
         {"problem": "1) Find the domain; 2) find the range.", "answer": "1) $x>0$; 2) $[0,1]$"},
     ],
     "figure": [{"problem": "Find the angle ![](https://cdn.mathpix.com/x.jpg).", "answer": "30"}],
+    "unreadable": [{"problem": "c", "answer": "$145$solution:"}, {"problem": "d", "answer": "<b>5</b>"}],
     "unbalanced": [{"problem": "Halve it.", "answer": "\\frac{1}{2"}],
     "too long": [{"problem": "Add.", "answer": "1+" * 700 + "1"}, {"problem": "x " * 100_000, "answer": "5"}],
     "conflict": [{"problem": "One problem.", "answer": "4"}, {"problem": "one  problem.", "answer": "5"}],
@@ -66,7 +67,7 @@ def test_every_row_that_cannot_teach_is_set_aside_with_its_number_and_reason(tmp
     facts = json.loads(json.dumps(task.describe()))
     assert (facts["rows"], facts["copies"], facts["set_aside"]["count"]) == (len(rows), 0, len(expected))
     assert sum(facts["set_aside"]["reasons"].values()) == len(expected)
-    assert facts["columns"] == {"answer from answer": len(CLEAN) + sum(map(len, list(DIRTY.values())[:7]))}
+    assert facts["columns"] == {"answer from answer": len(CLEAN) + sum(map(len, list(DIRTY.values())[:8]))}
 
 
 def test_rows_that_can_be_read_are_kept_on_request(tmp_path: Path) -> None:
@@ -267,7 +268,7 @@ def test_references_must_pass_and_empty_and_constant_programs_must_fail(verifier
         (5, Item("one", {"kind": "stdin", "cases": [{"stdin": "1", "stdout": "2"}]}, reference=PROGRAM)),
     ]
     found = {number: reason.partition(":")[0] for number, reason, _ in thorough(rows, "code", verifier)}
-    assert found == {1: "", 2: "reference", 3: "constant", 4: "reference", 5: "constant"}
+    assert found == {1: "", 2: "reference", 3: "constant", 4: "reference", 5: "one case"}
     assert all(seconds > 0 for _, _, seconds in thorough(rows[:1], "code", verifier))
 
 
@@ -288,7 +289,7 @@ def test_a_thorough_check_is_made_once_for_each_content(tmp_path: Path, monkeypa
     task = CodeDataset(file=file, held_out_size=1)
     first = task.checked()
     assert (first.rows, first.references) == (3, 3)
-    assert {one.reason.partition(":")[0] for one in first.unfit} == {"constant"}
+    assert {one.reason.partition(":")[0] for one in first.unfit} == {"one case"}
     monkeypatch.setattr("tasks.data.check.thorough", lambda *_: pytest.fail("checked again"))
     assert CodeDataset(file=file, held_out_size=1).checked() == first
     strict = CodeDataset(file=file, held_out_size=1, thorough=True)
