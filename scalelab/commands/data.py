@@ -113,7 +113,7 @@ def _task(args: argparse.Namespace) -> MathDataset | CodeDataset:
 
 
 def _kind(path: Path, args: argparse.Namespace) -> str:
-    """What a file holds, by the columns of its first row that can be read."""
+    """The kind of a file, by the columns of its first row that can be read."""
     if bool(args.answer) != bool(args.tests):
         return "math" if args.answer else "code"
     row = next((row for _, row in numbered_rows(path) if not isinstance(row, RowError)), {})
