@@ -277,7 +277,7 @@ def _fenced(program: str) -> str:
 
 
 def _first_expected(tests: Tests) -> list[str]:
-    """What the first case expects, as Python."""
+    """The expected value of the first case, as Python."""
     if isinstance(tests, StdinTests):
         return [repr(tests.cases[0][1])]
     if isinstance(tests, CallTests):
