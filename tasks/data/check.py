@@ -28,7 +28,7 @@ from tasks.sandbox.values import decode
 from tasks.task import Verifier
 from tasks.types import Prompt
 
-Rows = Sequence[tuple[int, Item]]
+Numbered = Sequence[tuple[int, Item]]
 """Problems with the numbers of their rows."""
 
 LONGEST_PROBLEM = 100_000
@@ -61,7 +61,7 @@ _LONGEST_CONSTANT = 10_000
 _CONSTANTS = ("None", "0", "True", "[]", "''")
 
 
-def quick(rows: Rows, kind: str) -> list[SetAside]:
+def quick(rows: Numbered, kind: str) -> list[SetAside]:
     """The rows that cannot teach by what stands in them.
 
     Args:
@@ -78,7 +78,7 @@ def _long(item: Item) -> str:
     return ""
 
 
-def _conflicts(rows: Rows, without: set[int]) -> list[SetAside]:
+def _conflicts(rows: Numbered, without: set[int]) -> list[SetAside]:
     """Copies of one problem that have different golds: which is right, nobody knows."""
     copies: dict[str, list[tuple[int, Item]]] = {}
     for number, item in rows:
@@ -144,7 +144,7 @@ def _read_code(item: Item) -> str:
 _READ: Mapping[str, Callable[[Item], str]] = {"math": _read_math, "code": _read_code}
 
 
-def thorough(rows: Rows, kind: str, verifier: Verifier, batch: int = 64) -> Iterator[tuple[int, str, float]]:
+def thorough(rows: Numbered, kind: str, verifier: Verifier, batch: int = 64) -> Iterator[tuple[int, str, float]]:
     """Grade what must pass and what must fail, row by row.
 
     Args:
@@ -191,7 +191,7 @@ class Checked:
     slowest: tuple[float, int]
 
 
-def checked(rows: Rows, kind: str, make: Callable[[], Verifier], origin: Mapping[str, Any]) -> Checked:
+def checked(rows: Numbered, kind: str, make: Callable[[], Verifier], origin: Mapping[str, Any]) -> Checked:
     """Check rows thoroughly, once for each content of data set and verifiers.
 
     Args:
