@@ -138,7 +138,7 @@ class AtomParser(StructureParser):
             if inverse and self.ahead(5).text == "(":
                 self.place += 5
                 return True
-        if not self.at("open", "("):
+        if not self.at("open", "(") or self.at_qualifier():
             return False
         if plain in _CALLED or name.endswith("'"):
             return True

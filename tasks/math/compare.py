@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
 
 from tasks.math.equations import same_relations, value_of
 from tasks.math.exact import Arithmetic, ExactArithmetic
 from tasks.math.families import FamilyComparison, as_family, as_residues
+from tasks.math.language import as_vector, in_one_language, is_comma, with_constants
 from tasks.math.moments import same_moment
 from tasks.math.nodes import (
     FORMULA,
@@ -42,8 +42,8 @@ from tasks.math.nodes import (
     Words,
 )
 from tasks.math.read import ReadAnswer, read
-from tasks.math.realsets import RealSet, UnorderedError, normal, real_set
-from tasks.math.shape import CONSTANTS, heads, is_name, replaced, symbols, walk
+from tasks.math.setwise import SetComparison, unnamed
+from tasks.math.shape import is_name, replaced, symbols
 from tasks.math.verdicts import Equal, all_of, any_of, matched
 
 _CONSTANT = frozenset(["C", "c", "K", "k"])
@@ -62,66 +62,40 @@ def same_answers(gold: ReadAnswer, answer: ReadAnswer, arithmetic: Arithmetic) -
         return False
     comparison = AnswerComparison(arithmetic)
     return any_of(
-        comparison.same(*_in_one_language(mine, theirs))
+        comparison.same_in_some_words(*in_one_language(mine, theirs))
         for mine in gold.readings
         for theirs in answer.readings
-        if not (_is_comma(mine, "unsure") or _is_comma(theirs, ""))
-        or (_is_comma(theirs, "") and isinstance(mine, Number) and mine.value.denominator > 1)
+        if not (is_comma(mine, "unsure") or is_comma(theirs, ""))
+        or (is_comma(theirs, "") and isinstance(mine, Number) and mine.value.denominator > 1)
     )
 
 
-def _is_comma(part: Meaning, which: str) -> bool:
-    return isinstance(part, Apply) and part.head == "comma" and which in ("", getattr(part.args[1], "name", ""))
-
-
-def _in_one_language(gold: Meaning, answer: Meaning) -> tuple[Meaning, Meaning]:
-    """Both with letters as the gold answer uses them, and logarithms of one base."""
-    parts = [part.args[0] if _is_comma(part, "") and isinstance(part, Apply) else part for part in (gold, answer)]
-    variables = {
-        one.sides[0].name
-        for one in walk(parts[0])
-        if isinstance(one, Relation) and isinstance(one.sides[0], Symbol) and one.sides[0].name in CONSTANTS
-    }
-    if variables:
-        parts = [replaced(part, lambda one: _as_variable(one, variables)) for part in parts]
-    for natural, bare in (parts, parts[::-1]):
-        if "ln" in heads(natural) and not _has_bare_log(natural) and _has_bare_log(bare) and "ln" not in heads(bare):
-            parts = [replaced(part, _as_natural) for part in parts]
-            break
-    return parts[0], parts[1]
-
-
-def _as_variable(part: Meaning, variables: set[str]) -> Meaning | None:
-    return Symbol(f"{part.name} ") if isinstance(part, Symbol) and part.name in variables else None
-
-
-def _has_bare_log(part: Meaning) -> bool:
-    return any(isinstance(one, Apply) and one.head == "log" and len(one.args) == 1 for one in walk(part))
-
-
-def _as_natural(part: Meaning) -> Meaning | None:
-    if isinstance(part, Apply) and part.head == "log" and len(part.args) == 1:
-        return Apply("ln", (replaced(part.args[0], _as_natural),))
-    return None
-
-
-class AnswerComparison(FamilyComparison):
+class AnswerComparison(FamilyComparison, SetComparison):
     """Equality of parts, kind by kind."""
 
     def __init__(self, arithmetic: Arithmetic) -> None:
         self.arithmetic = arithmetic
 
+    def same_in_some_words(self, gold: Meaning, answer: Meaning) -> Equal:
+        """True if two parts mean the same when arbitrary constants are called alike."""
+        same = self.same(gold, answer)
+        if same is True:
+            return same
+        return any_of((same, *(self.same(gold, renamed) for renamed in with_constants(gold, answer))))
+
     def same(self, gold: Meaning, answer: Meaning) -> Equal:
         """True if two parts mean the same."""
         gold, answer = as_family(gold), as_family(answer)
-        if isinstance(gold, Qualified) != isinstance(answer, Qualified):
+        if isinstance(gold, Congruence) != isinstance(answer, Congruence):
             gold, answer = as_residues(gold, answer), as_residues(answer, gold)
         for kind, compare in _OWN:
             if isinstance(gold, kind) or isinstance(answer, kind):
                 return compare(self, gold, answer)
-        sets = self._as_sets(gold, answer)
+        sets = self.same_sets(gold, answer)
         if sets is not False:
             return sets
+        if isinstance(gold, SetBuilder | Combined) and isinstance(answer, SetBuilder | Combined):
+            return self.same_written(gold, answer)
         if isinstance(gold, Relation) or isinstance(answer, Relation):
             return self._relations(gold, answer)
         if isinstance(gold, Listing | Collection) or isinstance(answer, Listing | Collection):
@@ -152,8 +126,9 @@ class AnswerComparison(FamilyComparison):
         assert isinstance(time, Moment)
         if time.kind != "time" or not isinstance(other, Ratio):
             return False
-        terms = tuple(Number(Fraction(field)) for field in time.fields[:2] if field is not None)
-        return other.terms == terms
+        hour, minute, _, half = time.fields
+        clock = int(hour or 0) + (12 if half == "p" or (half is None and hour == "0") else 0)
+        return other.terms == (Number(Fraction(clock)), Number(Fraction(minute or "0")))
 
     def _words(self, gold: Meaning, answer: Meaning) -> Equal:
         return gold == answer
@@ -169,43 +144,6 @@ class AnswerComparison(FamilyComparison):
         mine = parts[0] or (list(gold.items) if isinstance(gold, Listing) else [])
         theirs = parts[1] or (list(answer.items) if isinstance(answer, Listing) else [])
         return self._in_order(mine, theirs)
-
-    # Sets of real numbers.
-
-    def _as_sets(self, gold: Meaning, answer: Meaning) -> Equal:
-        """True if two sets are equal; False also where they are no sets."""
-        if not any(isinstance(one, _SETS) or _is_inequality(one) for one in (gold, answer)):
-            return False
-        if isinstance(gold, Bracketed) and isinstance(answer, Bracketed):
-            return False
-        try:
-            pair = [real_set(_unnamed(one), self.arithmetic) for one in (gold, answer)]
-            if pair[0] is None or pair[1] is None:
-                return False
-            return self._same_sets(pair[0], pair[1])
-        except UnorderedError:
-            return None
-
-    def _same_sets(self, gold: RealSet, answer: RealSet) -> Equal:
-        if gold.variable and answer.variable and gold.variable != answer.variable:
-            return False
-        try:
-            mine, theirs = normal(gold.pieces, self.arithmetic), normal(answer.pieces, self.arithmetic)
-        except UnorderedError:
-            mine, theirs = gold.pieces, answer.pieces
-            if len(mine) != len(theirs):
-                return None if isinstance(self.arithmetic, ExactArithmetic) else False
-        if len(mine) != len(theirs):
-            return False
-        return matched(mine, theirs, self._same_piece)
-
-    def _same_piece(self, mine: Any, theirs: Any) -> Equal:
-        if (mine.low_closed, mine.high_closed) != (theirs.low_closed, theirs.high_closed):
-            return False
-        return all_of(
-            (one is None and other is None) or (one is not None and other is not None and self.same(one, other))
-            for one, other in ((mine.low, theirs.low), (mine.high, theirs.high))
-        )
 
     # Equations and other relations.
 
@@ -243,7 +181,7 @@ class AnswerComparison(FamilyComparison):
     # Several answers.
 
     def _lists(self, gold: Meaning, answer: Meaning) -> Equal:
-        gold, answer = _unnamed(gold), _unnamed(answer)
+        gold, answer = unnamed(gold), unnamed(answer)
         mine, theirs = _items(gold), _items(answer)
         if mine is None or theirs is None:
             return False
@@ -265,7 +203,7 @@ class AnswerComparison(FamilyComparison):
         return all_of(self.same(one, other) for one, other in zip(mine, theirs))
 
     def _tuples(self, gold: Meaning, answer: Meaning) -> Equal:
-        first, second = _coordinates(gold), _coordinates(answer)
+        first, second = _coordinates(as_vector(gold)), _coordinates(as_vector(answer))
         if first is None or second is None:
             return False
         (brackets, mine), (others, theirs) = first, second
@@ -311,6 +249,9 @@ class AnswerComparison(FamilyComparison):
     def _formulas(self, gold: Meaning, answer: Meaning) -> Equal:
         if not (isinstance(gold, FORMULA) and isinstance(answer, FORMULA)):
             return False
+        if any(name.startswith("hat(") for name in symbols(gold) ^ symbols(answer)):
+            vectors = as_vector(gold), as_vector(answer)
+            return self.same(*vectors) if vectors != (gold, answer) else False
         same = self.arithmetic.same(gold, answer)
         if same is not True and (constant := _constant(gold)) is not None and _constant(answer) is not None:
             return any_of((same, self._families(gold, answer, constant)))
@@ -335,30 +276,10 @@ _OWN: tuple[tuple[type | tuple[type, ...], Callable[[AnswerComparison, Meaning, 
     (Congruence, AnswerComparison._congruences),
     (Dots, lambda _, gold, answer: gold == answer),
 )
-_SETS = (SetBuilder, Combined, Bracketed)
 
 
 def _as_numeral(part: Meaning) -> Meaning:
     return Based(int(part.value), 10) if isinstance(part, Number) and part.value.denominator == 1 else part
-
-
-def _is_inequality(part: Meaning) -> bool:
-    if isinstance(part, Listing):
-        return all(_is_inequality(one) for one in part.items)
-    if isinstance(part, Relation):
-        return bool({"lt", "le", "gt", "ge", "ne", "notin", "in"} & set(part.operators))
-    return part in (Symbol("setR"), Symbol("emptyset"))
-
-
-def _unnamed(part: Meaning) -> Meaning:
-    """`D = (0, 1)` and `x \\in \\{1, 2\\}` without their names."""
-    if isinstance(part, Relation) and len(part.sides) == 2 and isinstance(part.sides[0], Symbol):
-        last = part.sides[1]
-        if part.operators == ("=",) and isinstance(last, Bracketed | SetBuilder | Combined | Collection):
-            return last
-        if part.operators == ("in",) and isinstance(last, Collection):
-            return last
-    return part
 
 
 def _items(part: Meaning) -> list[Meaning] | None:

@@ -68,6 +68,10 @@ class Cursor:
             raise UnreadableError(f"a {type(part).__name__} in a formula")
         return part
 
+    def at_qualifier(self) -> bool:
+        """True where a condition begins."""
+        raise NotImplementedError
+
     def listing(self) -> Meaning:
         """Statements between commas, "and", "or"."""
         raise NotImplementedError

@@ -57,7 +57,7 @@ SCALES = {
 
 FILLERS = words(
     "the a an is are it its series sequence integral function graph answer answers of this that they limit so "
-    "therefore thus hence does will be statement"
+    "on therefore thus hence does will be statement"
 )
 """Words in an answer in words that do not tell it from others."""
 

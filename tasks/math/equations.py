@@ -7,13 +7,27 @@ from fractions import Fraction
 from itertools import pairwise
 
 from tasks.math.exact import Arithmetic
-from tasks.math.nodes import FORMULA, Apply, Counted, Meaning, Number, Relation, Symbol, UnitQuantity
+from tasks.math.nodes import (
+    FORMULA,
+    Apply,
+    Bracketed,
+    Collection,
+    Combined,
+    Counted,
+    Meaning,
+    Number,
+    Relation,
+    SetBuilder,
+    Symbol,
+    UnitQuantity,
+)
 from tasks.math.shape import is_name, symbols, walk
 
 _TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "=": "=", "ne": "ne", "perp": "perp", "parallel": "parallel",
            "approx": "approx", "sim": "sim", "cong": "cong"}  # fmt: skip
 _ORDERED = frozenset(["=", "ne", "lt", "le", "gt", "ge"])
 _STATING = frozenset(["=", "approx", "in"])
+_SETS = (Bracketed, Collection, SetBuilder, Combined)
 _VALUES = (*FORMULA, UnitQuantity, Counted)
 _NEAR = Fraction(1, 100)
 _FUNCTION_NAMES = frozenset(["f", "g", "h", "F", "G", "H"])
@@ -25,7 +39,7 @@ def value_of(relation: Relation, is_gold: bool, arithmetic: Arithmetic) -> tuple
     None if it states none: an inequality, a false equation, an equation to be solved.
     """
     sides, operators = list(relation.sides), list(relation.operators)
-    if not set(operators) <= _STATING:
+    if not set(operators) <= _STATING or ("in" in operators and not isinstance(sides[-1], _SETS)):
         return None
     if is_name(sides[-1]) and not is_name(sides[0]) and len(sides) == 2:
         sides.reverse()

@@ -22,7 +22,7 @@ from tasks.math.nodes import (
     Symbol,
     Words,
 )
-from tasks.math.shape import replaced
+from tasks.math.shape import replaced, symbols
 from tasks.math.verdicts import Equal, all_of, any_of, matched
 
 _MOST_PARAMETERS = 3
@@ -138,12 +138,20 @@ def as_family(part: Meaning) -> Meaning:
 
 
 def as_residues(part: Meaning, other: Meaning) -> Meaning:
-    r"""`n \equiv 1 \pmod 4` as `n = 1 + 4k`, beside a formula with a parameter."""
-    if not (isinstance(part, Congruence) and isinstance(other, Qualified)):
-        return part
-    parameter = Symbol("parameter")
-    value = Apply("add", (part.right, Apply("mul", (part.modulus, parameter))))
-    return Qualified(Relation((part.left, value), ("=",)), (Relation((parameter, Symbol("setZ")), ("in",)),))
+    r"""`n \equiv 1 \pmod 4` as `n = 1 + 4k`, and `n = 1 + 4k` with its domain, where the other is of the other form."""
+    if isinstance(part, Congruence) and isinstance(other, Qualified | Relation):
+        parameter = Symbol("parameter")
+        value = Apply("add", (part.right, Apply("mul", (part.modulus, parameter))))
+        return _whole_family(Relation((part.left, value), ("=",)), parameter)
+    if isinstance(part, Relation) and isinstance(other, Congruence) and part.operators == ("=",):
+        free = sorted(symbols(part.sides[1]) - symbols(other))
+        if len(free) == 1 and part.sides[0] == other.left:
+            return _whole_family(part, Symbol(free[0]))
+    return part
+
+
+def _whole_family(statement: Relation, parameter: Symbol) -> Qualified:
+    return Qualified(statement, (Relation((parameter, Symbol("setZ")), ("in",)),))
 
 
 def _as_cases(part: Meaning) -> list[tuple[Meaning, Meaning | None]] | None:

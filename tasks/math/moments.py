@@ -23,11 +23,20 @@ def moment(text: str) -> Moment | None:
     for pattern in _DATES:
         if match := pattern.fullmatch(plain):
             return Moment("date", (match["month"][:3], str(int(match["day"])), match["year"]))
-    if (match := _TIME.fullmatch(plain)) and int(match["hour"]) < 25:
-        return Moment("time", (str(int(match["hour"])), match["minute"], match["second"] or ":00", match["half"]))
+    if match := _TIME.fullmatch(plain):
+        return _time(int(match["hour"]), match["minute"], match["second"] or ":00", match["half"])
     if match := _HOUR.fullmatch(plain):
-        return Moment("time", (str(int(match["hour"])), "00", ":00", match["half"]))
+        return _time(int(match["hour"]), "00", ":00", match["half"])
     return None
+
+
+def _time(hour: int, minute: str, second: str, half: str | None) -> Moment | None:
+    """A time of day by the clock of twelve hours; one by that of twenty-four tells the half of the day itself."""
+    if hour > 24 or (half and not 1 <= hour <= 12):
+        return None
+    if not half and (hour > 12 or hour == 0):
+        half = "a" if hour in (0, 24) else "p"
+    return Moment("time", (str(hour % 12), minute, second, half))
 
 
 def same_moment(one: Moment, other: Moment) -> bool:

@@ -18,6 +18,7 @@ from tasks.math.nodes import (
     Ratio,
     Relation,
     SetBuilder,
+    Symbol,
     UnreadableError,
 )
 from tasks.math.phrases import PhraseParser
@@ -70,10 +71,11 @@ class AnswerParser(AtomParser, PhraseParser):
         """Sides and what relates them; words that lead to them are left out."""
         self.deeper()
         self.skip_lead()
+        name = self.word_name()
         if self.accept("dots"):
             self.depth -= 1
             return Dots()
-        sides, operators = [self._side()], []
+        sides, operators = [name or self._side()], []
         while self.at("relation") or (self.at("bar", "|") and not self.bars and not self.builders):
             operators.append(self._relation())
             sides.append(self._side())
@@ -153,10 +155,12 @@ class AnswerParser(AtomParser, PhraseParser):
         """Factors, with or without a sign between them."""
         factors = [self.factor()]
         while True:
-            if self.at("operator", "*", "/"):
-                division = self.take().text == "/"
+            if self.at("operator", "*", "/", "cross"):
+                sign = self.take().text
                 factor = self.formula(self._unary())
-                if division:
+                if sign != "/" and (_is_vector(factors[-1]) or _is_vector(factor)):
+                    factors[-1] = Apply("dot" if sign == "*" else "cross", (self.formula(factors[-1]), factor))
+                elif sign == "/":
                     factors = [Apply("div", (self.formula(_product(factors)), factor))]
                 else:
                     factors.append(factor)
@@ -183,16 +187,18 @@ class AnswerParser(AtomParser, PhraseParser):
         before = factors[-1]
         if isinstance(before, Number) and self.tokens[self.place - 1].kind == "number" and before.places is None:
             if self.at("structure", "frac"):
-                fraction = self.factor()
-                mixed = _is_plain_fraction(fraction)
-                factors[-1:] = [Apply("add", (before, fraction))] if mixed else [before, fraction]
+                fraction = self.atom()
+                if _is_plain_fraction(fraction):
+                    factors[-1] = self.postfixed(Apply("add", (before, fraction)))
+                else:
+                    factors.append(self.postfixed(fraction))
                 return
             if self.at("number") and self.ahead().text == "/" and self.ahead(2).kind == "number":
                 top = self.factor()
                 self.take()
                 factors[-1] = Apply("add", (before, Apply("div", (top, self.factor()))))
                 return
-        if self.at("number"):
+        if self.at("number") and self.tokens[self.place - 1].kind not in ("close", "}"):
             raise UnreadableError("a number behind a factor")
         factors.append(self.factor())
 
@@ -244,17 +250,17 @@ class AnswerParser(AtomParser, PhraseParser):
         return part
 
     def _set(self) -> Meaning:
-        items, _ = self.items()
+        items, joined = self.items()
         if self.at("bar", "|") or self.at("operator", ":"):
             self.take()
-            conditions, _ = self.items()
+            conditions, joined = self.items()
             self.expect("close", "\\}")
-            return _builder(items, conditions)
+            return _builder(items, conditions, joined)
         self.expect("close", "\\}")
-        if items and isinstance(items[0], Relation) and items[0].operators[0] == "mid":
-            head = items[0]
-            rest = head.sides[1] if len(head.sides) == 2 else Relation(head.sides[1:], head.operators[1:])
-            return _builder([head.sides[0]], [rest, *items[1:]])
+        if items and isinstance(items[0], Relation) and "mid" in items[0].operators:
+            head, place = items[0], items[0].operators.index("mid") + 1
+            element, condition = _chain(head, 0, place), _chain(head, place, len(head.sides))
+            return _builder([element], [condition, *items[1:]], joined)
         return Collection(tuple(items))
 
     def _tuple(self, opening: str) -> Meaning:
@@ -275,8 +281,11 @@ def _related(sides: list[Meaning], operators: list[str]) -> Meaning:
             raise UnreadableError("a chain of congruences")
         if isinstance(last, Apply) and last.head == "modulo":
             return Congruence(sides[0], last.args[0], last.args[1])
-        return Relation(tuple(sides), ("=",))
     return Relation(tuple(sides), tuple(operators))
+
+
+def _is_vector(part: Meaning) -> bool:
+    return isinstance(part, Symbol) and (part.name.startswith("vec(") or part.name == "nabla")
 
 
 def _with_sign(sign: str, part: Meaning) -> Meaning:
@@ -291,7 +300,15 @@ def _product(factors: list[Meaning]) -> Meaning:
     return factors[0] if len(factors) == 1 else Apply("mul", tuple(factors))
 
 
-def _builder(elements: list[Meaning], conditions: list[Meaning]) -> Meaning:
+def _chain(relation: Relation, start: int, end: int) -> Meaning:
+    """Some sides of a chain, and what relates them."""
+    sides = relation.sides[start:end]
+    return sides[0] if len(sides) == 1 else Relation(sides, relation.operators[start : end - 1])
+
+
+def _builder(elements: list[Meaning], conditions: list[Meaning], joined: str) -> Meaning:
+    if joined == "or":
+        conditions = [Listing(tuple(conditions), joined)]
     if len(elements) != 1 or not conditions:
         raise UnreadableError("a set without an element or a condition")
     return SetBuilder(elements[0], tuple(conditions))

@@ -43,6 +43,8 @@ class PhraseParser(Cursor):
     def at_word(self) -> bool:
         """True at a word that is no product of letters."""
         token = self.now
+        if token.kind == "symbol" and token.text == "mu":
+            return self.ahead().kind == "word" and self.ahead().quoted
         if token.kind == "symbol" and token.text in ("C", "F"):
             before, earlier = self.ahead(-1), self.ahead(-2)
             return before.kind == "degree" or (before.kind == "}" and earlier.kind == "degree")
@@ -76,6 +78,16 @@ class PhraseParser(Cursor):
             place += 1
         if place and self.ahead(place).kind not in ("", "word", "join", "relation"):
             self.place += place
+
+    def word_name(self) -> Symbol | None:
+        """`\\text{Total area} = 12`: words as the name of a value."""
+        place = 0
+        while _is_word(self.ahead(place)):
+            place += 1
+        if not place or self.ahead(place).text not in ("=", "approx"):
+            return None
+        words = [self.take().text.lower() for _ in range(place)]
+        return Symbol(" ".join(word for word in words if word not in COUNTED_FILLERS) or " ".join(words))
 
     def money(self, value: Meaning) -> Meaning:
         """A quantity whose sign of money stands before it."""
@@ -123,7 +135,13 @@ class PhraseParser(Cursor):
             token = self.now
             if self.at_qualifier():
                 break
-            if (
+            if token.kind == "symbol" and token.text == "mu" and self.ahead().kind == "word":
+                self.take()
+                words.append(f"μ{self.take().text}")
+            elif self.at("symbol", "Omega") and words:
+                self.take()
+                words[-1] += "Omega"
+            elif (
                 token.kind == "word"
                 or (token.kind == "symbol" and (not words or self.ahead(-1).text in "/*^"))
                 or (token.kind == "operator" and token.text in "/*" and self.ahead().kind in ("word", "symbol"))
@@ -183,6 +201,7 @@ class PhraseParser(Cursor):
                 self.take()
                 conditions.append(Words(("otherwise",)))
             elif token.kind == "word" and word in LINKS:
+                domain = domain or ("setR" if word.startswith("constant") else "")
                 universal |= word in UNIVERSAL
                 self.take()
             elif token.kind == "word" and word in DOMAINS:
@@ -207,7 +226,7 @@ class PhraseParser(Cursor):
             conditions += [Relation((symbol, Symbol(domain)), ("in",)) for symbol in pending]
         elif pending and not universal:
             raise UnreadableError("a condition on nothing")
-        return [one for one in conditions if not (universal and _is_real(one))]
+        return conditions
 
     def condition(self) -> Meaning:
         """A cell behind the first of a row: a value, or the condition of a case."""
@@ -226,6 +245,8 @@ def _is_word(token: Token) -> bool:
     text = token.text
     if token.quoted or text.lower() in SHORT or len(text) > 5:
         return True
+    if text.isupper():  # points of a figure
+        return False
     if is_unit(text) and (len(text) > 2 or text in ("cm", "mm", "km", "kg", "ft", "lb", "mL", "ml", "Hz", "kW", "dm")):
         return True
     return len(text) >= 3 and token.spaced and bool(re.search("[aeiou]", text.lower()))
@@ -271,12 +292,3 @@ def _noun(words: list[str]) -> tuple[str, ...] | None:
 
 def _restricted(part: Meaning, conditions: list[Meaning]) -> Meaning:
     return Qualified(part, tuple(conditions)) if conditions else part
-
-
-def _is_real(condition: Meaning) -> bool:
-    """True for `x \\in \\mathbb{R}`."""
-    return (
-        isinstance(condition, Relation)
-        and condition.operators == ("in",)
-        and condition.sides[1] in (Symbol("setR"), Symbol("setC"))
-    )

@@ -7,15 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 
-from tasks.math.english import FILLERS, NUMBERS, SCALES
+from tasks.math.english import NUMBERS
 from tasks.math.moments import moment
 from tasks.math.nodes import (
+    FORMULA,
     Apply,
     Based,
     Bracketed,
     ChosenLetter,
-    Collection,
+    Congruence,
     Labelled,
     Listing,
     Meaning,
@@ -26,27 +28,17 @@ from tasks.math.nodes import (
     UnitQuantity,
     Unreadable,
     UnreadableError,
-    Words,
 )
 from tasks.math.parser import parse
 from tasks.math.shape import branches, is_name, symbols
 from tasks.math.tokens import Token, lex
 from tasks.math.units import measure
+from tasks.math.wording import ENDLESS_SIGNS, worded
 
 MAX_ANSWER = 1000
 """Characters of the longest answer that is graded; MATH's longest gold has about 160."""
 
 _MOST_ITEMS = 64
-_NO_SUCH = re.compile(
-    r"(?:there )?no (?:(?:real|integer|possible|valid|such|positive) )*(?:solutions?|roots?)(?: exists?)?"
-)
-_ENDLESS = re.compile(
-    r"(?:infinite|infinitely many|infinite number|many infinitely)"
-    r"(?: (?:many|solutions?|of solutions|number solutions?))*"
-)
-_ALL_REAL = re.compile(
-    r"(?:all|any|every|set all|set of all) (?:real numbers?|reals?|real values?)|reals?|real numbers"
-)
 _BASED = re.compile(r"(?P<sign>-?) ?\(?(?P<digits>[0-9A-Z]*[0-9][0-9A-Z]*)\)?_\{?(?P<base>\d{1,2}|[a-z]{3,8})\}?")
 _LETTERS = frozenset("ABCDEFGHIJ")
 
@@ -87,9 +79,7 @@ def read(text: str) -> ReadAnswer:
 
 
 def _spelling(tokens: Sequence[Token]) -> str:
-    return " ".join(
-        token.text.lower() if token.kind == "word" and len(token.text) > 1 else token.text for token in tokens
-    )
+    return " ".join(token.text for token in tokens)
 
 
 def _unwrapped(tokens: list[Token]) -> list[Token]:
@@ -141,7 +131,15 @@ def _meanings(text: str, tokens: list[Token]) -> Iterator[Meaning]:
     special = _labelled(tokens) or _choice(tokens)
     if special is not None:
         yield special
-    words = _words(tokens)
+    words = worded(tokens)
+    if (
+        words is not None
+        and tokens[0].kind == "symbol"
+        and tokens[0].text not in ENDLESS_SIGNS
+        and (parsed := list(_parsed(text, tokens)))
+    ):
+        yield from parsed
+        return
     if words is not None:
         yield words
         if (
@@ -195,8 +193,14 @@ def _sure(whole: str, decimals: str) -> str:
 
 def finished(part: Meaning) -> Meaning:
     """The part with its `\\pm` written out and the name of a list's first item given to the others."""
+    if isinstance(part, Apply) and part.head == "mul" and all(_is_circled(one) for one in part.args):
+        return Listing(part.args)
+    if isinstance(part, Relation) and part.operators == ("equiv",):
+        return Relation(part.sides, ("=",))
     if isinstance(part, Listing):
-        items = _named(list(part.items))
+        if (total := _total(part)) is not None:
+            return total
+        items = _named(_congruences(list(part.items)))
         items = [branch for item in items for branch in branches(item)]
         if len(items) > _MOST_ITEMS:
             raise UnreadableError("too many items")
@@ -209,10 +213,40 @@ def finished(part: Meaning) -> Meaning:
     return expanded[0] if len(expanded) == 1 else Listing(tuple(expanded))
 
 
+def _is_circled(part: Meaning) -> bool:
+    return isinstance(part, Symbol) and part.name.startswith("(")
+
+
+def _total(listing: Listing) -> Meaning | None:
+    """`1 hour and 15 minutes` as one quantity: each unit is a smaller one of the same dimension."""
+    items = [one for one in listing.items if isinstance(one, UnitQuantity)]
+    if listing.joined != "and" or len(items) < len(listing.items):
+        return None
+    if any(one.dimension != other.dimension or one.scale <= other.scale for one, other in pairwise(items)):
+        return None
+    terms = [Apply("mul", (one.value, Number(one.scale / items[0].scale))) for one in items]
+    return UnitQuantity(Apply("add", tuple(terms)), items[0].dimension, items[0].scale)
+
+
+def _congruences(items: list[Meaning]) -> list[Meaning]:
+    """`n \\equiv 1, 4 \\pmod 5` as two congruences."""
+    first, last = items[0], items[-1]
+    if not (isinstance(first, Relation) and first.operators == ("equiv",)):
+        return items
+    if not (isinstance(last, Apply) and last.head == "modulo" and all(isinstance(one, FORMULA) for one in items[1:])):
+        return items
+    residues = [first.sides[1], *items[1:-1], last.args[0]]
+    return [Congruence(first.sides[0], residue, last.args[1]) for residue in residues]
+
+
 def _named(items: list[Meaning]) -> list[Meaning]:
     """`n = 2, 5, 13` as three equations."""
     first = items[0]
-    if not (isinstance(first, Relation) and first.operators == ("=",) and is_name(first.sides[0])):
+    if not (isinstance(first, Relation) and first.operators == ("=",)):
+        return items
+    if isinstance(first.sides[0], Bracketed) and all(isinstance(one, Bracketed) for one in items[1:]):
+        return [first.sides[1], *items[1:]]
+    if not is_name(first.sides[0]):
         return items
     if any(isinstance(item, Relation) and item.operators != ("=",) for item in items):
         return items
@@ -322,69 +356,9 @@ def _choice(tokens: Sequence[Token]) -> ChosenLetter | None:
         rest = rest[1:]
     if not rest:
         return ChosenLetter(kinds[1])
-    words = _words(rest)
+    words = worded(rest)
     try:
         content = words if words is not None else finished(parse(rest))
     except UnreadableError:
         content = None
     return ChosenLetter(kinds[1], content)
-
-
-def _words(tokens: Sequence[Token]) -> Meaning | None:
-    """An answer in words alone: one, or several that "and", "or" or commas join; None if it has anything else."""
-    if not any(token.kind == "word" for token in tokens):
-        return None
-    phrases: list[list[Token]] = [[]]
-    for token in tokens:
-        if token.kind == "join":
-            phrases.append([])
-        elif token.kind in ("word", "symbol") or (token.text == "-" and phrases[-1]):
-            phrases[-1].append(token)
-        else:
-            return None
-    phrases = [phrase for phrase in phrases if phrase]
-    if all(len(token.text) == 1 for token in tokens):
-        return None  # letters are symbols
-    parts = [_phrase([token.text for token in phrase if token.text != "-"], phrase[0]) for phrase in phrases]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(phrases):
-        return None
-    joined = next((token.text for token in tokens if token.text in ("and", "or")), ",")
-    return known[0] if len(known) == 1 else Listing(tuple(known), joined)
-
-
-def _phrase(spoken: list[str], first: Token) -> Meaning | None:
-    """Words without a comma as what they mean; None where they may be the letters of a product."""
-    if len(spoken) == 1 and len(first.text) == 1:
-        return Symbol(first.text)
-    if len(spoken) == 1 and not first.quoted and len(first.text) == 2 and first.text.lower() != "no":
-        return None
-    lowered = " ".join(word.lower() for word in spoken)
-    if spoken[0] in ("infty", "propto"):
-        return Words(("infinitely", "many")) if lowered.split()[1:] in (["solutions"], ["many", "solutions"]) else None
-    if _NO_SUCH.fullmatch(lowered) or lowered in ("empty set", "the empty set"):
-        return Collection(())
-    if _ENDLESS.fullmatch(lowered):
-        return Words(("infinitely", "many"))
-    if _ALL_REAL.fullmatch(lowered):
-        return Symbol("setR")
-    if (number := _spelled_number(lowered.split())) is not None:
-        return number
-    if len(spoken) == 1 and re.fullmatch("[A-Z]{3,}", spoken[0]):
-        return Words((spoken[0],))
-    meaning = tuple(word.lower() for word in spoken if word.lower() not in FILLERS)
-    return Words(meaning or tuple(spoken))
-
-
-def _spelled_number(words: Sequence[str]) -> Number | None:
-    """`twenty four`, `one hundred twenty`, `five thousand`."""
-    total = current = 0
-    for word in words:
-        if word in NUMBERS:
-            current += NUMBERS[word]
-        elif word in ("hundred", "thousand", "million", "billion") and current:
-            current *= SCALES[word]
-            total, current = (total + current, 0) if word != "hundred" else (total, current)
-        elif word != "and" or not (total or current):
-            return None
-    return Number(Fraction(total + current)) if words else None

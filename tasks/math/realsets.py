@@ -122,6 +122,8 @@ def _related(part: Relation, arithmetic: Arithmetic) -> RealSet | None:
             return None
         pieces = inside.pieces if operators == ("in",) else complement(inside.pieces, arithmetic)
         return RealSet(pieces, sides[0].name)
+    if operators == ("=",) and isinstance(sides[0], Symbol) and _are_numbers(sides):
+        return RealSet((RealSpan(sides[1], True, sides[1], True),), sides[0].name)
     if operators == ("ne",) and isinstance(sides[0], Symbol):
         point = RealSpan(sides[1], True, sides[1], True)
         return RealSet(complement((point,), arithmetic), sides[0].name)

@@ -98,7 +98,7 @@ def _names() -> dict[str, _Unit]:
                 names.setdefault(f"{name}s", unit)
             if not prefixed:
                 continue
-            for prefix, factor in _PREFIXES.items() if len(name) <= 3 else ():
+            for prefix, factor in _PREFIXES.items() if len(name) <= 3 or name == "Omega" else ():
                 names.setdefault(f"{prefix}{name}", (unit[0] * Fraction(factor), unit[1]))
             for prefix, short in _LONG_PREFIXES.items() if len(name) > 2 else ():
                 names.setdefault(f"{prefix}{name}", (unit[0] * Fraction(_PREFIXES[short]), unit[1]))

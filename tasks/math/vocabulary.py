@@ -60,7 +60,7 @@ RELATIONS = {
 
 OPERATORS = {
     "+": "+", "-": "-", "*": "*", "/": "/", "^": "^", "_": "_", "!": "!", "'": "'", "%": "%", ":": ":",
-    "times": "*", "cdot": "*", "ast": "*", "bullet": "*", "div": "/", "pm": "pm", "mp": "mp", "cup": "cup",
+    "times": "cross", "cdot": "*", "ast": "*", "bullet": "*", "div": "/", "pm": "pm", "mp": "mp", "cup": "cup",
     "cap": "cap", "setminus": "minus", "smallsetminus": "minus", "backslash": "minus", "bigcup": "cup",
     "bigcap": "cap", "colon": ":", "prime": "'", "sp": "^", "sb": "_", "sqcup": "cup", "neg": "neg", "lnot": "neg",
 }  # fmt: skip
