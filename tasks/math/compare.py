@@ -182,6 +182,8 @@ class AnswerComparison(FamilyComparison, SetComparison):
 
     def _lists(self, gold: Meaning, answer: Meaning) -> Equal:
         gold, answer = unnamed(gold), unnamed(answer)
+        if isinstance(answer, Listing) and answer.joined == "or" and not isinstance(gold, Listing | Collection):
+            return all_of(self.same(gold, one) for one in answer.items)  # `3/4 or 0.75`
         mine, theirs = _items(gold), _items(answer)
         if mine is None or theirs is None:
             return False

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 
-from tasks.math.nodes import UnitQuantity
-from tasks.math.read import MAX_ANSWER, read
+from tasks.math.read import MAX_ANSWER
+from tasks.math.sentences import CLOSING, FORMULA, LONGEST_LINE, answer_in, clean, last_line, stated
 
 __all__ = ["MAX_ANSWER", "extract_answer"]
 
-_LONGEST_LINE = 4 * MAX_ANSWER
 _MOST_BOXES = 16
 
 _BOX = re.compile(r"\\(?:boxed|fbox) ?")
@@ -22,29 +21,11 @@ _PHRASES = (
 )
 _PHRASE = re.compile(r"(?:final )?answers?[*_]{0,4}(?: (?:is|are|would be|should be)\b)?[ :*_=]{0,8}", re.IGNORECASE)
 _SHORT_PHRASE = re.compile(r"(?:^|\n)[>*_ ]{0,8}(?:A|Ans|Result)\b[*_ ]{0,4}:[*_ ]{0,8}")
-_JOINER = re.compile(r"\s*(?:[,;]\s*(?:and|or)\b|[,;]|and\b|or\b)\s*", re.IGNORECASE)
 _BETWEEN_BOXES = re.compile(r"[\s$]*(?:\\[)\]])?\s*(?:[,;]?\s*(?:and|or)\b|[,;])\s*(?:\\[(\[])?[\s$]*", re.IGNORECASE)
 _HEDGE = re.compile(r"[\s$*,]{0,6}(?:\\[)\]])?[\s$*,]{0,6}\b(?:or|and)\b(?P<rest>[^\n]{1,200})", re.IGNORECASE)
-_REASON = re.compile(
-    r"[,;]?\s(?:because|since|as (?:shown|above|required|desired|we)|due to|when rounded)\b.*", re.IGNORECASE
+_DENIED = re.compile(
+    r"[\s$.}]{0,6}(?:is|was|seems|looks|would be) (?:wrong|incorrect|not|false|impossible)\b", re.IGNORECASE
 )
-_FORMULA = re.compile(
-    r"(?<![\\$])\$\$?(?! ?\d[\d,.]* [a-z])(?:\\.|[^$\\])+\$\$?"
-    r"|\\\(.{1,1000}?\\\)|\\\[.{1,1000}?\\\]|\*\*[^*\n]+\*\*"
-)
-_NUMBER = r"[$€£]?\s?[-−+]?[$€£]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
-_VALUE = re.compile(rf"(?<![\w.]){_NUMBER}(?:\s?(?:[-+*/^=×·:]|\\times|\\cdot)\s?{_NUMBER})*%?")
-_DOUBT = re.compile(
-    r"\b(?:not|maybe|perhaps|possibly|probably|either|neither|nor|between|unless|except|wrong|incorrect|cannot|never|about|"
-    r"at least|at most|more than|less than|fewer than|or more|or less|or fewer)\b|n't\b",
-    re.IGNORECASE,
-)
-_VERB = re.compile(
-    r"(?<![\\A-Za-z])(?:is|are|was|were|has|have|had|makes?|takes?|gives?|gets?|got|earns?|needs?|equals?|of|so|thus|hence|after|"
-    r"then|will|can|spends?|pays?|there|left)(?![A-Za-z])",
-    re.IGNORECASE,
-)
-_CLOSING = " \t\r\n*_"
 
 
 def extract_answer(text: str) -> str | None:
@@ -62,7 +43,7 @@ def extract_answer(text: str) -> str | None:
     if max(text.rfind("\\boxed"), text.rfind("\\fbox")) >= 0:
         answer = _boxed(text)
     else:
-        answer = _tagged(text) or _after_hashes(text) or _after_phrase(text) or _stated(_last_line(text))
+        answer = _tagged(text) or _after_hashes(text) or _after_phrase(text) or stated(last_line(text))
     if answer is None or not answer.strip() or len(answer) > MAX_ANSWER:
         return None
     return answer.strip()
@@ -88,6 +69,8 @@ def _boxed(text: str) -> str | None:
         start = box
     if len(set(contents)) == 1:
         contents = contents[:1]
+    if denied := _DENIED.match(text, end):
+        return contents[-1] + denied[0]
     hedge = _HEDGE.match(text, end)
     if hedge and (other := _alternative(hedge["rest"])) and other.strip("$ .") != contents[-1].strip("$ ."):
         contents.append(other)
@@ -96,7 +79,7 @@ def _boxed(text: str) -> str | None:
 
 def _alternative(rest: str) -> str | None:
     """A second answer behind a box: `or 9`, `or $9$`; None for other words."""
-    formula = _FORMULA.match(rest.strip())
+    formula = FORMULA.match(rest.strip())
     if formula:
         return formula[0]
     found = re.match(r"\s*(?:maybe |perhaps |possibly |it(?:'s| is) )?([-−+]?\$?\d[\d.,/]*)", rest)
@@ -133,13 +116,13 @@ def _tagged(text: str) -> str | None:
     if not (opened and closed and inside.strip()):
         return None
     inside = inside.strip()
-    return _clean(inside) if "\n" not in inside and len(inside) <= MAX_ANSWER else _last_line(inside)
+    return clean(inside) if "\n" not in inside and len(inside) <= MAX_ANSWER else last_line(inside)
 
 
 def _after_hashes(text: str) -> str | None:
     """GSM8K's own last line: `#### 72`."""
-    line = _last_line(text)
-    return _clean(line.lstrip("#").strip(_CLOSING)) if line.startswith("####") else None
+    line = last_line(text)
+    return clean(line.lstrip("#").strip(CLOSING)) if line.startswith("####") else None
 
 
 def _after_phrase(text: str) -> str | None:
@@ -147,98 +130,10 @@ def _after_phrase(text: str) -> str | None:
     start = max(lowered.rfind(phrase) for phrase in _PHRASES)
     if start >= 0:
         phrase = _PHRASE.match(text, start)
-        rest = text[phrase.end() : phrase.end() + _LONGEST_LINE] if phrase else ""
+        rest = text[phrase.end() : phrase.end() + LONGEST_LINE] if phrase else ""
     else:
-        tail = text[-_LONGEST_LINE:]
+        tail = text[-LONGEST_LINE:]
         short = list(_SHORT_PHRASE.finditer(tail))
         rest = tail[short[-1].end() :] if short else ""
-    lines = [line for line in rest.split("\n") if line.strip(_CLOSING + "$\\[]():-")]
-    return _answer_in(lines[0]) if lines else None
-
-
-def _answer_in(line: str) -> str | None:
-    """The answer in what stands behind "the answer is"."""
-    line = _inner(line)
-    if joined := _joined_formulas(line):
-        return joined
-    line = _REASON.sub("", line)
-    sentence = _clean(re.split(r"(?<![\s.]\w)\.\s|\.$", line, maxsplit=1)[0])
-    if not sentence or read(sentence).is_readable or _DOUBT.search(sentence):
-        return sentence or None
-    return _stated(sentence)
-
-
-def _joined_formulas(line: str) -> str | None:
-    """`$5$ or $9$` whole; `$5$ cm` whole; `$5$. I hope …` its formula; None where no formula comes first."""
-    first = _FORMULA.match(line)
-    if not first:
-        return None
-    end = first.end()
-    while (joiner := _JOINER.match(line, end)) and (following := _FORMULA.match(line, joiner.end())):
-        end = following.end()
-    if joiner and (number := _VALUE.match(line, joiner.end())):
-        end = number.end()
-    behind = re.match(r"\s*[A-Za-z%°][^.,;:()$\n]{0,60}", line[end:])
-    if behind and (_DOUBT.search(behind[0]) or read(line[:end] + behind[0]).is_readable):
-        end += behind.end()
-    return _clean(line[:end])
-
-
-def _clean(text: str) -> str:
-    text = text.strip(_CLOSING)
-    return text if text.endswith("..") else text.removesuffix(".").strip(_CLOSING)
-
-
-def _inner(line: str) -> str:
-    """A line without the signs of displayed formulas, lists and bold type around it."""
-    line = line.strip(_CLOSING + ">").lstrip(":").strip(_CLOSING)
-    displayed = re.fullmatch(r"\\[\[(](.*)\\[\])]\.?", line)
-    return displayed[1].strip() if displayed and "\\]" not in displayed[1] and "\\)" not in displayed[1] else line
-
-
-def _last_line(text: str) -> str:
-    line = text.rstrip()[-_LONGEST_LINE - 1 :].rsplit("\n", 1)[-1].strip()
-    return line if len(line) <= _LONGEST_LINE else ""
-
-
-def _stated(line: str) -> str | None:
-    """The answer of a last line: itself if it is an answer, else the last formula or number in its sentence."""
-    line = _clean(_inner(line))
-    if not line or len(line) > MAX_ANSWER:
-        return None
-    if not re.search(r"[A-Za-z]{2}", line) or _DOUBT.search(line) or _is_plain(line):
-        return line
-    formulas = list(_FORMULA.finditer(line))
-    if formulas and not re.search(r"\d", line[formulas[-1].end() :]):
-        start = formulas[-1].start()
-        for formula in reversed(formulas[:-1]):
-            if not _JOINER.fullmatch(line[formula.end() : start]):
-                break
-            start = formula.start()
-        return _joined_formulas(line[start:])
-    return line if "\\" in line else _last_numbers(line) or line
-
-
-def _is_plain(line: str) -> bool:
-    """True if a line is an answer as it stands, without a verb."""
-    return not _VERB.search(line) and read(line).is_readable
-
-
-def _last_numbers(line: str) -> str | None:
-    """The last number of a sentence with its unit, and those that "and", "or", a comma or a unit join to it."""
-    values = list(_VALUE.finditer(line))
-    if not values:
-        return None
-    start, end = values[-1].span()
-    words = re.match(r"(?: [A-Za-z°²³/]+){0,5}", line[end:])
-    behind = words[0].split() if words else []
-    while behind and not read(f"{line[start:end]} {' '.join(behind)}").is_readable:
-        behind.pop()
-    last = " ".join([line[start:end].rstrip(","), *behind])
-    for value in reversed(values[:-1]):
-        between = line[value.end() : start]
-        longer = line[value.start() : start] + last
-        if not _JOINER.fullmatch(between) and not isinstance(read(longer).readings[0], UnitQuantity):
-            break
-        start, last = value.start(), longer
-    return last
+    lines = [line for line in rest.split("\n") if line.strip(CLOSING + "$\\[]():-")]
+    return answer_in(lines[0]) if lines else None

@@ -67,6 +67,9 @@ def read(text: str) -> ReadAnswer:
     bare = " ".join(text.split())
     if not bare or len(text) > MAX_ANSWER:
         return ReadAnswer(bare, (Unreadable(bare),))
+    when = moment(_plain(bare))
+    if when is not None:
+        return ReadAnswer(bare, (when,))
     try:
         tokens = _unwrapped(lex(bare))
     except UnreadableError:
@@ -117,13 +120,14 @@ def _partners(tokens: Sequence[Token]) -> dict[int, int]:
     return partners
 
 
-def _meanings(text: str, tokens: list[Token]) -> Iterator[Meaning]:
+def _plain(text: str) -> str:
+    """A text without the commands around its words."""
     text = re.sub(r"\\[!,;: ]", "", text)
-    plain = re.sub(r"\\(?:text|textbf|mathrm|mbox) ?\{([^{}]*)\}", r" \1 ", text).replace("\\", " ").replace("$", " ")
-    when = moment(plain)
-    if when is not None:
-        yield when
-        return
+    text = re.sub(r"\\(?:text|textbf|mathrm|mbox) ?\{([^{}]*)\}", r" \1 ", text)
+    return text.replace("\\", " ").replace("$", " ")
+
+
+def _meanings(text: str, tokens: list[Token]) -> Iterator[Meaning]:
     based = _based(tokens)
     if based is not None:
         yield based
@@ -131,27 +135,18 @@ def _meanings(text: str, tokens: list[Token]) -> Iterator[Meaning]:
     special = _labelled(tokens) or _choice(tokens)
     if special is not None:
         yield special
+    if isinstance(special, Labelled):
+        return
     words = worded(tokens)
-    if (
-        words is not None
-        and tokens[0].kind == "symbol"
-        and tokens[0].text not in ENDLESS_SIGNS
-        and (parsed := list(_parsed(text, tokens)))
-    ):
-        yield from parsed
+    first = tokens[0]
+    if words is not None and first.kind == "symbol" and first.text not in (*ENDLESS_SIGNS, "a", "A"):
+        parsed = list(_parsed(text, tokens))
+        yield from parsed or [words]
         return
     if words is not None:
         yield words
-        if (
-            isinstance(words, Listing)
-            or len(tokens) > 2
-            or tokens[0].quoted
-            or len(tokens[0].text) > 4
-            or tokens[0].text.isupper()
-        ):
+        if isinstance(words, Listing) or len(tokens) > 2 or not _may_be_product(first):
             return
-    if isinstance(special, Labelled):
-        return
     yield from _parsed(text, tokens)
 
 
