@@ -122,7 +122,7 @@ def _partners(tokens: Sequence[Token]) -> dict[int, int]:
 
 def _plain(text: str) -> str:
     """A text without the commands around its words."""
-    text = re.sub(r"\\[!,;: ]", "", text)
+    text = re.sub(r"\\(?:[!,;: ]|displaystyle|quad)", "", re.sub(r"\\[()\[\]]", " ", text))
     text = re.sub(r"\\(?:text|textbf|mathrm|mbox) ?\{([^{}]*)\}", r" \1 ", text)
     return text.replace("\\", " ").replace("$", " ")
 
