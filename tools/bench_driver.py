@@ -95,7 +95,7 @@ def evaluation(completions: int, tokens: int) -> None:
     asyncio.run(main())
 
 
-class Engine:
+class EngineStandIn:
     """Stand-in for an engine's actor: it finishes a request when it is told to. Ray's part is left out."""
 
     def __init__(self) -> None:
@@ -147,10 +147,10 @@ def books(engines: int, seconds: float, ray_call: float) -> None:
     from scalelab.run.changes import Changes
     from scalelab.run.config import Cluster
 
-    actors: list[Engine] = []
+    actors: list[EngineStandIn] = []
 
-    def started(*arguments: Any) -> Engine:
-        actors.append(Engine())
+    def started(*arguments: Any) -> EngineStandIn:
+        actors.append(EngineStandIn())
         return actors[-1]
 
     place = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)

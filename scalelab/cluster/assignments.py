@@ -40,7 +40,7 @@ class Held:
 
 
 @dataclass
-class Lengths:
+class RecentLengths:
     """The last `RECENT` lengths of a task's completions, with their sum."""
 
     last: deque[int] = field(default_factory=deque)
@@ -70,7 +70,7 @@ class Assignments:
     def __init__(self) -> None:
         self._held: dict[int, Held] = {}
         self._waiting: deque[Request] = deque()
-        self._lengths: defaultdict[str, Lengths] = defaultdict(Lengths)
+        self._lengths: defaultdict[str, RecentLengths] = defaultdict(RecentLengths)
         self._kinds: Counter[Kind] = Counter()
         self._following: set[int] = set()
         self.changes = 0

@@ -44,6 +44,12 @@ class Disk:
         return self.checkpoints + self.waiting + self.completions + self.lines
 
 
+def checkpoint_bytes(run: Run) -> int:
+    """Bytes of one checkpoint: the weights in the trainer's precision, and the optimiser's state."""
+    weights = 2 if run.trainer.dtype == "bfloat16" else 4
+    return parameters(run.model.to_hf()).total * (weights + _PER_PARAMETER_TRAINED)
+
+
 def disk_needed(run: Run, step_hours: float | None = None) -> Disk:
     """Upper bound on a run's bytes, from the longest completions allowed.
 
@@ -59,7 +65,6 @@ def disk_needed(run: Run, step_hours: float | None = None) -> Disk:
         steps = min(steps, last)
     taken = {step for step in range(run.checkpoint_every, steps + 1, run.checkpoint_every)} | {steps}
     copies = len(run.checkpoints.kept(taken)) + 1
-    weights = 2 if run.trainer.dtype == "bfloat16" else 4
     per_completion = recipe.max_tokens * _PER_TOKEN_WAITING
     evaluated = run.evaluation.steps(steps)
     rows = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples
@@ -69,7 +74,7 @@ def disk_needed(run: Run, step_hours: float | None = None) -> Disk:
     if kept.train_gib is not None:  # the newest step's come on top until the oldest are deleted
         trained = min(trained, int(kept.train_gib * 2**30) + group_rows * per_row)
     return Disk(
-        checkpoints=copies * parameters(run.model.to_hf()).total * (weights + _PER_PARAMETER_TRAINED),
+        checkpoints=copies * checkpoint_bytes(run),
         waiting=copies * group_rows * per_completion,
         completions=_most_kept(run, evaluated) * rows * per_row + trained,
         lines=steps * (_PER_LINE + 16 * recipe.prompts_per_step),

@@ -1,0 +1,163 @@
+"""Write the job script that takes an experiment from an empty cluster to its run, and submit it.
+
+`slurm` prints a script for sbatch: it starts Ray on every node, counts the nodes that joined, watches them, and resumes
+the run when the job is queued again. `ray` prints a file for `ray up`, `k8s` a RayJob for KubeRay. Number of nodes and
+time to end in order come from the experiment's plan, which has to fit.
+
+Examples:
+  scalelab launch slurm h100/scalerl_8b --out /shared/runs/8b --time 2-00:00:00
+  scalelab launch slurm h100/scalerl_8b --out /shared/runs/8b --time 2-00:00:00 --submit
+  scalelab launch slurm sft/scalerl_8b --sft --out /shared/models/8b_sft --set SFT.pretrained=/shared/models/8b
+  scalelab launch ray h100/scalerl_8b --out /shared/runs/8b --hosts 10.0.0.1,10.0.0.2 --user me > cluster.yaml
+  scalelab launch k8s h100/scalerl_8b --out /runs/8b --image scalelab --claim runs > job.yaml
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalelab.commands.arguments import add_experiment
+from scalelab.errors import LabError
+
+if TYPE_CHECKING:
+    from scalelab.launcher.scripts import LaunchJob
+    from scalelab.run.config import Run
+
+SUBMIT = {"slurm": ["sbatch"], "k8s": ["kubectl", "apply", "-f", "-"]}
+"""Commands that take a script on standard input."""
+CHECKOUT = Path(__file__).parents[2]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("where", choices=("slurm", "ray", "k8s"), help="what starts the cluster")
+    add_experiment(parser)
+    parser.add_argument("--out", type=Path, required=True, help="the run's folder, which all nodes see")
+    parser.add_argument("--sft", action="store_true", help="launch the fine-tuning alone (scalelab sft)")
+    parser.add_argument("--submit", action="store_true", help="submit it (sbatch, kubectl apply) in place of printing")
+    parser.add_argument("--cpus", type=int, metavar="N", help="processor cores of a node (default: 8 for each device)")
+    parser.add_argument("--time", default="", help="slurm: time limit")
+    parser.add_argument("--partition", default="", help="slurm: partition")
+    parser.add_argument("--setup", type=Path, metavar="FILE", help="slurm: sourced first (modules, NCCL's variables)")
+    parser.add_argument(
+        "--container", default="", metavar="IMAGE", help="slurm: image for Pyxis (tools/cluster/Dockerfile)"
+    )
+    parser.add_argument("--mounts", default="", metavar="FROM:TO,…", help="slurm: further mounts of the container")
+    parser.add_argument("--network", default="", metavar="10.1.", help="slurm: beginning of the nodes' addresses")
+    parser.add_argument("--hosts", default="", metavar="A,B,…", help="ray: the machines, the head first")
+    parser.add_argument("--user", default="", help="ray: user of ssh")
+    parser.add_argument("--image", default="", help="k8s: image that tools/cluster/Dockerfile has made")
+    parser.add_argument("--claim", default="", help="k8s: volume claim that is mounted at /runs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the experiment, then print or submit its script."""
+    from scalelab.experiment import load, resolve_experiment
+    from scalelab.launcher import scripts
+
+    members = load(args.experiment)
+    if len(members) > 1:
+        raise LabError(f"{args.experiment} is a family: launch one member of it, such as {next(iter(members))}")
+    ((name, member),) = members.items()
+    experiment = resolve_experiment(name, member, args.sets).run
+    _check(args, experiment)
+    job = _job(args, experiment)
+    if args.where == "slurm":
+        text = scripts.slurm(
+            job,
+            CHECKOUT,
+            time=args.time,
+            partition=args.partition,
+            cpus=args.cpus,
+            setup=args.setup,
+            container=args.container,
+            mounts=args.mounts,
+            network=args.network,
+        )
+    elif args.where == "ray":
+        text = scripts.ray_yaml(job, CHECKOUT, args.user, args.hosts.split(","))
+    else:
+        text = scripts.kuberay(job, args.image, args.claim, _memory_gib(experiment), args.cpus)
+    if not args.submit:
+        print(text, end="")
+        return 0
+    command = SUBMIT[args.where]
+    if shutil.which(command[0]) is None:
+        raise LabError(
+            f"there is no {command[0]} here: leave --submit out, and submit what is printed where there is one"
+        )
+    done = subprocess.run(command, input=text, text=True, stdout=sys.stdout, check=False)
+    return done.returncode
+
+
+def _check(args: argparse.Namespace, run: Run) -> None:
+    """Refuse what the cluster would refuse later."""
+    if run.cluster.device != "gpu":
+        raise LabError(f"{args.experiment} runs on cores (Cluster.device): `scalelab run` starts it on this machine")
+    if not args.out.is_absolute():
+        raise LabError(f"--out {args.out} is relative, and every node has a folder of its own there: give a whole path")
+    if args.cpus is not None and args.cpus < 1:
+        raise LabError(f"--cpus {args.cpus}: give the processor cores of a node")
+    needed = {"slurm": (), "ray": ("hosts", "user"), "k8s": ("image", "claim")}[args.where]
+    if missing := [option for option in needed if not getattr(args, option)]:
+        raise LabError(f"launch {args.where} needs --{missing[0]}")
+    if args.where == "k8s" and not args.out.is_relative_to("/runs"):
+        raise LabError(f"--out {args.out} is not on the volume, which is mounted at /runs: give a folder below /runs")
+    if args.where == "ray" and args.submit:
+        raise LabError("launch ray has nothing to submit: give what is printed to `ray up`")
+    loopback = [host for host in args.hosts.split(",") if host.startswith("127.") or host in ("localhost", "::1")]
+    if loopback:
+        raise LabError(f"--hosts {loopback[0]} is an address that no other machine reaches: give the one that they see")
+    folder = run.sft.pretrained
+    if folder and ":" not in folder and not Path(folder).is_absolute():
+        raise LabError(
+            f"SFT.pretrained is {folder!r}, which every node has elsewhere: give a whole path with "
+            "--set SFT.pretrained=…"
+        )
+
+
+def _job(args: argparse.Namespace, run: Run) -> LaunchJob:
+    """The job's size by the plan.
+
+    Raises:
+        LabError: the run does not fit, or on other nodes than were given.
+    """
+    from scalelab.hardware import Hardware, device
+    from scalelab.launcher.scripts import LaunchJob, grace_seconds
+    from scalelab.plan.check import check, check_fine_tuning, usual
+    from scalelab.plan.placement import placement
+    from scalelab.plan.planner import fine_tuning_seconds, plan_of
+    from scalelab.plan.speed import Assumptions
+    from scalelab.run.disk import checkpoint_bytes
+
+    hardware, per_node = device(usual(run)), run.cluster.devices_per_node
+    devices = run.sft.trainers if args.sft else run.devices
+    if args.sft:
+        check_fine_tuning(run, Hardware(hardware, devices))
+    else:
+        check(run, Hardware(hardware, devices)).demand()
+    nodes = -(-devices // per_node)
+    if args.where == "ray" and len(args.hosts.split(",")) != nodes:
+        given = len(args.hosts.split(","))
+        raise LabError(f"the run takes {devices} devices, {nodes} machines of {per_node}; --hosts names {given}")
+    if args.sft:
+        seconds = fine_tuning_seconds(run, hardware, Assumptions())
+    else:
+        seconds = plan_of(run, placement(run), hardware, Assumptions()).seconds["step"]
+    grace = grace_seconds(seconds, checkpoint_bytes(run))
+    command = "sft" if args.sft else "run"
+    return LaunchJob(args.experiment, tuple(args.sets), args.out, devices, per_node, nodes, grace, command)
+
+
+def _memory_gib(run: Run) -> int:
+    """GiB of host memory of a node: the weights of each of its engines, once more in /dev/shm, and 128 for the rest."""
+    from moe.model.size import parameters
+
+    weights = 2 * parameters(run.model.to_hf()).total / 2**30
+    engines = max(1, run.cluster.devices_per_node // run.generator.tensor_parallel)
+    return int(-(-(weights * (engines + 1) + 128) // 64) * 64)

@@ -1,0 +1,245 @@
+"""Job scripts for Slurm, `ray up` and KubeRay, written from a run's own size."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+NODE_SETUP = """\
+# Print NCCL's warnings, such as why a connection failed, and not its other messages.
+export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
+# Where a node has several networks, name the one that all nodes share; NCCL finds InfiniBand by itself:
+#   export NCCL_SOCKET_IFNAME=… GLOO_SOCKET_IFNAME=… NCCL_IB_HCA=…
+[ -z "${NCCL_SOCKET_IFNAME:-}" ] || export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$NCCL_SOCKET_IFNAME}
+# RDMA pins memory, which a low limit forbids: NCCL would fall back to TCP.
+ulimit -l unlimited 2>/dev/null || echo "locked memory is limited to $(ulimit -l) KiB: NCCL may fall back to TCP" >&2
+ulimit -n 65536 2>/dev/null || true
+"""
+"""Environment of a whole node; what only trainer or engines need is in `scalelab.cluster.environment`."""
+
+CHECKPOINT_BANDWIDTH = 2e9
+"""Bytes a second that all ranks together are assumed to write."""
+MARGIN_SECONDS = 120
+CPUS_PER_DEVICE = 8
+
+
+@dataclass(frozen=True)
+class LaunchJob:
+    """One run on a cluster.
+
+    Attributes:
+        experiment: what `scalelab run` takes.
+        sets: the user's bindings.
+        out: the run's folder, which all nodes see.
+        devices: that the run holds.
+        per_node: devices of a node.
+        nodes: nodes, for trainer and engines.
+        grace: seconds from the warning to the end of the job: a step and a checkpoint.
+        command: "run", or "sft" for the fine-tuning alone.
+    """
+
+    experiment: str
+    sets: tuple[str, ...]
+    out: Path
+    devices: int
+    per_node: int
+    nodes: int
+    grace: int
+    command: str = "run"
+
+    @property
+    def name(self) -> str:
+        """Name of the job, in the letters that Slurm and Kubernetes both take."""
+        return "".join(letter if letter.isalnum() else "-" for letter in self.experiment.lower()).strip("-")[:50]
+
+    @property
+    def words(self) -> list[str]:
+        """Arguments of `scalelab`."""
+        sets = [word for one in (*self.sets, "Cluster.address='auto'") for word in ("--set", one)]
+        supervise = ["--supervise"] if self.command == "run" else []
+        return [self.command, self.experiment, *supervise, "--out", str(self.out), *sets]
+
+
+def grace_seconds(step_seconds: float, checkpoint_bytes: int) -> int:
+    """Seconds that a run may need to end in order: the rest of a step, a checkpoint, and a margin."""
+    return math.ceil(step_seconds + checkpoint_bytes / CHECKPOINT_BANDWIDTH) + MARGIN_SECONDS
+
+
+def slurm(
+    job: LaunchJob,
+    checkout: Path,
+    *,
+    time: str = "",
+    partition: str = "",
+    cpus: int | None = None,
+    setup: Path | None = None,
+    container: str = "",
+    mounts: str = "",
+    network: str = "",
+) -> str:
+    """A script for `sbatch`.
+
+    Args:
+        job: the run.
+        checkout: folder of the lab with its `.venv`, which all nodes see.
+        time: limit, in Slurm's words; empty leaves it to the partition.
+        partition: empty for the default one.
+        cpus: of a node; None takes some for each device.
+        setup: file that is sourced first (modules, NCCL's variables).
+        container: image for Pyxis.
+        mounts: further mounts of the container.
+        network: beginning of the address that nodes reach each other by.
+    """
+    options = {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "gpus-per-node": job.per_node,
+        "ntasks-per-node": 1,
+        "cpus-per-task": cpus or CPUS_PER_DEVICE * job.per_node,
+        "mem": 0,  # all of a node's
+        "exclusive": None,
+        "no-kill": None,  # the run goes on without a lost node
+        "requeue": None,
+        "open-mode": "append",
+        "signal": f"B:INT@{job.grace}",
+        "output": "%x-%j.log",
+        **({"time": time} if time else {}),
+        **({"partition": partition} if partition else {}),
+    }
+    lines = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in options.items()]
+    here = shlex.quote(str(checkout))
+    inside, folder = [], f"{checkout}/.venv/bin"
+    if container:
+        places = ",".join(filter(None, [f"{checkout}:{checkout}", f"{job.out.parent}:{job.out.parent}", mounts]))
+        inside = [f"--container-image={container}", "--container-name=scalelab", "--container-mount-home"]
+        inside += [f"--container-mounts={places}", f"--container-workdir={checkout}"]
+        folder = "/scalelab/.venv/bin"
+    options_of_job = [f"--bin={folder}", f"--out={job.out}", *(f"--inside={one}" for one in inside)]
+    options_of_job += [f"--network={network}"] if network else []
+    command = shlex.join([*options_of_job, "--", *job.words])
+    source = f"source {shlex.quote(str(setup))}\n" if setup else ""
+    return f"""\
+#!/usr/bin/env bash
+# {job.devices} devices on {job.nodes} nodes; written by `scalelab launch slurm`. Submitted again, it resumes the run.
+{chr(10).join(lines)}
+set -euo pipefail
+cd {here}
+{source}{NODE_SETUP}
+# Steps do not inherit it from the job.
+export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-{options["cpus-per-task"]}}}
+# In place of this shell, so that Slurm's INT before the time limit reaches it: the run writes a checkpoint and ends.
+exec python3 {here}/scalelab/launcher/slurm_job.py {command}
+"""
+
+
+def ray_yaml(job: LaunchJob, checkout: Path, user: str, hosts: Sequence[str]) -> str:
+    """A cluster for `ray up` on machines of one's own; the first host has Ray's head and the command.
+
+    The token of the machine that says `ray up` goes to all of them: a head whose user has one asks for it.
+    """
+    head, *workers = hosts
+    here = shlex.quote(str(checkout))
+    setup = " && ".join(
+        [
+            f"cd {here}",
+            "export RAY_AUTH_MODE=token RAY_worker_niceness=0 NCCL_DEBUG=${NCCL_DEBUG:-WARN}",
+            "ulimit -n 65536",
+        ]
+    )
+    start = ".venv/bin/ray start --disable-usage-stats"
+    return f"""\
+# {job.devices} devices on {job.nodes} machines; written by `scalelab launch ray`. First, here:
+#     .venv/bin/ray get-auth-token --generate && .venv/bin/ray up THIS_FILE
+# then, on {head}:
+#     cd {here} && RAY_AUTH_MODE=token .venv/bin/{shlex.join(["scalelab", *job.words])}
+cluster_name: scalelab
+provider:
+  type: local
+  head_ip: {head}
+  worker_ips: [{", ".join(workers)}]
+auth:
+  ssh_user: {user}
+min_workers: {len(workers)}
+max_workers: {len(workers)}
+file_mounts: {{"~/.ray/auth_token": "~/.ray/auth_token"}}
+initialization_commands: []
+setup_commands: []
+head_start_ray_commands:
+  - cd {here} && .venv/bin/ray stop
+  - {setup} && {start} --head --port=6379 --autoscaling-config=~/ray_bootstrap_config.yaml
+worker_start_ray_commands:
+  - cd {here} && .venv/bin/ray stop
+  - {setup} && {start} --address=$RAY_HEAD_IP:6379
+"""
+
+
+def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int | None = None) -> str:
+    """A RayJob for the KubeRay operator.
+
+    Args:
+        job: the run; its folder lies in the volume that is mounted at /runs.
+        image: made by tools/cluster/Dockerfile.
+        claim: name of the volume claim.
+        memory_gib: of a node's container: the weights of every engine on it, and once more in /dev/shm.
+        cpus: of a node; None takes some for each device.
+    """
+    cores, shared = cpus or CPUS_PER_DEVICE * job.per_node, memory_gib // 2
+    limits = f'{{cpu: "{cores}", memory: {memory_gib}Gi, nvidia.com/gpu: "{job.per_node}"}}'
+    entry = shlex.join(["scalelab", *job.words])
+    return f"""\
+# {job.devices} devices on {job.nodes} nodes; written by `scalelab launch k8s`. Keep other pods off its ports.
+apiVersion: ray.io/v1
+kind: RayJob
+metadata:
+  name: {job.name}
+spec:
+  entrypoint: >-
+    {entry}
+  shutdownAfterJobFinishes: true
+  submissionMode: K8sJobMode
+  rayClusterSpec:
+    rayVersion: "2.60.0"
+    headGroupSpec:
+      rayStartParams: {{num-cpus: "8", num-gpus: "0"}}
+      template:
+        spec:
+          containers:
+            - name: ray-head
+              image: {image}
+              workingDir: /scalelab
+              env: [{{name: RAY_worker_niceness, value: "0"}}]
+              resources:
+                requests: {{cpu: "8", memory: 64Gi}}
+                limits: {{cpu: "8", memory: 64Gi}}
+              volumeMounts: [{{name: runs, mountPath: /runs}}]
+          volumes: [{{name: runs, persistentVolumeClaim: {{claimName: {claim}}}}}]
+    workerGroupSpecs:
+      - groupName: gpu
+        replicas: {job.nodes}
+        minReplicas: {job.nodes}
+        maxReplicas: {job.nodes}
+        rayStartParams: {{}}
+        template:
+          spec:
+            containers:
+              - name: ray-worker
+                image: {image}
+                workingDir: /scalelab
+                env:
+                  - {{name: RAY_worker_niceness, value: "0"}}
+                  - {{name: NCCL_DEBUG, value: WARN}}
+                securityContext: {{capabilities: {{add: [IPC_LOCK]}}}}  # RDMA pins memory
+                resources:
+                  # with RDMA add what your cluster's device plugin calls its adapters, such as rdma/hca: "8"
+                  requests: {limits}
+                  limits: {limits}
+                volumeMounts:
+                  - {{name: runs, mountPath: /runs}}
+                  - {{name: shm, mountPath: /dev/shm}}
+            volumes:
+              - {{name: runs, persistentVolumeClaim: {{claimName: {claim}}}}}
+              - {{name: shm, emptyDir: {{medium: Memory, sizeLimit: {shared}Gi}}}}
+"""

@@ -1,0 +1,330 @@
+"""Bring a Ray cluster up inside of a Slurm job, and run one command of the lab on it.
+
+Runs on the job's first node, outside of any container, with the standard library alone. One step of Slurm a node holds
+`ray start --block`. Every one of them is watched: a node that cannot join is named within seconds, not after the run
+has waited for its devices for an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+BROKEN_OFF = 75
+"""Exit code of a run that `--resume` goes on with (`scalelab.errors`, which this program does without)."""
+HEAD_SECONDS = 120.0
+ATTEMPTS, PAUSE = 3, 5.0
+"""Starts of a node's Ray before the job gives up, and seconds between two."""
+REJOIN_SECONDS = 60.0
+"""Seconds between two attempts to take a lost node back while the run goes on."""
+STOP_SECONDS = 20.0
+LOOK_SECONDS = 0.5
+_COUNT = (
+    "import ray; ray.init(address='auto', log_to_driver=False, logging_level='ERROR'); "
+    "print('joined', *(node['NodeManagerHostname'] for node in ray.nodes() if node['Alive']))"
+)
+
+
+class JobError(Exception):
+    """Reason why the job cannot go on, in one line."""
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """The settings of a job.
+
+    Attributes:
+        nodes: names; the first is this one.
+        bin: folder of `python`, `ray` and `scalelab`, as a step sees it.
+        inside: options of `srun` that put a step into a container.
+        port: of Ray's head.
+        network: beginning of the address that nodes reach each other by; empty takes the first that is no loopback.
+        join_seconds: longest wait until all nodes have joined.
+    """
+
+    nodes: tuple[str, ...]
+    bin: str
+    inside: tuple[str, ...] = ()
+    port: int = 6379
+    network: str = ""
+    join_seconds: float = 600.0
+
+
+class NodeStep:
+    """One step of Slurm on one node, and what it said."""
+
+    def __init__(
+        self, settings: JobSettings, node: str, command: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self.node, self._said = node, tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [*srun(settings, node), *command], stdout=self._said, stderr=subprocess.STDOUT, env=dict(environment)
+        )
+
+    @property
+    def ended(self) -> bool:
+        """True if it is over."""
+        return self.process.poll() is not None
+
+    def last_line(self) -> str:
+        """The last line that it printed."""
+        return last_line(self._said)
+
+    def stop(self) -> None:
+        """End it."""
+        if not self.ended:
+            self.process.terminate()
+
+
+def srun(settings: JobSettings, node: str) -> list[str]:
+    """The beginning of a command that runs on one node beside other steps."""
+    return ["srun", "--nodes=1", "--ntasks=1", "--overlap", f"--nodelist={node}", *settings.inside]
+
+
+def last_line(said: IO[bytes]) -> str:
+    """The last line of a file that has text."""
+    said.seek(0)
+    lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "nothing"
+
+
+def reachable(addresses: Sequence[str], network: str) -> str:
+    """The address by which other nodes reach this one.
+
+    Raises:
+        JobError: there is none.
+    """
+    for text in addresses:
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            continue
+        if not (address.is_loopback or address.is_link_local) and text.startswith(network):
+            return text
+    which = f"begins with {network}" if network else "other nodes can reach"
+    raise JobError(
+        f"the first node has no address that {which} (it has {' '.join(addresses) or 'none'}): mend it, or name "
+        "the beginning of the right address with --network"
+    )
+
+
+def begun(out: Path) -> bool:
+    """True if a run is in its folder that is to be resumed; one that was refused before it made anything is not."""
+    try:
+        status = json.loads((out / "manifest.json").read_bytes()).get("status")
+    except (OSError, ValueError, AttributeError):
+        return False
+    made = (*(out / name for name in ("evals.jsonl", "metrics.jsonl")), *out.glob("checkpoints/*"), *out.glob("sft/*"))
+    return status != "failed" or any(one.is_dir() or (one.is_file() and one.stat().st_size > 0) for one in made)
+
+
+def say(line: str) -> None:
+    """Print a line for people, with the time."""
+    print(f"{time.strftime('%H:%M:%S')} launch: {line}", file=sys.stderr, flush=True)
+
+
+class RayOnNodes:
+    """Ray on the nodes of a job."""
+
+    def __init__(self, settings: JobSettings) -> None:
+        self.settings, self.steps = settings, dict[str, NodeStep]()
+        self.environment = os.environ | {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token")}
+        self.address = ""
+        self._tried: dict[str, float] = {}
+
+    def up(self) -> None:
+        """Start Ray everywhere and wait until all nodes have joined.
+
+        Raises:
+            JobError: a node does not come up, or cannot join.
+        """
+        head = self.settings.nodes[0]
+        found = self._here(["hostname", "--all-ip-addresses"], contained=False).split()
+        self.address = f"{reachable(found, self.settings.network)}:{self.settings.port}"
+        if self.environment["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN" not in self.environment:
+            # Nodes need not share a home directory, so that the token goes with the environment.
+            self.environment["RAY_AUTH_TOKEN"] = self._here([self._ray, "get-auth-token", "--generate"]).split()[-1]
+        self.environment["RAY_ADDRESS"] = self.address
+        self.steps[head] = self._start(head)
+        self._wait_for_head()
+        for node in self.settings.nodes[1:]:
+            self.steps[node] = self._start(node)
+        self._wait_for_all()
+
+    def watch(self) -> None:
+        """Take lost nodes back, one attempt a minute.
+
+        Raises:
+            JobError: the head is lost, and Ray with it.
+        """
+        head, *others = self.settings.nodes
+        if self.steps[head].ended:
+            raise JobError(f"Ray's head on {head} ended: {self.steps[head].last_line()}")
+        for node in others:
+            if self.steps[node].ended and time.monotonic() - self._tried.get(node, 0.0) > REJOIN_SECONDS:
+                say(f"Ray on {node} ended ({self.steps[node].last_line()}): trying to take it back")
+                self._tried[node] = time.monotonic()
+                self.steps[node] = self._start(node)
+
+    def down(self) -> None:
+        """End all steps."""
+        for step in self.steps.values():
+            step.stop()
+        ends = time.monotonic() + STOP_SECONDS
+        for step in self.steps.values():
+            try:
+                step.process.wait(max(0.0, ends - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                step.process.kill()
+
+    @property
+    def _ray(self) -> str:
+        return f"{self.settings.bin}/ray"
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """A command on this node: within the container if there is one, else without a step."""
+        if not self.settings.inside:
+            return list(words)
+        return [*srun(self.settings, self.settings.nodes[0]), "--disable-status", *words]
+
+    def _here(self, words: Sequence[str], contained: bool = True) -> str:
+        command = self.command(words) if contained else list(words)
+        done = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=HEAD_SECONDS)
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+            raise JobError(f"`{' '.join(words)}` ended with code {done.returncode}: {said[:300]}")
+        return done.stdout
+
+    def _start(self, node: str) -> NodeStep:
+        words = [self._ray, "start", "--disable-usage-stats", "--block"]
+        if node == self.settings.nodes[0]:
+            host = self.address.rpartition(":")[0]
+            words += [
+                "--head",
+                f"--node-ip-address={host}",
+                f"--port={self.settings.port}",
+                "--include-dashboard=false",
+            ]
+        else:
+            words += [f"--address={self.address}"]
+        environment = {key: value for key, value in self.environment.items() if key != "RAY_ADDRESS"}
+        return NodeStep(self.settings, node, words, environment | {"RAY_worker_niceness": "0"})
+
+    def _wait_for_head(self) -> None:
+        head, ends = self.settings.nodes[0], time.monotonic() + HEAD_SECONDS
+        check = self.command([self._ray, "health-check", "--address", self.address])
+        while subprocess.run(check, capture_output=True, env=self.environment).returncode:
+            if self.steps[head].ended:
+                raise JobError(f"Ray's head on {head} did not start: {self.steps[head].last_line()}")
+            if time.monotonic() > ends:
+                raise JobError(f"Ray's head on {head} did not answer at {self.address} within {HEAD_SECONDS:.0f} s")
+            time.sleep(LOOK_SECONDS)
+
+    def _wait_for_all(self) -> None:
+        """Count the nodes that Ray itself reports; a step that ends is started again, a few times."""
+        starts = dict.fromkeys(self.settings.nodes, 1)
+        ends, joined = time.monotonic() + self.settings.join_seconds, list[str]()
+        while len(joined) < len(self.settings.nodes):
+            for node in self.settings.nodes:
+                step = self.steps[node]
+                if not step.ended:
+                    continue
+                if starts[node] == ATTEMPTS or node == self.settings.nodes[0]:
+                    raise JobError(
+                        f"Ray on {node} ended {starts[node]} times, and said last: {step.last_line()}: mend it, or "
+                        f"leave it out (sbatch --exclude={node})"
+                    )
+                time.sleep(PAUSE)
+                starts[node] += 1
+                self.steps[node] = self._start(node)
+            if time.monotonic() > ends:
+                raise JobError(
+                    f"{len(joined)} of {len(self.settings.nodes)} nodes joined Ray at {self.address} within "
+                    f"{self.settings.join_seconds:.0f} s ({', '.join(joined)}): can the others reach that address? See "
+                    "--network"
+                )
+            time.sleep(LOOK_SECONDS)
+            found = self._here([f"{self.settings.bin}/python", "-c", _COUNT])
+            joined = next((line.split()[1:] for line in found.splitlines() if line.startswith("joined")), [])
+        say(f"{len(joined)} nodes joined Ray at {self.address}")
+
+
+def run(settings: JobSettings, words: Sequence[str], out: Path) -> int:
+    """Bring Ray up, run a command of the lab with signals passed on, and return its exit code."""
+    cluster = RayOnNodes(settings)
+    driver: subprocess.Popen[bytes] | None = None
+    asked = False
+
+    def stop(*_: Any) -> None:
+        nonlocal asked
+        asked = True
+        if driver is not None and driver.poll() is None:
+            driver.send_signal(signal.SIGINT)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    try:
+        cluster.up()
+        if asked:
+            return 128 + signal.SIGINT
+        resumed = ["--resume"] if words[0] == "run" and begun(out) else []  # a fine-tuning goes on by itself
+        if resumed:
+            say(f"going on with {out}")
+        driver = subprocess.Popen(
+            cluster.command([f"{settings.bin}/scalelab", *words, *resumed]), env=cluster.environment
+        )
+        while driver.poll() is None:
+            time.sleep(LOOK_SECONDS)
+            cluster.watch()
+        return driver.returncode
+    except JobError as error:
+        say(str(error))
+        if driver is None:
+            return 1
+        driver.terminate()
+        try:
+            driver.wait(HEAD_SECONDS)
+        except subprocess.TimeoutExpired:
+            driver.kill()
+        return BROKEN_OFF
+    finally:
+        cluster.down()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the job's settings, run it, and let Slurm queue it again if its machines broke it off."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--inside", action="append", default=[])
+    parser.add_argument("--port", type=int, default=6379)
+    parser.add_argument("--network", default="")
+    parser.add_argument("--join-seconds", type=float, default=600.0)
+    parser.add_argument("words", nargs="+")
+    given = parser.parse_args(arguments)
+    listed = subprocess.run(
+        ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]], capture_output=True, text=True, check=True
+    )
+    inside = tuple(given.inside)
+    nodes = tuple(listed.stdout.split())
+    settings = JobSettings(nodes, given.bin, inside, given.port, given.network, given.join_seconds)
+    code = run(settings, given.words, given.out)
+    if code == BROKEN_OFF:
+        say("asking Slurm to queue the job again; it will go on from the last checkpoint")
+        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

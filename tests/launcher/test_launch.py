@@ -1,0 +1,115 @@
+"""`scalelab launch` writes scripts that fit the run, and refuses in one line what a cluster would refuse later."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scalelab.cli import main
+from scalelab.experiment import resolve
+from scalelab.hardware import device
+from scalelab.launcher import scripts
+from scalelab.plan.check import usual
+from scalelab.plan.placement import placement
+from scalelab.plan.planner import plan_of
+from scalelab.plan.speed import Assumptions
+from scalelab.run.disk import checkpoint_bytes
+
+FOLDER = ("--set", "SFT.pretrained=/shared/model")
+BIG = ("h100/scalerl_8b", "h100/scalerl_8b_node", "h100/scalerl_17bx16", "h200/scalerl_17bx16_least", "scalerl_8b")
+
+
+def launched(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["launch", *arguments, *FOLDER]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", BIG)
+def test_a_job_has_the_runs_devices_and_the_time_for_a_step_and_a_checkpoint(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = launched(capsys, "slurm", name, "--out", "/shared/runs/a", "--time", "1-0")
+    script = tmp_path / "job.sh"
+    script.write_text(text)
+    subprocess.run(["bash", "-n", script], check=True)
+    options = dict(re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", text, re.MULTILINE))
+    run = resolve(name, ["SFT.pretrained='/shared/model'"]).run
+    assert int(options["nodes"]) * int(options["gpus-per-node"]) >= run.devices
+    assert (int(options["nodes"]) - 1) * int(options["gpus-per-node"]) < run.devices
+    assert {"no-kill", "requeue", "exclusive"} <= options.keys()
+    run_seconds = float(options["signal"].removeprefix("B:INT@"))
+    step = plan_of(run, placement(run), device(usual(run)), Assumptions()).seconds["step"]
+    assert run_seconds > step + checkpoint_bytes(run) / 2e9
+    assert (options["mem"], options["time"]) == ("0", "1-0")
+    assert int(options["cpus-per-task"]) >= run.cluster.devices_per_node
+    assert f"--out=/shared/runs/a -- run {name} --supervise --out /shared/runs/a --set SFT.pretrained=" in text
+
+
+def test_the_time_to_end_in_order_is_a_step_a_checkpoint_and_a_margin() -> None:
+    assert scripts.grace_seconds(100.0, 14 * 10**9) == 100 + 7 + scripts.MARGIN_SECONDS
+
+
+def test_a_fine_tuning_alone_has_devices_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    text = launched(capsys, "slurm", "sft/scalerl_8b", "--sft", "--out", "/shared/models/8b")
+    assert "#SBATCH --nodes=2\n" in text
+    assert " -- sft sft/scalerl_8b --out /shared/models/8b --set " in text
+
+
+def test_machines_of_ones_own_get_the_token_that_their_head_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = ",".join(f"10.0.0.{number}" for number in range(10))
+    text = launched(capsys, "ray", "h100/scalerl_8b", "--out", "/shared/a", "--hosts", hosts, "--user", "me")
+    made = yaml.safe_load(text)
+    assert made["provider"]["head_ip"] == "10.0.0.0"
+    assert len(made["provider"]["worker_ips"]) == made["max_workers"] == 9
+    assert made["file_mounts"] == {"~/.ray/auth_token": "~/.ray/auth_token"}
+    for who in ("head", "worker"):
+        assert "RAY_AUTH_MODE=token" in made[f"{who}_start_ray_commands"][1], who
+
+
+def test_a_rayjob_has_the_runs_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("h100/scalerl_8b", "--out", "/runs/a", "--image", "an/image", "--claim", "a-claim")
+    made = yaml.safe_load(launched(capsys, "k8s", *asked))
+    [workers] = made["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"] == 10
+    [container] = workers["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in {one["name"] for one in container["env"]}
+    assert made["spec"]["entrypoint"].startswith("scalelab run h100/scalerl_8b --supervise --out /runs/a --set ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["slurm", "quickstart", "--out", "/a"], "runs on cores (Cluster.device)"),
+        (["slurm", "recipes", "--out", "/a"], "is a family: launch one member"),
+        (["slurm", "h100/scalerl_8b", "--out", "runs/a", *FOLDER], "--out runs/a is relative"),
+        (["slurm", "h100/scalerl_8b", "--out", "/a"], "SFT.pretrained is 'models/llama_8b_sft', which every node has"),
+        (["slurm", "h100/scalerl_8b", "--out", "/a", "--cpus", "0", *FOLDER], "--cpus 0"),
+        (["slurm", "scalerl_8b", "--out", "/a", "--set", "Cluster.hardware='h100'", *FOLDER], "does not fit"),
+        (["slurm", "h100/scalerl_8b", "--out", "/a", "--submit", *FOLDER], "there is no sbatch here"),
+        (["k8s", "h100/scalerl_8b", "--out", "/a", *FOLDER], "launch k8s needs --image"),
+        (["k8s", "h100/scalerl_8b", "--out", "/a", "--image", "a", "--claim", "b", *FOLDER], "mounted at /runs"),
+        (["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", *FOLDER], "launch ray needs --hosts"),
+        (
+            ["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", "127.0.0.1,10.0.0.1", *FOLDER],
+            "--hosts 127.0.0.1 is an address that no other machine reaches",
+        ),
+        (
+            ["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", "10.0.0.1,10.0.0.2", *FOLDER],
+            "the run takes 80 devices, 10 machines of 8; --hosts names 2",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert main(["launch", *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1

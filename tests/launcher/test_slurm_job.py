@@ -1,0 +1,170 @@
+"""A job starts its run when all nodes have joined, and says soon which node did not; a requeued one resumes it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalelab.launcher import slurm_job
+from scalelab.launcher.slurm_job import JobError, begun, reachable
+from tests.helpers.slurm_stub import SlurmStub
+
+pytestmark = pytest.mark.slow
+
+INSIDE = """\
+case "$*" in *bin/ray*|*bin/python*|*bin/scalelab*) file=$(basename "$1"); shift; exec "$STUB/inside_$file" "$@";; esac
+exec "$@"
+"""
+NODES = ("n0", "n1", "n2")
+
+
+def test_the_run_starts_once_all_nodes_have_joined_by_an_address_that_they_can_reach(tmp_path: Path) -> None:
+    stub = SlurmStub(tmp_path, NODES)
+    code, said, _ = stub.run()
+    assert code == 0, said
+    assert "3 nodes joined Ray at 10.1.2.3:6379" in said
+    assert stub.lab() == ["10.1.2.3:6379 a-token run an_experiment"]
+    assert not list(tmp_path.glob("up_*")), "steps end with the job"
+
+
+def test_a_node_that_cannot_join_is_named_within_seconds_and_nothing_starts(tmp_path: Path) -> None:
+    stub = SlurmStub(tmp_path, NODES)
+    (tmp_path / "broken_n2").touch()
+    code, said, seconds = stub.run()
+    assert code == 1
+    assert (
+        "Ray on n2 ended 3 times, and said last: no route to n2: mend it, or leave it out (sbatch --exclude=n2)" in said
+    )
+    assert stub.lab() == []
+    assert seconds < 60
+
+
+def test_a_node_that_never_joins_ends_the_job_at_the_deadline(tmp_path: Path) -> None:
+    stub = SlurmStub(tmp_path, NODES)
+    stub.write("python", "echo joined n0 n1\n")
+    code, said, _ = stub.run("--join-seconds=2")
+    assert code == 1
+    assert "2 of 3 nodes joined Ray at 10.1.2.3:6379 within 2 s (n0, n1)" in said
+
+
+@pytest.mark.parametrize(("addresses", "network"), [("127.0.0.1", ""), ("127.0.1.1 ::1", ""), ("10.1.2.3", "10.2.")])
+def test_a_head_that_nobody_can_reach_is_refused(addresses: str, network: str, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="name the beginning of the right address with --network"):
+        reachable(addresses.split(), network)
+    code, said, _ = SlurmStub(tmp_path, NODES, addresses).run(f"--network={network}")
+    assert code == 1
+    assert "the first node has no address that" in said
+
+
+def test_the_network_that_is_named_is_taken() -> None:
+    assert reachable(["127.0.0.1", "169.254.1.1", "192.168.0.7", "10.1.2.3"], "") == "192.168.0.7"
+    assert reachable(["192.168.0.7", "10.1.2.3"], "10.") == "10.1.2.3"
+
+
+def test_with_an_image_every_command_runs_inside(tmp_path: Path) -> None:
+    stub = SlurmStub(tmp_path, NODES)
+    srun = (stub.bin / "srun").read_text()
+    stub.write("srun", 'echo "$*" >> "$STUB/steps"\n' + srun.partition("\n")[2])
+    for name in ("ray", "python", "scalelab"):  # outside there is none of them
+        (stub.bin / name).rename(tmp_path / f"inside_{name}")
+    stub.write("srun", (stub.bin / "srun").read_text().partition("\n")[2].replace('exec "$@"', INSIDE))
+    code, said, _ = stub.run("--inside=--container-image=an.sqsh")
+    assert code == 0, said
+    steps = (tmp_path / "steps").read_text().splitlines()
+    assert all("--container-image=an.sqsh" in step for step in steps)
+    assert any(step.endswith("scalelab run an_experiment") for step in steps)
+
+
+def test_a_requeued_job_resumes_its_run(tmp_path: Path) -> None:
+    stub = SlurmStub(tmp_path, NODES[:1])
+    stub.run()
+    stub.out.mkdir()
+    manifest = stub.out / "manifest.json"
+    manifest.write_text(json.dumps({"status": "failed"}))
+    assert not begun(stub.out), "refused before it made anything"
+    stub.run()
+    manifest.write_text(json.dumps({"status": "running"}))
+    stub.run()
+    assert [line.endswith("--resume") for line in stub.lab()] == [False, False, True]
+
+
+def test_slurms_warning_reaches_the_run_and_its_code_is_the_jobs(tmp_path: Path) -> None:
+    stub = SlurmStub(
+        tmp_path, NODES, lab="trap 'echo checkpoint >> \"$STUB/lab\"; exit 130' INT; while :; do sleep 0.1; done\n"
+    )
+    job = stub.start()
+    stub.wait(stub.lab)
+    job.send_signal(signal.SIGINT)
+    _, said = job.communicate(timeout=120)
+    assert job.returncode == 130, said
+    assert stub.lab()[1:] == ["checkpoint"]
+    assert not (tmp_path / "requeued").exists()
+
+
+def test_a_lost_node_is_taken_back_while_the_run_goes_on(tmp_path: Path) -> None:
+    stub = SlurmStub(tmp_path, NODES, lab='while [ ! -e "$STUB/enough" ]; do sleep 0.1; done\n')
+    job = stub.start()
+    stub.wait(stub.lab)
+    (tmp_path / "lost_n1").touch()
+    stub.wait(lambda: not (tmp_path / "lost_n1").exists())
+    stub.wait(lambda: (tmp_path / "up_n1").exists())
+    (tmp_path / "enough").touch()
+    _, said = job.communicate(timeout=120)
+    assert job.returncode == 0
+    assert "Ray on n1 ended (raylet of n1 was killed): trying to take it back" in said
+
+
+@pytest.mark.parametrize("lost", ["the head", "the machine of the run"])
+def test_a_run_that_its_machines_broke_off_is_queued_again(lost: str, tmp_path: Path) -> None:
+    head = lost == "the head"
+    stub = SlurmStub(tmp_path, NODES, lab="exec sleep 600\n" if head else "exit 75\n")
+    job = stub.start()
+    stub.wait(stub.lab)
+    if head:
+        (tmp_path / "lost_n0").touch()
+    _, said = job.communicate(timeout=120)
+    assert job.returncode == 75, said
+    assert (tmp_path / "requeued").read_text() == "77\n"
+    assert ("Ray's head on n0 ended: raylet of n0 was killed" in said) == head
+
+
+def test_real_nodes_join_with_a_token_and_none_without(tmp_path: Path) -> None:
+    """Two raylets on this machine, each with a home of its own, so that the token comes by the environment alone."""
+    count = "import ray; ray.init(address='auto', logging_level='ERROR'); print(len(ray.nodes()))"
+    stub = SlurmStub(tmp_path, NODES[:2], "127.0.0.1 " + socket.gethostbyname(socket.gethostname()))
+    there = Path(sys.executable).parent
+    home = f'export HOME="{tmp_path}/home_${{STUB_NODE:-lab}}"; mkdir -p "$HOME"\n'
+    stub.write("ray", home + f'exec {there}/ray "$@"\n')
+    stub.write("python", f'exec {there}/python "$@"\n')
+    stub.write("scalelab", home + f'{there}/python -c "{count}" > "$STUB/counted"\n')
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    address = next((one for one in _addresses() if not one.startswith("127.")), None)
+    if address is None:
+        pytest.skip("this machine has no address but loopback")
+    stub.write("hostname", f"echo 127.0.0.1 {address}\n")
+    code, said, _ = stub.run(f"--port={port}")
+    assert code == 0, said
+    assert f"2 nodes joined Ray at {address}:{port}" in said
+    assert (tmp_path / "counted").read_text() == "2\n"
+
+
+def _addresses() -> list[str]:
+    import psutil
+
+    return [one.address for all_of in psutil.net_if_addrs().values() for one in all_of if one.family == socket.AF_INET]
+
+
+def test_the_program_needs_nothing_but_python() -> None:
+    import ast
+
+    tree = ast.parse(Path(slurm_job.__file__).read_text())
+    imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    imported += [one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names]
+    assert {str(name).partition(".")[0] for name in imported} <= sys.stdlib_module_names
