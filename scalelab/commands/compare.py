@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING
 from scalelab.commands.arguments import Once, add_json
 from scalelab.commands.curve_options import (
     add_fit_arguments,
+    add_price,
     add_source_arguments,
     fit_options,
+    pricing,
+    print_prices,
     print_remarks,
     read_curves,
 )
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_source_arguments(parser)
+    add_price(parser)
     parser.add_argument("--tie", default="margin", choices=("margin", "overlap"), help="rule by which two A are equal")
     parser.add_argument(
         "--margin", type=float, default=0.02, metavar="D", help="pass rates closer than this are equal (0.02)"
@@ -86,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.curves import analyse_all, compare, pool_seeds, read_sources
     from scalelab.curves.comparison import entry_summary
 
-    given = read_curves(args)
+    given = read_curves(args, price := pricing(args))
     curves, pooled = pool_seeds(given)
     if len({item.run for item in curves}) < 2:
         if pooled:
@@ -138,6 +142,7 @@ def run(args: argparse.Namespace) -> int:
     print_comparisons(comparisons, pooled)
     for task, lines in calibration.items():
         print_calibration(task, lines)
+    print_prices(price)
     print_remarks(analyses, refused)
     return int(bool(refused))
 

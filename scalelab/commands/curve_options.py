@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalelab.commands.output import print_table
 from scalelab.errors import LabError
 
 if TYPE_CHECKING:
+    from scalelab.commands.pricing import Pricing
     from scalelab.curves import Analysis, Curve, Options
     from scalelab.curves.reading import Reading
 
@@ -107,16 +109,39 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-prior", action="store_true", help="fit the points without a prior")
 
 
-def read_curves(args: argparse.Namespace) -> list[Curve]:
-    """Read the curves that the arguments ask for."""
+def read_curves(args: argparse.Namespace, price: Pricing | None = None) -> list[Curve]:
+    """Read the curves that the arguments ask for, over what their steps cost elsewhere if `price` is given."""
     from scalelab.curves import pool
     from scalelab.curves.reading import read_with
 
     reading = reading_from(args)
-    curves = read_with(args.sources, replace(reading, tasks=()))
+    curves = read_with(args.sources, replace(reading, tasks=()), price)
     check_tasks(curves, reading)
     curves = [item for item in curves if not reading.tasks or item.task in reading.tasks]
     return pool(curves, args.pool) if args.pool else curves
+
+
+def add_price(parser: argparse.ArgumentParser) -> None:
+    """Declare `--price`."""
+    parser.add_argument(
+        "--price",
+        metavar="DEVICE|RATES",
+        help="count what the runs' steps cost on another cluster: a device such as h100, or a file of measured rates",
+    )
+
+
+def pricing(args: argparse.Namespace) -> Pricing | None:
+    """The prices that `--price` asks for."""
+    from scalelab.commands.pricing import Pricing
+
+    return Pricing(args.price) if args.price else None
+
+
+def print_prices(price: Pricing | None) -> None:
+    """Print what runs learn for each step beside the steps that an hour makes, here and there."""
+    if price is not None:
+        print()
+        print_table(price.rows(), price.header())
 
 
 def check_tasks(curves: Sequence[Curve], reading: Reading) -> None:

@@ -27,10 +27,13 @@ from typing import TYPE_CHECKING
 from scalelab.commands.arguments import add_json
 from scalelab.commands.curve_options import (
     add_fit_arguments,
+    add_price,
     add_source_arguments,
     back_test_cell,
     curve_cells,
     fit_options,
+    pricing,
+    print_prices,
     print_remarks,
     read_curves,
 )
@@ -55,6 +58,7 @@ SUPPORT = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_source_arguments(parser)
+    add_price(parser)
     parser.add_argument("--method", default="joint", choices=("joint", "paper", "power"), help="how to fit")
     add_fit_arguments(parser)
     parser.add_argument(
@@ -79,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     """Fit and print; 1 if a curve was refused."""
     from scalelab.curves import analyse_all, parallel
 
-    curves = read_curves(args)
+    curves = read_curves(args, price := pricing(args))
     if args.share and args.method != "joint":
         raise LabError(f"--share needs --method joint: there are no joint fits by the {args.method} method")
     if args.share and len({item.run for item in curves}) < 2:
@@ -98,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
         print_json({"fits": fits, "joint": joint, "parallel": [one.as_json() for one in pairs], "refused": refused})
         return int(bool(refused))
     print_fits(analyses, refused, pairs, tests)
+    print_prices(price)
     return int(bool(refused))
 
 

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 from scalelab.commands.arguments import add_json
 from scalelab.commands.curve_options import (
     add_fit_arguments,
+    add_price,
     add_source_arguments,
     back_test_cell,
     curve_cells,
     fit_options,
+    pricing,
+    print_prices,
     print_remarks,
     read_curves,
 )
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_source_arguments(parser)
+    add_price(parser)
     parser.add_argument(
         "--at", type=float, nargs="+", action="extend", default=[], metavar="C", help="compute to forecast at"
     )
@@ -56,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     """Forecast and print; 1 if a curve was refused."""
     from scalelab.curves import analyse_all, compute_for, extend_or_stop, forecast
 
-    curves = read_curves(args)
+    curves = read_curves(args, price := pricing(args))
     analyses, refused = analyse_all(curves, fit_options(args, args.method))
     forecasts = [(item, value) for item in analyses for value in forecast(item, args.at)] if args.at else []
     targets = [(item, compute_for(item, target)) for item in analyses for target in args.target]
@@ -69,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
         _print_json(forecasts, targets, extensions, analyses, refused)
     else:
         _print_tables(forecasts, targets, extensions)
+        print_prices(price)
         print_remarks(analyses, refused)
     return int(bool(refused))
 

@@ -283,7 +283,10 @@ def _rank(root: Path) -> None:
     if len({curve.run for curve in curves}) > 1:
         analyses, refused = analyse_all(curves)
         print()
-        print_comparisons(compare(analyses, baseline=curves[0].run), pooled)
+        try:
+            print_comparisons(compare(analyses, baseline=curves[0].run), pooled)
+        except LabError as error:  # the runs are made, whether they can be compared or not
+            print(f"no comparison: {error}")
         print_remarks(analyses, refused)
 
 

@@ -30,6 +30,7 @@ from scalelab.curves.fitting.intervals import equal_tailed
 from scalelab.curves.fitting.models import SIGMOID, Array
 from scalelab.curves.joint_draws import JointDraws, joint_draws, several
 from scalelab.curves.stability import stability
+from scalelab.curves.throughput import refuse_other_loads
 from scalelab.errors import LabError
 
 ERROR = 0.1
@@ -68,9 +69,11 @@ def compare(
         baseline: run that the others are held against; None takes the first.
 
     Raises:
-        LabError: fits without draws, power laws, mixed units, an unknown tie rule, or a number that makes no sense.
+        LabError: fits without draws, power laws, mixed units, core-hours of unequal loads, an unknown tie rule, or a
+            number that makes no sense.
     """
     _check(analyses, tie, margin, at, reach, run_spread, error)
+    refuse_other_loads([item.fit.curve for item in analyses])
     tasks = list(dict.fromkeys(item.fit.curve.task for item in analyses))
     by_task = {task: [item for item in analyses if item.fit.curve.task == task] for task in tasks}
     if spread_from and not any(map(several, spread_from)):

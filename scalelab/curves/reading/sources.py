@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from scalelab.curves.reading.points import CurveReader
 from scalelab.curves.reading.run_folder import read_run_folder
 from scalelab.curves.reading.settings import COLUMNS, Reading
 from scalelab.curves.reading.table import Table, listed
+from scalelab.curves.throughput import slow_stretch
 from scalelab.errors import LabError
 
 SEED_FOLDER = re.compile(r"seed[_-]?\d+")
@@ -114,14 +115,21 @@ def read_sources(
     return read_with(sources, Reading(columns or {}, compute_scale, unit, rate_range))
 
 
-def read_with(sources: Sequence[str | Path], reading: Reading) -> list[Curve]:
+def read_with(
+    sources: Sequence[str | Path], reading: Reading, change: Callable[[list[Curve]], list[Curve]] | None = None
+) -> list[Curve]:
     """The curves of several sources by these settings, as `read_sources` gives them.
+
+    Args:
+        sources: as for `read_sources`.
+        reading: the settings.
+        change: applied to the curves of every log, before seeds are pooled.
 
     Raises:
         LabError: a source is missing, unreadable or holds a value that cannot be; one line naming the place.
     """
     found = [run for source in sources for run in runs_in(Path(source))]
-    return [item for run, name in zip(found, run_names(found)) for item in _read_run(run, reading, name)]
+    return [item for run, name in zip(found, run_names(found)) for item in _read_run(run, reading, name, change)]
 
 
 def open_sources(sources: Sequence[str | Path], reading: Reading) -> list[ReadLog]:
@@ -161,6 +169,8 @@ def open_source(path: Path, reading: Reading, run: str | None = None) -> ReadLog
     }
     taken = {name for several in columns.values() for name in several}
     left = tuple(name for name in table.columns if name not in taken)
+    if table.folder:
+        curves = [replace(item, notes=(*item.notes, *filter(None, [slow_stretch(item)]))) for item in curves]
     scaled = tuple(_rescale(item, reading) for item in curves)
     return ReadLog(path, table.kind, columns, left, len(table.rows), scaled)
 
@@ -253,13 +263,14 @@ def pool_seeds(curves: Sequence[Curve]) -> tuple[list[Curve], list[str]]:
     return pooled, notes
 
 
-def _read_run(run: RunPaths, reading: Reading, name: str | None) -> list[Curve]:
+def _read_run(
+    run: RunPaths, reading: Reading, name: str | None, change: Callable[[list[Curve]], list[Curve]] | None
+) -> list[Curve]:
     """The curves of one run, its seeds pooled."""
-    if run.seeds == (run.path,):
-        return list(open_source(run.path, reading, name).curves)
-    return pool(
-        [item for path in run.seeds for item in open_source(path, reading).curves], name or run.path.resolve().name
-    )
+    alone = run.seeds == (run.path,)
+    logs = [list(open_source(path, reading, name if alone else None).curves) for path in run.seeds]
+    curves = [item for log in logs for item in (log if change is None else change(log))]
+    return curves if alone else pool(curves, name or run.path.resolve().name)
 
 
 def with_mean(curves: Sequence[Curve], reading: Reading) -> list[Curve]:

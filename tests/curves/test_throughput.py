@@ -1,0 +1,72 @@
+"""Hours that say nothing of a recipe: of a busy machine, of a pause, of another device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalelab.cli import main
+from scalelab.curves.data import curve
+from scalelab.curves.throughput import slow_stretch, throughputs
+from tests.helpers.curve_points import rate
+
+STEPS = np.arange(0, 210, 10)
+
+
+def write_run(folder: Path, hours_per_step: float, *, clock: str = "wall", A: float = 0.7, pause: float = 0.0) -> Path:
+    """A run on a CPU whose every step trains on 6,400 tokens, and that may stand still after step 100."""
+    folder.mkdir()
+    hours = STEPS * hours_per_step + pause * (STEPS > 100)
+    rates = rate(STEPS / 200, A=A) + 0.003 * np.random.default_rng(0).standard_normal(len(STEPS))
+    records = [
+        {"step": int(s), "compute": float(c), "compute_unit": "core-hours", "task": "math", "pass_rate": float(r),
+         "stderr": 0.004, "completions": 64 * int(s), "tokens": 6400 * int(s)}
+        for s, c, r in zip(STEPS, hours, rates)
+    ]  # fmt: skip
+    (folder / "evals.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "manifest.json").write_text(json.dumps({"clock": clock, "seed": 0}))
+    return folder
+
+
+def test_a_busy_machine_makes_no_recipe_better_and_the_axis_that_holds_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet, busy = write_run(tmp_path / "quiet", 0.001), write_run(tmp_path / "busy", 0.009)
+    assert main(["compare", str(quiet), str(busy)]) == 1
+    reason = capsys.readouterr().err
+    assert "quiet trained on 6,400,000 tokens in one, busy on 711,111" in reason
+    assert reason.strip().endswith("--column compute=tokens")
+    assert main(["compare", str(quiet), str(busy), "--column", "compute=tokens", "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)["tasks"]["math"]
+    assert abs(entries[0]["value"] - entries[1]["value"]) < 1e-3
+    fast = write_run(tmp_path / "fast", 0.0011)
+    assert main(["compare", str(quiet), str(fast)]) == 0
+
+
+def test_hours_of_a_simulated_clock_are_compared_whatever_their_work(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, hours, clock="virtual") for name, hours in (("a", 0.001), ("b", 0.009))]
+    assert main(["compare", *map(str, runs)]) == 0
+
+
+def test_a_pause_is_named_by_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["fit", str(write_run(tmp_path / "paused", 0.001, pause=0.25))])
+    assert "from 0.1 to 0.36 core-hours a step took 26 times what it usually does" in capsys.readouterr().out
+    main(["fit", str(write_run(tmp_path / "steady", 0.001))])
+    assert "a step took" not in capsys.readouterr().out
+
+
+@given(st.lists(st.integers(1, 1000), min_size=4, max_size=12), st.floats(0.01, 100))
+def test_throughput_is_the_work_over_the_hours(steps: list[int], hours: float) -> None:
+    done = np.cumsum(steps).astype(float)
+    item = curve(done * hours, np.linspace(0, 1, len(done)), unit="core-hours")
+    item.other_N.update({"step": done, "tokens": 100 * done})  # type: ignore[attr-defined]
+    [found] = throughputs(item)
+    assert found.steps == pytest.approx(1 / hours)
+    assert found.tokens == pytest.approx(100 / hours)
+    assert np.isnan(found.completions)
+    assert slow_stretch(item) == ""
