@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import reprlib
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -41,7 +41,13 @@ class Judgement(NamedTuple):
 
 
 def judge(
-    tests: Tests, code: str, run: RunJob, *, every_case: bool = False, build: Callable[[str], Compiled] | None = None
+    tests: Tests,
+    code: str,
+    run: RunJob,
+    *,
+    every_case: bool = False,
+    build: Callable[[str], Compiled] | None = None,
+    questions: MutableMapping[AssertTests, list[Any]] | None = None,
 ) -> Judgement:
     """Run a program against its tests.
 
@@ -51,11 +57,12 @@ def judge(
         run: runs a job in the sandbox.
         every_case: go on after a case that fails, to know the share that passes (asserts know none).
         build: compiles a program in a language that needs it.
+        questions: what tests ask any program first, where it is known; completed here.
     """
     if not code.strip():
         return Judgement("failed", "no program")
     if isinstance(tests, AssertTests):
-        return _judge_asserts(tests, code, run)
+        return _judge_asserts(tests, code, run, {} if questions is None else questions)
     if isinstance(tests, CallTests):
         judged: Iterable[Judgement] = _call_cases(tests, code, run, every_case)
     else:
@@ -163,24 +170,39 @@ def _judge_output(checker: Checker, stdin: str, expected: str, actual: str, run:
     return Judgement("failed", f"wrong output in {{case}}: {_short(actual)} instead of {_short(expected)}")
 
 
-def _judge_asserts(tests: AssertTests, code: str, run: RunJob) -> Judgement:
+def _judge_asserts(
+    tests: AssertTests, code: str, run: RunJob, questions: MutableMapping[AssertTests, list[Any]]
+) -> Judgement:
     """Find what the tests ask the program, have it answer, and run the tests on the answers."""
     check = Job("check", tests.code, tests.prelude, tests.setup, tests.entry_point)
-    result = run(check, _TESTS_OWN)
-    if result.ending in ("timeout", "memory"):  # no program has run yet
-        return Judgement("error", f"the tests alone take too much ({result.ending})")
+    if tests not in questions:
+        first = _check_line(run(check, _TESTS_OWN))
+        if isinstance(first, Judgement):
+            return first
+        if first[0] in ("timeout", "memory"):  # no program has run yet
+            return Judgement("error", f"the tests alone take too much ({first[0]})")
+        questions[tests] = first
+    line = questions[tests]
     for _ in range(_ROUNDS):
-        if result.ending == "prelude":
-            return ended(result, [])
-        line = report_lines(result, 2)[-1:] or [[result.ending]]
-        if line[0][0] != "calls":
-            return _judge_check(line[0])
-        (asked,) = line[0][1:]
+        if line[0] != "calls":
+            return _judge_check(line)
+        (asked,) = line[1:]
         answered = _answers(tests, asked, code, run)
         if isinstance(answered, Judgement):
             return answered
-        result = run(replace(check, answers=json.dumps(list(zip(asked, answered)))), None)
+        result = _check_line(run(replace(check, answers=json.dumps(list(zip(asked, answered)))), None))
+        if isinstance(result, Judgement):
+            return result
+        line = result
     return Judgement("error", f"the tests ask again and again (over {_ROUNDS} times)")
+
+
+def _check_line(result: Result) -> list[Any] | Judgement:
+    """The line that a check ended with, or the way in which it ended without one."""
+    if result.ending == "prelude":
+        return ended(result, [])
+    lines = report_lines(result, 2)
+    return lines[-1] if lines else [result.ending]
 
 
 def _judge_check(line: list[Any]) -> Judgement:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks.code.extract import extract_code
 from tasks.code.judge import Judgement, RunJob, judge
-from tasks.code.tests import StdinTests, Tests, parse_tests
+from tasks.code.tests import AssertTests, StdinTests, Tests, parse_tests
 from tasks.errors import TaskError
 from tasks.sandbox.job import CROWDED, Job, Limits, Result
 from tasks.sandbox.pool import Pool, Runner
@@ -33,7 +33,7 @@ class _GroupIsUpError(Exception):
     """All completions of one prompt have taken the time that they may."""
 
 
-# Prompts whose spent time is remembered.
+# Prompts whose spent time is remembered, and tests whose first questions are.
 _PROMPTS_KEPT = 1024
 
 
@@ -84,6 +84,7 @@ class CodeVerifier:
         self._total_seconds, self._partial_credit = total_seconds, partial_credit
         self._workers, self._limits, self._survey = workers, limits or Limits(), survey
         self._packages, self._whole_if_unclosed = packages, whole_if_unclosed
+        self._questions: dict[AssertTests, list[Any]] = {}
         self._pool: Pool | None = None
         self._lock = threading.Lock()
 
@@ -155,7 +156,10 @@ class CodeVerifier:
         language = tests.language if isinstance(tests, StdinTests) else "python"
         code = extract_code(answer, _defined(tests), language)
         build = self._running().compiler.compile
-        return judge(tests, code, run, every_case=self._partial_credit, build=build)
+        if len(self._questions) > _PROMPTS_KEPT:
+            self._questions.clear()
+        every = self._partial_credit
+        return judge(tests, code, run, every_case=every, build=build, questions=self._questions)
 
     def _left_of_group(self, prompt_id: str) -> float:
         with self._lock:

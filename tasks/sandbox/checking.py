@@ -17,6 +17,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tasks.sandbox import testing
@@ -51,11 +52,11 @@ def check(job: Job, namespace: dict[str, Any], describe: Describe) -> list[Any]:
     namespace |= {PROBE: probe, "__name__": "__main__"}  # so that what stands under a main guard runs
     problem: list[Any] = []
     try:
-        trees = [instrument(job.setup), instrument(job.code)]
-        transcript.sources = _sources(job.code)
+        transcript.functions = partial(_sources, job.code)
+        trees = [instrument(source) for source in (job.setup, job.code) if source]
         _bind(trees, job, namespace, transcript)
-        for tree, label in zip(trees, ("setup", "tests")):
-            exec(compile(tree, f"<{label}>", "exec"), namespace)
+        for tree in trees:
+            exec(compile(tree, "<tests>", "exec"), namespace)
         testing.run_all(namespace, probe)
     except AssertionError as error:
         problem = ["assert", describe(error), transcript.used]

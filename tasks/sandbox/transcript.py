@@ -49,7 +49,7 @@ class Transcript:
         probe: told when answers are no longer known.
         used: answers that the tests got.
         exceptions: classes of the tests' own for exceptions of the program's that they catch.
-        sources: of functions that tests define and may hand to the program, by name and line.
+        functions: finds the sources of functions that tests define and may hand to the program, by name and line.
     """
 
     def __init__(self, answers: str, namespace: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ class Transcript:
         self._raised: list[BaseException] = []
         self._stopped: BaseException | None = None
         self.exceptions: dict[str, type[Exception]] = {}
-        self.sources: dict[tuple[str, int], str] = {}
+        self.functions: Callable[[], dict[tuple[str, int], str]] = dict
 
     def made_by_program(self, error: BaseException) -> bool:
         """True for an exception that the program raised."""
@@ -123,7 +123,7 @@ class Transcript:
             return {"$expr": name} if getattr(builtins, name, None) is value else describe_other(value)
         if isinstance(value, types.FunctionType):
             code = value.__code__
-            source = self.sources.get((code.co_name, code.co_firstlineno))
+            source = self.functions().get((code.co_name, code.co_firstlineno))
             if source is None:
                 raise TypeError(f"the function {code.co_name} has no source of its own")
             known = {name: value.__globals__[name] for name in code.co_names if name in value.__globals__}
