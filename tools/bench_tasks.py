@@ -1,6 +1,6 @@
 """Verifiers on real data: are they right, how fast are they, and how fast is what others do.
 
-    python tools/bench_tasks.py [math] [code] [--data FOLDER] [--write docs/tasks.md]
+    python tools/bench_tasks.py [math] [code] [programs] [--data FOLDER] [--write docs/tasks.md]
 
 FOLDER (or SCALELAB_DATA) holds the files named in tasks/data/hub.py (gsm8k/train.jsonl, math/train.json, …).
 """
@@ -11,7 +11,7 @@ import argparse
 import importlib
 import os
 
-PARTS = {"math": "bench_math", "code": "bench_code"}
+PARTS = {"math": "bench_math", "code": "bench_code", "programs": "bench_programs"}
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """Compare what a program returned with what was expected, outside the sandbox and on plain data.
 
 Types count: a bool is only a bool, an int only an int, text only text; where a float is expected, an int of that value
-will do, and floats agree within a tolerance. Two liberties depend on where the expected values come from. JSON has no
-tuples, so a tuple passes for its list. An assert says `==`, so a float passes for an int of exactly its value, and 1
-for True (but not True for 1).
+will do, and floats agree within a tolerance. Two liberties depend on where the expected values come from. JSON has
+no tuples and no generators, so these pass for the list of their items. An assert says `==`, so a float passes for an
+int of exactly its value, and 1 for True (but not True for 1).
 
 Values are compared as `tasks.sandbox.values` writes them, without building them first: the numbers in a set or dict
 that a program sends may be chosen so that hashing them takes for ever.
@@ -22,6 +22,17 @@ from typing import Any
 from tasks.errors import TaskError
 
 _LONGEST_DECIMAL = 1000
+_ITERATED = (
+    "generator",
+    "map",
+    "filter",
+    "zip",
+    "enumerate",
+    "range",
+    "dict_keys",
+    "dict_values",
+    "list_reverseiterator",
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,8 @@ class EqualityRules:
                 return self.as_asserts and bool(mine[1] == theirs[1])
             case "complex":
                 return theirs[0] == "complex" and all(map(self.close, mine[1], theirs[1]))
+            case "list" if self.tuples_are_lists and (items := _iterated(theirs)) is not None:
+                return self.same(mine[1], items)
             case "list" | "tuple":
                 alike = ("list", "tuple") if self.tuples_are_lists else (mine[0],)
                 return theirs[0] in alike and len(mine[1]) == len(theirs[1]) and all(map(self.same, mine[1], theirs[1]))
@@ -99,6 +112,15 @@ class EqualityRules:
             return math.isclose(expected, actual, rel_tol=self.tolerance, abs_tol=absolute)
         except OverflowError:  # an int beyond the range of floats
             return False
+
+
+def _iterated(value: Typed) -> list[Any] | None:
+    """Items of what Python makes lists of, such as a generator or `map(…)`; None for anything else."""
+    name, content = value
+    if name == "other" and isinstance(content, dict) and content.get("type") in _ITERATED:
+        items = content.get("items")
+        return items if isinstance(items, list) else None
+    return None
 
 
 def _half_of_last_place(written: str) -> float:

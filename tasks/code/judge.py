@@ -22,6 +22,11 @@ _ROUNDS = 200
 # Limits of the tests' own work: asking which calls asserts make, comparing two outputs.
 _TESTS_OWN = Limits(seconds=5.0)
 
+# Words of tests that look at what a program prints.
+_READ_OUTPUT = ("stdout", "capsys", "StringIO")
+# Errors of tests that need what is not here, whatever the program.
+_TESTS_LACK = ("ImportError", "ModuleNotFoundError", "LookupError: no fixture")
+
 RunJob = Callable[[Job, Limits | None], Result]
 """Function that runs a job in the sandbox, within the program's limits or the given ones."""
 
@@ -212,7 +217,7 @@ def _judge_check(line: list[Any]) -> Judgement:
             return Judgement("passed")
         case ["assert" | "broken", str(text), 0]:
             return Judgement("error", f"the tests fail whatever the program: {_short(text)}")
-        case ["broken", str(text), _] if text.startswith(("ImportError", "ModuleNotFoundError")):
+        case ["broken", str(text), _] if text.startswith(_TESTS_LACK):
             return Judgement("error", f"the tests cannot be run: {_short(text)}")
         case ["assert", str(text), _]:
             return Judgement("failed", f"assertion: {_short(text)}")
@@ -232,7 +237,8 @@ def _judge_check(line: list[Any]) -> Judgement:
 def _answers(tests: AssertTests, asked: list[Any], code: str, run: RunJob) -> list[Any] | Judgement:
     """A program's answers to its tests' questions, or the reason for having none."""
     lines_asked = json.dumps(asked)
-    result = run(Job("ask", code, tests.prelude, "", tests.entry_point, lines_asked), None)
+    captures = any(word in tests.code for word in _READ_OUTPUT)
+    result = run(Job("ask", code, tests.prelude, calls=lines_asked, captures=captures), None)
     lines = report_lines(result, len(asked) + 1)
     given = [line for line in lines if _is_answer(line)]
     if len(given) == len(lines) == len(asked) and (result.ending, result.code) == ("exited", 0):
@@ -243,9 +249,9 @@ def _answers(tests: AssertTests, asked: list[Any], code: str, run: RunJob) -> li
 def _is_answer(line: list[Any]) -> bool:
     """True for a line of `tasks.sandbox.asking`, whose parts the program chose."""
     match line:
-        case ["value", _, None | [list(), dict()]]:
+        case ["value", _, None | [list(), dict()], str()]:
             return True
-        case ["raised", str(), list(family), list()]:
+        case ["raised", str(), list(family), list(), str()]:
             return all(isinstance(one, list) and [type(name) for name in one] == [str, str] for one in family)
     return False
 

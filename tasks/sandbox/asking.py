@@ -7,9 +7,11 @@ object that an earlier line gave, `{"$expr": source}`, or `{"$function": [name, 
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +22,7 @@ from tasks.sandbox.values import decode, encode
 _MOST_ITEMS = 1000
 _MOST_PARTS = 20_000
 _SHORT_TEXT = 1000
+_MOST_PRINTED = 100_000
 
 ARITHMETIC = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
@@ -58,8 +61,8 @@ def answers(lines: str, namespace: dict[str, Any], shared: set[str], describe: C
         describe: an exception as one line.
 
     Yields:
-        `["value", written, [args, kwargs] as a call left them, or null]`, or `["raised", text, [[module, name] of its
-        class and those that this extends], args]`.
+        Without what was printed: `["value", written, [args, kwargs] as a call left them, or null]`, or `["raised",
+        text, [[module, name] of its class and those that this extends], args]`.
     """
     parts: list[list[Any]] = []
     special: dict[str, Callable[[Any], Any]] = {
@@ -108,6 +111,25 @@ def _plain_arguments(error: BaseException) -> list[Any]:
         return [encode(argument) for argument in error.args]
     except (TypeError, RecursionError):
         return [str(error)]
+
+
+class Printed(io.StringIO):
+    """Standard output of a program that answers, as far as it is worth keeping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sys.stdout = self
+
+    def write(self, text: str) -> int:
+        """Keep the beginning."""
+        return super().write(text) if self.tell() < _MOST_PRINTED else len(text)
+
+    def taken(self) -> str:
+        """Text that was printed since the last time."""
+        text = self.getvalue()[:_MOST_PRINTED]
+        self.seek(0)
+        self.truncate()
+        return text
 
 
 class _Describer:

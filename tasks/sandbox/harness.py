@@ -130,11 +130,13 @@ def _call(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
 
 
 def _ask(job: Job, namespace: dict[str, Any], say: _Reporter) -> None:
-    shared = {name for name, value in namespace.items() if isinstance(value, type)}
+    own = namespace["__name__"]
+    shared = {name for name, value in namespace.items() if isinstance(value, type) and value.__module__ == own}
     _load(job, namespace)
+    printed = asking.Printed() if job.captures else None
     try:
         for line in asking.answers(job.calls, namespace, shared, describe):
-            say(*line)
+            say(*line, printed.taken() if printed else "")
     except (TypeError, RecursionError) as error:
         say("unplain", describe(error))
 

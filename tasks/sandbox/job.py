@@ -79,6 +79,7 @@ class Job:
         calls: `call`: JSON text of `[[entry point or null, args, kwargs], …]`, values as in `tasks.sandbox.values`;
             `ask`: of the lines of a `tasks.sandbox.transcript`.
         keep_going: `call`: report what a call raised, and make the other calls.
+        captures: `ask`: say what each line printed.
         answers: `check`: JSON text of what the program answered, as `tasks.sandbox.checking` reads it; empty asks
             which questions the tests have.
         stdin: `program`, `binary`, `script`: its standard input.
@@ -92,6 +93,7 @@ class Job:
     entry_point: str = ""
     calls: str = "[]"
     keep_going: bool = False
+    captures: bool = False
     answers: str = ""
     stdin: str = ""
     binary: bytes = b""

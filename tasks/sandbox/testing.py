@@ -5,15 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import io
 import itertools
 import re
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from tasks.sandbox.counting import Probe
 from tasks.sandbox.transcript import OWN_MODULES
+
+
+class _Output(NamedTuple):
+    out: str
+    err: str
 
 
 class _SkippedError(Exception):
@@ -137,6 +143,9 @@ def _run_function(function: Any, namespace: dict[str, Any], probe: Probe) -> Non
 
 
 def _fixture(name: str, namespace: dict[str, Any], owner: Any, ends: list[Iterator[Any]]) -> Any:
+    if name == "capsys":
+        ends.append(output := _output())
+        return next(output)
     function: Any = namespace.get(name) or getattr(owner, name, None)
     if not getattr(function, "_is_fixture", False):
         raise LookupError(f"no fixture {name}")
@@ -147,6 +156,20 @@ def _fixture(name: str, namespace: dict[str, Any], owner: Any, ends: list[Iterat
         ends.append(value)
         return next(value)
     return value
+
+
+def _output() -> Iterator[Any]:
+    """Collect what is printed, as pytest's `capsys` does."""
+    before = sys.stdout
+
+    def readouterr() -> Any:
+        text = sys.stdout.getvalue() if isinstance(sys.stdout, io.StringIO) else ""
+        sys.stdout = io.StringIO()
+        return _Output(text, "")
+
+    sys.stdout = io.StringIO()
+    yield types.SimpleNamespace(readouterr=readouterr)
+    sys.stdout = before
 
 
 class _Approx:

@@ -77,6 +77,9 @@ FORMS = {
     "time span": ("from datetime import timedelta, datetime\nassert f(1) == timedelta(hours=1)\nassert g() == datetime(2020, 1, 1, 5)", "from datetime import timedelta, datetime\ndef f(h): return timedelta(hours=h)\ndef g(): return datetime(2020, 1, 1, 5)", "from datetime import timedelta, datetime\ndef f(h): return timedelta(hours=h)\ndef g(): return datetime(2020, 1, 1, 6)"),
     "named tuple": ("p = f()\nassert p.x == 1 and p == (1, 2)", "from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef f(): return P(1, 2)", "from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef f(): return P(2, 2)"),
     "callback": ("assert apply(lambda x: x * 2, 3) == 6\nfor n in (1, 2):\n    assert apply(lambda x: x * 2, n) == 2 * n", "def apply(g, x): return g(x)", "def apply(g, x): return x"),
+    "printed": ("def test_a(capsys):\n    hello(3)\n    assert capsys.readouterr().out == 'hello 3\\n'\n    hello(4)\n    out, err = capsys.readouterr()\n    assert out.strip() == 'hello 4'", "def hello(x): print('hello', x)", "def hello(x): print('hello 3')"),
+    "printed, redirected": ("import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()) as out:\n    hello(3)\nassert out.getvalue() == 'hello 3\\n'", "def hello(x): print('hello', x)", "def hello(x): pass"),
+    "printed, patched": ("import io, unittest\nfrom unittest.mock import patch\nclass T(unittest.TestCase):\n    @patch('sys.stdout', new_callable=io.StringIO)\n    def test_a(self, out):\n        hello(3)\n        self.assertEqual(out.getvalue().strip(), 'hello 3')", "def hello(x): print('hello', x)", "def hello(x): pass"),
     "constant": ("from solution import LIMIT, f\nassert LIMIT == 10 and f(LIMIT) == 11", INCREMENT + "\nLIMIT = 10", INCREMENT + "\nLIMIT = 11"),
 }  # fmt: skip
 """Name → (asserts, right program, wrong program)."""

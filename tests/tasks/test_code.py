@@ -33,6 +33,7 @@ from tasks.code.tests import CallTests, StdinTests, parse_tests
 from tasks.code.verifier import CodeVerifier
 from tasks.errors import TaskError
 from tasks.sandbox.job import Limits
+from tasks.sandbox.objects import describe_other
 from tasks.sandbox.values import decode, encode
 from tasks.types import Prompt
 from tests.helpers.code_tricks import TRICKS
@@ -319,6 +320,7 @@ def test_methods_keywords_helpers_and_fresh_arguments(verifier):
         (float("inf"), [float("inf")], [float("-inf"), 10**400, 1e300]),
         ("a", ["a"], ["b", b"a", ["a"], "a "]),
         ([1, 2], [[1, 2], (1, 2)], [[2, 1], [1], [1, 2, 3], {1, 2}, [True, 2], "12"]),
+        ([0, 1], [(0, 1)], [{0: 1}]),
         ((1, 2), [(1, 2)], [(1, 3)]),
         ({"a": 1}, [{"a": 1}], [{"a": True}, {"a": 1, "b": 2}, {}, [["a", 1]]]),
         ({1: 2}, [{1: 2}], [{True: 2}, {1.0: 2}, {"1": 2}]),
@@ -340,6 +342,10 @@ def test_two_liberties_depend_on_where_the_expected_values_come_from():
     assert json_made.same([1, [2]], encode((1, (2,))))
     assert not asserted.same([1, 2], encode((1, 2)))
     assert not asserted.same(encode((1, 2)), [1, 2])
+    generator = encode((x for x in [1, 2]), describe_other)
+    assert json_made.same([1, 2], generator)
+    assert not json_made.same([1, 3], generator)
+    assert not asserted.same([1, 2], generator)
     assert asserted.same(6, 6.0)
     assert not asserted.same(6, 6.0000001)
     assert asserted.same(6, encode(Fraction(6)))

@@ -21,6 +21,7 @@ from tasks.sandbox.selftest import attack
 from tasks.sandbox.tiers import TIERS
 from tasks.sandbox.worker import Worker
 from tasks.types import Prompt
+from tests.helpers.hostile_sources import CPP
 
 pytestmark = [
     pytest.mark.slow,
@@ -209,3 +210,10 @@ def test_a_checkout_in_the_folder_for_temporary_files_compiles_too():
             )
             assert done.returncode == 0, done.stderr
             assert int(done.stdout) > 0
+
+
+@pytest.mark.parametrize("name", CPP)
+def test_no_source_that_attacks_the_compiler_passes_or_breaks_it(verifier, name):
+    verdict = grade(verifier, gold(("3", "4")), CPP[name])
+    assert verdict.outcome in ("failed", "timeout", "memory"), verdict
+    assert "root:" not in verdict.detail

@@ -17,6 +17,7 @@ from tasks.sandbox.job import Job, Limits
 from tasks.sandbox.scripts import node
 from tasks.sandbox.worker import Worker
 from tasks.types import Prompt
+from tests.helpers.hostile_sources import JAVASCRIPT
 from tests.tasks.test_cpp import tiers_here
 
 pytestmark = [
@@ -267,3 +268,9 @@ def test_without_node_the_outcome_is_an_error_that_says_so(verifier, monkeypatch
     finally:
         other.close()
     assert (verdict.outcome, "apt-get install nodejs" in verdict.detail) == ("error", True), verdict
+
+
+@pytest.mark.parametrize("name", JAVASCRIPT)
+def test_no_source_that_attacks_the_engine_passes_or_breaks_it(verifier, name):
+    verdict = grade(verifier, gold(("3", "4")), JAVASCRIPT[name])
+    assert verdict.outcome in ("failed", "timeout", "memory"), verdict
