@@ -13,7 +13,7 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -22,10 +22,20 @@ PARTIAL = ".partial"
 """Ending of the temporary name of a file that is not whole yet."""
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file atomically: a reader, also after a crash, finds the old content or the new, never a part."""
-    with made_whole(path) as partial, FileIO(partial, "w") as file:
-        _write(file, content.encode() if isinstance(content, str) else content)
+def write_whole(path: Path, content: str | bytes, allowed: Callable[[], None] | None = None) -> None:
+    """Write a file atomically: a reader, also after a crash, finds the old content or the new, never a part.
+
+    Args:
+        path: the file.
+        content: its content.
+        allowed: called before the file gets its name, and raises if it must not; its temporary name is then of this
+            process alone, so that whoever forbids it can delete it.
+    """
+    with made_whole(path, side_by_side=allowed is not None) as partial:
+        with FileIO(partial, "w") as file:
+            _write(file, content.encode() if isinstance(content, str) else content)
+        if allowed is not None:
+            allowed()
 
 
 @contextmanager

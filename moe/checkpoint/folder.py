@@ -148,7 +148,12 @@ def publish(fresh: Path, path: Path) -> None:
     if path.exists():
         _remove(old)
         path.replace(old)
-    put_in_place(fresh, path)
+    try:
+        put_in_place(fresh, path)
+    except OSError:
+        if old.exists() and not path.exists():
+            put_in_place(old, path)
+        raise
     _remove(old)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import Any
 from moe.durable import append, write_whole
 from scalelab.errors import LabError
 from scalelab.jsonl import plain
+from scalelab.store.lease import FencedError
 
 log = logging.getLogger(__name__)
 
@@ -153,12 +155,26 @@ class ChainFile:
         if self.chain.torn:
             log.warning("%s: cut off a torn last line", path)
         if content:
-            allowed()
-            write_whole(path, content[: self.chain.whole])
+            write_whole(path, content[: self.chain.whole], allowed)
         self._number, self._head = len(self.chain.entries), self.chain.head
         self._file = FileIO(path, "a")
         self._broken = False
         self._one_at_a_time = threading.RLock()
+
+    def check(self) -> None:
+        """Make sure that this process may write.
+
+        Raises:
+            FencedError: another process has taken the run over, and perhaps ended since.
+        """
+        self._allowed()
+        here = os.fstat(self._file.fileno())
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            raise FencedError(f"{self._path} is gone: this process stops") from None
+        if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+            raise FencedError(f"{self._path} was taken over by another process while this one stood still: it stops")
 
     def append(self, kind: str, **body: Any) -> Entry:
         """Append a line; it is on disk when this returns.
@@ -171,7 +187,7 @@ class ChainFile:
             return self._append(kind, body)
 
     def _append(self, kind: str, body: dict[str, Any]) -> Entry:
-        self._allowed()
+        self.check()
         if self._broken:
             raise LabError(f"{self._path} could not be put back after a write that failed: go on with --resume")
         whole = {"number": self._number + 1, "epoch": self.epoch, "kind": kind, **body}
@@ -182,7 +198,7 @@ class ChainFile:
         except OSError:
             self._broken = self._path.stat().st_size != before
             raise
-        self._allowed()
+        self.check()
         self._number, self._head = self._number + 1, digest
         return Entry(self._number, self.epoch, kind, whole, digest)
 

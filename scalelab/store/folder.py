@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moe.checkpoint.folder import MANIFEST as CHECKPOINT
-from moe.checkpoint.folder import digest, finished_checkpoints
-from moe.durable import made_whole, sync, write_whole
+from moe.checkpoint.folder import WRITING, digest, finished_checkpoints
+from moe.durable import PARTIAL, made_whole, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
@@ -158,10 +159,11 @@ class RunFolder:
         self.path, self._lease = path, lease
         for part in (ROLLOUTS, CHECKPOINTS):
             (path / part).mkdir(parents=True, exist_ok=True)
+        self._holds()
+        _remove_unfinished(path)
         account, adopted = _found(path)
-        self._check()
         epoch = lease.epoch if lease else account.epoch + 1
-        self._journal = ChainFile(path / JOURNAL, epoch, self._check)
+        self._journal = ChainFile(path / JOURNAL, epoch, self._holds)
         if adopted is not None:
             self._journal.append("adopt", **adopted)
         self._lines = {name: Lines(path / name) for name in VIEWS}
@@ -175,13 +177,19 @@ class RunFolder:
         self.wall_seconds = 0.0
         """Seconds of RL on the wall clock until the last line, over all processes of the run."""
         self._take(account, anew=bool(account.epoch))
-        for left in (*path.glob("*.partial"), *(path / ROLLOUTS).glob("*.partial")):
-            left.unlink(missing_ok=True)
         self.status = StatusFile(path, check=self._check, epoch=epoch)
         sync(path)
         self._observers: list[Observer] = []
 
     def _check(self) -> None:
+        """Make sure that this process may write.
+
+        Raises:
+            FencedError: another process has taken the run over.
+        """
+        self._journal.check()
+
+    def _holds(self) -> None:
         if self._lease is not None:
             self._lease.check()
 
@@ -197,11 +205,11 @@ class RunFolder:
             records = account.views[name]
             agrees = lines.path.read_bytes() == "".join(as_text(records)).encode()
             if anew or not agrees:
-                lines.replace(records)
+                lines.replace(records, self._check)
             if anew and not agrees:
                 self.mended.append(name)
         if account.manifest and anew:
-            write_whole(self.path / MANIFEST, manifest_text(account.manifest))
+            write_whole(self.path / MANIFEST, manifest_text(account.manifest), self._check)
         self._hours, self.wall_seconds = account.hours, account.wall_seconds
         self._noted = dict(account.checkpoints)
         self._evaluated = {record["step"] for record in account.views[EVALS]}
@@ -333,6 +341,7 @@ class RunFolder:
         self._take(account, anew=False)
         for file in (self.path / ROLLOUTS).glob("*.parquet"):
             if (step_of_rollouts(f"{ROLLOUTS}/{file.name}") or 0) > step:
+                self._check()
                 file.unlink()
         (self.path / SECOND_COPY).unlink(missing_ok=True)
         for one in self._observers:
@@ -351,7 +360,7 @@ class RunFolder:
         """Add facts to the journal and to the manifest."""
         self._journal.append("facts", facts=facts)
         self.manifest.update(plain(facts))
-        write_whole(self.path / MANIFEST, manifest_text(self.manifest))
+        write_whole(self.path / MANIFEST, manifest_text(self.manifest), self._check)
 
     def evaluation_file(self, step: int) -> CompletionsFile:
         """Open the file for the completions of the evaluation at a step."""
@@ -386,6 +395,14 @@ class RunFolder:
         for lines in self._lines.values():
             lines.close()
         self._journal.close()
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Delete what earlier processes have begun, so that one that stands still cannot finish it later."""
+    for left in (*path.glob(f"*{PARTIAL}"), *(path / ROLLOUTS).glob(f"*{PARTIAL}")):
+        left.unlink(missing_ok=True)
+    for folder in (path / CHECKPOINTS).glob(f".step_*{WRITING}"):
+        shutil.rmtree(folder)
 
 
 def _found(path: Path) -> tuple[Account, dict[str, Any] | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,15 @@ class Lines:
         """Take back what was appended since the file had this size."""
         os.ftruncate(self._file.fileno(), size)
 
-    def replace(self, records: Sequence[dict[str, Any]]) -> None:
-        """Put other records in place of all; whoever has the file open goes on with the old one, which has no name."""
+    def replace(self, records: Sequence[dict[str, Any]], allowed: Callable[[], None]) -> None:
+        """Put other records in place of all; whoever has the file open goes on with the old one, which has no name.
+
+        Args:
+            records: the lines.
+            allowed: raises if another process has taken the run over.
+        """
         self.close()
-        write_whole(self.path, "".join(as_text(records)))
+        write_whole(self.path, "".join(as_text(records)), allowed)
         self._open()
 
     def close(self) -> None:

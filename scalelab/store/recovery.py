@@ -120,7 +120,7 @@ def _belongs(path: Path, state: dict[str, Any], run_folder: Path, account: Accou
         return
     if account.checkpoints.get(step, digest(path / CHECKPOINT)[1]) != digest(path / CHECKPOINT)[1]:
         raise LabError(f"{path} is not the checkpoint that this run took at step {step}")
-    if state.get(EPOCH, account.epochs.get(step)) != account.epochs.get(step):
+    if step in account.epochs and state.get(EPOCH, account.epochs[step]) != account.epochs[step]:
         raise LabError(f"{path} is of a process that had lost the run to another one")
 
 
