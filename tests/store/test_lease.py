@@ -1,4 +1,4 @@
-"""One process at a time writes into a run's folder, and one that lost it writes nothing more, in every order of events."""
+"""One process at a time writes into a run's folder, and one that lost it writes nothing more."""
 
 from __future__ import annotations
 
