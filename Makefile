@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine: `make quickstart` and `make test`. The Pythons that fit: pyproject.toml.
 PY := .venv/bin/python
 
-.PHONY: install install-gpu quickstart test test-fast test-devices lint types docs
+.PHONY: install install-gpu quickstart test test-fast test-devices lint types docs wheel lock
 
 install:
 	@tools/install.sh
@@ -45,3 +45,13 @@ test-devices: install
 
 docs: install
 	@$(PY) -m mkdocs build --strict --site-dir build/site
+
+# What goes to a package index: nothing is published here.
+wheel: install
+	@rm -rf dist
+	@.venv/bin/uv build --quiet --python $(PY)
+	@$(PY) -m twine check --strict dist/*
+
+# The locks of requirements/, anew; UPGRADE=--upgrade takes the newest versions that fit.
+lock: install
+	@$(PY) tools/lock.py $(UPGRADE)

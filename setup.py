@@ -6,6 +6,8 @@ checkout as it is.
 """
 
 import ast
+import re
+import tomllib
 from pathlib import Path
 from sys import argv
 
@@ -14,7 +16,7 @@ from setuptools.command.build_py import build_py
 
 BESIDE = ("experiments", "moe", "tasks")
 FILES = {"experiments": ["**/*.gin"], "moe": ["py.typed"], "tasks": ["py.typed"]}
-OWN_FILES = {"scalelab": ["py.typed", "view/static/*", "view/templates/*", "bases/*/*"]}
+OWN_FILES = {"scalelab": ["py.typed", "view/static/*", "view/templates/*", "bases/*/*", "recorded/**/*"]}
 
 
 def inside(name: str) -> str:
@@ -39,6 +41,18 @@ def with_new_names(source: str, file: str) -> str:
     return "".join(lines)
 
 
+def with_absolute_links(readme: str, home: str) -> str:
+    """README for a package index, which has none of the files that it links to, and draws no relative picture.
+
+    Args:
+        readme: Markdown of the checkout.
+        home: the repository's address.
+    """
+    drawn = home.replace("github.com", "raw.githubusercontent.com") + "/main/"
+    readme = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\g<1>{drawn}", readme)
+    return re.sub(r"((?<!!)\[[^]!]*\]\()(?!https?:|#)", rf"\g<1>{home}/blob/main/", readme)
+
+
 class BuildPy(build_py):
     """Copy the modules, then change their import statements."""
 
@@ -50,13 +64,19 @@ class BuildPy(build_py):
         return copied, done
 
 
+home = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Homepage"]
+shown = {
+    "long_description": with_absolute_links(Path("README.md").read_text(encoding="utf-8"), home),
+    "long_description_content_type": "text/markdown",
+}
 names = find_packages(include=["scalelab", "scalelab.*", *BESIDE, *(f"{name}.*" for name in BESIDE)])
 if "editable_wheel" in argv:
-    setup(packages=names, package_data=OWN_FILES | FILES)
+    setup(packages=names, package_data=OWN_FILES | FILES, **shown)
 else:
     setup(
         packages=[inside(name) for name in names],
         package_dir={inside(name): name.replace(".", "/") for name in names},
         package_data=OWN_FILES | {inside(name): files for name, files in FILES.items()},
         cmdclass={"build_py": BuildPy},
+        **shown,
     )

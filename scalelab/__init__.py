@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from scalelab.experiment import Experiment
     from scalelab.notebook import Runs
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["__version__", "load_runs", "run_experiment"]
 
 

@@ -40,6 +40,7 @@ COMMANDS: dict[str, str] = {
     "compare": "runs ranked by A, then by B at the common A, with probabilities",
     "law": "A, B and C_mid across batch, length and other axes; what to run next",
     "view": "runs as a live web page: the answer, curves, forecasts, completions, time line",
+    "demo": "that page on recorded runs, which come with the package",
     "report": "the same page as one file; figures for papers, a summary in Markdown",
     "rollouts": "completions of a run, read in the terminal",
     "eval": "mean@k and pass@k of a model on held-out prompts",
@@ -100,9 +101,8 @@ COLOURED = ("rollouts",)
 EXTRAS: dict[str, tuple[str, ...]] = {
     "cpu": (
         *("torch", "megatron", "vllm", "ray", "transformers", "tokenizers", "safetensors", "psutil", "tensorboard"),
-        *("datasets", "evaluate", "math_verify", "sympy", "reasoning_gym", "sortedcontainers", "pyarrow"),
+        *("datasets", "evaluate", "math_verify", "sympy", "reasoning_gym", "sortedcontainers"),
     ),
-    "view": ("starlette", "uvicorn"),
     "trackers": ("wandb", "mlflow", "trackio"),
     "frame": ("pandas",),
 }

@@ -11,7 +11,6 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import json
-import os
 import re
 import shutil
 import socket
@@ -26,7 +25,7 @@ from packaging.specifiers import SpecifierSet
 
 from scalelab.errors import LabError
 from scalelab.gpu_driver import problem_here
-from scalelab.machine import GIB, MEMORY_GIB
+from scalelab.machine import GIB, MEMORY_GIB, cores
 from tasks import puzzles
 from tasks.errors import TaskError
 
@@ -71,8 +70,8 @@ ENGINES = (
     RequiredPackage(("evaluate",), "import evaluate"),
 )
 
-CORE = ("numpy", "scipy", "matplotlib", "gin-config")
-LIVE_PAGE = ("starlette", "uvicorn")
+CORE = ("numpy", "scipy", "matplotlib", "gin-config", "starlette", "uvicorn", "pyarrow")
+WITHOUT_ENGINES = "fit, forecast, compare, report, view, demo, plan, simulate and show"
 
 
 def checks(folder: Path, imports: bool = False) -> Iterator[Check]:
@@ -84,16 +83,20 @@ def checks(folder: Path, imports: bool = False) -> Iterator[Check]:
     """
     yield _python()
     yield _core()
-    yield _live_page()
+    if sys.platform != "linux":
+        works = f"{WITHOUT_ENGINES} work without them; run and eval do not"
+        fix = "for runs use Linux, or on Windows WSL"
+        yield Check("engines", False, f"they need Linux, and this is {sys.platform}: {works}", fix)
+        return
     if any(_installed(engine) for engine in ENGINES):
-        with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        with ThreadPoolExecutor(max_workers=cores()) as pool:
             yield from pool.map(lambda engine: _engine(engine, imports), ENGINES)
         yield _gpus_of_torch() if imports else _gpus()
         if imports:
             yield from _kernels()
     else:
-        works = "fit, forecast, compare, report, plan, simulate and show work without them; run and eval do not"
-        yield Check("engines", False, f"none is installed: {works}", INSTALL)
+        detail = f"none is installed: {WITHOUT_ENGINES} work without them; run and eval do not"
+        yield Check("engines", False, detail, INSTALL)
         yield _gpus()
     yield _cores()
     yield _space("memory", _free_memory(), MEMORY_GIB, "end other programs, or give the container more memory")
@@ -162,14 +165,6 @@ def _core() -> Check:
     if missing:
         return Check("core", False, f"not installed: {', '.join(missing)}", "pip install scalelab")
     return Check("core", True, ", ".join(f"{name} {version}" for name, version in versions.items()))
-
-
-def _live_page() -> Check:
-    """Check the packages that `scalelab view` needs; no run needs them."""
-    versions = {name: _version(name) for name in LIVE_PAGE}
-    if None in versions.values():
-        return Check("view", True, "not installed: no live page", "pip install 'scalelab[view]'")
-    return Check("view", True, ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
 def _installed(engine: RequiredPackage) -> list[tuple[str, str]]:
@@ -295,9 +290,8 @@ def _ask(code: str) -> list[str] | None:
 
 
 def _cores() -> Check:
-    cores = len(os.sched_getaffinity(0))
-    fix = "" if cores >= 2 else "give it two: generator and trainer run side by side"
-    return Check("cores", True, str(cores), fix)
+    fix = "" if cores() >= 2 else "give it two: generator and trainer run side by side"
+    return Check("cores", True, str(cores()), fix)
 
 
 def _space(name: str, free: float | None, needed: float, fix: str) -> Check:

@@ -96,6 +96,13 @@ def problems(machine: HostFacts, kind: str) -> list[str]:
     return found
 
 
+def cores() -> int:
+    """Number of processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux alone
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _glibc() -> tuple[int, ...] | None:
     try:
         name, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()

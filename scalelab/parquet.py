@@ -29,11 +29,9 @@ def take_rows(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> d
     Raises:
         LabError: it is not Parquet, or larger than the limits.
     """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError:
-        raise LabError("completions are Parquet files: install pyarrow, or `pip install 'scalelab[view]'`") from None
+    import pyarrow  # a tenth of a second, which only those pay who read completions
+    from pyarrow import parquet
+
     try:
         with open(path, "rb") as opened:
             names = [name for name in columns if name in parquet.read_schema(opened).names]
@@ -77,13 +75,9 @@ def read_columns(path: Path) -> dict[str, list[Any]]:
     Raises:
         LabError: it is no regular file or not Parquet, or is larger than the limits.
     """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError:
-        raise LabError(
-            f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or convert the file to CSV"
-        ) from None
+    import pyarrow
+    from pyarrow import parquet
+
     content = pyarrow.BufferReader(read_whole(path))
     try:
         schema = parquet.read_schema(content)

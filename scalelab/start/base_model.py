@@ -25,7 +25,6 @@ from moe.model.config import DecoderConfig
 from moe.train.config import TrainerConfig
 from moe.weights.hf_folder import FolderWeights, check_tensors, is_multimodal, read_config, write_text_model
 from moe.weights.links import shapes
-from scalelab import __version__
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tokenizer
 from scalelab.run.config import Run
@@ -49,6 +48,8 @@ KEY_TRACES = 256
 NOT_SFT = ("lr", "warmup_steps", "decay", "decay_until", "lr_at_end", "moments", "offload")
 # How long one run may wait while another makes the model that both start from.
 MAKER_SECONDS = 24 * 3600.0
+# Version of the fine-tuning, part of the key of every base model; raise it when that changes.
+_VERSION = "0.1.0"
 # Models that come with the lab: folders, each with the cache's key of its model in the file KEY.
 SHIPPED = Path(__file__).parents[1] / "bases"
 KEY = "key"
@@ -170,7 +171,7 @@ def cache_key(run: Run, tokenizer: Any, prepared: PreparedTraces | None = None) 
     The data are hashed as the model sees them, so a change in how traces are made or tokenized makes another model.
     """
     content = {
-        "version": __version__,
+        "version": _VERSION,
         "model": run.model.to_hf(),
         "precision": _precision(run.trainer),
         "routers": [getattr(run.trainer, name) for name in ROUTER_CHOICES],

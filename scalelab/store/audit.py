@@ -97,7 +97,7 @@ def audit(path: Path, contents: bool = True) -> Audit:
         _groups(steps),
         _compute(steps),
         _evaluations(evals, steps, _tasks(manifest)),
-        _completions(path, evals, _kept(evals, manifest, proof.account), contents, found),
+        _completions(path, evals, _kept(evals, manifest, proof.account), contents),
         *(_conservation(*checkpoint, steps) for checkpoint in checkpoints),
         _tensorboard(path, steps, found),
     ):
@@ -214,18 +214,15 @@ def _kept(evals: list[Line], manifest: Line, account: Account | None) -> set[int
     return {step for step in steps if f"{ROLLOUTS}/step_{step:06d}.parquet" in account.files}
 
 
-def _completions(path: Path, evals: list[Line], kept: set[int], contents: bool, found: Audit) -> Iterator[str]:
+def _completions(path: Path, evals: list[Line], kept: set[int], contents: bool) -> Iterator[str]:
     """Check that every evaluation's completions are there, unless the run keeps fewer, and agree with its lines.
 
     A run may be passed on without its completions: then there is no folder for them.
     """
     if not (path / ROLLOUTS).is_dir():
         return
-    try:
-        import pyarrow.parquet as parquet
-    except ModuleNotFoundError:
-        found.notes.append("completions were not looked at: pyarrow is not installed")
-        return
+    import pyarrow.parquet as parquet
+
     by_step: defaultdict[int, list[Line]] = defaultdict(list)
     for line in evals:
         by_step[line["step"]].append(line)

@@ -18,23 +18,18 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from scalelab.errors import LabError
 from scalelab.view.lab import Lab
 from scalelab.view.page import SCRIPTS, STATIC, page_html
 from scalelab.view.rollouts import Filter
-
-try:
-    from starlette.applications import Starlette
-    from starlette.middleware import Middleware
-    from starlette.middleware.gzip import GZipMiddleware
-    from starlette.requests import Request
-    from starlette.responses import RedirectResponse, Response
-    from starlette.routing import Route
-    from starlette.types import ASGIApp, Receive, Scope, Send
-except ModuleNotFoundError:
-    raise LabError(
-        "the live page needs a server: `pip install 'scalelab[view]'`; `scalelab report` needs none"
-    ) from None
 
 POLL = 1.5
 """Seconds between two looks at the runs' files while somebody watches."""

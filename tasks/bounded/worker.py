@@ -18,7 +18,6 @@ import ctypes
 import importlib
 import json
 import os
-import resource
 import signal
 import sys
 import time
@@ -56,6 +55,8 @@ class Setup:
 
 def main() -> None:
     """Serve requests until stdin ends."""
+    import resource  # Linux and macOS have it; the classes of tasks are also read where curves alone are wanted
+
     requests, replies = _own_pipes()
     setup = Setup(**json.loads(requests.readline()))
     _die_with_parent(setup.parent)

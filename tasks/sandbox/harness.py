@@ -28,7 +28,9 @@ from tasks.sandbox.objects import Builder, describe_other
 from tasks.sandbox.values import decode, encode
 
 _OPEN, _OS_OPEN = open, os.open
-_START_THREAD = threading._start_new_thread  # type: ignore[attr-defined]
+_STARTER = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
+"""The name by which `threading` starts threads."""
+_START_THREAD = getattr(threading, _STARTER)
 _THREAD_TRIES = 20
 _STREAMS = {
     name: number
@@ -45,20 +47,20 @@ def prepare(job: Job) -> types.ModuleType:
     random.seed(0)
     # The interpreter runs without `site`, which defines these for ordinary programs.
     vars(builtins).update(exit=sys.exit, quit=sys.exit)
-    vars(threading).update(_start_new_thread=_start_thread)
+    vars(threading)[_STARTER] = _start_thread
     if job.prelude:
         exec(_compile(job.prelude, "prelude"), module.__dict__)
     return module
 
 
-def _start_thread(*args: Any) -> int:
+def _start_thread(*args: Any, **more: Any) -> Any:
     """Start a thread; one that was joined may need a moment to give back its stack, which can be half of the memory."""
     for _ in range(_THREAD_TRIES):
         try:
-            return cast(int, _START_THREAD(*args))
+            return _START_THREAD(*args, **more)
         except RuntimeError:
             time.sleep(0.01)
-    return cast(int, _START_THREAD(*args))
+    return _START_THREAD(*args, **more)
 
 
 def run(job: Job, module: types.ModuleType, report: int) -> None:

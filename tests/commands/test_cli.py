@@ -300,7 +300,7 @@ def test_doctor_names_the_gpus_that_the_driver_knows_and_a_torch_that_cannot_use
     ("module", "says"),
     [
         ("ray", "needs the lab's engines, and ray is not installed: `make install`"),
-        ("uvicorn", "scalelab: this needs uvicorn, which is not installed: pip install 'scalelab[view]'"),
+        ("pandas", "scalelab: this needs pandas, which is not installed: pip install 'scalelab[frame]'"),
     ],
 )
 def test_what_an_extra_brings_is_named_by_one_line(

@@ -10,11 +10,12 @@ import site
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from scalelab import __version__
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")
@@ -55,14 +56,66 @@ def test_the_wheel_holds_every_module_and_file_that_the_packages_read_and_nothin
     rooms = {name: name.partition("/")[0] for name in tracked()}
     expected = {f"scalelab/{name}" if room in BESIDE else name for name, room in rooms.items() if room in ROOMS}
     assert names == expected
+    recorded = [name for name in names if name.startswith("scalelab/recorded/")]
+    assert 0 < sum((ROOT / name).stat().st_size for name in recorded) <= 3_000_000
 
 
-def test_the_sdist_builds_the_same_wheel_and_carries_no_measurements(built: Path) -> None:
+def test_the_sdist_holds_what_git_tracks_and_its_tests_run_from_it(built: Path, tmp_path: Path) -> None:
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "scalelab/cli.py"} <= names
-    assert not any(name.startswith(("docs/study", "docs/first_study", "tests/")) for name in names)
+        archive.extractall(tmp_path, filter="data")
+    [source] = tmp_path.iterdir()
+    held = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+    assert not {name for name in tracked() if not name.startswith("docs/study/")} - held
+    tests = ["tests/curves/test_fit.py", "tests/test_skips.py", "tests/packaging/test_locks.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(
+        command, cwd=source, env=ENVIRONMENT, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert (
+        str(source)
+        in subprocess.run(
+            [sys.executable, "-c", "import sys; sys.path.insert(0, '.'); import scalelab; print(scalelab.__file__)"],
+            cwd=source,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )
+
+
+def test_what_is_built_can_be_published(built: Path) -> None:
+    pytest.importorskip("twine")
+    command = [sys.executable, "-m", "twine", "check", "--strict", *built.glob("scalelab-*")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_package_index_gets_authors_addresses_and_no_relative_link(built: Path) -> None:
+    [wheel] = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [one for one in archive.namelist() if one.endswith("METADATA")]
+        text = archive.read(name).decode()
+    head, _, readme = text.partition("\n\n")
+    assert re.findall(r"^Version: (.*)$", head, re.MULTILINE) == [__version__]
+    assert {one.split(",")[0] for one in re.findall(r"^Project-URL: (.*)$", head, re.MULTILINE)} >= {
+        "Homepage",
+        "Documentation",
+        "Changelog",
+        "Issues",
+    }
+    assert "\nAuthor: " in head
+    links = re.findall(r"\]\(([^)]*)\)", readme)
+    assert len(links) > 5
+    assert all(link.startswith("https://") for link in links)
+    for link in links:
+        if "scalelab-rl/scalelab" in link:
+            path = re.split(r"/(?:blob/)?main/", link)[1]
+            assert (ROOT / path.partition("#")[0]).exists(), link
+    assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == __version__
 
 
 @pytest.fixture(scope="module")
@@ -156,13 +209,14 @@ def test_what_needs_an_engine_says_so_in_one_line(core: Path) -> None:
 
 def test_the_core_installs_and_fits_on_the_newer_pythons_of_this_machine(built: Path) -> None:
     """Python 3.12 and 3.13 where they are found; the package names no others."""
-    with open(ROOT / "pyproject.toml", "rb") as file:
-        assert tomllib.load(file)["project"]["requires-python"] == ">=3.11,<3.14"
     for python in newer_pythons():
         programs = install(built, python)
         fits = json.loads(call(programs, "fit", ROOT / "docs" / "quickstart" / "seed0", "--json"))["fits"]
         assert [fit["task"] for fit in fits] == ["code", "math"]
         call(programs, "list")
+        code = "from scalelab.tasks.sandbox.selftest import choose_tier; print(choose_tier())"
+        sandbox = subprocess.run([programs / "python", "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
+        assert sandbox.stdout.startswith("sandbox "), f"{python}: {sandbox.stderr}"
 
 
 def newer_pythons() -> list[str]:

@@ -1,0 +1,87 @@
+"""The core on systems that are not Linux: without what they lack, curves, plans and the page still work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from scalelab import doctor
+
+ROOT = Path(__file__).parents[2]
+RUN = ROOT / "docs" / "quickstart" / "seed0"
+RUNS = ROOT / "docs" / "first_study" / "runs" / "recipes_miniature"
+ABSENT = """
+import os, sys
+for module in ("fcntl", "resource", "pwd", "grp", "termios"):
+    sys.modules[module] = None
+for name in ("sched_getaffinity", "memfd_create", "pidfd_open", "statvfs"):
+    delattr(os, name)
+"""
+"""Start of a process in which importing these raises, and calling those does."""
+
+
+def environment(folder: Path) -> dict[str, str]:
+    (folder / "sitecustomize.py").write_text(ABSENT)
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "XDG_CACHE_HOME": str(folder)}
+
+
+def scalelab(folder: Path, *arguments: object, code: int = 0) -> str:
+    command = [sys.executable, "-m", "scalelab", *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=600, cwd=folder, env=environment(folder)
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fit", RUN),
+        ("compare", RUNS / "scalerl", RUNS / "magistral"),
+        ("forecast", RUN, "--at", 1),
+        ("plan", "scalerl_8b"),
+        ("list",),
+        ("show", "quickstart"),
+        ("report", RUN, "-o", "page.html"),
+        ("simulate", "quickstart", "--no-search", "--hours", 0.1),
+        ("demo", "--dir", "recorded"),
+    ],
+    ids=lambda arguments: str(arguments[0]),
+)
+def test_a_system_without_the_modules_of_linux_has_the_core(arguments: tuple[object, ...], tmp_path: Path) -> None:
+    assert scalelab(tmp_path, *arguments)
+
+
+@pytest.mark.slow
+def test_a_system_without_the_modules_of_linux_shows_the_page(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "scalelab", "demo", "--port", "0"]
+    page = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment(tmp_path))
+    try:
+        assert page.stdout is not None
+        address = page.stdout.readline().strip()
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert "scalelab" in answer.read().decode()
+    finally:
+        page.terminate()
+        page.wait(timeout=60)
+
+
+def test_doctor_on_another_system_says_that_engines_need_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    *_, engines = doctor.checks(tmp_path)
+    assert not engines.ok
+    assert engines.detail.startswith("they need Linux, and this is darwin: fit, forecast, compare, report, view, demo")
+    assert engines.fix == "for runs use Linux, or on Windows WSL"
+
+
+def test_doctor_accepts_the_pythons_of_the_package_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for release, fits in (((3, 10, 13), False), ((3, 11, 0), True), ((3, 13, 9), True), ((3, 14, 0), False)):
+        monkeypatch.setattr(sys, "version_info", (*release, "final", 0))
+        assert doctor._python().ok is fits
