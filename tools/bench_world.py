@@ -31,16 +31,16 @@ class WatchedTrainer:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self.batches: list[tuple[Any, Any]] = []
+        self.batches: list[Any] = []
         self.ended: list[float] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
 
-    async def step(self, sequences: Any, loss: Any, logprobs: bool = False) -> Any:
+    async def step(self, step: Any) -> Any:
         """Take an optimiser step."""
-        self.batches.append((sequences, loss))
-        result = await self._trainer.step(sequences, loss, logprobs)
+        self.batches.append(step)
+        result = await self._trainer.step(step)
         self.ended.append(time.monotonic())
         return result
 
@@ -102,9 +102,9 @@ class WatchedRun:
     async def train_again(self, last: int) -> tuple[float, int, int]:
         """(seconds, tokens, completions) of the loop's last batches, one after the other, with no loop between them."""
         began, tokens, completions = time.monotonic(), 0, 0
-        for sequences, loss in self.trainer.batches[-last:]:
-            tokens += (await self.world.trainer.step(sequences, loss)).tokens
-            completions += len(sequences)
+        for step in self.trainer.batches[-last:]:
+            tokens += (await self.world.trainer.step(step)).tokens
+            completions += len(step.sequences)
         return time.monotonic() - began, tokens, completions
 
 

@@ -105,7 +105,7 @@ GUARD_SECONDS = 25.0
 """Time after which `guard_ray` ends the process; the loop, if it can, has ended the run in order before that."""
 
 DEAD_SECONDS = 10.0
-"""The same after the death of one of Ray's processes."""
+"""End of the command after the death of one of Ray's processes."""
 
 
 class RayProcesses:

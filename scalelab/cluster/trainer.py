@@ -19,6 +19,7 @@ import ray
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.train.batch import TrainingSequence
 from moe.train.config import TrainerSetup
+from moe.train.result import StepResult
 from moe.weights.segments import Segment
 from scalelab.cluster.actors import actor_class, this_node
 from scalelab.cluster.heartbeats import Beating
@@ -29,6 +30,7 @@ from scalelab.imports import without_collector
 from scalelab.run.config import Run
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.settings import Cluster
+from scalelab.run.work import Step
 from scalelab.transfer.listener import Listener
 from scalelab.transfer.sizes import PARCEL
 from scalelab.waiting import LateError, LostError, answer
@@ -165,11 +167,9 @@ class ClusterTrainer:
 
     # The port. Ray carries out an actor's calls in the order in which they are made.
 
-    def step(
-        self, sequences: Sequence[TrainingSequence], loss: Callable[..., Any], logprobs: bool = False
-    ) -> Awaitable[Any]:
-        """Take an optimiser step; gives rank 0's `StepResult`."""
-        refs = self.calls("train_step", ray.put(list(sequences)), loss, None, logprobs)
+    def step(self, step: Step) -> Awaitable[StepResult]:
+        """Take an optimiser step; gives rank 0's result."""
+        refs = self.calls("train_step", ray.put(step.sequences), step.loss, None, step.kept)
         return self._first(refs, "an optimiser step")
 
     def publish(self, version: int) -> Awaitable[list[Segment]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from moe.weights.segments import Segment
 from scalelab.cluster.actors import LOOK_SECONDS, RayProcesses, draining_nodes
 from scalelab.cluster.engines import ClusterEngines
 from scalelab.cluster.faults import Faults
@@ -23,11 +24,10 @@ from scalelab.run.config import Run
 from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.journal import Journal
 from scalelab.run.keeping import Keeper, State
-from scalelab.run.loop import Loop
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.tasks import TaskGroup, in_own_thread
 from scalelab.run.work import RolloutWork
-from scalelab.run.world import build_loop, evaluate_in_flight
+from scalelab.run.world import RunLoop, build_loop, evaluate_in_flight
 from scalelab.store.copying import Copier
 from scalelab.store.folder import RunFolder
 from scalelab.watch.progress import Progress, Status, duration
@@ -84,7 +84,7 @@ class ClusterRun:
         self.keeper = Keeper(run, self.books, folder, progress.say)
         self._copier = Copier(folder.path, run.retention.copy_to, progress.say)
         self.heartbeats = Heartbeats(lambda: self.engines.actors() | self.trainer.actors() | self.graders.actors())
-        self.loop: Loop
+        self.loop: RunLoop[list[Segment]]
 
     def resume(self) -> None:
         """Go on from the newest checkpoint; a trainer that is lost on the way is replaced.
@@ -112,7 +112,7 @@ class ClusterRun:
     def _load(self, path: Path) -> None:
         self.trainer.call("load", str(path), seconds=self.run.trainer.save_deadline)
 
-    async def main(self, attach: Callable[[Loop], None] = lambda _: None) -> None:
+    async def main(self, attach: Callable[[RunLoop[list[Segment]]], None] = lambda _: None) -> None:
         """Run on the running event loop.
 
         Args:
@@ -120,7 +120,7 @@ class ClusterRun:
         """
         clock = time.monotonic
 
-        def evaluation(journal: Journal) -> InFlightEvaluation:
+        def evaluation(journal: Journal) -> InFlightEvaluation[list[Segment]]:
             self._evaluation = evaluate_in_flight(self, journal, clock)
             return self._evaluation
 
@@ -207,7 +207,7 @@ class ClusterRun:
 
     # Home.
 
-    def save(self) -> Any:
+    def save(self) -> Coroutine[None, None, None]:
         """Take a checkpoint of everything; it is written while the loop goes on."""
         path, state = self.keeper.begin()
         return self._saved(self.trainer.save(path, state), state)

@@ -1,4 +1,4 @@
-"""What to do with further compute: go on with a run, run another seed, or try another setting.
+"""Choices for further compute: go on with a run, run another seed, or try another setting.
 
 All of it is read from the joint draws of the recipes' curves, the mean over the tasks of each draw. The worth of a step
 is what it is expected to add to the pass rate that one ends with: for a longer run the rise of the best curve, for
@@ -50,7 +50,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do with a budget.
+    """Advice on a budget.
 
     Attributes:
         unit: of compute.

@@ -38,7 +38,8 @@ def centred(rewards_G: np.ndarray) -> np.ndarray:
     rewards_G = np.asarray(rewards_G, dtype=np.float64)
     if np.all(rewards_G == rewards_G[0]):
         return np.zeros_like(rewards_G)
-    return rewards_G - rewards_G.mean()
+    centred_G: np.ndarray = rewards_G - rewards_G.mean()
+    return centred_G
 
 
 def by_batch(advantages: Sequence[np.ndarray]) -> list[np.ndarray]:

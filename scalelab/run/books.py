@@ -7,39 +7,78 @@ coroutines wait for read here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Generic, NotRequired, TypedDict, cast
 
 from scalelab.errors import LabError
+from scalelab.recipe.types import Rollout
 from scalelab.run.config import Run
 from scalelab.run.ledger import Ledger
-from scalelab.schedule.schedule import Schedule
+from scalelab.run.ports import PromptT, RolloutsT
+from scalelab.schedule.schedule import Schedule, ScheduleState
 from scalelab.store.rollouts import read_rollouts, write_rollouts
 from tasks.sampler import MixtureSampler
 from tasks.types import Prompt
 
 
 @dataclass
-class DrawnGroup:
+class DrawnGroup(Generic[PromptT, RolloutsT]):
     """A drawn prompt and, once they are all graded, its completions."""
 
-    prompt: Any
-    rollouts: Any = None
+    prompt: PromptT
+    rollouts: RolloutsT | None = None
+
+
+class StoredPrompt(TypedDict):
+    """A prompt in a checkpoint; fields as in `Prompt`."""
+
+    id: str
+    task: str
+    text: str
+    gold: object
+    meta: dict[str, object]
+    chat: list[dict[str, str]]
+
+
+class StoredGroup(TypedDict):
+    """A group in a checkpoint: its prompt, and the number of its completions that are graded."""
+
+    prompt: StoredPrompt
+    rollouts: int
+
+
+class BooksState(TypedDict):
+    """The books in a checkpoint; plain JSON."""
+
+    schedule: ScheduleState
+    sampler: dict[str, object]
+    ledger: dict[str, float]
+    drawn: int
+    dropped: dict[str, int]
+    measured: int
+    """Version of the last evaluation. This key and the next stay as they are: older checkpoints have them."""
+    measure_from: int | None
+    step_hours: NotRequired[float]
+    """Checkpoints before 2026-11-24 have none."""
+    counts: list[int]
+    groups: dict[str, StoredGroup]
+    rollouts: str | None
+    """File of the rollouts that wait for a step."""
 
 
 @dataclass
-class Books:
-    """Counts and state of a run: groups drawn, finished and trained on, evaluations, compute."""
+class Books(Generic[PromptT, RolloutsT]):
+    """Counts of a run: groups drawn, finished and trained on, evaluations, compute."""
 
     schedule: Schedule
     """Schedule of the run: groups in flight, and who waits for whom."""
-    sampler: Any
-    """An iterator of prompts that learns their pass rates: a `tasks.sampler.MixtureSampler`."""
+    sampler: Iterator[PromptT]
+    """Prompts without end."""
     ledger: Ledger
     """Device-hours by role."""
-    groups: dict[str, DrawnGroup] = field(default_factory=dict)
+    groups: dict[str, DrawnGroup[PromptT, RolloutsT]] = field(default_factory=dict)
     """Groups that are started and not yet trained on or dropped, by name."""
     drawn: int = 0
     """Groups started since the beginning."""
@@ -71,7 +110,7 @@ class Books:
         self.drawn += 1
         return name
 
-    def finish(self, name: str, rollouts: Any, pass_rate: float | None, drop_reason: str | None) -> None:
+    def finish(self, name: str, rollouts: RolloutsT, pass_rate: float | None, drop_reason: str | None) -> None:
         """Book a group whose completions are all graded.
 
         Args:
@@ -81,21 +120,50 @@ class Books:
             drop_reason: why another group takes its place; None if it waits for its step.
         """
         if pass_rate is not None:
-            self.sampler.observe(self.groups[name].prompt.id, pass_rate)
+            self.observe(self.groups[name].prompt, pass_rate)
         if drop_reason is None:
             self.groups[name].rollouts = rollouts
             self.schedule.book_finish(name)
         else:
             self.schedule.book_drop(name)
             self.dropped[drop_reason] += 1
-            self.generated += sum(len(rollout.completion_ids) for rollout in rollouts)
+            self.generated += self.tokens_of(rollouts)
             del self.groups[name]
 
-    def take(self, names: Sequence[str]) -> list[Any]:
+    def take(self, names: Sequence[str]) -> list[RolloutsT]:
         """The rollouts of the groups that an optimiser step is about to train on."""
-        return [self.groups.pop(name).rollouts for name in names]
+        taken = [self.groups.pop(name).rollouts for name in names]
+        return [rollouts for rollouts in taken if rollouts is not None]  # a batch has finished groups alone
 
-    def capture(self, folder: Path) -> dict[str, Any]:
+    def observe(self, prompt: PromptT, pass_rate: float) -> None:
+        """Let the sampler learn a prompt's pass rate; there is nothing to learn where lengths are drawn."""
+
+    def tokens_of(self, rollouts: RolloutsT) -> int:
+        """Completion tokens of a group that is dropped; none is where lengths are drawn."""
+        return 0
+
+    def add_evaluated(self, steps: Iterable[int]) -> None:
+        """Note evaluations that are written down; none of these steps is due any more."""
+        self.evaluated = max([self.evaluated, *steps])
+        if self.evaluate_from is not None and self.evaluate_from <= self.evaluated:
+            self.evaluate_from = None
+
+
+@dataclass
+class RunBooks(Books[Prompt, list[Rollout]]):
+    """Books of prompts and rollouts: all state in a checkpoint beside the trainer's own."""
+
+    sampler: MixtureSampler
+
+    def observe(self, prompt: Prompt, pass_rate: float) -> None:
+        """Let the sampler learn a prompt's pass rate."""
+        self.sampler.observe(prompt.id, pass_rate)
+
+    def tokens_of(self, rollouts: list[Rollout]) -> int:
+        """Completion tokens of a group."""
+        return sum(len(rollout.completion_ids) for rollout in rollouts)
+
+    def capture(self, folder: Path) -> BooksState:
         """The books as plain JSON; rollouts that wait for a step are written to a file in `folder`.
 
         Groups in flight are kept by name and prompt: a resumed run generates them again. So is an evaluation.
@@ -108,24 +176,24 @@ class Books:
             "ledger": self.ledger.state_dict(),
             "drawn": self.drawn,
             "dropped": dict(self.dropped),
-            "measured": self.evaluated,  # these two keys stay as they are: older checkpoints have them
+            "measured": self.evaluated,
             "measure_from": self.evaluate_from,
             "step_hours": self.step_hours,
             "counts": [self.completions, self.tokens, self.generated],
             "groups": {
-                name: {"prompt": asdict(group.prompt), "rollouts": len(waiting.get(name, ()))}
+                name: {"prompt": cast("StoredPrompt", asdict(group.prompt)), "rollouts": len(waiting.get(name, ()))}
                 for name, group in self.groups.items()
             },
             "rollouts": write_rollouts(folder, rollouts) if rollouts else None,
         }
 
-    def restore(self, state: dict[str, Any], folder: Path, say: Callable[[str], None]) -> None:
+    def restore(self, state: BooksState, folder: Path, say: Callable[[str], None]) -> None:
         """Return to a state that `capture` saved.
 
         Rollouts that are missing or damaged are said, and their groups generated again. The ledger does not go back:
         what was spent is spent.
         """
-        kept: list[Any] = []
+        kept: list[Rollout] = []
         if state["rollouts"]:
             try:
                 kept = read_rollouts(folder, state["rollouts"])
@@ -133,34 +201,29 @@ class Books:
                 say(str(error))
         rollouts, self.groups = iter(kept), {}
         for name, stored in state["groups"].items():
-            group = DrawnGroup(Prompt(**{**stored["prompt"], "chat": tuple(stored["prompt"]["chat"])}))
+            one = stored["prompt"]
+            prompt = Prompt(one["id"], one["task"], one["text"], one["gold"], one["meta"], tuple(one["chat"]))
+            group: DrawnGroup[Prompt, list[Rollout]] = DrawnGroup(prompt)
             if kept and stored["rollouts"]:
                 group.rollouts = [next(rollouts) for _ in range(stored["rollouts"])]
             self.groups[name] = group
-        schedule = dict(state["schedule"])
-        schedule["groups"] = [
-            [name, number, version, finished and self.groups[name].rollouts is not None]
-            for name, number, version, finished in schedule["groups"]
+        groups = [
+            (name, number, version, finished and self.groups[name].rollouts is not None)
+            for name, number, version, finished in state["schedule"]["groups"]
         ]
-        self.schedule.load_state_dict(schedule)
+        self.schedule.load_state_dict({**state["schedule"], "groups": groups})
         self.sampler.load_state_dict(state["sampler"])
         self.drawn, self.dropped = state["drawn"], Counter(state["dropped"])
         self.evaluated, self.evaluate_from = state["measured"], state["measure_from"]
-        self.step_hours = state.get("step_hours", 0.0)  # checkpoints before 2026-11-24 have none
+        self.step_hours = state.get("step_hours", 0.0)
         self.completions, self.tokens, self.generated = state["counts"]
         self.ledger.at_least(state["ledger"])
 
-    def add_evaluated(self, steps: Iterable[int]) -> None:
-        """Note evaluations that are written down; none of these steps is due any more."""
-        self.evaluated = max([self.evaluated, *steps])
-        if self.evaluate_from is not None and self.evaluate_from <= self.evaluated:
-            self.evaluate_from = None
 
-
-def new_books(run: Run) -> Books:
+def new_books(run: Run) -> RunBooks:
     """The books of a run that has not begun."""
     weights = dict(zip((t.name for t in run.tasks), run.task_weights, strict=True)) if run.task_weights else None
-    return Books(
+    return RunBooks(
         schedule=run.schedule.start(run.recipe.prompts_per_step, run.budget.steps),
         sampler=MixtureSampler(run.tasks, weights, run.seed, run.recipe.retire_at),
         ledger=Ledger(run.generator_devices * run.cluster.share, run.cluster.trainers * run.cluster.share),

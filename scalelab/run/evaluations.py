@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.evaluation import Graded
 from scalelab.rollout.types import Completion, Request
-from scalelab.run.books import Books
+from scalelab.run.books import RunBooks
 from scalelab.run.changes import Changes
-from scalelab.run.ports import Engines, EvaluationLostError, Graders
+from scalelab.run.ports import Engines, EvaluationLostError, Graders, WeightsT
 from scalelab.run.tasks import TaskGroup
 from scalelab.run.work import Sampling
 from tasks.types import Prompt, Verdict
@@ -37,7 +37,7 @@ class Spent:
     """Time on the world's clock."""
 
     @classmethod
-    def of(cls, books: Books, version: int, seconds: float) -> Spent:
+    def of(cls, books: RunBooks, version: int, seconds: float) -> Spent:
         """The current state of the books."""
         return cls(version, dict(books.ledger.hours), books.completions, books.tokens, books.generated, seconds)
 
@@ -92,16 +92,16 @@ async def generate_and_grade(
 
 
 @dataclass(eq=False)
-class InFlightEvaluation:
+class InFlightEvaluation(Generic[WeightsT]):
     """Evaluation among the completions for training.
 
     Either all engines keep their weights meanwhile, or those that are set aside for it, and the others go on as usual.
     What falls due while an evaluation runs is taken with the next weights after it.
     """
 
-    books: Books
-    engines: Engines
-    graders: Graders
+    books: RunBooks
+    engines: Engines[Request, Completion, WeightsT]
+    graders: Graders[Prompt, Completion, Verdict]
     work: Sampling
     changes: Changes
     charge: Callable[[], None]
@@ -218,19 +218,19 @@ def by_name(held_out: Sequence[Prompt], version: int) -> dict[str, Prompt]:
 
 
 @dataclass(eq=False)
-class EvaluationAtRest:
+class EvaluationAtRest(Generic[WeightsT]):
     """Evaluation between two stretches, from weights copied when it fell due; it takes no simulated time."""
 
-    books: Books
-    keep: Callable[[int], Any]
+    books: RunBooks
+    keep: Callable[[int], WeightsT]
     """Function that copies the trainer's weights, given their version."""
-    generate: Callable[[Spent, Any], Awaitable[list[Rollout]]]
+    generate: Callable[[Spent, WeightsT], Awaitable[list[Rollout]]]
     """Function that generates and grades completions of the held-out prompts with these weights."""
     file: Callable[[int], Completions]
     """Opens the file for the completions of a version."""
     record: RecordEvaluation
     clock: Callable[[], float]
-    kept: list[tuple[Spent, Any]] = field(default_factory=list)
+    kept: list[tuple[Spent, WeightsT]] = field(default_factory=list)
     holds_draws: bool = False
     holds_weights: bool = False
 

@@ -12,14 +12,16 @@ from scalelab.errors import LabError
 from scalelab.hardware import device
 from scalelab.recipe.step import METRICS, summarise
 from scalelab.rollout.evaluation import Graded, evaluate
-from scalelab.run.books import Books
+from scalelab.rollout.types import Completion, Request
+from scalelab.run.books import RunBooks
 from scalelab.run.config import Run
 from scalelab.run.evaluations import Spent
-from scalelab.run.ports import Engines, Graders
+from scalelab.run.ports import Engines, Graders, WeightsT
 from scalelab.store.folder import RunFolder
 from scalelab.store.retention import prune_completions, prune_training
 from scalelab.watch.monitors import Watch
 from scalelab.watch.progress import Progress
+from tasks.types import Prompt, Verdict
 
 if TYPE_CHECKING:
     from moe.train.result import StepResult
@@ -49,9 +51,9 @@ class Journal:
     def __init__(
         self,
         run: Run,
-        books: Books,
-        engines: Engines,
-        graders: Graders,
+        books: RunBooks,
+        engines: Engines[Request, Completion, WeightsT],
+        graders: Graders[Prompt, Completion, Verdict],
         folder: RunFolder,
         progress: Progress,
         clock: Callable[[], float],

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from moe.checkpoint.folder import step_folder
 from moe.errors import printable
 from scalelab.errors import LabError
-from scalelab.run.books import Books
+from scalelab.run.books import BooksState, RunBooks
 from scalelab.run.config import Run
 from scalelab.store.folder import CONFIG_SHA256, RunFolder, config_sha256
 from scalelab.store.recovery import EPOCH, Return, choose
@@ -29,7 +29,7 @@ class Keeper:
         say: takes lines for people.
     """
 
-    def __init__(self, run: Run, books: Books, folder: RunFolder, say: Callable[[str], None]) -> None:
+    def __init__(self, run: Run, books: RunBooks, folder: RunFolder, say: Callable[[str], None]) -> None:
         self._run, self._books, self._folder, self._say = run, books, folder, say
         self._root = folder.checkpoints
         self._config = config_sha256(folder.path)
@@ -84,7 +84,7 @@ class Keeper:
         if chosen.path is not None:
             load(chosen.path)
         try:
-            books.restore(chosen.state or self._first, self._root, self._say)
+            books.restore(cast("BooksState", chosen.state or self._first), self._root, self._say)
             books.ledger.at_least(self._folder.spent())
             books.ledger.go_back((chosen.state or self._first)["ledger"])
             undone = self._folder.go_back(books.version, [task.name for task in self._run.tasks])

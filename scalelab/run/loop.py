@@ -20,34 +20,57 @@ simulated clock, at every checkpoint. A lost trainer cancels it; the next stretc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from scalelab.errors import LabError, first_error
 from scalelab.run.books import Books
 from scalelab.run.changes import Changes
-from scalelab.run.ports import Engines, Graders, Trainer, TrainerLostError
+from scalelab.run.ports import (
+    CompletionT,
+    Engines,
+    Graders,
+    PromptT,
+    RequestT,
+    ResultT,
+    RolloutsT,
+    StepT,
+    Trainer,
+    TrainerLostError,
+    VerdictT,
+    WeightsT,
+)
 from scalelab.run.settings import Budget
 from scalelab.run.tasks import TaskGroup
 
+_StepIn = TypeVar("_StepIn", contravariant=True)
+_ResultIn = TypeVar("_ResultIn", contravariant=True)
+_PromptIn = TypeVar("_PromptIn", contravariant=True)
+_RequestOut = TypeVar("_RequestOut", covariant=True)
+_CompletionIn = TypeVar("_CompletionIn", contravariant=True)
+_VerdictIn = TypeVar("_VerdictIn", contravariant=True)
+_StepOut = TypeVar("_StepOut", covariant=True)
 
-class Work(Protocol):
+
+class Work(Protocol[_PromptIn, _RequestOut, _CompletionIn, _VerdictIn, RolloutsT, _StepOut]):
     """Groups for the loop: of prompts and rollouts, or of lengths alone."""
 
     generations: int
     """Completions of a group."""
 
-    def requests(self, name: str, prompt: Any) -> Any:
+    def requests(self, name: str, prompt: _PromptIn) -> Sequence[_RequestOut]:
         """Make the engines' requests for a group."""
 
-    def rollouts(self, prompt: Any, completions: Any, verdicts: Any) -> Any:
+    def rollouts(
+        self, prompt: _PromptIn, completions: Sequence[_CompletionIn], verdicts: Sequence[_VerdictIn]
+    ) -> RolloutsT:
         """The graded completions of a group."""
 
-    def judge(self, rollouts: Any) -> tuple[float | None, str | None]:
+    def outcome(self, rollouts: RolloutsT) -> tuple[float | None, str | None]:
         """A group's pass rate, and the reason to replace it by another (None: it is trained on)."""
 
-    def step(self, groups: list[Any], version: int) -> Any:
+    def step(self, groups: list[RolloutsT], version: int) -> _StepOut:
         """The training sequences of a step on these groups, with the step's metrics."""
 
 
@@ -75,13 +98,15 @@ class Evaluator(Protocol):
         """Evaluate what is due, until cancelled."""
 
 
-class Journal(Protocol):
+class Journal(Protocol[_StepIn, _ResultIn]):
     """Receiver of the loop's events."""
 
     def charge(self, stepping: bool) -> None:
         """Charge the time since the last charge to the ledger; `stepping` says whether the trainer was at work."""
 
-    def stepped(self, names: list[str], step: Any, result: Any, seconds: dict[str, float]) -> LabError | None:
+    def stepped(
+        self, names: list[str], step: _StepIn, result: _ResultIn | None, seconds: dict[str, float]
+    ) -> LabError | None:
         """Write an optimiser step just after it was booked; returns the reason to stop the run, if there is one."""
 
 
@@ -91,7 +116,7 @@ class Home(Protocol):
     rests: bool
     """True if a stretch ends at every checkpoint: everything in flight is dropped then, and started again."""
 
-    def save(self) -> Any:
+    def save(self) -> Coroutine[None, None, None]:
         """Take a checkpoint of trainer and books as they are now; awaitable until it is taken."""
 
     async def check(self) -> None:
@@ -117,20 +142,20 @@ class _StretchOver(Exception):  # noqa: N818 - no error: it cancels what a stret
 
 
 @dataclass(eq=False)
-class Loop:
+class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, ResultT, WeightsT]):
     """One run in one world."""
 
-    books: Books
+    books: Books[PromptT, RolloutsT]
     budget: Budget
     evaluation_due: Callable[[int, float, float], bool]
     """Rule that asks for an evaluation after a step: `Evaluation.due`."""
     checkpoint_every: int
-    work: Work
-    engines: Engines
-    trainer: Trainer
-    graders: Graders
+    work: Work[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT]
+    engines: Engines[RequestT, CompletionT, WeightsT]
+    trainer: Trainer[StepT, ResultT, WeightsT]
+    graders: Graders[PromptT, CompletionT, VerdictT]
     evaluation: Evaluator
-    journal: Journal
+    journal: Journal[StepT, ResultT]
     home: Home
     changes: Changes
     clock: Callable[[], float]
@@ -202,7 +227,7 @@ class Loop:
         if lost is not None:
             await self.home.go_back(lost)
 
-    def services(self) -> list[Coroutine[Any, Any, None]]:
+    def services(self) -> list[Coroutine[None, None, None]]:
         """Run the services that outlive a lost trainer: the engines with their weights, and the graders."""
         return [self.engines.serve(), self.graders.serve()]
 
@@ -244,7 +269,7 @@ class Loop:
         completions = await self.engines.generate(self.work.requests(name, prompt))
         verdicts = await self.graders.grade(prompt, completions)
         rollouts = self.work.rollouts(prompt, completions, verdicts)
-        self.books.finish(name, rollouts, *self.work.judge(rollouts))
+        self.books.finish(name, rollouts, *self.work.outcome(rollouts))
         self.changes.notify()
 
     async def optimise(self) -> None:
@@ -288,7 +313,7 @@ class Loop:
         built = self.clock()
         self.journal.charge(stepping=False)
         async with self.stepping:
-            result = await self.trainer.step(step.sequences, step.loss, step.kept) if step.sequences else None
+            result = await self.trainer.step(step) if step.sequences else None
         self.journal.charge(stepping=True)
         self.books.schedule.book_step(names)
         seconds = {"wait": waited, "build": built - began, "step": self.clock() - began}

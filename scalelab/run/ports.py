@@ -10,11 +10,39 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from scalelab.errors import LabError
-from scalelab.rollout.types import Completion, Request
-from tasks.types import Prompt, Verdict
+
+PromptT = TypeVar("PromptT")
+RequestT = TypeVar("RequestT")
+CompletionT = TypeVar("CompletionT")
+VerdictT = TypeVar("VerdictT")
+RolloutsT = TypeVar("RolloutsT")
+"""The graded completions of a group."""
+ResultT = TypeVar("ResultT")
+"""Result of a step, as the trainer gives it."""
+WeightsT = TypeVar("WeightsT")
+"""Weights on their way, from `Trainer.publish` to `Engines.update`."""
+
+
+class Step(Protocol):
+    """An optimiser step that is about to be taken."""
+
+    @property
+    def sequences(self) -> object:
+        """All that is trained on; false in a condition if that is nothing."""
+
+
+StepT = TypeVar("StepT", bound=Step)
+
+_PromptIn = TypeVar("_PromptIn", contravariant=True)
+_RequestIn = TypeVar("_RequestIn", contravariant=True)
+_CompletionIn = TypeVar("_CompletionIn", contravariant=True)
+_StepIn = TypeVar("_StepIn", contravariant=True)
+_WeightsIn = TypeVar("_WeightsIn", contravariant=True)
+_ResultOut = TypeVar("_ResultOut", covariant=True)
+_WeightsOut = TypeVar("_WeightsOut", covariant=True)
 
 
 def room_of(places: int) -> int:
@@ -41,7 +69,7 @@ class EvaluationLostError(LabError):
     """The engines that were set aside for an evaluation are lost, and with them its weights."""
 
 
-class Engines(Protocol):
+class Engines(Protocol[_RequestIn, CompletionT, _WeightsIn]):
     """Generators of completions, with weights that change in flight."""
 
     @property
@@ -56,7 +84,7 @@ class Engines(Protocol):
     def room(self) -> int:
         """Completions that could be asked for now: places in the engines, and some to wait for the next."""
 
-    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+    async def generate(self, requests: Sequence[_RequestIn]) -> list[CompletionT]:
         """Generate all completions of a group, in the order of the requests.
 
         Raises:
@@ -66,7 +94,7 @@ class Engines(Protocol):
     def set_aside(self, count: int) -> int:
         """Let engines keep their weights for an evaluation; returns how many do. 0 ends it."""
 
-    async def update(self, version: int, weights: Any) -> None:
+    async def update(self, version: int, weights: _WeightsIn) -> None:
         """Swap the weights in flight; returns when every engine that is up holds them.
 
         Args:
@@ -89,26 +117,21 @@ class Engines(Protocol):
         """
 
 
-class Trainer(Protocol):
+class Trainer(Protocol[_StepIn, _ResultOut, _WeightsOut]):
     """The policy that learns. Calls are carried out in the order in which they are made."""
 
-    def step(self, sequences: Sequence[Any], loss: Any, logprobs: bool = False) -> Awaitable[Any]:
-        """Take an optimiser step; gives a `moe.train.result.StepResult`.
-
-        Args:
-            sequences: to train on.
-            loss: of a micro-batch, summed over its tokens.
-            logprobs: whether the result has every token's log-probability before the step.
+    def step(self, step: _StepIn) -> Awaitable[_ResultOut]:
+        """Take an optimiser step.
 
         Raises:
             TrainerLostError: when awaited: the trainer has to go back to a checkpoint.
         """
 
-    def publish(self, version: int) -> Awaitable[Any]:
+    def publish(self, version: int) -> Awaitable[_WeightsOut]:
         """Lay the weights out for the engines, as those of a policy version; they replace the last ones."""
 
 
-class Graders(Protocol):
+class Graders(Protocol[_PromptIn, _CompletionIn, VerdictT]):
     """Verifiers of completions."""
 
     @property
@@ -123,7 +146,7 @@ class Graders(Protocol):
     def counts(self) -> Mapping[str, int]:
         """Graders replaced, completions graded again, and given up."""
 
-    async def grade(self, prompt: Prompt, completions: Sequence[Completion]) -> list[Verdict]:
+    async def grade(self, prompt: _PromptIn, completions: Sequence[_CompletionIn]) -> list[VerdictT]:
         """Grade completions of one prompt, in their order."""
 
     async def serve(self) -> None:

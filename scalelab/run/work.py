@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from moe.train.batch import TrainingSequence
 from scalelab.recipe.length_control import LengthControl, interruption
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.step import StepLoss, build_step, drop_reason, in_loss, pass_rate
@@ -19,6 +20,9 @@ from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.rollout.types import Completion, Kind, Request
 from tasks.stream import stable_number
 from tasks.types import Prompt, Verdict
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,9 @@ class Step:
         rollouts: those behind the sequences, in their order, if they are to be kept; else empty.
     """
 
-    sequences: list[Any]
+    sequences: list[TrainingSequence]
     loss: StepLoss
-    metrics: dict[str, Any]
+    metrics: dict[str, object]
     completions: int
     generated: int
     rollouts: list[Rollout]
@@ -68,7 +72,7 @@ class Sampling:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerFast,
         *,
         generations: int,
         max_tokens: int,
@@ -120,7 +124,9 @@ class RolloutWork(Sampling):
         keep_every: keep the completions of every step whose number is a multiple of this; None keeps none.
     """
 
-    def __init__(self, recipe: Recipe, tokenizer: Any, seed: int, seeded: bool, keep_every: int | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int, seeded: bool, keep_every: int | None = None
+    ) -> None:
         super().__init__(
             tokenizer,
             generations=recipe.generations_per_prompt,
@@ -132,7 +138,7 @@ class RolloutWork(Sampling):
         )
         self.recipe, self._keep_every = recipe, keep_every
 
-    def judge(self, rollouts: list[Rollout]) -> tuple[float | None, str | None]:
+    def outcome(self, rollouts: list[Rollout]) -> tuple[float | None, str | None]:
         """A group's pass rate, and the reason to replace it by another (None: it waits for its step)."""
         reason = drop_reason(rollouts, self.recipe) if self.recipe.zero_variance == "refill" else None
         return pass_rate(rollouts), reason

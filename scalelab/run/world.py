@@ -6,39 +6,61 @@ The simulated world has neither a folder nor a model; it builds its loop in `sca
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from scalelab.run.books import Books
+from scalelab.recipe.types import Rollout
+from scalelab.rollout.types import Completion, Request
+from scalelab.run.books import RunBooks
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
 from scalelab.run.data import held_out
 from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.journal import Journal
 from scalelab.run.loop import Evaluator, Home, Loop
-from scalelab.run.work import RolloutWork
+from scalelab.run.ports import Engines, Graders, Trainer, WeightsT
+from scalelab.run.work import RolloutWork, Step
 from scalelab.store.folder import RunFolder
+from scalelab.watch.progress import Progress
+from tasks.types import Prompt, Verdict
+
+if TYPE_CHECKING:
+    from moe.train.result import StepResult
 
 
-class World(Home, Protocol):
+RunLoop = Loop[Prompt, Request, Completion, Verdict, list[Rollout], Step, "StepResult", WeightsT]
+"""The loop of a whole experiment, in a world whose weights travel in their own way."""
+
+
+class World(Home, Protocol[WeightsT]):
     """The parts of a run in one world, which is its own `Home`."""
 
     run: Run
-    books: Books
+    books: RunBooks
     folder: RunFolder
-    progress: Any
-    """Receiver of lines and numbers for people, such as `Progress`."""
+    progress: Progress
     changes: Changes
     work: RolloutWork
-    engines: Any
-    trainer: Any
-    graders: Any
-    loop: Loop
-    """The result of `build_loop`."""
+
+    @property
+    def engines(self) -> Engines[Request, Completion, WeightsT]:
+        """Generators of completions."""
+
+    @property
+    def trainer(self) -> Trainer[Step, StepResult, WeightsT]:
+        """The policy that learns."""
+
+    @property
+    def graders(self) -> Graders[Prompt, Completion, Verdict]:
+        """Verifiers of completions."""
+
+    @property
+    def loop(self) -> RunLoop[WeightsT]:
+        """The result of `build_loop`."""
 
 
 def build_loop(
-    world: World, clock: Callable[[], float], *, simulated: bool, evaluation: Callable[[Journal], Evaluator]
-) -> tuple[Loop, Journal]:
+    world: World[WeightsT], clock: Callable[[], float], *, simulated: bool, evaluation: Callable[[Journal], Evaluator]
+) -> tuple[RunLoop[WeightsT], Journal]:
     """Build the loop of a world, and the journal that it writes.
 
     Args:
@@ -51,7 +73,7 @@ def build_loop(
     journal = Journal(
         run, world.books, world.engines, world.graders, world.folder, world.progress, clock, simulated=simulated
     )
-    loop = Loop(
+    loop: RunLoop[WeightsT] = Loop(
         books=world.books,
         budget=run.budget,
         evaluation_due=run.evaluation.due,
@@ -69,7 +91,9 @@ def build_loop(
     return loop, journal
 
 
-def evaluate_in_flight(world: World, journal: Journal, clock: Callable[[], float]) -> InFlightEvaluation:
+def evaluate_in_flight(
+    world: World[WeightsT], journal: Journal, clock: Callable[[], float]
+) -> InFlightEvaluation[WeightsT]:
     """Evaluation among the completions for training, in a world whose loop does not rest."""
     return InFlightEvaluation(
         books=world.books,

@@ -11,7 +11,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
+
+
+class ScheduleState(TypedDict):
+    """A schedule in a checkpoint: its steps, the number of groups started, and those that are not settled."""
+
+    trainer_version: int
+    drawn: int
+    groups: list[tuple[str, int, int, bool]]
+    """Name, number, version at its start, and whether it is finished."""
 
 
 @dataclass
@@ -120,15 +129,15 @@ class Schedule(ABC):
             self._remove(group)
         self.trainer_version += 1
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> ScheduleState:
         """State that a resumed run needs (JSON-able)."""
         groups = [
-            [name, entry.number, entry.version, entry.finished]
+            (name, entry.number, entry.version, entry.finished)
             for name, entry in sorted(self._entries.items(), key=lambda item: item[1].number)
         ]
         return {"trainer_version": self.trainer_version, "drawn": self._drawn, "groups": groups}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: ScheduleState) -> None:
         """Continue from `state_dict`, perhaps with another number of steps to take."""
         self.trainer_version = state["trainer_version"]
         self._entries, self._outstanding, self._finished, self._waiting = {}, Counter(), {}, 0

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Generic
 
+from scalelab.run.ports import CompletionT, PromptT, ResultT, StepT, VerdictT, WeightsT
 from scalelab.run.rates import Rates
 from scalelab.virtual.clock import sleep_until, ticks, virtual_loop
 
 
-class PretendedTrainer:
+class PretendedTrainer(Generic[StepT, ResultT, WeightsT]):
     """The trainer's port on a simulated clock: calls take given durations, one after the other.
 
     Args:
         rates: how long things take.
         units: copies of the model, which share a step's tokens evenly.
+        tokens: counts what a step trains on.
         work: does what a step does, and returns its result; called when the step begins.
         weights: copies the weights of a version; called when a publication begins.
     """
 
-    def __init__(self, rates: Rates, units: int, work: Callable[..., Any], weights: Callable[[int], Any]) -> None:
+    def __init__(
+        self,
+        rates: Rates,
+        units: int,
+        tokens: Callable[[StepT], float],
+        work: Callable[[StepT], ResultT],
+        weights: Callable[[int], WeightsT],
+    ) -> None:
         self.rates, self.units = rates, units
-        self._work, self._weights = work, weights
+        self._tokens, self._work, self._weights = tokens, work, weights
         self._free_at = 0
 
     @property
@@ -39,20 +48,19 @@ class PretendedTrainer:
         """Duration of a step on so many tokens, in ticks."""
         return ticks(self.rates.train_step_seconds + tokens * self.rates.train_token_seconds / self.units)
 
-    async def step(self, sequences: Any, loss: Any, logprobs: bool = False) -> Any:
-        """Take an optimiser step on sequences, or on a number of tokens."""
-        tokens = sequences if isinstance(sequences, int | float) else sum(len(one) for one in sequences)
-        end = self._reserve(self.step_ticks(tokens))
-        result = self._work(sequences, loss, None, logprobs)
+    async def step(self, step: StepT) -> ResultT:
+        """Take an optimiser step."""
+        end = self._reserve(self.step_ticks(self._tokens(step)))
+        result = self._work(step)
         await sleep_until(end, "an optimiser step")
         return result
 
-    def publish(self, version: int) -> Awaitable[Any]:
+    def publish(self, version: int) -> Awaitable[WeightsT]:
         """Lay the weights out for the engines; the next step waits for it."""
         end, weights = self._reserve(ticks(self.rates.export_seconds)), self._weights(version)
         return self._published(end, weights)
 
-    async def _published(self, end: int, weights: Any) -> Any:
+    async def _published(self, end: int, weights: WeightsT) -> WeightsT:
         await sleep_until(end, "weights to be laid out")
         return weights
 
@@ -65,7 +73,7 @@ class PretendedTrainer:
         self._free_at = 0
 
 
-class PretendedGraders:
+class PretendedGraders(Generic[PromptT, CompletionT, VerdictT]):
     """The graders' port on a simulated clock: verdicts come a fixed time after a group's last token.
 
     Args:
@@ -73,7 +81,9 @@ class PretendedGraders:
         start: begins to grade in real time; what it returns gives the verdicts when they are due.
     """
 
-    def __init__(self, rates: Rates, start: Callable[[Any, Any], Callable[[], Any]]) -> None:
+    def __init__(
+        self, rates: Rates, start: Callable[[PromptT, Sequence[CompletionT]], Callable[[], list[VerdictT]]]
+    ) -> None:
         self._start = start
         self._verify, self._host = ticks(rates.verify_seconds), ticks(rates.host_seconds)
         self._host_free = 0
@@ -98,7 +108,7 @@ class PretendedGraders:
         """Drop grading under way."""
         self._host_free = 0
 
-    async def grade(self, prompt: Any, completions: Any) -> Any:
+    async def grade(self, prompt: PromptT, completions: Sequence[CompletionT]) -> list[VerdictT]:
         """Grade completions of one prompt."""
         verdicts = self._start(prompt, completions)
         due = virtual_loop().now

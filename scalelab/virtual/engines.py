@@ -13,51 +13,53 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar, cast
 
-from scalelab.run.ports import room_of
+from scalelab.run.ports import CompletionT, RequestT, WeightsT, room_of
 from scalelab.run.rates import Rates
 from scalelab.virtual.clock import VirtualLoop, set_done, sleep_until, ticks, virtual_loop
 
+_WeightsIn = TypeVar("_WeightsIn", contravariant=True)
+
 
 @dataclass(eq=False, slots=True)
-class Call:
+class Call(Generic[CompletionT]):
     """One call of `generate`: the answers to its requests as they come in."""
 
-    answers: list[Any]
+    answers: list[CompletionT]
     left: int
     done: asyncio.Future[None]
     kind: str = "train"
 
 
 @dataclass(eq=False, slots=True)
-class Stream:
+class Stream(Generic[RequestT, CompletionT]):
     """One request of a call."""
 
-    request: Any
-    call: Call | None
+    request: RequestT
+    call: Call[CompletionT] | None
     number: int
 
 
-class Decoder(Protocol):
+class Decoder(Protocol[RequestT, CompletionT, _WeightsIn]):
     """Generator of the sequences' tokens."""
 
-    def start(self, sequence: Stream) -> None:
+    def start(self, sequence: Stream[RequestT, CompletionT]) -> None:
         """Begin a sequence with the next step."""
 
     def steps_to_end(self) -> int:
         """Steps until a sequence may end; at least 1."""
 
-    def advance(self, steps: int) -> Sequence[tuple[Stream, Any]]:
+    def advance(self, steps: int) -> Sequence[tuple[Stream[RequestT, CompletionT], CompletionT]]:
         """Take steps, and return the sequences that ended with the last of them, each with its completion."""
 
-    def load(self, version: int, weights: Any) -> None:
+    def load(self, version: int, weights: _WeightsIn) -> None:
         """Swap the weights between two steps."""
 
     def forget(self) -> None:
         """Drop all sequences."""
 
-    def tokens(self, completion: Any) -> int:
+    def tokens(self, completion: CompletionT) -> int:
         """Tokens of a completion."""
 
 
@@ -74,7 +76,7 @@ class Usage:
     updates: int = 0
 
 
-class PretendedEngines:
+class PretendedEngines(Generic[RequestT, CompletionT, WeightsT]):
     """The port of engines on a simulated clock.
 
     Args:
@@ -85,17 +87,24 @@ class PretendedEngines:
         changed: called when something has happened that others may wait for.
     """
 
-    def __init__(self, rates: Rates, engines: int, places: int, decoder: Decoder, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        rates: Rates,
+        engines: int,
+        places: int,
+        decoder: Decoder[RequestT, CompletionT, WeightsT],
+        changed: Callable[[], None],
+    ) -> None:
         self.rates, self.engines, self.places = rates, engines, engines * places
         self.version, self.running, self.outstanding = 0, 0, 0
         self.usage = Usage()
         self._decoder, self._changed = decoder, changed
         self._step, self._sequence = ticks(rates.step_seconds), ticks(rates.sequence_seconds)
         self._capacity = room_of(self.places)
-        self._waiting: deque[Stream] = deque()
+        self._waiting: deque[Stream[RequestT, CompletionT]] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self._loop: VirtualLoop
-        self._weights: tuple[int, Any, asyncio.Future[None]] | None = None
+        self._weights: tuple[int, WeightsT, asyncio.Future[None]] | None = None
 
     @property
     def room(self) -> int:
@@ -107,9 +116,10 @@ class PretendedEngines:
         """Engines with at least one sequence."""
         return min(self.engines, self.running)
 
-    async def generate(self, requests: Sequence[Any]) -> list[Any]:
+    async def generate(self, requests: Sequence[RequestT]) -> list[CompletionT]:
         """Generate all completions of a group, in the order of the requests."""
-        call = Call([None] * len(requests), len(requests), asyncio.get_running_loop().create_future())
+        answers = cast("list[CompletionT]", [None] * len(requests))  # each is there before the call is done
+        call = Call(answers, len(requests), asyncio.get_running_loop().create_future())
         self._waiting.extend(Stream(request, call, number) for number, request in enumerate(requests))
         self.outstanding += len(requests)
         if self.running < self.places:
@@ -121,7 +131,7 @@ class PretendedEngines:
         """Set none aside: all take their steps, and weights, together."""
         return 0
 
-    async def update(self, version: int, weights: Any) -> None:
+    async def update(self, version: int, weights: WeightsT) -> None:
         """Send weights to the engines, which take them between two steps and stand still for it."""
         loop = virtual_loop()
         await sleep_until(loop.now + ticks(self.rates.transfer_seconds), f"weights {version} to arrive")
@@ -190,7 +200,7 @@ class PretendedEngines:
             if timer is not None:
                 timer.cancel()
 
-    async def _take_weights(self, version: int, weights: Any, taken: asyncio.Future[None]) -> None:
+    async def _take_weights(self, version: int, weights: WeightsT, taken: asyncio.Future[None]) -> None:
         self._weights = None
         self._decoder.load(version, weights)
         self.usage.updates += 1
@@ -207,7 +217,7 @@ class PretendedEngines:
             self._decoder.start(self._waiting.popleft())
             self.running += 1
 
-    def _finish(self, sequence: Stream, completion: Any) -> None:
+    def _finish(self, sequence: Stream[RequestT, CompletionT], completion: CompletionT) -> None:
         call = sequence.call
         assert call is not None  # `generate` gives every sequence its call
         call.answers[sequence.number] = completion
@@ -224,6 +234,10 @@ class PretendedEngines:
             self._arrival.set_result(None)
 
 
+DrawnStream = Stream[int, tuple[int, int]]
+"""A request that is a number of tokens, whose completion is that and the version of its first token."""
+
+
 class DrawnDecoder:
     """Sequences whose lengths are known, by the step at which they end.
 
@@ -234,9 +248,9 @@ class DrawnDecoder:
         self._taken = self._version = 0
         self._steps: list[int] = []
         """Heap of the steps at which a sequence ends: there are far fewer of them than sequences."""
-        self._ending: dict[int, list[tuple[Stream, tuple[int, int]]]] = {}
+        self._ending: dict[int, list[tuple[DrawnStream, tuple[int, int]]]] = {}
 
-    def start(self, sequence: Stream) -> None:
+    def start(self, sequence: DrawnStream) -> None:
         """Begin a sequence with the next step."""
         end, ended = self._taken + sequence.request, (sequence, (sequence.request, self._version))
         if (ending := self._ending.get(end)) is not None:
@@ -249,14 +263,14 @@ class DrawnDecoder:
         """Steps until the next sequence ends."""
         return self._steps[0] - self._taken
 
-    def advance(self, steps: int) -> list[tuple[Stream, tuple[int, int]]]:
+    def advance(self, steps: int) -> list[tuple[DrawnStream, tuple[int, int]]]:
         """Take steps, and return the sequences that ended with the last of them, in the order of their start."""
         self._taken += steps
         if self._steps and self._steps[0] == self._taken:
             return self._ending.pop(heapq.heappop(self._steps))
         return []
 
-    def load(self, version: int, weights: Any) -> None:
+    def load(self, version: int, weights: None) -> None:
         """Note the version of the tokens that come; there are no weights."""
         self._version = version
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class Finished(NamedTuple):
 
     trained: float
     """Tokens of prompts and completions that its step trains on."""
-    completions: list[tuple[int, int]]
+    completions: Sequence[tuple[int, int]]
     """Tokens of each completion, and the version of its first."""
 
 
@@ -99,8 +99,6 @@ class DrawnStep:
     tokens: int
     """Completion tokens."""
     staleness: Counter[int]
-    loss: None = None
-    kept: bool = False
 
 
 class DrawnWork:
@@ -121,11 +119,11 @@ class DrawnWork:
         drawn = self._started[prompt] = next(self._draws)
         return drawn.tokens
 
-    def rollouts(self, prompt: str, completions: list[tuple[int, int]], verdicts: Any) -> Finished:
+    def rollouts(self, prompt: str, completions: Sequence[tuple[int, int]], verdicts: Sequence[None]) -> Finished:
         """A finished group, with the versions that its completions began with."""
         return Finished(self._started.pop(prompt).trained, completions)
 
-    def judge(self, rollouts: Finished) -> tuple[None, str | None]:
+    def outcome(self, rollouts: Finished) -> tuple[None, str | None]:
         """No pass rate, and no reason to replace the group."""
         return None, None
 
@@ -204,10 +202,16 @@ class Simulation:
         self._charged = 0.0
         self._hours = float("inf")
         changes = Changes()
-        self.engines = PretendedEngines(rates, shape.generators, shape.slots, DrawnDecoder(), changes.notify)
-        self.trainer = PretendedTrainer(rates, shape.trainers, lambda *step: None, lambda version: None)
-        self.graders = PretendedGraders(rates, lambda prompt, completions: lambda: None)
-        self.loop = Loop(
+        self.engines: PretendedEngines[int, tuple[int, int], None] = PretendedEngines(
+            rates, shape.generators, shape.slots, DrawnDecoder(), changes.notify
+        )
+        self.trainer: PretendedTrainer[DrawnStep, None, None] = PretendedTrainer(
+            rates, shape.trainers, lambda step: step.sequences, lambda step: None, lambda version: None
+        )
+        self.graders: PretendedGraders[str, tuple[int, int], None] = PretendedGraders(
+            rates, lambda prompt, completions: list
+        )
+        self.loop: Loop[str, int, tuple[int, int], None, Finished, DrawnStep, None, None] = Loop(
             books=Books(schedule, map(str, itertools.count(1)), Ledger(shape.generators, shape.trainers)),
             budget=Budget(steps=schedule.steps),
             evaluation_due=lambda *_: False,

@@ -8,11 +8,12 @@ taken then, from weights that were kept, and take no simulated time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from moe.train.result import StepResult
 from moe.train.trainer import Trainer
 from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
@@ -31,10 +32,9 @@ from scalelab.run.data import held_out
 from scalelab.run.evaluations import EvaluationAtRest, Spent, by_name
 from scalelab.run.journal import Journal
 from scalelab.run.keeping import Keeper
-from scalelab.run.loop import Loop
 from scalelab.run.ports import TrainerLostError
-from scalelab.run.work import RolloutWork
-from scalelab.run.world import build_loop
+from scalelab.run.work import RolloutWork, Step
+from scalelab.run.world import RunLoop, build_loop
 from scalelab.store.copying import Copier
 from scalelab.store.folder import RunFolder
 from scalelab.store.recovery import DUE
@@ -43,6 +43,9 @@ from scalelab.virtual.cluster import clock_facts, engine_config, pretended_rates
 from scalelab.virtual.durations import PretendedGraders, PretendedTrainer
 from scalelab.virtual.engines import PretendedEngines, Stream, Usage
 from scalelab.watch.progress import Progress, Status
+from tasks.types import Prompt, Verdict
+
+EngineStream = Stream[Request, Completion]
 
 
 class EngineDecoder:
@@ -50,9 +53,9 @@ class EngineDecoder:
 
     def __init__(self, engine: Engine, phrases: Phrases, tokenizer: Any) -> None:
         self._engine, self._phrases, self._tokenizer = engine, phrases, tokenizer
-        self._live: dict[str, Stream] = {}
+        self._live: dict[str, EngineStream] = {}
 
-    def start(self, stream: Stream) -> None:
+    def start(self, stream: EngineStream) -> None:
         """Begin a sequence with the next step."""
         self._live[stream.request.id] = stream
         self._engine.add(stream.request)
@@ -61,7 +64,7 @@ class EngineDecoder:
         """1: any sequence may end with the next step."""
         return 1
 
-    def advance(self, steps: int) -> list[tuple[Stream, Completion]]:
+    def advance(self, steps: int) -> list[tuple[EngineStream, Completion]]:
         """Make a token for every sequence, and return those that ended, each with its completion.
 
         Raises:
@@ -136,9 +139,15 @@ class VirtualRun:
         self._held_out = held_out(run)
         units = run.cluster.trainers // trainer_unit(run)
         self.changes = Changes()
-        self.engines = PretendedEngines(self.rates, run.cluster.generators, places, self._decoder, self.changes.notify)
-        self.trainer = PretendedTrainer(self.rates, units, self._trainer.train_step, self._weights)
-        self.graders = PretendedGraders(self.rates, self._real_graders.start)
+        self.engines: PretendedEngines[Request, Completion, Snapshot] = PretendedEngines(
+            self.rates, run.cluster.generators, places, self._decoder, self.changes.notify
+        )
+        self.trainer: PretendedTrainer[Step, StepResult, Snapshot] = PretendedTrainer(
+            self.rates, units, lambda step: step.tokens, self._train, self._weights
+        )
+        self.graders: PretendedGraders[Prompt, Completion, Verdict] = PretendedGraders(
+            self.rates, self._real_graders.start
+        )
         self.books = new_books(run)
         self.start = 0
         """Tick at which simulated time begins."""
@@ -163,7 +172,7 @@ class VirtualRun:
     def _load(self, path: Path) -> None:
         self._trainer.load(str(path))
 
-    async def main(self, attach: Callable[[Loop], None] = lambda _: None) -> None:
+    async def main(self, attach: Callable[[RunLoop[Snapshot]], None] = lambda _: None) -> None:
         """Run on the running event loop, a `VirtualLoop`.
 
         Args:
@@ -210,6 +219,9 @@ class VirtualRun:
             unit=self.run.compute_unit,
         )
 
+    def _train(self, step: Step) -> StepResult:
+        return self._trainer.train_step(step.sequences, step.loss, None, step.kept)
+
     def _weights(self, version: int) -> Snapshot:
         return Snapshot([self._trainer.publish(version)])
 
@@ -227,7 +239,7 @@ class VirtualRun:
 
     # Home.
 
-    def save(self) -> Any:
+    def save(self) -> Coroutine[None, None, None]:
         """Refuse: checkpoints are taken at rest."""
         raise AssertionError("unreachable: a run on a simulated clock takes its checkpoints at rest")
 

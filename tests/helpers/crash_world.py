@@ -27,7 +27,7 @@ from scalelab.run.config import Run
 from scalelab.run.keeping import Keeper
 from scalelab.run.loop import Loop
 from scalelab.run.ports import TrainerLostError
-from scalelab.run.work import RolloutWork
+from scalelab.run.work import RolloutWork, Step
 from scalelab.run.world import build_loop, evaluate_in_flight
 from scalelab.store.folder import RunFolder, check_config, read_run_manifest
 from scalelab.watch.board import Board
@@ -127,11 +127,12 @@ class Trainer:
     def __init__(self, run: Run) -> None:
         self.steps, self._run, self._hf = 0, run, run.model.to_hf()
 
-    async def step(self, sequences: Sequence[Any], loss: Any, logprobs: bool = False) -> StepResult:
+    async def step(self, step: Step) -> StepResult:
         """Take a step."""
+        sequences = step.sequences
         await asyncio.sleep(0)
         self.steps += 1
-        told = [np.zeros(len(sequence), np.float32) for sequence in sequences] if logprobs else None
+        told = [np.zeros(len(sequence), np.float32) for sequence in sequences] if step.kept else None
         return StepResult(0.5, 1.0, _METRICS, sum(len(sequence) for sequence in sequences), 0.01, False, 1.0, told)
 
     async def publish(self, version: int) -> int:

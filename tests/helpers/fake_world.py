@@ -16,7 +16,7 @@ import numpy as np
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.evaluation import Graded
-from scalelab.run.books import Books
+from scalelab.run.books import RunBooks
 from scalelab.run.changes import Changes
 from scalelab.run.evaluations import InFlightEvaluation, Spent
 from scalelab.run.ledger import Ledger
@@ -75,7 +75,7 @@ class Work:
             for version in completions
         ]
 
-    def judge(self, rollouts: list[Rollout]) -> tuple[float, str | None]:
+    def outcome(self, rollouts: list[Rollout]) -> tuple[float, str | None]:
         dropped = int(rollouts[0].prompt_id.partition("/")[2]) % 7 == 0
         return 0.5, "zero_variance" if dropped else None
 
@@ -151,7 +151,7 @@ class World:
         self.deaths: Counter[str] = Counter()
         self.down: set[str] = set()
         self.changes = Changes()
-        self.books = Books(schedule.start(3, steps), Sampler(), Ledger(1, 1))
+        self.books = RunBooks(schedule.start(3, steps), Sampler(), Ledger(1, 1))
         self.calls = 0
         self.trained: list[tuple[int, list[str]]] = []
         self.stale: list[int] = []
@@ -322,7 +322,7 @@ class World:
                 self._kill(part)
             raise TrainerLostError(f"call {self.calls} lost a rank")
 
-    async def step(self, sequences: Any, loss: None, logprobs: bool) -> str:
+    async def step(self, step: Any) -> str:
         await self._pause()
         self._call()
         return "stepped"

@@ -101,7 +101,8 @@ class Lab:
 
     def step(self, number: int) -> None:
         async def go() -> Any:
-            return await self.trainer.step(batch(number), weighted)
+            step: Any = SimpleNamespace(sequences=batch(number), loss=weighted, kept=False)
+            return await self.trainer.step(step)
 
         asyncio.run(go())
 

@@ -225,10 +225,10 @@ class Metered(World):
         self.books.ledger.advance(now - self.charged, evaluation_share=0.0, trainer_idle=not stepping)
         self.charged = now
 
-    async def step(self, sequences: Any, loss: None, logprobs: bool) -> str:
+    async def step(self, step: Any) -> str:
         self.charge(stepping=False)
         assert not self.loop.budget_spent, "no step begins then"
-        return await super().step(sequences, loss, logprobs)
+        return await super().step(step)
 
 
 @settings(max_examples=60)

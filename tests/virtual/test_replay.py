@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -75,10 +74,6 @@ class Graded:
     completions: list[tuple[int, int]]
     reason: str | None
 
-    def __iter__(self) -> Iterator[Any]:
-        """The completions as the books count those of a group that is left out."""
-        return (SimpleNamespace(completion_ids=range(tokens)) for tokens, _ in self.completions)
-
 
 class RecordedWork(DrawnWork):
     """The groups of a run that was recorded."""
@@ -97,7 +92,7 @@ class RecordedWork(DrawnWork):
         name = self._names[prompt]
         return Graded(self._trained[name], completions, self._dropped.get(name))
 
-    def judge(self, rollouts: Any) -> tuple[None, str | None]:
+    def outcome(self, rollouts: Any) -> tuple[None, str | None]:
         return None, rollouts.reason
 
 
@@ -121,6 +116,7 @@ class Replay(Simulation, NoHome):
         never: Iterator[Drawn] = iter(())
         super().__init__(schedule, shape, Rates(**manifest["rates"]), never)
         self.loop.work = RecordedWork(json.loads((out / "recorded.json").read_text()), shape.generations)
+        self.loop.books.tokens_of = lambda group: sum(tokens for tokens, _ in group.completions)  # of those left out
         self.loop.home, self.loop.checkpoint_every = self, run.checkpoint_every
         self.lines: list[dict[str, Any]] = []
 
