@@ -105,7 +105,7 @@ GUARD_SECONDS = 25.0
 """Time after which `guard_ray` ends the process; the loop, if it can, has ended the run in order before that."""
 
 DEAD_SECONDS = 10.0
-"""End of the command after the death of one of Ray's processes."""
+"""Time after which it ends the process when one of Ray's has died."""
 
 
 class RayProcesses:
