@@ -1,14 +1,14 @@
 """Measure how good the fits of scalelab.curves are, and rewrite the tables in docs/curves.md.
 
 python tools/bench_curves.py                 everything, about ten minutes of one core
-python tools/bench_curves.py --only speed    one part, such as paper, calibration or speed
+python tools/bench_curves.py --only speed    one part, such as paper, verdicts or speed
 python tools/bench_curves.py --runs 50       fewer simulated runs, for a look
 
-Coverage over the families of runs, win probabilities and the rule that ends runs early go on where they stopped: every
+Coverage over the families of runs and the rule that ends runs early go on where they stopped: every
 simulated run or sweep is a line in the folder `--kept`, and `--runs 0` makes the tables of what is there.
 
 python tools/bench_curves.py --only coverage --runs 300 --families Gompertz seeds
-python tools/bench_curves.py --only wins --only stopping --runs 100
+python tools/bench_curves.py --only verdicts --runs 60
 """
 # ruff: noqa: E402 - the number of threads is set before NumPy loads: all figures are for one core
 
@@ -25,12 +25,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from curve_tables.calibration import calibration_section
+from curve_tables.contradictions import contradictions_section
 from curve_tables.coverage import coverage_section, families_matching, run_family
+from curve_tables.holdback import holdback_section
 from curve_tables.laws import law_section
 from curve_tables.paper import forecast_section, paper_section
 from curve_tables.speed import speed_section
-from curve_tables.sweeps import COMPARED, POWER, STOPPED, kinds_matching, run_kind, stopping_section, wins_section
+from curve_tables.sweeps import STOPPED, kinds_matching, run_kind, stopping_section
+from curve_tables.verdicts import verdicts_section
 from sections import replace_section
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "curves.md"
@@ -55,12 +57,6 @@ def sweeps(kinds: list[str], runs: int, words: list[str], folder: Path) -> None:
             print(f"{name}: {runs * part // 4} sweeps", file=sys.stderr)
 
 
-def wins(runs: int, words: list[str], folder: Path) -> str:
-    """The tables of win probabilities and power."""
-    sweeps([*COMPARED, *POWER], runs, words, folder)
-    return wins_section(folder)
-
-
 def stopping(runs: int, words: list[str], folder: Path) -> str:
     """The table of what ending losers costs and saves."""
     sweeps([*STOPPED], runs, words, folder)
@@ -72,9 +68,10 @@ def main() -> None:
     sections: dict[str, Callable[[], str]] = {
         "paper": paper_section,
         "forecast": forecast_section,
-        "calibration": lambda: calibration_section(args.runs),
         "coverage": lambda: coverage(args.runs, args.families, args.kept),
-        "wins": lambda: wins(args.runs, args.families, args.kept),
+        "holdback": lambda: holdback_section(args.logs),
+        "verdicts": lambda: verdicts_section(args.runs),
+        "contradictions": lambda: contradictions_section(args.runs),
         "stopping": lambda: stopping(args.runs, args.families, args.kept),
         "law": lambda: law_section(args.runs),
         "speed": speed_section,
@@ -85,6 +82,7 @@ def main() -> None:
         "--families", nargs="+", default=[], metavar="WORD", help="only families, or kinds of sweeps, with such a name"
     )
     parser.add_argument("--kept", type=Path, default=Path("runs/bench_curves"), help="folder of the simulated runs")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="also hold back the last half of its real_*.csv")
     args = parser.parse_args()
     for name, section in sections.items():
         if not args.only or name in args.only:

@@ -49,7 +49,7 @@ def test_offsets_integrate_out_as_in_dense_algebra() -> None:
         mean_L = np.linalg.solve(gram_LL, features_NL.T @ inverse_NN @ rate_N)
         squares = rate_N @ inverse_NN @ rate_N - mean_L @ gram_LL @ mean_L
         constant = -0.5 * (np.linalg.slogdet(dense_NN)[1] + np.linalg.slogdet(gram_LL)[1])
-        drift_weight = np.log(0.5) if noise.drift == 0 else np.log(0.5 / 12)
+        drift_weight = np.log(0.65) if noise.drift == 0 else np.log(0.35 / 12)
         at = index % len(spread_T)
         log_K = constant + drift_weight - (len(rate_N) - 2) * LOG_SCALES_K - 0.5 * squares * np.exp(-2 * LOG_SCALES_K)
         deviation_KL = np.exp(LOG_SCALES_K)[:, None] * np.sqrt(np.diag(np.linalg.inv(gram_LL)))

@@ -1,4 +1,4 @@
-"""Simulated sweeps: reliability of win probabilities, and how often the best run is ended early; resumable."""
+"""Simulated sweeps: how often the best run is ended early; resumable."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ import numpy as np
 
 from curve_tables.common import markdown, sigmoid
 from curve_tables.families import any_noise, log_uniform
-from scalelab.curves import Analysis, Curve, FitError, Options, analyse, compare, curve
+from scalelab.curves import Analysis, Curve, FitError, Options, analyse, curve
 from scalelab.curves.data import binomial_stderr
-from scalelab.curves.design import Plan, power
 from scalelab.curves.stopping import SHARE, chances_to_be_best
 
 QUICK = Options(checks=False)
-
-COMPARE = Options(checks=False, shapes=False)
-"""Verdicts are about pass rates within the points, where other shapes say nothing."""
 
 
 @dataclass(frozen=True)
@@ -42,28 +38,6 @@ class Kind:
     spread: float = 0.0125
     points: int = 16
 
-
-COMPARED = {
-    "single seeds, no difference": Kind(2, 1, 0.0),
-    "single seeds, differences of 0.02": Kind(2, 1, 0.02),
-    "pairs of seeds, no difference": Kind(2, 2, 0.0),
-    "pairs of seeds, differences of 0.02": Kind(2, 2, 0.02),
-    "pairs of seeds that differ by 0.03, no difference": Kind(2, 2, 0.0, 0.03),
-    "families of nine, no difference": Kind(9, 1, 0.0),
-    "families of nine, differences of 0.02": Kind(9, 1, 0.02),
-}
-
-POWER = {
-    f"power: {plan.seeds} seeds, {plan.evaluations} evaluations, difference {difference:g}": (plan, difference)
-    for plan, difference in (
-        (Plan(spread=0.0125, seeds=2), 0.02),
-        (Plan(spread=0.0125, seeds=4), 0.02),
-        (Plan(spread=0.0125, seeds=4, evaluations=75), 0.02),
-        (Plan(spread=0.0125, seeds=8), 0.02),
-        (Plan(spread=0.0125, seeds=3), 0.04),
-    )
-}
-"""Plans of the command `design`, and the difference in A that they are to find."""
 
 STOPPED = {
     "five recipes, no difference": Kind(5, 1, 0.0),
@@ -105,49 +79,6 @@ def simulate_sweep(kind: Kind, rng: np.random.Generator) -> SimulatedSweep:
         errors = [binomial_stderr(p, samples) for p in rates]
         curves.append(curve(np.tile(compute, kind.seeds), rates, errors, seed=seeds.tolist(), run=f"recipe {index}"))
     return SimulatedSweep(tuple(curves), tuple(truth), tuple(own))
-
-
-def simulate_plan(plan: Plan, difference: float, rng: np.random.Generator) -> tuple[Curve, Curve]:
-    """Draw the runs of a plan, the second recipe better by a difference in A; drift is Ornstein–Uhlenbeck."""
-    compute, total = np.arange(plan.evaluations + 1) / plan.evaluations * plan.budget, plan.prompts * plan.samples
-    kernel = np.exp(-np.abs(compute[:, None] - compute) / (0.15 * plan.budget))
-    root, curves = plan.drift * np.linalg.cholesky(kernel + 1e-10 * np.eye(len(compute))), []
-    for index in range(2):
-        rates: list[float] = []
-        for _ in range(plan.seeds):
-            A = plan.A + index * difference + plan.spread * rng.standard_normal()
-            rate = sigmoid(compute, plan.R0, A, plan.B, 1.0) + root @ rng.standard_normal(len(compute))
-            rates += (rng.binomial(total, np.clip(rate, 0, 1)) / total).tolist()
-        seeds = np.repeat(np.arange(plan.seeds) + 10 * index, len(compute)).tolist()
-        errors = [binomial_stderr(p, total) for p in rates]
-        curves.append(curve(np.tile(compute, plan.seeds), rates, errors, seed=seeds, run=f"recipe {index}"))
-    return curves[0], curves[1]
-
-
-def judge_power(name: str, index: int) -> dict[str, Any]:
-    """The probability that the better recipe of a planned study beats the other."""
-    plan, difference = POWER[name]
-    try:
-        studied = simulate_plan(plan, difference, np.random.default_rng([index, zlib.crc32(name.encode())]))
-        [found] = compare([analyse(item, COMPARE) for item in studied])
-    except FitError as error:
-        return {"kind": name, "index": index, "refused": str(error)}
-    better = next(entry for entry in found.entries if entry.run == "recipe 1")
-    return {"kind": name, "index": index, "said": [better.beats["recipe 0"]]}
-
-
-def judge_wins(name: str, index: int) -> dict[str, Any]:
-    """The probability that recipe 1, 2, … beats recipe 0, beside whether it does (None where they are the same)."""
-    kind = COMPARED[name]
-    sweep = simulate_sweep(kind, np.random.default_rng([index, zlib.crc32(name.encode())]))
-    try:
-        [found] = compare([analyse(item, COMPARE) for item in sweep.curves])
-    except FitError as error:
-        return {"kind": name, "index": index, "refused": str(error)}
-    beats = {entry.run: entry.beats.get("recipe 0") for entry in found.entries}
-    said = [beats[f"recipe {one}"] for one in range(1, kind.recipes)]
-    right = [None if not kind.effect else value > sweep.truth[0] for value in sweep.truth[1:]]
-    return {"kind": name, "index": index, "said": said, "right": right}
 
 
 def judge_stopping(name: str, index: int) -> dict[str, Any]:
@@ -197,10 +128,9 @@ def run_kind(name: str, runs: int, folder: Path) -> None:
     """Simulate until the kind's file holds this many sweeps; what is there already is kept."""
     path = folder / f"sweep_{name.replace(' ', '_').replace(',', '').replace(':', '')}.jsonl"
     done = sum(1 for _ in path.open()) if path.exists() else 0
-    judge = judge_stopping if name in STOPPED else judge_power if name in POWER else judge_wins
     with path.open("a") as file:
         for index in range(done, runs):
-            file.write(json.dumps(judge(name, index)) + "\n")
+            file.write(json.dumps(judge_stopping(name, index)) + "\n")
             file.flush()
 
 
@@ -208,55 +138,6 @@ def _records(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     lines = [line for path in sorted(folder.glob("sweep_*.jsonl")) for line in path.read_text().splitlines()]
     found = [json.loads(line) for line in lines]
     return [one for one in found if one["kind"] in names and "refused" not in one]
-
-
-def wins_section(folder: Path) -> str:
-    """Stated probability against frequency in ten bins, false verdicts where nothing differs, and power."""
-    records = _records(folder, [*COMPARED, *POWER])
-    kinds = [name for name in COMPARED if not name.endswith("no difference")]
-    rows = []
-    for low in np.arange(10) / 10:
-        cells = []
-        for name in kinds:
-            pairs = [
-                (said, right)
-                for one in records
-                if one["kind"] == name
-                for said, right in zip(one["said"], one["right"])
-                if low <= said < low + 0.1 or (low == 0.9 and said == 1)
-            ]
-            share = f"{np.mean([right for _, right in pairs]):.0%} ({len(pairs)})" if pairs else "–"
-            cells.append(share)
-        rows.append([f"{low:.0%}–{low + 0.1:.0%}", *cells])
-    null = []
-    for name in COMPARED:
-        if name.endswith("no difference"):
-            said = [chance for one in records if one["kind"] == name for chance in one["said"]]
-            if said:
-                high, low_ = np.mean(np.array(said) >= 0.9), np.mean(np.array(said) <= 0.1)
-                null.append([name, len(said), f"{high:.0%}", f"{low_:.0%}"])
-    found = []
-    for name, (plan, difference) in POWER.items():
-        said = [chance for one in records if one["kind"] == name for chance in one["said"]]
-        if said:
-            # a difference in A is a little less at the end of the budget, where verdicts are taken
-            shown = difference * float(sigmoid(np.array([plan.budget]), 0, 1, plan.B, 1.0)[0])
-            ahead = np.mean(np.array(said) >= 0.9)
-            row = [plan.seeds, plan.evaluations, f"{difference:g}", len(said), f"{ahead:.0%}"]
-            found.append([*row, f"{power(plan, shown):.0%}"])
-    return "\n\n".join(
-        [
-            "Said to beat the baseline with, against how often it is truly above it (in brackets: how many):",
-            markdown(["said", *kinds], rows),
-            "Where nothing differs:",
-            markdown(["sweeps", "comparisons", "beats with ≥ 90 %", "is beaten with ≥ 90 %"], null),
-            "How often `compare` calls the better recipe ahead, and what `design` says (seeds spread by 0.0125):",
-            markdown(
-                ["seeds of each", "evaluations", "difference in A", "studies", "called ahead", "power by `design`"],
-                found,
-            ),
-        ]
-    )
 
 
 def stopping_section(folder: Path) -> str:
