@@ -1,6 +1,6 @@
 """Verifiers on real data: are they right, how fast are they, and how fast is what others do.
 
-    python tools/bench_tasks.py [math] [code] [programs] [--data FOLDER] [--write docs/tasks.md]
+    python tools/bench_tasks.py [math] [answers] [code] [programs] [--data FOLDER] [--write docs/tasks.md]
 
 FOLDER (or SCALELAB_DATA) holds the files named in tasks/data/hub.py (gsm8k/train.jsonl, math/train.json, …).
 """
@@ -11,7 +11,7 @@ import argparse
 import importlib
 import os
 
-PARTS = {"math": "bench_math", "code": "bench_code", "programs": "bench_programs"}
+PARTS = {"math": "bench_math", "answers": "bench_answers", "code": "bench_code", "programs": "bench_programs"}
 
 
 def main() -> None:
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="worker processes of each verifier")
     parser.add_argument("--sample", type=int, default=500, help="items per row of the throughput tables")
     parser.add_argument("--mutants", type=float, default=1.0, help="share of the references that are mutated")
+    parser.add_argument("--judged", metavar="FILE", help="more judged pairs of math answers, as JSON lines")
     parser.add_argument("--write", metavar="FILE", help="also replace the measured sections of this document")
     options = parser.parse_args()
     for part in options.parts or PARTS:

@@ -57,7 +57,7 @@ def real_set(part: Meaning, arithmetic: Arithmetic) -> RealSet | None:
         UnorderedError: a complement or an intersection needs an order of bounds that this arithmetic does not know.
     """
     if isinstance(part, Bracketed):
-        return _interval(part)
+        return _interval(part, arithmetic)
     if isinstance(part, Symbol):
         return RealSet((_ALL,)) if part == _REALS else RealSet(()) if part == _EMPTY else None
     if isinstance(part, Collection):
@@ -79,12 +79,18 @@ def _are_numbers(items: Sequence[Meaning]) -> bool:
     return all(isinstance(one, Number | Apply | Symbol) for one in items)
 
 
-def _interval(part: Bracketed) -> RealSet | None:
+def _interval(part: Bracketed, arithmetic: Arithmetic) -> RealSet | None:
+    """An interval; None for a tuple, also one whose second number is the smaller."""
     if len(part.items) != 2 or part.opening not in ("(", "[") or part.closing not in (")", "]"):
         return None
     low, high = part.items
     if not _are_numbers(part.items) or infinite(low) > 0 or infinite(high) < 0:
         return None
+    places = arithmetic.order(low), arithmetic.order(high)
+    if places[0] is not None and places[1] is not None:
+        closed = part.opening == "[" and part.closing == "]"
+        if places[0] > places[1] or (places[0] == places[1] and not closed):
+            return None
     if (infinite(low) and part.opening == "[") or (infinite(high) and part.closing == "]"):
         return None
     return RealSet(
@@ -138,7 +144,7 @@ def _related(part: Relation, arithmetic: Arithmetic) -> RealSet | None:
     outer = (sides[0], sides[2]) if operators[0] in ("lt", "le") else (sides[2], sides[0])
     closed = tuple(one in ("le", "ge") for one in operators)
     low_closed, high_closed = closed if operators[0] in ("lt", "le") else closed[::-1]
-    interval = _interval(Bracketed("[" if low_closed else "(", outer, "]" if high_closed else ")"))
+    interval = _interval(Bracketed("[" if low_closed else "(", outer, "]" if high_closed else ")"), arithmetic)
     return interval and RealSet(interval.pieces, sides[1].name)
 
 
