@@ -36,6 +36,9 @@ class AtomParser(StructureParser):
             return self.brackets()
         if token.kind == "bar":
             return self._absolute()
+        if token.kind == "{" and self.ahead().kind == "}":  # nothing, in front of a script: `{}_5C_2`
+            self.place += 2
+            return self._prefixed()
         if token.kind == "{":
             return self.group()
         if token.kind == "begin":

@@ -131,7 +131,7 @@ class AnswerComparison(FamilyComparison, SetComparison):
         return other.terms == (Number(Fraction(clock)), Number(Fraction(minute or "0")))
 
     def _words(self, gold: Meaning, answer: Meaning) -> Equal:
-        return gold == answer
+        return gold == answer or (_letters(gold) != () and _letters(gold) == _letters(answer))
 
     def _numerals(self, gold: Meaning, answer: Meaning) -> Equal:
         return _as_numeral(gold) == _as_numeral(answer)
@@ -194,7 +194,13 @@ class AnswerComparison(FamilyComparison, SetComparison):
             return self._in_order(mine, theirs)
         if any(isinstance(one, Dots) for one in (*mine, *theirs)):
             return self._in_order(mine, theirs)
+        letters = _letters(gold), _letters(answer)
+        if letters[0] and isinstance(gold, Listing) != isinstance(answer, Listing):
+            return letters[0] == letters[1]
         apart = [isinstance(one, Listing) and _are_named_apart(one.items) for one in (gold, answer)]
+        if apart[0] != apart[1]:
+            mine, theirs = ([_without_index(one) for one in items] for items in (mine, theirs))
+            apart = [_are_named_apart(items) for items in (mine, theirs)]
         if apart[0] != apart[1] and len(mine) > 1:
             return self._in_order(mine, theirs)
         return matched(list(dict.fromkeys(mine)), list(dict.fromkeys(theirs)), self.same)
@@ -300,6 +306,24 @@ def _are_named_apart(items: Sequence[Meaning]) -> bool:
         if isinstance(one, Relation) and one.operators in (("=",), ("approx",)) and is_name(one.sides[0])
     ]
     return len(names) == len(items) and all(name not in names[:place] for place, name in enumerate(names))
+
+
+def _without_index(item: Meaning) -> Meaning:
+    """`x_1 = 2` → `x = 2`."""
+    if isinstance(item, Relation) and isinstance(item.sides[0], Symbol):
+        return Relation((Symbol(item.sides[0].name.partition("_")[0]), *item.sides[1:]), item.operators)
+    return item
+
+
+def _letters(part: Meaning) -> tuple[str, ...]:
+    """The choices of `A, C, D`, also written as `ACD`; nothing if a part is something else."""
+    items: Sequence[object] = ()
+    if isinstance(part, Words) and len(part.words) == 1:
+        items = [Symbol(letter) for letter in part.words[0]]
+    elif isinstance(part, Listing) or (isinstance(part, Apply) and part.head == "mul"):
+        items = part.items if isinstance(part, Listing) else part.args
+    names = tuple(item.name for item in items if isinstance(item, Symbol) and item.name in "ABCDEFGH")
+    return names if len(names) == len(items) and list(names) == sorted(set(names)) else ()
 
 
 def _coordinates(part: Meaning) -> tuple[str, list[Meaning]] | None:

@@ -10,7 +10,7 @@ def words(text: str) -> frozenset[str]:
 
 LEADS = words(
     "the final answer answers is are so thus therefore hence we get have obtain it its equals equal that value values "
-    "total there exactly be solution solutions result to this which find must then number sum"
+    "total there exactly be solution solutions result to this which find must then number sum rs usd"
 )
 """Words before an answer that say nothing about it."""
 

@@ -139,9 +139,13 @@ def _named_values(gold: Relation, answer: Relation, same: Callable[[Meaning, Mea
 
 
 def _are_functions(mine: Meaning, theirs: Meaning, value: Meaning) -> bool:
-    """True for `y` beside `f(x)`."""
+    """True for `y` beside `f(x)` or `y(x)`."""
     for one, other in ((mine, theirs), (theirs, mine)):
-        if one == Symbol("y") and isinstance(other, Apply) and other.head[5:] in _FUNCTION_NAMES:
+        if not (isinstance(one, Symbol) and isinstance(other, Apply) and other.head.startswith("call:")):
+            continue
+        if other.head[5:] == one.name:
+            return True
+        if one.name == "y" and other.head[5:] in _FUNCTION_NAMES:
             return set(symbols(value)) >= set(symbols(other.args[0]))
     return False
 

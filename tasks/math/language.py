@@ -13,6 +13,7 @@ from tasks.math.shape import CONSTANTS, heads, replaced, symbols, walk
 
 _CONSTANT = re.compile(r"[ABCDKabcdk](_\d)?")
 _SURELY_CONSTANT = re.compile(r"[cC](_\d)?")
+_SAME_CONSTANT = {"C": frozenset(["c", "k", "K", "A", "C_1", "c_1"]), "c": frozenset(["C", "C_1", "c_1"])}
 _MOST_CONSTANTS = 3
 _AXES = ("i", "j", "k")
 
@@ -62,7 +63,7 @@ def with_constants(gold: Meaning, answer: Meaning) -> Iterator[Meaning]:
     if not constants or len(others) != len(constants) or len(constants) > _MOST_CONSTANTS or not variables <= theirs:
         return
     # A letter alone may be a quantity, such as the speed of light: only the other case is certainly the same.
-    known = {"C": {"c", "k", "K", "A"}, "c": {"C"}}.get(constants[0]) if len(constants) == 1 else None
+    known = _SAME_CONSTANT.get(constants[0]) if len(constants) == 1 else None
     if not all(name in known if known is not None else _CONSTANT.fullmatch(name) for name in others):
         return
     for order in permutations(constants):

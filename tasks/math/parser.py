@@ -28,13 +28,17 @@ _SET_OPERATORS = {"cup": "union", "cap": "intersection", "minus": "difference"}
 _NEGATED = {"=": "ne", "in": "notin", "mid": "nmid", "equiv": "nequiv"}
 
 
-def parse(tokens: Sequence[Token]) -> Meaning:
+def parse(tokens: Sequence[Token], tight: bool = False) -> Meaning:
     """All tokens as one answer.
+
+    Args:
+        tokens: what it is written with.
+        tight: read `t/RC` as `t/(RC)`, not as `(t/R)C`.
 
     Raises:
         UnreadableError: they are none, or one that is nested too deep.
     """
-    parser = AnswerParser(tokens)
+    parser = AnswerParser(tokens, tight)
     part = parser.listing()
     if parser.now.kind:
         raise UnreadableError(f"{parser.now.text!r} is left")
@@ -43,6 +47,10 @@ def parse(tokens: Sequence[Token]) -> Meaning:
 
 class AnswerParser(AtomParser, PhraseParser):
     """The grammar from lists of statements down to factors."""
+
+    def __init__(self, tokens: Sequence[Token], tight: bool = False) -> None:
+        super().__init__(tokens)
+        self._tight = tight
 
     def listing(self) -> Meaning:
         """Statements between commas, "and", "or"."""
@@ -60,6 +68,11 @@ class AnswerParser(AtomParser, PhraseParser):
                 items[-1] = self.qualified(items[-1])
             else:
                 items.append(self.statement())
+            if self.at("open", "(") and self.ahead().text == "or":  # `0.75 (or 3/4)`
+                self.place += 2
+                items.append(self.statement())
+                self.expect("close", ")")
+                joined = "or"
             if not self.at("join"):
                 break
             while self.at("join"):
@@ -155,10 +168,14 @@ class AnswerParser(AtomParser, PhraseParser):
         """Factors, with or without a sign between them."""
         factors = [self.factor()]
         while True:
-            if self.at("operator", "*", "/", "cross"):
+            if self.at("operator", "*", "/", "cross", "circ"):
                 sign = self.take().text
                 factor = self.formula(self._unary())
-                if sign != "/" and (_is_vector(factors[-1]) or _is_vector(factor)):
+                while sign == "/" and self._tight and self.at("symbol") and not self.now.spaced:
+                    factor = Apply("mul", (factor, self.formula(self.factor())))
+                if sign == "circ":
+                    factors[-1] = Apply("composed", (self.formula(factors[-1]), factor))
+                elif sign != "/" and (_is_vector(factors[-1]) or _is_vector(factor)):
                     factors[-1] = Apply("dot" if sign == "*" else "cross", (self.formula(factors[-1]), factor))
                 elif sign == "/":
                     factors = [Apply("div", (self.formula(_product(factors)), factor))]
@@ -208,7 +225,7 @@ class AnswerParser(AtomParser, PhraseParser):
         if self.at_word() or self.at_qualifier():
             return False
         if token.kind == "open":
-            return token.text not in ("[", ".") and self.ahead().text not in ("bmod", "mod")
+            return token.text not in ("[", ".") and self.ahead().text not in ("bmod", "mod", "or")
         if token.kind == "bar":
             return not self.bars and not self.builders and self._closes_bar()
         if token.kind == "structure":

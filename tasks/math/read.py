@@ -167,6 +167,8 @@ def _parsed(text: str, tokens: list[Token]) -> Iterator[Meaning]:
         part = None
     if part is not None:
         yield part
+        if "/" in text and (tight := finished(parse(tokens, tight=True))) != part:
+            yield tight
         if quantity is not None:
             yield quantity
     elif quantity is not None:
@@ -340,6 +342,8 @@ def _choice(tokens: Sequence[Token]) -> ChosenLetter | None:
     elif len(kinds) > 1 and kinds[0] in _LETTERS and kinds[1] in (")", ":"):
         kinds.insert(0, "(")
         rest = list(tokens[2:])
+    elif len(tokens) == 2 and kinds[0].lower() in ("option", "choice", "answer") and kinds[1] in _LETTERS:
+        return ChosenLetter(kinds[1])
     else:
         return None
     if any(token.text in _LETTERS and rest[place + 1 : place + 2] and rest[place + 1].text == ")"

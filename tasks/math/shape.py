@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 from tasks.math.nodes import Apply, Meaning, Number, Symbol
@@ -89,6 +90,8 @@ def is_name(part: Meaning) -> bool:
         return True
     if part.head == "mul":
         return len(part.args) <= 5 and all(isinstance(one, Symbol) and _is_point(one.name) for one in part.args)
+    if part.head == "pow":  # the name of an inverse
+        return isinstance(part.args[0], Symbol) and part.args[1] in (Number(Fraction(-1)), Symbol("T"))
     if part.head == "div":
         return all(is_name(one) for one in part.args)
     return part.head in ("abs", "norm") and all(is_name(one) for one in part.args)

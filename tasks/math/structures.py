@@ -51,8 +51,11 @@ class StructureParser(Cursor):
             return None
         if first.kind == "word" and len(first.text) > 2:
             return None
-        if any(self.ahead(place).kind in ("open", "relation") for place in range(2, 4)):
-            return None
+        place = 2
+        while self.ahead(place).kind not in ("}", ""):
+            if self.ahead(place).kind in ("open", "relation"):
+                return None
+            place += 1
         return self.spelled_group().replace(",", "").removeprefix("d").removeprefix("partial")
 
     def _root(self) -> Meaning:

@@ -309,6 +309,8 @@ class _Lexer:
             self._add(kind, bracket)
         elif name in ("ldots", "dots", "cdots", "dotsc", "dotsb", "vdots", "dotso"):
             self._add("dots", "...")
+        elif name == "circ" and self.tokens and self.tokens[-1].kind in ("symbol", "close"):
+            self._add("operator", "circ")  # one function behind another
         elif name in ("circ", "degree", "textdegree"):
             self._add("degree", "deg")
         elif name in ("$", "euro", "pounds", "yen", "texteuro"):

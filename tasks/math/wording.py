@@ -58,6 +58,10 @@ def _phrase(spoken: list[str], first: Token) -> Meaning | None:
         return Words(("infinitely", "many")) if lowered.split()[1:] in (["solutions"], ["many", "solutions"]) else None
     if _NO_SUCH.fullmatch(lowered) or lowered in ("empty set", "the empty set"):
         return Collection(())
+    if lowered == "infinity":
+        return Symbol("infty")
+    if lowered == "dne":
+        return Words(("not", "exist"))
     if _ENDLESS.fullmatch(lowered):
         return Words(("infinitely", "many"))
     if _ALL_REAL.fullmatch(lowered):
