@@ -1,22 +1,21 @@
-"""Predictability: forecasts from part of a run against what came, and how early the ranking was known."""
+"""Predictability: forecasts from part of a run against what was measured, beside simpler forecasts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import curve_fit
 
-from scalelab.curves import Curve, FitError, Options, analyse, analyse_all
-from scalelab.curves.stopping import chances_to_be_best, losers
-from study_tables.questions import QUESTIONS, members_of
+from scalelab.curves import Curve, FitError, Options, analyse
 from study_tables.runs import StudyRuns, table
 
 PARTS = (0.25, 0.5)
 """Shares of the budget from which the rest is forecast."""
 
-LOOKS = np.linspace(0.25, 1.0, 7)
-"""Shares of the budget at which a sweep is looked at."""
+LAST = 3
+"""Evaluations at the end whose mean is forecast."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +23,12 @@ class RunForecast:
     """One forecast of one run.
 
     Attributes:
-        part: share of the budget that it was made from.
-        error: forecast less the last evaluation; None where that part carries no fit.
-        inside: whether the last evaluation fell into its 80 % interval.
-        width: of that interval.
+        errors: forecast less measured by every way of forecasting; the lab's is left out where there is no fit.
+        inside: whether what was measured fell into the lab's 80 % interval.
     """
 
-    part: float
-    error: float | None = None
-    inside: bool = False
-    width: float = float("nan")
+    errors: dict[str, float]
+    inside: bool
 
 
 def until(item: Curve, compute: float) -> Curve:
@@ -41,101 +36,81 @@ def until(item: Curve, compute: float) -> Curve:
     return item.select(item.compute_N <= compute)
 
 
-def forecast_of(item: Curve, part: float) -> RunForecast:
-    """RunForecast of a run's last evaluation from the first part of its budget."""
-    last = int(item.compute_N.argmax())
-    end = float(item.compute_N[last])
+def no_change(seen: Curve, end: float) -> float:
+    """The mean of the last three evaluations."""
+    return float(seen.pass_rate_N[np.argsort(seen.compute_N)][-LAST:].mean())
+
+
+def line_in_log(seen: Curve, end: float) -> float:
+    """A straight line in the logarithm of compute, by least squares on the evaluations after step 0."""
+    later = seen.compute_N > 0
+    slope, intercept = np.polyfit(np.log(seen.compute_N[later]), seen.pass_rate_N[later], 1)
+    return float(slope * np.log(end) + intercept)
+
+
+def least_squares(seen: Curve, end: float) -> float:
+    """The sigmoid by SciPy's `curve_fit`, bounded as a pass rate; no change where it does not converge."""
+
+    def sigmoid(compute: np.ndarray, R0: float, gain: float, log_B: float, log_C: float) -> np.ndarray:
+        return R0 + gain / (1 + (np.exp(log_C) / np.maximum(compute, 1e-9)) ** np.exp(log_B))
+
+    rate = seen.pass_rate_N
+    start = (rate.min(), max(0.1, float(np.ptp(rate))), 0.4, np.log(0.5 * seen.compute_N.max()))
     try:
-        found = analyse(until(item, part * end))
+        found, _ = curve_fit(sigmoid, seen.compute_N, rate, start, bounds=([0, 0, -1, -9], [1, 1, 2, 9]), max_nfev=2000)
+    except RuntimeError:
+        return no_change(seen, end)
+    return float(np.clip(sigmoid(np.array([end]), *found)[0], 0, 1))
+
+
+WAYS: dict[str, Callable[[Curve, float], float]] = {
+    "no change": no_change,
+    "line in log C": line_in_log,
+    "curve_fit": least_squares,
+}
+
+
+def forecast_of(item: Curve, part: float) -> RunForecast | None:
+    """Forecasts of the mean of a run's last evaluations from the first part of its budget; None without a fit there."""
+    order = np.argsort(item.compute_N)
+    measured = float(item.pass_rate_N[order][-LAST:].mean())
+    end = float(item.compute_N[order][-LAST:].mean())
+    seen = until(item, part * float(item.compute_N.max()))
+    try:
+        found = analyse(seen, Options(checks=False))
     except FitError:
-        return RunForecast(part)
+        return None
+    errors = {"the lab": float(np.median(found.draws().value([end]))) - measured}
+    errors |= {name: way(seen, end) - measured for name, way in WAYS.items()}
     low, high = (float(bound[0]) for bound in found.evaluation_interval([end], 0.8))
-    middle = float(np.median(found.draws().value([end])))
-    came = float(item.pass_rate_N[last])
-    return RunForecast(part, middle - came, low <= came <= high, high - low)
+    return RunForecast(errors, low <= measured <= high)
 
 
 def forecasts_table(runs: StudyRuns) -> str:
-    """Forecasts of all single runs: bias, error, coverage and width, by task and part."""
+    """Forecasts of all single runs: mean size of the error of every way, and coverage of the lab's interval."""
     rows = []
     for task in runs.tasks():
         singles = [
-            item.select(item.seed_N == at) for item in runs.curves if item.task == task for at in range(len(item.seeds))
+            item.select(item.seed_N == at) for item in runs.curves if item.task == task for at in _own(item, runs)
         ]
         for part in PARTS:
-            made = [forecast_of(item, part) for item in singles]
-            fitted = [one for one in made if one.error is not None]
-            if not fitted:
-                rows.append([task, f"{part:.0%}", str(len(made)), "0", *("–",) * 4])
-                continue
-            errors = np.array([one.error for one in fitted])
-            rows.append(
-                [
-                    task,
-                    f"{part:.0%}",
-                    str(len(made)),
-                    str(len(fitted)),
-                    f"{errors.mean():+.3f}",
-                    f"{np.abs(errors).mean():.3f}",
-                    f"{np.mean([one.inside for one in fitted]):.0%}",
-                    f"{np.mean([one.width for one in fitted]):.3f}",
-                ]
-            )
-    header = ("task", "from", "runs", "with a fit", "mean error", "mean size of error", "in the 80 % interval", "width")
-    return table(header, rows)
+            made = [one for item in singles if (one := forecast_of(item, part)) is not None]
+            rows.append([task, f"{part:.0%}", f"{len(made)} of {len(singles)}", *_errors(made)])
+    names = ["the lab", *WAYS]
+    return table(["task", "from", "runs with a fit", *names, "the lab's mean error", "in its 80 % interval"], rows)
 
 
-@dataclass(frozen=True)
-class SweepReplay:
-    """A question's members as a sweep that is looked at while it runs.
-
-    Attributes:
-        best: member with the highest pass rate at the end.
-        known_from: share of the compute from which on it was the likeliest best.
-        spent: share of the compute that is spent if losers are ended.
-        kept: whether the best one was kept to the end.
-    """
-
-    best: str
-    known_from: float
-    spent: float
-    kept: bool
+def _own(item: Curve, runs: StudyRuns) -> range:
+    """Seeds of a member, none where its runs are the baseline's to the last byte."""
+    return range(0 if runs.copies(item.run) else len(item.seeds))
 
 
-def look(items: Sequence[Curve], error: float = 0.05) -> SweepReplay | None:
-    """Replay a sweep of one task, all members side by side; None if fewer than two carry fits at the end."""
-    end = min(float(item.compute_N.max()) for item in items)
-    fits = [analyse_all([until(item, share * end) for item in items], Options(checks=False))[0] for share in LOOKS]
-    if len(fits[-1]) < 2:
-        return None
-    value = {one.fit.curve.run: float(np.median(one.draws().value([end]))) for one in fits[-1]}
-    best = max(value, key=lambda name: value[name])
-    known = 1.0
-    for share, found in zip(LOOKS[::-1], fits[::-1]):
-        chances = chances_to_be_best(found, end) if found else {}
-        if not chances or max(chances, key=lambda name: chances[name]) != best:
-            break
-        known = float(share)
-    ended: dict[str, float] = {}
-    for share, found in zip(LOOKS, fits):
-        going = [one for one in found if one.fit.curve.run not in ended]
-        ended |= dict.fromkeys(losers(going, end, len(items), error), float(share))
-    spent = float(np.mean([ended.get(item.run, 1.0) for item in items]))
-    return SweepReplay(best, known, spent, best not in ended)
-
-
-def sweeps_table(runs: StudyRuns) -> str:
-    """Every question as a sweep: when its best member was known, and what ending losers would have saved."""
-    rows = []
-    for question in QUESTIONS:
-        names = members_of(question, runs)
-        for task in runs.tasks():
-            items = [item for item in runs.curves if item.run in names and item.task == task]
-            seen = look(items) if len(items) > 1 else None
-            if seen is not None:
-                kept = "kept" if seen.kept else "**ended**"
-                rows.append(
-                    [question.title, task, f"`{seen.best}`", f"{seen.known_from:.0%}", f"{seen.spent:.0%}", kept]
-                )
-    header = ("sweep", "task", "highest at the end", "likeliest from", "compute with --stop-losers", "the best was")
-    return table(header, rows)
+def _errors(made: Sequence[RunForecast]) -> list[str]:
+    if not made:
+        return ["–"] * (len(WAYS) + 3)
+    cells = [f"{np.mean([abs(one.errors[name]) for one in made]):.3f}" for name in ("the lab", *WAYS)]
+    return [
+        *cells,
+        f"{np.mean([one.errors['the lab'] for one in made]):+.3f}",
+        f"{np.mean([one.inside for one in made]):.0%}",
+    ]

@@ -77,6 +77,18 @@ class StudyRuns:
         pairs = zip(mine, theirs, strict=True)
         return all(other.is_file() and filecmp.cmp(path, other, shallow=False) for path, other in pairs)
 
+    def copies(self, member: str) -> bool:
+        """True if a member's runs are those of another member to the last byte."""
+        return any(self.unchanged(member, other) for other in (BASELINE, "baseline_and_baseline"))
+
+    def steps_per_hour(self, member: str) -> float:
+        """Optimiser steps a device-hour over all seeds of a member, evaluations left out."""
+        steps = hours = 0.0
+        for path in self.folder.glob(f"{member}/seed_*/evals.jsonl"):
+            last = json.loads(path.read_text().splitlines()[-1])
+            steps, hours = steps + last["step"], hours + last["compute"]
+        return steps / hours
+
     def manifests(self) -> dict[str, dict[str, Any]]:
         """Manifest of every run by MEMBER/seed_S."""
         found = sorted(self.folder.glob("*/seed_*/manifest.json"))
