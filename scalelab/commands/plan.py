@@ -181,8 +181,8 @@ def _print(
     print_table(table, header)
     shown = ", ".join(f"{k.replace('_', '-')} {v:g}" for k, v in asdict(assumed).items())
     print(f"\nassumed: {shown}")
-    for problem in plan.problems:
-        print(f"\ndoes not run: {problem}")
+    for line in (*_idle(run, plan), *(f"does not run: {problem}" for problem in plan.problems)):
+        print(f"\n{line}")
     if plan.problems:
         print(_proposal(proposal))
 
@@ -204,9 +204,26 @@ def _speed(plan: RunPlan) -> str:
 
 def _seconds(run: Run, plan: RunPlan) -> str:
     s = plan.seconds
-    parts = f"train {s['train']:.1f}, generate {s['generate']:.1f}, publish {s['publish']:.2f}"
+    parts = (
+        f"train {s['train']:.1f}, generate {s['generate']:.1f}, publish {s['publish']:.2f}, at least {s['hold']:.1f}"
+    )
     work = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     return f"{s['step']:.1f} s of {work} completions ({parts}); {plan.flops:.2e} FLOP to train"
+
+
+def _idle(run: Run, plan: RunPlan) -> list[str]:
+    """Warn of a trainer that stands idle for half of a step and more, and say what would use it."""
+    s, prompts = plan.seconds, run.recipe.prompts_per_step
+    idle = 1 - s["train"] / s["step"]
+    if plan.placement.shared or idle < 0.5:
+        return []
+    works = max(s["train"], s["generate"])
+    if s["hold"] > works:  # of the longest completion, whatever the batch
+        more = int(prompts * s["hold"] / works)
+        do = f"a step waits for its longest completion, so Recipe.prompts_per_step={more} takes about the same time"
+    else:
+        do = "give the generators more of the devices, or more devices (Cluster.generators, Cluster.trainers)"
+    return [f"the trainer stands idle for {idle:.0%} of a step: {do}"]
 
 
 def _proposal(proposal: RunPlan | None) -> str:

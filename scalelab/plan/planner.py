@@ -49,7 +49,8 @@ class RunPlan:
         trainer: GiB on the fullest trainer rank.
         generator: GiB on a generator's device.
         seconds: of a step: "train", "generate" (evaluations included), "publish" (from the trainer's first copy to the
-            last engine's new weights), and "step", which they make.
+            last engine's new weights), "hold" (what a step takes at least, whatever the devices: the longest completion
+            over the steps that it may last, and a publication), and "step", which they make.
         decoding: an engine in steady state.
         flops: of one optimiser step.
         problems: why it cannot run; none if it can.
@@ -72,7 +73,8 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu, sending)
     messages = sending.engine if sending else None
     generator = generator_memory(parameter_counts(hf).total, place.generator, device.gpu, messages)
-    completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
+    recipe = run.recipe
+    completions = recipe.prompts_per_step * recipe.generations_per_prompt
     ahead = run.schedule.k + 1 if isinstance(run.schedule, PipelineRL) else 1
     engine = decoding(hf, place.generator, completions * ahead / place.engines, length, device, assumed)
     train = training_seconds(hf, place.trainer, place.trainers, completions, length, device, assumed)
@@ -81,17 +83,24 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     way = run.cluster.publication
     weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed, way)
     alone = decoding(hf, place.generator, 1, length, device, assumed)
+    # A step waits for the completions of its oldest draw, the longest of which reach the limit. Of those that began
+    # with them, the part that still runs is their mean length by the limit.
+    beside = completions * ahead * length.mean / recipe.max_tokens / place.engines
+    slowest = recipe.max_tokens * decoding(hf, place.generator, max(1.0, beside), length, device, assumed).seconds
 
     def seconds_of_step(evaluated: float) -> dict[str, float]:
         generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
         publish = weights.standstill + weights.transfer + weights.pause
         if isinstance(run.schedule, PipelineRL):  # weights are under way while both sides work
             sides = train + weights.standstill, generate + weights.pause
-            step = sum(sides) if place.shared else max(sides)
+            # from the weights that it begins with to the end of the step that trains on it
+            hold = max((slowest + train + publish) / ahead, publish)
+            step = max(sum(sides), hold) if place.shared else max(*sides, hold)
         else:  # a round ends with its longest completion
             steps = run.schedule.k if isinstance(run.schedule, PPOOffPolicy) else 1
-            step = train + max(generate, run.recipe.max_tokens * alone.seconds / steps) + publish / steps
-        return {"train": train, "generate": generate, "publish": publish, "step": step}
+            hold = recipe.max_tokens * alone.seconds / steps
+            step = train + max(generate, hold) + publish / steps
+        return {"train": train, "generate": generate, "publish": publish, "hold": hold, "step": step}
 
     evaluation = run.evaluation
     every = evaluation.period(place.devices * seconds_of_step(0.0)["step"] / 3600)  # hours without evaluations

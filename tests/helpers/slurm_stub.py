@@ -88,7 +88,7 @@ class SlurmStub:
         began = time.monotonic()
         job = self.start(*options)
         try:
-            _, said = job.communicate(timeout=300)
+            _, said = job.communicate(timeout=900)
         finally:
             job.kill()
         return job.returncode, said, time.monotonic() - began

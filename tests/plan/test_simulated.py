@@ -1,0 +1,32 @@
+"""A plan's step is the simulator's, whatever holds it: the trainer, the engines, or the longest completion."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scalelab.cli import main
+
+pytestmark = pytest.mark.slow
+
+RUNS = {
+    "the trainer": ("h100/scalerl_8b", "--gpus", "80"),
+    "the engines": ("h100/scalerl_17bx16", "--gpus", "80"),
+    "the longest completion": ("h100/scalerl_8b", "--gpus", "400"),
+    "the longest completion, on GB200": ("scalerl_8b", "--gpus", "80"),
+    "the longest completion, with little staleness": ("h100/scalerl_8b", "--set", "PipelineRL.k=2"),
+}
+WITHIN = 0.06
+"""Largest relative difference; nine runs differed by 5.9 % at most."""
+
+
+@pytest.mark.parametrize("held_by", RUNS)
+def test_a_plans_step_is_the_simulators_without_evaluations(held_by: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*RUNS[held_by], "--set", "Evaluation.every=1000000", "--json"]
+    assert main(["plan", *arguments]) == 0
+    planned = json.loads(capsys.readouterr().out)["seconds"]
+    assert main(["simulate", *arguments, "--no-search", "--hours", "3"]) == 0
+    simulated = json.loads(capsys.readouterr().out)["split"]["seconds_per_step"]
+    assert planned["step"] == pytest.approx(simulated, rel=WITHIN)
+    assert (planned["step"] == planned["hold"]) == held_by.startswith("the longest completion")
