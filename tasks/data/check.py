@@ -44,6 +44,7 @@ _PARTS = re.compile(r"(?:^|[\s$;,])\(?(?:a|i|1)\)\s.*?[\s$;,.]\(?(?:b|ii|2)\)\s"
 _FIGURE = re.compile(
     r"!\[[^\]]*\]\(|<img\b|\\includegraphics|\b(?:figure|diagram|picture) (?:below|above|shown)|如图", re.I
 )
+_DRAWN = "[asy]"  # a picture as text, as MATH has them
 
 # Nobody's answer, in forms that verifiers have taken for one.
 _GUESSES = ("1=2", "I=-91827.3", "\\gamma+1", "x \\approx 91827.3", "\\frac10", "\\text{see solution}")
@@ -107,7 +108,7 @@ def _read_math(item: Item) -> str:
         return "proof: nothing that can be compared"
     if _PARTS.search(item.problem) and _PARTS.search(f" {gold} "):
         return "several parts: one answer cannot be read as all"
-    if _FIGURE.search(item.problem):
+    if _FIGURE.search(item.problem) and _DRAWN not in item.problem:
         return "figure: the problem shows a picture that is not in its text"
     return "" if read(gold).is_readable else f"unreadable: no other spelling passes for {gold[:60]}"
 
@@ -136,8 +137,6 @@ def _read_code(item: Item) -> str:
             return "constant: every case expects the same"
         case StdinTests(cases=cases) if not any(stdout.split() for _, stdout in cases):
             return "no output: an empty program passes"
-    if _FIGURE.search(item.problem):
-        return "figure: the problem shows a picture that is not in its text"
     return ""
 
 

@@ -95,7 +95,8 @@ class DatasetTask(Finite):
     """Most characters of a problem; longer ones are left out. None keeps all."""
 
     keep: bool = False
-    """Train also on rows that cannot teach, such as proofs or tests without an assertion."""
+    """Train also on rows that cannot teach, such as proofs or tests without an assertion; sets for evaluation keep them
+    in any case."""
 
     thorough: bool = False
     """Have the verifier grade every gold, mutants of it and every reference before training; the result is kept in the
@@ -218,7 +219,8 @@ class DatasetTask(Finite):
         unfit = quick(loaded.items, self.kind)
         if self.thorough:
             unfit = [*unfit, *self.checked().unfit]
-        left_out = set() if self.keep else {one.row for one in unfit}
+        # A set for evaluation stays what others measure on.
+        left_out = set() if self.keep or self._source.use == "eval" else {one.row for one in unfit}
         items: dict[str, Item] = {}
         wanted = [item for number, item in loaded.items if number not in left_out and self._wanted(item)]
         for item in wanted:

@@ -17,6 +17,7 @@ from tasks.code.verifier import CodeVerifier
 from tasks.data.check import math_mutants, quick, thorough
 from tasks.data.datasets import CodeDataset, MathDataset
 from tasks.data.formats import Item, read_code
+from tasks.data.hub import SOURCES
 from tasks.data.rows import RowError, numbered_rows
 from tasks.errors import TaskError
 from tasks.math.verifier import MathVerifier
@@ -77,6 +78,21 @@ def test_rows_that_can_be_read_are_kept_on_request(tmp_path: Path) -> None:
     kept = MathDataset(file=file, held_out_size=1, keep=True)
     assert kept.size == 32
     assert (len(kept.set_aside()), kept.describe()["kept"]) == (4, True)
+
+
+def test_a_set_for_evaluation_keeps_its_rows_and_counts_them(tmp_path: Path) -> None:
+    path = tmp_path / SOURCES["gsm8k_test"].local
+    path.parent.mkdir()
+    rows = [{"question": f"q{n}", "answer": f"#### {n}"} for n in range(3)] + [{"question": "p", "answer": "proven"}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    task = MathDataset("gsm8k_test", folder=str(tmp_path))
+    assert (len(task.held_out(4)), [one.row for one in task.set_aside()]) == (4, [4])
+
+
+def test_a_picture_drawn_in_the_text_is_no_missing_figure() -> None:
+    shown = "In the figure shown, find x."
+    found = quick([(1, Item(shown, "5")), (2, Item(f"{shown} [asy]draw((0,0)--(1,1));[/asy]", "6"))], "math")
+    assert [one.row for one in found] == [1]
 
 
 def test_a_damaged_row_is_named_by_its_number_and_the_others_are_read(tmp_path: Path) -> None:
