@@ -173,25 +173,25 @@ class Assignments:
 
     def drop(self, ids: Set[str]) -> dict[int, list[str]]:
         """Forget some requests; returns the ids that each generator should abort."""
-        vain: dict[int, list[str]] = {}
+        abort_ids: dict[int, list[str]] = {}
         for generator, held in self._held.items():
             for id in ids & held.requests.keys():
                 request = held.pop(id)
                 assert request is not None
                 self._kinds[request.kind] -= 1
-                vain.setdefault(generator, []).append(id)
+                abort_ids.setdefault(generator, []).append(id)
         queued, self._waiting = self._waiting, deque()
         for request in queued:
             if request.id in ids:
                 self._kinds[request.kind] -= 1
             else:
                 self._waiting.append(request)
-        return vain
+        return abort_ids
 
     def forget(self) -> dict[int, list[str]]:
         """Forget every request; returns the ids that each generator should abort."""
-        vain = {generator: list(held.requests) for generator, held in self._held.items() if held.requests}
+        abort_ids = {generator: list(held.requests) for generator, held in self._held.items() if held.requests}
         self._held = {generator: Held() for generator in self._held}
         self._waiting.clear()
         self._kinds.clear()
-        return vain
+        return abort_ids

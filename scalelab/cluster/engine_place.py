@@ -34,12 +34,12 @@ class EnginePlace:
     stats: dict[str, float] = field(default_factory=dict)
     dealt: list[Request] = field(default_factory=list)
     """Requests that are dealt to it and not yet sent to its actor."""
-    vain: list[str] = field(default_factory=list)
-    """Forgotten requests that its actor has not aborted yet."""
+    abort_ids: list[str] = field(default_factory=list)
+    """Forgotten requests that its actor is still to abort."""
     to_send: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while there is something in `dealt`."""
     to_abort: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while there is something in `vain`."""
+    """Set while there is something in `abort_ids`."""
 
     @property
     def name(self) -> str:

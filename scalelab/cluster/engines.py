@@ -30,7 +30,7 @@ from scalelab.errors import LabError, first_error
 from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
-from scalelab.run.ports import EvaluationLostError, room_of
+from scalelab.run.ports import EvaluationLostError, capacity
 from scalelab.run.tasks import TaskGroup
 from scalelab.transfer.listener import Listener
 from scalelab.waiting import LateError, LostError, answer, wait_for
@@ -45,7 +45,7 @@ LINGER_EACH, LONGEST_LINGER = 1 / 250, 4.0
 
 A call of Ray's takes the driver a millisecond, however much it carries. With 1,000 engines that finish 376 completions
 a second, calls one by one would take a whole core. A request that waits leaves no place in the engine empty: it holds
-half as many requests again as it has places (`room_of`).
+half as many requests again as it has places (`capacity`).
 """
 LEAST_LINGER, POLL_SECONDS = 0.05, 1.0
 
@@ -163,7 +163,7 @@ class ClusterEngines:
     def room(self) -> int:
         """Completions that can be asked for now: to empty places in the engines, and to wait for the next."""
         outstanding = self._assigned.outstanding_of("train") if self._assigned.evaluating else self.outstanding
-        return room_of(self._run.generator.max_sequences * len(self._usual())) - outstanding
+        return capacity(self._run.generator.max_sequences * len(self._usual())) - outstanding
 
     def totals(self) -> dict[str, float]:
         """The engines' counters (`Generator.stats`) as of their last answers, summed over all, dead ones too."""
@@ -258,7 +258,7 @@ class ClusterEngines:
             self._past.update(place.stats)
             place.restarts, place.weights, place.stats = place.restarts + 1, None, {}
             self._taken += 1
-            place.dealt, place.vain = [], []
+            place.dealt, place.abort_ids = [], []
             place.to_send.clear()
             place.to_abort.clear()
             last = self._assigned.evaluating == {place.index}
@@ -328,7 +328,7 @@ class ClusterEngines:
         while True:
             await place.to_abort.wait()
             place.to_abort.clear()
-            ids, place.vain = place.vain, []
+            ids, place.abort_ids = place.abort_ids, []
             told = place.actor.abort.remote(ids)
             await answer(told, self._cluster.stall_seconds, f"{place.name} to forget requests")
 
@@ -413,9 +413,9 @@ class ClusterEngines:
         self._groups = {id: group for id, group in self._groups.items() if id not in gone}
         self._give_up(self._assigned.drop(gone))
 
-    def _give_up(self, vain: dict[int, list[str]]) -> None:
-        for index, ids in vain.items():
-            self._places[index].vain += ids
+    def _give_up(self, abort_ids: dict[int, list[str]]) -> None:
+        for index, ids in abort_ids.items():
+            self._places[index].abort_ids += ids
             self._places[index].to_abort.set()
         self._changes.notify()
 

@@ -42,7 +42,7 @@ COPY_SECONDS = 30.0
 
 
 class ClusterRun:
-    """A run in the cluster world, its actors up; it is its own `Home`.
+    """A run in the cluster world, its actors up; it is its own `Checkpointer`.
 
     Args:
         run: the run.
@@ -55,7 +55,7 @@ class ClusterRun:
         faults: told of every engine and trainer that is lost.
     """
 
-    rests = False
+    pauses = False
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class ClusterRun:
             )
         )
 
-    # Home.
+    # Checkpointer.
 
     def save(self) -> Coroutine[None, None, None]:
         """Take a checkpoint of everything; it is written while the loop goes on."""

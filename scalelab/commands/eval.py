@@ -62,15 +62,15 @@ def run(args: argparse.Namespace) -> int | None:
         raise LabError("--temperature 0 gives the same completion k times: leave --k out, or sample")
     if args.out is not None:
         check_out(args.out)
-    from scalelab.session.evaluate_model import Asked, evaluate_model
-    from scalelab.start.checkpoint_model import config_of, find_model
+    from scalelab.session.evaluate_model import EvaluationRequest, evaluate_model
+    from scalelab.start.model_folder import config_of, find_model
 
     config = config_of(args.checkpoint)
     model = find_model(args.checkpoint, _run_of(config, args.trust) if config else None)
     tasks = args.tasks or [task.name for task in model.run.tasks] if model.run else args.tasks
     if not tasks:
         raise LabError(f"{args.checkpoint} belongs to no run: name its tasks, such as --task gsm8k")
-    asked = Asked(
+    asked = EvaluationRequest(
         tasks=_tasks(tuple(dict.fromkeys(tasks)), args.sets, model.run),
         data=args.data,
         k=args.k,

@@ -208,7 +208,7 @@ def propose(run: Run, hardware: Hardware, assumed: Assumptions, trainers: int | 
                 place = replace(place, engines=room_for_engines(place, hardware.nodes))
             if place.engines < 1:
                 continue
-            found = _plan_as_set(run, place, device, assumed)
+            found = _plan_if_it_fits(run, place, device, assumed)
             if found and (best is None or found.seconds["step"] < best.seconds["step"]):
                 best = found
     return best
@@ -222,11 +222,11 @@ def narrowed(run: Run, hardware: Hardware, assumed: Assumptions) -> RunPlan | No
     place = replace(placement(run), generator=widest)
     if room_for_engines(place, hardware.nodes) < place.engines:
         return None
-    return _plan_as_set(run, place, hardware.device, assumed)
+    return _plan_if_it_fits(run, place, hardware.device, assumed)
 
 
-def _plan_as_set(run: Run, place: Placement, device: Device, assumed: Assumptions) -> RunPlan | None:
-    """The plan of the run that a placement's settings make; None if there is no such run, or it does not fit."""
+def _plan_if_it_fits(run: Run, place: Placement, device: Device, assumed: Assumptions) -> RunPlan | None:
+    """Plan the run with this placement; None if its settings contradict each other, or memory is too small."""
     made = place.given_to(run)
     if made is None:
         return None
@@ -255,7 +255,7 @@ def _on_one(run: Run, hardware: Hardware, assumed: Assumptions) -> RunPlan | Non
     if cache <= 0:
         return None
     place = replace(place, generator=replace(place.generator, kv_cache_gib=cache))
-    return _plan_as_set(run, place, device, assumed)
+    return _plan_if_it_fits(run, place, device, assumed)
 
 
 def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> TrainerSetup | None:

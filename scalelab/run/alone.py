@@ -69,12 +69,12 @@ async def evaluate_alone(
         generate_all: generates the completions.
         graders: grade the completions.
     """
-    engine = _OneGo(len(named), generate_all, graders)
+    engine = _CollectingEngine(len(named), generate_all, graders)
     return await generate_and_grade(named, samples, work, engine.generate, engine.grade, list)
 
 
-class _OneGo:
-    """Port of an engine that generates for all prompts in one go, once the requests of the last prompt have come in.
+class _CollectingEngine:
+    """Engine of one evaluation: waits for the requests of all prompts, then generates their completions together.
 
     Nothing in here waits for real time but the engine and, at the end, the verdicts, so that it serves on a simulated
     clock, too.

@@ -110,10 +110,10 @@ class Journal(Protocol[_StepIn, _ResultIn]):
         """Write an optimiser step just after it was booked; returns the reason to stop the run, if there is one."""
 
 
-class Home(Protocol):
+class Checkpointer(Protocol):
     """Checkpoints, and the work between two stretches."""
 
-    rests: bool
+    pauses: bool
     """True if a stretch ends at every checkpoint: everything in flight is dropped then, and started again."""
 
     def save(self) -> Coroutine[None, None, None]:
@@ -156,7 +156,7 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
     graders: Graders[PromptT, CompletionT, VerdictT]
     evaluation: Evaluator
     journal: Journal[StepT, ResultT]
-    home: Home
+    checkpointer: Checkpointer
     changes: Changes
     clock: Callable[[], float]
     """Seconds of the world's time."""
@@ -181,9 +181,9 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
         Raises:
             LabError: a monitor stopped the run, after a checkpoint; or something that could not be replaced was lost.
         """
-        self.behind = self.home.rests or self.books.version > 0
+        self.behind = self.checkpointer.pauses or self.books.version > 0
         async with TaskGroup() as services:
-            serving = [] if self.home.rests else [services.create_task(one) for one in self.services()]
+            serving = [] if self.checkpointer.pauses else [services.create_task(one) for one in self.services()]
             while not self.over:
                 await self.stretch()
             for task in serving:
@@ -207,7 +207,7 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
         try:
             async with TaskGroup() as group:
                 self.spawn = group.create_task
-                services = self.services() if self.home.rests else []
+                services = self.services() if self.checkpointer.pauses else []
                 for task in (*services, self.resume(), self.draw(), self.publish(), self.evaluation.serve()):
                     self.spawn(task)
                 await self.optimise()
@@ -220,12 +220,12 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
         self.engines.forget()
         if lost is None:
             try:
-                await self.home.rest()
+                await self.checkpointer.rest()
             except TrainerLostError as error:
                 lost = error
-        self.behind = self.home.rests or lost is not None
+        self.behind = self.checkpointer.pauses or lost is not None
         if lost is not None:
-            await self.home.go_back(lost)
+            await self.checkpointer.go_back(lost)
 
     def services(self) -> list[Coroutine[None, None, None]]:
         """Run the services that outlive a lost trainer: the engines with their weights, and the graders."""
@@ -283,18 +283,18 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
             names = self.batch()
             if self.save_asked:
                 self.save_asked = False
-                self.spawn(self.home.save(), name="checkpoint")
+                self.spawn(self.checkpointer.save(), name="checkpoint")
             elif names is None:
                 await self.changes.until(
                     lambda: self.ending or self.save_asked or self.batch(), "a batch of finished groups"
                 )
             elif not self.spent():
                 await self.step(names, self.clock() - began)
-                self.spawn(self.home.check(), name="look at the last checkpoint")
+                self.spawn(self.checkpointer.check(), name="look at the last checkpoint")
                 if self.books.version % self.checkpoint_every == 0:
-                    if self.home.rests:
+                    if self.checkpointer.pauses:
                         return
-                    self.spawn(self.home.save(), name="checkpoint")
+                    self.spawn(self.checkpointer.save(), name="checkpoint")
                 began = self.clock()
         if not (self.stopping or self.evaluation.done(self.books.version)):
             self.evaluation.due(self.books.version)

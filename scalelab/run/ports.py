@@ -45,17 +45,17 @@ _ResultOut = TypeVar("_ResultOut", covariant=True)
 _WeightsOut = TypeVar("_WeightsOut", covariant=True)
 
 
-def room_of(places: int) -> int:
-    """Completions that engines with so many places take: half as many again wait, so that no place stands empty."""
+def capacity(places: int) -> int:
+    """Requests to keep outstanding: 1.5 for each place in the engines, so that a freed place is refilled at once."""
     return round(places * 1.5)
 
 
 def too_few_places(places: int, completions: int) -> str | None:
     """The reason why no group of so many completions could ever be started; None if one can."""
-    if room_of(places) >= completions:
+    if capacity(places) >= completions:
         return None
     return (
-        f"a group has {completions} completions, and all engines together take {room_of(places)} at a time: raise "
+        f"a group has {completions} completions, and all engines together take {capacity(places)} at a time: raise "
         "GeneratorConfig.max_sequences, GeneratorConfig.kv_cache_gib or Cluster.generators, or lower "
         "Recipe.generations_per_prompt"
     )

@@ -16,7 +16,7 @@ from scalelab.run.config import Run
 from scalelab.run.data import held_out
 from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.journal import Journal
-from scalelab.run.loop import Evaluator, Home, Loop
+from scalelab.run.loop import Checkpointer, Evaluator, Loop
 from scalelab.run.ports import Engines, Graders, Trainer, WeightsT
 from scalelab.run.work import RolloutWork, Step
 from scalelab.store.folder import RunFolder
@@ -31,8 +31,8 @@ RunLoop = Loop[Prompt, Request, Completion, Verdict, list[Rollout], Step, "StepR
 """The loop of a whole experiment, in a world whose weights travel in their own way."""
 
 
-class World(Home, Protocol[WeightsT]):
-    """The parts of a run in one world, which is its own `Home`."""
+class World(Checkpointer, Protocol[WeightsT]):
+    """The parts of a run in one world, which is its own `Checkpointer`."""
 
     run: Run
     books: RunBooks
@@ -84,7 +84,7 @@ def build_loop(
         graders=world.graders,
         evaluation=evaluation(journal),
         journal=journal,
-        home=world,
+        checkpointer=world,
         changes=world.changes,
         clock=clock,
     )

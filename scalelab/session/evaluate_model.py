@@ -22,7 +22,7 @@ from scalelab.rollout.types import Completion, Request
 from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.work import Sampling
 from scalelab.start.base_model import tokenizer_of
-from scalelab.start.checkpoint_model import CheckpointModel
+from scalelab.start.model_folder import ModelFolder
 from scalelab.store.completions import completions_table
 from tasks.data.datasets import DatasetTask, dataset_task
 from tasks.data.hub import SOURCES
@@ -49,7 +49,7 @@ STALL_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """Settings of an evaluation; None takes the setting of the model's run, or the default.
 
     Attributes:
@@ -89,7 +89,7 @@ class TaskScores:
         return {**self.evaluation.record(), "mean_at_k": self.mean_at_k, "pass_at_k": by_k}
 
 
-def evaluate_model(model: CheckpointModel, asked: Asked, out: Path | None = None) -> list[TaskScores]:
+def evaluate_model(model: ModelFolder, asked: EvaluationRequest, out: Path | None = None) -> list[TaskScores]:
     """Generate and grade completions of held-out prompts, after all checks that need no engine.
 
     Args:
@@ -120,7 +120,7 @@ def evaluate_model(model: CheckpointModel, asked: Asked, out: Path | None = None
     return _scores([Graded.of(one) for one in graded], [task.name for task in tasks])
 
 
-def _task(name: str, model: CheckpointModel, asked: Asked) -> Task:
+def _task(name: str, model: ModelFolder, asked: EvaluationRequest) -> Task:
     """The run's task of that name, or a data set of the lab."""
     own: dict[str, Any] = {} if model.run is None else {task.name: task for task in model.run.tasks}
     if name in own:
@@ -134,7 +134,7 @@ def _task(name: str, model: CheckpointModel, asked: Asked) -> Task:
     return dataset_task(name, folder=asked.data, chat=chat, thinking=think, workers=os.cpu_count() or 1)
 
 
-def _how_many(task: Task, model: CheckpointModel, asked: Asked) -> int:
+def _how_many(task: Task, model: ModelFolder, asked: EvaluationRequest) -> int:
     if asked.prompts is not None:
         return asked.prompts
     if isinstance(task, DatasetTask) and (model.run is None or task not in model.run.tasks):
@@ -143,7 +143,7 @@ def _how_many(task: Task, model: CheckpointModel, asked: Asked) -> int:
     return wanted if task.held_out_size is None else min(wanted, task.held_out_size)
 
 
-def _sampling(tokenizer: PreTrainedTokenizerFast, model: CheckpointModel, asked: Asked) -> Sampling:
+def _sampling(tokenizer: PreTrainedTokenizerFast, model: ModelFolder, asked: EvaluationRequest) -> Sampling:
     """Requests as in the model's run, where `asked` says nothing else."""
     run = model.run
     return Sampling(
@@ -156,7 +156,7 @@ def _sampling(tokenizer: PreTrainedTokenizerFast, model: CheckpointModel, asked:
     )
 
 
-def _generator_config(model: CheckpointModel, prompts: Sequence[Prompt], work: Sampling) -> GeneratorSetup:
+def _generator_config(model: ModelFolder, prompts: Sequence[Prompt], work: Sampling) -> GeneratorSetup:
     """Engine settings with room for the longest request: the run's own, or of a size that fits the model."""
     prompt = max(len(work.prompt_ids(prompt)) for prompt in prompts)
     hf, longest = model.hf_config, prompt + work.max_tokens
@@ -191,7 +191,7 @@ def _generate_and_grade(
     prompts: Sequence[Prompt],
     work: Sampling,
     graders: LocalGraders,
-    model: CheckpointModel,
+    model: ModelFolder,
     seed: int,
 ) -> list[Rollout]:
     """Generate and grade all completions, in the order of the prompts."""

@@ -28,10 +28,10 @@ from moe.weights.links import shapes
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tokenizer
 from scalelab.run.config import Run
-from scalelab.start.checkpoint_model import CheckpointModel, find_model
 from scalelab.start.fine_tuning import Retry, Saved, StartTuner, make, once
 from scalelab.start.hub_model import PREFIX as HUB
 from scalelab.start.hub_model import hub_model
+from scalelab.start.model_folder import ModelFolder, find_model
 from scalelab.start.packaged import PREFIX, packaged_model
 from scalelab.start.traces import Examples, PreparedTraces, TaskTraces, prepare, traces
 from scalelab.store.folder import TOKENIZER
@@ -64,7 +64,7 @@ def base_tokenizer(run: Run) -> PreTrainedTokenizerFast:
     return build_tokenizer((prompt.text + completion for prompt, completion in examples), run.model.vocab_size)
 
 
-def tokenizer_of(model: CheckpointModel) -> PreTrainedTokenizerFast:
+def tokenizer_of(model: ModelFolder) -> PreTrainedTokenizerFast:
     """The tokenizer of a model on disk; of a checkpoint without one beside it, that of its run."""
     if model.run is not None and not (model.path.parent / TOKENIZER).is_dir():
         return base_tokenizer(model.run)
@@ -140,7 +140,7 @@ def _settings(model: DecoderConfig, hf_config: dict[str, Any]) -> str:
     return "to train it: " + " ".join(options)
 
 
-def _demand_tensors(found: CheckpointModel) -> None:
+def _demand_tensors(found: ModelFolder) -> None:
     """Refuse weights that are not those of their `config.json`, by the headers of their files.
 
     Raises:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast
 
-from scalelab.run.ports import CompletionT, RequestT, WeightsT, room_of
+from scalelab.run.ports import CompletionT, RequestT, WeightsT, capacity
 from scalelab.run.rates import Rates
 from scalelab.virtual.clock import VirtualLoop, set_done, sleep_until, ticks, virtual_loop
 
@@ -100,7 +100,7 @@ class PretendedEngines(Generic[RequestT, CompletionT, WeightsT]):
         self.usage = Usage()
         self._decoder, self._changed = decoder, changed
         self._step, self._sequence = ticks(rates.step_seconds), ticks(rates.sequence_seconds)
-        self._capacity = room_of(self.places)
+        self._capacity = capacity(self.places)
         self._waiting: deque[Stream[RequestT, CompletionT]] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self._loop: VirtualLoop

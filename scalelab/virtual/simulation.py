@@ -158,10 +158,10 @@ class NoEvaluation:
         """Return at once."""
 
 
-class NoHome:
+class NoCheckpoints:
     """A home without checkpoints."""
 
-    rests = False
+    pauses = False
 
     async def save(self) -> None:
         """Return without a checkpoint."""
@@ -222,7 +222,7 @@ class Simulation:
             graders=self.graders,
             evaluation=NoEvaluation(),
             journal=self,
-            home=NoHome(),
+            checkpointer=NoCheckpoints(),
             changes=changes,
             clock=lambda: virtual_loop().time(),
         )

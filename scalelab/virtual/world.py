@@ -110,7 +110,7 @@ class EngineDecoder:
 
 
 class VirtualRun:
-    """A run in the virtual world, ready to go; it is its own `Home`.
+    """A run in the virtual world, ready to go; it is its own `Checkpointer`.
 
     Args:
         run: the run, with `Run.virtual`.
@@ -121,7 +121,7 @@ class VirtualRun:
         progress: takes lines for people.
     """
 
-    rests = True
+    pauses = True
 
     def __init__(
         self, run: Run, base: Path, folder: RunFolder, tokenizer: Any, phrases: Phrases, progress: Progress
@@ -237,7 +237,7 @@ class VirtualRun:
             self.show()
             yield completions
 
-    # Home.
+    # Checkpointer.
 
     def save(self) -> Coroutine[None, None, None]:
         """Refuse: checkpoints are taken at rest."""

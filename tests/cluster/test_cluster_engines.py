@@ -45,7 +45,7 @@ class Actor:
         if self.number in self.lab.dying:
             raise LostError(f"actor {self.number} died while it started")
         if self.number in self.lab.without_room:
-            raise LateError(f"waited in vain for actor {self.number}")
+            raise LateError(f"waited in abort_ids for actor {self.number}")
         return f"node {self.number}"
 
     async def _submit(self, requests: list[Request]) -> None:

@@ -182,9 +182,9 @@ class Quiet:
 
 
 class World:
-    """One process's part of the run; it is its own `Home`."""
+    """One process's part of the run; it is its own `Checkpointer`."""
 
-    rests = False
+    pauses = False
 
     def __init__(self, run: Run, folder: RunFolder) -> None:
         self.run, self.folder, self.progress = run, folder, Quiet()

@@ -119,7 +119,7 @@ class World:
         stop_at: simulated seconds at which the run is asked to stop.
         save_at: simulated seconds at which a checkpoint is asked for.
         aside: engines that keep their weights for an evaluation.
-        rests: whether a stretch ends at every checkpoint, as in the virtual world.
+        pauses: whether a stretch ends at every checkpoint, as in the virtual world.
         hours: budget of device-hours, charged every second as on a cluster.
         cancel_at: simulated seconds at which the run is cancelled, as by a second Ctrl-C.
         every_hours: device-hours between evaluations; None: every four steps.
@@ -136,7 +136,7 @@ class World:
         restarts: int = 3,
         save_at: float | None = None,
         aside: int = 0,
-        rests: bool = False,
+        pauses: bool = False,
         hours: float | None = None,
         cancel_at: float | None = None,
         every_hours: float | None = None,
@@ -145,7 +145,7 @@ class World:
     ) -> None:
         self.rng, self.folder = random.Random(seed), folder
         self.lose, self.stop_at, self.restarts, self.save_at = set(lose), stop_at, restarts, save_at
-        self.cancel_at, self.rests = cancel_at, rests
+        self.cancel_at, self.pauses = cancel_at, pauses
         self.lose_parts, self.at_once = lose_parts or {}, at_once
         self.part_calls: Counter[str] = Counter()
         self.deaths: Counter[str] = Counter()
@@ -200,7 +200,7 @@ class World:
             graders=self,  # type: ignore[arg-type]
             evaluation=self.evaluation,
             journal=self,
-            home=self,
+            checkpointer=self,
             changes=self.changes,
             clock=lambda: 0.0,
         )
@@ -336,7 +336,7 @@ class World:
         self._call()
         return version
 
-    # Journal and home.
+    # Journal and checkpointer.
 
     def charge(self, stepping: bool) -> None:
         pass

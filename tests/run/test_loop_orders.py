@@ -23,9 +23,9 @@ BOUNDS = {PipelineRL(8): 8, PipelineRL(2): 2, PipelineRL(0): 0, PPOOffPolicy(3):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.parametrize("rests", [False, True])
-def test_a_run_without_faults_takes_every_step_within_the_bound(tmp_path: Path, schedule: Any, rests: bool) -> None:
-    world = World(tmp_path, schedule, rests=rests)
+@pytest.mark.parametrize("pauses", [False, True])
+def test_a_run_without_faults_takes_every_step_within_the_bound(tmp_path: Path, schedule: Any, pauses: bool) -> None:
+    world = World(tmp_path, schedule, pauses=pauses)
     world.run()
     world.audit()
     assert max(world.stale) <= BOUNDS[schedule]
@@ -118,17 +118,17 @@ def test_an_engine_or_a_grader_lost_at_any_call_costs_no_group(tmp_path: Path, c
     schedule=st.sampled_from(SCHEDULES),
     seed=st.integers(0, 1000),
     aside=st.integers(0, 1),
-    rests=st.booleans(),
+    pauses=st.booleans(),
     lose=st.lists(st.integers(1, 40), max_size=2, unique=True),
     engine=st.lists(st.integers(1, 80), max_size=3, unique=True),
     grader=st.lists(st.integers(1, 60), max_size=3, unique=True),
 )
 def test_losses_of_any_roles_at_any_calls_cost_no_group(
-    schedule: Any, seed: int, aside: int, rests: bool, lose: list[int], engine: list[int], grader: list[int]
+    schedule: Any, seed: int, aside: int, pauses: bool, lose: list[int], engine: list[int], grader: list[int]
 ) -> None:
     with TemporaryDirectory() as name:
         parts = {"engine": engine, "grader": grader}
-        world = World(Path(name), schedule, seed, lose, aside=aside, rests=rests, lose_parts=parts)
+        world = World(Path(name), schedule, seed, lose, aside=aside, pauses=pauses, lose_parts=parts)
         world.run()
         world.audit()
         assert max(world.stale) <= BOUNDS[schedule]
@@ -189,9 +189,9 @@ def test_a_budget_of_hours_that_is_spent_at_any_moment_ends_the_run(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.parametrize("rests", [False, True])
+@pytest.mark.parametrize("pauses", [False, True])
 def test_evaluations_by_hours_follow_each_multiple_that_a_step_has_passed(
-    tmp_path: Path, schedule: Any, rests: bool
+    tmp_path: Path, schedule: Any, pauses: bool
 ) -> None:
     class Noting(World):
         def stepped(self, names: list[str], step: Any, result: Any, seconds: dict[str, float]) -> LabError | None:
@@ -200,7 +200,7 @@ def test_evaluations_by_hours_follow_each_multiple_that_a_step_has_passed(
 
     hours: list[float] = [0.0]
     every = 0.004
-    world = Noting(tmp_path, schedule, rests=rests, every_hours=every)
+    world = Noting(tmp_path, schedule, pauses=pauses, every_hours=every)
     asked: list[int] = []
     due = world.evaluation.due
     world.evaluation.due = lambda version: (asked.append(version), due(version))[1]  # type: ignore[method-assign]
@@ -244,17 +244,20 @@ def test_no_step_begins_once_the_wait_for_its_batch_has_spent_the_budget(
 
 @settings(max_examples=30)
 @given(
-    schedule=st.sampled_from(SCHEDULES), seed=st.integers(0, 1000), rests=st.booleans(), cancel_at=st.floats(0.01, 90.0)
+    schedule=st.sampled_from(SCHEDULES),
+    seed=st.integers(0, 1000),
+    pauses=st.booleans(),
+    cancel_at=st.floats(0.01, 90.0),
 )
 def test_a_run_that_is_cancelled_at_any_moment_goes_on_from_a_checkpoint(
-    schedule: Any, seed: int, rests: bool, cancel_at: float
+    schedule: Any, seed: int, pauses: bool, cancel_at: float
 ) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
-        first = World(folder, schedule, seed, rests=rests, cancel_at=cancel_at)
+        first = World(folder, schedule, seed, pauses=pauses, cancel_at=cancel_at)
         with suppress(asyncio.CancelledError):  # or it has ended
             first.run()
-        second = World(folder, schedule, seed + 1, rests=rests)
+        second = World(folder, schedule, seed + 1, pauses=pauses)
         second.books.restore(first.kept, folder, print)
         second.trained = first.trained[: second.books.version]
         second.evaluated = [step for step in first.evaluated if step <= second.books.version]

@@ -21,7 +21,7 @@ from scalelab.run.config import Run
 from scalelab.run.rates import Rates
 from scalelab.store.lines import read_lines
 from scalelab.virtual.clock import virtual_loop
-from scalelab.virtual.simulation import Drawn, DrawnStep, DrawnWork, NoHome, Shape, Simulation
+from scalelab.virtual.simulation import Drawn, DrawnStep, DrawnWork, NoCheckpoints, Shape, Simulation
 from tests.helpers.virtual_runs import command, environment
 
 pytestmark = pytest.mark.slow
@@ -96,10 +96,10 @@ class RecordedWork(DrawnWork):
         return None, rollouts.reason
 
 
-class Replay(Simulation, NoHome):
-    """A simulation with the lengths of a virtual run, which rests where that did."""
+class Replay(Simulation, NoCheckpoints):
+    """A simulation with the lengths of a virtual run, which pauses where that did."""
 
-    rests = True
+    pauses = True
 
     def __init__(self, out: Path) -> None:
         run = settings_of(out)
@@ -117,7 +117,7 @@ class Replay(Simulation, NoHome):
         super().__init__(schedule, shape, Rates(**manifest["rates"]), never)
         self.loop.work = RecordedWork(json.loads((out / "recorded.json").read_text()), shape.generations)
         self.loop.books.tokens_of = lambda group: sum(tokens for tokens, _ in group.completions)  # of those left out
-        self.loop.home, self.loop.checkpoint_every = self, run.checkpoint_every
+        self.loop.checkpointer, self.loop.checkpoint_every = self, run.checkpoint_every
         self.lines: list[dict[str, Any]] = []
 
     async def rest(self) -> None:

@@ -22,8 +22,8 @@ EXPORT_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
-class CheckpointModel:
-    """A model that was found but not loaded.
+class ModelFolder:
+    """A model on disk: a Hugging Face folder, or a checkpoint with its run.
 
     Attributes:
         path: the folder.
@@ -92,7 +92,7 @@ def config_of(path: Path) -> Path | None:
     return config
 
 
-def find_model(path: Path, run: Run | None = None) -> CheckpointModel:
+def find_model(path: Path, run: Run | None = None) -> ModelFolder:
     """Find out which model a folder holds.
 
     Args:
@@ -107,7 +107,7 @@ def find_model(path: Path, run: Run | None = None) -> CheckpointModel:
     if (path / MANIFEST).is_file():
         if run is None:
             raise LabError(f"{path} is a checkpoint of a run: export it first (scalelab export)")
-        return CheckpointModel(path, read_manifest(path).model, run)
+        return ModelFolder(path, read_manifest(path).model, run)
     if (path / "config.gin").is_file():
         steps = finished_checkpoints(path / CHECKPOINTS)
         hint = f"name one of its checkpoints, such as {steps[-1]}" if steps else "and it has no checkpoint yet"
@@ -117,7 +117,7 @@ def find_model(path: Path, run: Run | None = None) -> CheckpointModel:
             f"{path} holds no model: neither {MANIFEST} (a run's checkpoint) nor config.json and *.safetensors"
         )
     try:
-        return CheckpointModel(path, read_config(path), None)
+        return ModelFolder(path, read_config(path), None)
     except MoeError as error:
         raise LabError(str(error)) from None
 
