@@ -116,7 +116,7 @@ class Life:
     full: bool = False
 
     def at(self, kind: str) -> int | None:
-        """When a kind of fault comes in this life; None if it does not."""
+        """Moment at which a kind of fault comes in this life; None if it does not."""
         return next((fault.at for fault in self.faults if fault.kind == kind), None)
 
 

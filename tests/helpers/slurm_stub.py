@@ -94,7 +94,7 @@ class SlurmStub:
         return job.returncode, said, time.monotonic() - began
 
     def lab(self) -> list[str]:
-        """What the command of the lab was called with: Ray's address and token, then its arguments."""
+        """Words that the command of the lab was called with: Ray's address and token, then its arguments."""
         path = self.folder / "lab"
         return path.read_text().splitlines() if path.exists() else []
 
