@@ -140,4 +140,4 @@ def timed(name: str, pairs: list[Pair], grade: Callable[[Pair], bool]) -> str:
 def plain_math_verify(pair: Pair) -> bool:
     """Parse both texts and verify them with Math-Verify's own alarms, as most trainers do."""
     gold, text = pair
-    return verify(parse(f"${gold}$"), parse(text))
+    return verify(parse(gold if "$" in gold else f"${gold}$"), parse(text))
