@@ -30,7 +30,7 @@ Step = Literal["extend", "seed", "another setting"]
 
 
 @dataclass(frozen=True)
-class Choice:
+class BudgetChoice:
     """One way to spend the budget.
 
     Attributes:
@@ -73,7 +73,7 @@ class Decision:
     best: float
     regret: float
     rate: tuple[float, Interval]
-    choices: tuple[Choice, ...]
+    choices: tuple[BudgetChoice, ...]
     step: Step
     worthwhile: float
     tasks: tuple[str, ...]
@@ -146,14 +146,16 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
     gain_R = there_MR.mean(0) - mean_R[leader]
     further = int(gain_R.argmax())
     level = analyses[0].level
-    choices = [Choice("extend", runs[further], float(gain_R[further]), equal_tailed(there_MR[:, further], level), 0)]
+    choices = [
+        BudgetChoice("extend", runs[further], float(gain_R[further]), equal_tailed(there_MR[:, further], level), 0)
+    ]
     count = int(budget // float(np.median(list(ends.values()))))
     if len(runs) > 1 and count:
         error = _error_of_seeds(here_MR, analyses, count)
         value_R = knowledge_gradient(mean_R, np.cov(here_MR, rowvar=False), error)
         pick = int(value_R.argmax())
         interval = equal_tailed(here_MR[:, pick], level)
-        choices.append(Choice("seed", runs[pick], float(value_R[pick]), interval, count))
+        choices.append(BudgetChoice("seed", runs[pick], float(value_R[pick]), interval, count))
     choices.sort(key=lambda one: -one.gain)
     return Decision(
         unit=unit,

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from scalelab.store.chain import Entry
+from scalelab.store.chain import ChainEntry
 from scalelab.store.retention import Retention
 
 Record = dict[str, Any]
@@ -65,7 +65,7 @@ class Account:
         """Optimiser steps that count."""
         return len(self.views[METRICS])
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: ChainEntry) -> None:
         """Add a line of the journal.
 
         Raises:
@@ -168,7 +168,7 @@ def retention_of(manifest: Record) -> Retention:
         return Retention()
 
 
-def replay(entries: Iterable[Entry]) -> Account:
+def replay(entries: Iterable[ChainEntry]) -> Account:
     """The state of a run after all of these lines.
 
     Raises:

@@ -35,7 +35,7 @@ _HASH, _REST = b'{"hash": "', b'", '
 
 
 @dataclass(frozen=True)
-class Entry:
+class ChainEntry:
     """A line of the journal.
 
     Attributes:
@@ -64,7 +64,7 @@ class Chain:
         torn: whether a part of a line follows, as after a crash.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ChainEntry] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     whole: int = 0
     torn: bool = False
@@ -105,7 +105,7 @@ def read_chain(content: bytes) -> Chain:
     return chain
 
 
-def _read(line: bytes) -> tuple[Entry | None, str]:
+def _read(line: bytes) -> tuple[ChainEntry | None, str]:
     """The entry of a line and the hash before it; None if its own hash does not hold."""
     start, end = len(_HASH), len(_HASH) + len(FIRST)
     rest = line[end + len(_REST) :]
@@ -117,7 +117,7 @@ def _read(line: bytes) -> tuple[Entry | None, str]:
     try:
         body = json.loads(b"{" + rest)
         before = body.pop("before")
-        return Entry(int(body["number"]), int(body["epoch"]), str(body["kind"]), body, said.decode()), str(before)
+        return ChainEntry(int(body["number"]), int(body["epoch"]), str(body["kind"]), body, said.decode()), str(before)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # a hash that was made to hold
         return None, ""
 
@@ -176,7 +176,7 @@ class ChainFile:
         if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
             raise FencedError(f"{self._path} was taken over by another process while this one stood still: it stops")
 
-    def append(self, kind: str, **body: Any) -> Entry:
+    def append(self, kind: str, **body: Any) -> ChainEntry:
         """Append a line; it is on disk when this returns.
 
         Raises:
@@ -186,7 +186,7 @@ class ChainFile:
         with self._one_at_a_time:
             return self._append(kind, body)
 
-    def _append(self, kind: str, body: dict[str, Any]) -> Entry:
+    def _append(self, kind: str, body: dict[str, Any]) -> ChainEntry:
         self.check()
         if self._broken:
             raise LabError(f"{self._path} could not be put back after a write that failed: go on with --resume")
@@ -200,7 +200,7 @@ class ChainFile:
             raise
         self.check()
         self._number, self._head = self._number + 1, digest
-        return Entry(self._number, self.epoch, kind, whole, digest)
+        return ChainEntry(self._number, self.epoch, kind, whole, digest)
 
     def close(self) -> None:
         """Close the file."""

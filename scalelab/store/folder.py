@@ -30,7 +30,7 @@ from scalelab.store.account import (
     replay,
     step_of_rollouts,
 )
-from scalelab.store.chain import JOURNAL, ChainFile, Entry, read_chain
+from scalelab.store.chain import JOURNAL, ChainEntry, ChainFile, read_chain
 from scalelab.store.completions import CompletionsFile, completions_table
 from scalelab.store.lease import Lease
 from scalelab.store.lines import Lines, as_text, read_lines
@@ -426,7 +426,7 @@ def _found(path: Path) -> tuple[Account, dict[str, Any] | None]:
         "checkpoints": present_checkpoints(path),
     }
     account = Account()
-    account.apply(Entry(1, 1, "adopt", adopted, ""))
+    account.apply(ChainEntry(1, 1, "adopt", adopted, ""))
     return account, adopted
 
 

@@ -19,7 +19,7 @@ from moe.checkpoint.folder import CheckpointPolicy, digest, finished_checkpoints
 from moe.errors import printable
 from scalelab.guarded import read_whole
 from scalelab.store.account import EVALS, VIEWS, WALL, Account, replay
-from scalelab.store.chain import JOURNAL, Chain, Entry, read_chain
+from scalelab.store.chain import JOURNAL, Chain, ChainEntry, read_chain
 from scalelab.store.folder import CHECKPOINTS, JOURNAL_KEY, MANIFEST, ROLLOUTS, SECOND_COPY, manifest_text
 from scalelab.store.lines import as_text
 
@@ -28,7 +28,7 @@ _TRIES = 20
 
 
 @dataclass
-class Snapshot:
+class RunFiles:
     """Content of a run's files at one moment."""
 
     journal: bytes | None
@@ -51,7 +51,7 @@ class Proof:
     notes: list[str] = field(default_factory=list)
 
 
-def snapshot(path: Path) -> Snapshot:
+def snapshot(path: Path) -> RunFiles:
     """Read a run's files while nothing is added to its journal, as far as that can be had."""
     for _ in range(_TRIES):
         journal = _bytes(path / JOURNAL)
@@ -59,7 +59,7 @@ def snapshot(path: Path) -> Snapshot:
         manifest = _bytes(path / MANIFEST) or b""
         if _bytes(path / JOURNAL) == journal:
             break
-    return Snapshot(journal, manifest, views)
+    return RunFiles(journal, manifest, views)
 
 
 def prove(path: Path, manifest: dict[str, Any], contents: bool = True) -> Proof:
@@ -100,7 +100,7 @@ def _bytes(path: Path) -> bytes | None:
     return read_whole(path) if path.exists() else None
 
 
-def _before(entries: list[Entry]) -> Account | None:
+def _before(entries: list[ChainEntry]) -> Account | None:
     """The account before the last line, if that line is one that files follow later."""
     if entries and entries[-1].kind in ("facts", "undo", "adopt"):
         return replay(entries[:-1])

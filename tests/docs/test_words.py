@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 SHARED = {
     "Trainer": "the port of the loop, and the trainer in moe that two worlds put behind it",
     "Journal": "the port of the loop, and what writes the lines",
+    "Step": "the port of the loop, and what the work on rollouts makes of a batch",
 }
 """Names that stand for two classes, and why."""
 

@@ -515,7 +515,7 @@ def simulated(simulation: Simulation) -> Iterator[None]:
         _hooked = True
     append = chain.ChainFile.append
 
-    def noting(self: chain.ChainFile, kind: str, **body: Any) -> chain.Entry:
+    def noting(self: chain.ChainFile, kind: str, **body: Any) -> chain.ChainEntry:
         entry = append(self, kind, **body)
         simulation.acknowledged.append(entry.hash)
         return entry

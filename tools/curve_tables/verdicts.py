@@ -1,4 +1,4 @@
-"""How often verdicts of `scalelab compare` are right and wrong, by simulating through `compare` itself."""
+"""Shares of right and wrong verdicts of `scalelab compare`, by simulating through `compare` itself."""
 
 from __future__ import annotations
 
