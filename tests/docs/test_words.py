@@ -19,10 +19,52 @@ SHARED = {
 
 SHARED_ALIASES = {
     "Model": "the formula of a curve, and the architectures of a policy",
+    "Record": "a line of a run's files, wherever it is written or read",
     "Role": "generator or trainer; and one rank of either that is rehearsed",
     "Row": "a line of a table of evaluations, and the mapping that a data set's row is",
 }
 """Names that stand for two things of which one is a type alias, and why."""
+
+SHARED_FUNCTIONS = frozenset(
+    [
+        "main",
+        "run",
+        "load",
+        "install",
+        "check",
+        "parse",
+        "build",
+        "choose",
+        "prepare",
+        "describe",
+        "decide",
+        "differences",
+        "rates",
+        "rehearse",
+        "walk",
+        "clean",
+        "digest",
+        "join",
+        "leave",
+        "receive",
+        "stage",
+        "answers",
+        "attend",
+        "ended",
+        "engine_config",
+        "last_line",
+        "nearest",
+        "read_metadata",
+        "read_text",
+        "replaced",
+        "sample",
+        "service",
+        "this_machine",
+        "words",
+        "write_report",
+    ]
+)
+"""Verbs and nouns that several modules have each a function of; no other name may become one of these."""
 
 ALIAS = re.compile(r"[A-Z][a-z]\w*")
 
@@ -68,3 +110,16 @@ def test_no_name_of_a_type_stands_for_two_things() -> None:
     allowed = SHARED.keys() | SHARED_ALIASES.keys()
     assert found.keys() - allowed == set(), {name: found[name] for name in found.keys() - allowed}
     assert allowed <= found.keys(), "a name of the list is defined once: take it out"
+
+
+def functions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Public functions of modules, each with its file; subcommands have the same two each."""
+    for file in files(packages):
+        for node in ast.parse(file.read_text()).body if "commands" not in file.parts else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                yield node.name, str(file.relative_to(ROOT))
+
+
+def test_no_public_function_name_stands_for_two_things() -> None:
+    found = doubled(functions(("scalelab", "moe", "tasks")))
+    assert found.keys() - SHARED_FUNCTIONS == set(), {name: found[name] for name in found.keys() - SHARED_FUNCTIONS}
