@@ -82,6 +82,17 @@ def test_no_command_waits_for_a_pipe_or_reads_a_device_or_a_link_out_of_the_fold
     assert time.monotonic() - before < 100  # that nothing waits; not a measurement
 
 
+@pytest.mark.timeout(60)
+def test_check_does_not_wait_for_a_checkpoint_that_is_a_pipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "checkpoints/step_000010").mkdir(parents=True)
+    os.mkfifo(folder / "checkpoints/step_000010/checkpoint.json")
+    assert main(["check", str(folder)]) == 1
+    assert "not a regular file" in capsys.readouterr().out
+
+
 def test_a_pipe_a_device_and_a_long_file_are_refused_before_they_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "zero.csv").symlink_to("/dev/zero")

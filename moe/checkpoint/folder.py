@@ -101,6 +101,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     path = Path(path)
     if not path.is_dir():
         raise MoeError(f"there is no readable checkpoint at {path}: the folder does not exist; give another")
+    if (path / MANIFEST).exists() and not (path / MANIFEST).is_file():
+        raise MoeError(f"the checkpoint {path} is damaged: its {MANIFEST} is not a regular file")  # a pipe has no end
     try:
         stored = json.loads((path / MANIFEST).read_bytes())
         known = stored.pop("format") == _FORMAT
