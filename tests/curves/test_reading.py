@@ -203,11 +203,12 @@ def test_a_table_in_any_order_keeps_all_of_its_evaluations(compute: list[float],
 def test_numbers_are_read_as_python_reads_them(values: list[float]) -> None:
     plain = numbers([repr(value) for value in values])
     assert plain.value_N.tolist() == values
+    rounded = [float(f"{value:.2f}") for value in values]
     grouped = numbers([f"{value:,.2f}" for value in values] + [""], comma="thousands")
-    np.testing.assert_allclose(grouped.value_N[:-1], np.round(values, 2), rtol=1e-12)
+    np.testing.assert_allclose(grouped.value_N[:-1], rounded, rtol=1e-12)
     assert grouped.blank_N.tolist() == [False] * len(values) + [True]
     european = numbers([f"{value:,.2f}".translate(str.maketrans(",.", ".,")) for value in values], comma="decimal")
-    np.testing.assert_allclose(european.value_N, np.round(values, 2), rtol=1e-12)
+    np.testing.assert_allclose(european.value_N, rounded, rtol=1e-12)
 
 
 def test_commas_are_told_apart_by_the_whole_file() -> None:
@@ -216,6 +217,59 @@ def test_commas_are_told_apart_by_the_whole_file() -> None:
     assert comma_meaning(["1,000", "0,250"]) == "decimal"
     assert comma_meaning(["1,000", "2,500"]) == "either"
     assert comma_meaning(["see, below"]) == ""
+
+
+COMPUTES = ("gpu_hours", "compute", "step", "_step", "time", "epoch", "wall_seconds", "tokens")
+RATES = ("pass_rate", "eval_accuracy", "correct", "math", "value", "val-core/x/acc/mean@8")
+OTHERS = ("run", "task", "seed", "n", "n_prompts", "k", "stderr", "compute_unit", "total", "metric", "loss", "")
+CELLS = (
+    "0",
+    "1",
+    "2",
+    "10",
+    "0.5",
+    "0.25",
+    "-1",
+    "nan",
+    "",
+    "1e999",
+    "50%",
+    "1,000",
+    "0,5",
+    "2k",
+    "x",
+    "2026-06-01",
+    "acc",
+)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_any_table_is_read_as_an_ordered_curve_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    columns = [data.draw(st.sampled_from(COMPUTES)), data.draw(st.sampled_from(RATES))]
+    columns += data.draw(st.lists(st.sampled_from((*COMPUTES, *RATES, *OTHERS)), max_size=3))
+    likely = st.sampled_from(CELLS[:6]) if data.draw(st.booleans()) else st.sampled_from(CELLS)
+    rows = data.draw(st.lists(st.lists(likely, min_size=len(columns), max_size=len(columns)), max_size=8))
+    delimiter = data.draw(st.sampled_from(",;\t"))
+    path = tmp_path_factory.mktemp("table") / ("t.tsv" if delimiter == "\t" else "t.csv")
+    quoted = [delimiter.join(f'"{cell}"' for cell in row) for row in (columns, *rows)]
+    path.write_text("\n".join(quoted) + "\n")
+    repeats = data.draw(st.sampled_from(("refuse", "later", "mean")))
+    try:
+        curves = read_with([path], Reading(repeats=repeats, start=0.0))
+    except LabError as error:
+        reason = str(error)
+        assert reason
+        assert "\n" not in reason
+        return
+    for item in curves:
+        assert ((item.pass_rate_N >= 0) & (item.pass_rate_N <= 1)).all()
+        assert (item.compute_N >= 0).all()
+        assert {len(values_N) for values_N in (item.seed_N, item.pass_rate_N, *item.other_N.values())} == {len(item)}
+        for seed in range(len(item.seeds)):
+            assert (np.diff(item.compute_N[item.seed_N == seed]) > 0).all()
 
 
 @settings(max_examples=30)

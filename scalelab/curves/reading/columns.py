@@ -133,7 +133,7 @@ def recognise(table: Table, reading: Reading) -> Recognised:
     parts = []
     for theirs, (run, task) in rates.items():
         names = {**others, "compute": compute, "pass_rate": theirs} | _starred(table, reading, task)
-        counts = short(theirs) in PASSES and "pass_rate" not in reading.columns
+        counts = short(theirs) in PASSES and "total" in _named(table) and "pass_rate" not in reading.columns
         if counts:
             names["n"] = _named(table)["total"]
         parts.append(Part(names, task, run, counts))
