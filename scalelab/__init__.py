@@ -17,8 +17,9 @@ __all__ = ["__version__", "load_runs", "run_experiment"]
 def load_runs(
     *sources: str | Path,
     columns: Mapping[str, str] | None = None,
-    compute_scale: float = 1.0,
+    compute_scale: float | None = None,
     unit: str | None = None,
+    mapping: str | Path | None = None,
 ) -> Runs:
     """Read runs to look at in a notebook, or to fit in a script.
 
@@ -27,6 +28,7 @@ def load_runs(
         columns: our name → the source's name of a column, such as `{"compute": "_step", "pass_rate": "val/acc"}`.
         compute_scale: hours per unit of compute read.
         unit: unit of compute, where the source does not say it.
+        mapping: settings that `scalelab read --save` wrote; the others come before them.
 
     Returns:
         The runs, with `fit()`, `plot()` and `to_frame()`.
@@ -36,7 +38,7 @@ def load_runs(
     """
     from scalelab.notebook import load  # imports NumPy and SciPy, which `import scalelab` alone should not
 
-    return load(sources, columns, compute_scale, unit)
+    return load(sources, columns, compute_scale, unit, mapping)
 
 
 def run_experiment(

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.curves import Analysis, Curve, Options, analyse_all, compare, extend_or_stop, forecast, read_sources
+from scalelab.curves import Analysis, Curve, Options, analyse_all, compare, extend_or_stop, forecast
 from scalelab.curves.data import same_unit
+from scalelab.curves.reading import Reading, load_reading, read_with
 from scalelab.errors import LabError
 from scalelab.numbers import with_error, with_interval
 
@@ -34,14 +35,22 @@ SHOWN = ("R0", "A", "B", "C_mid", "D")
 def load(
     sources: Sequence[str | Path],
     columns: Mapping[str, str] | None = None,
-    compute_scale: float = 1.0,
+    compute_scale: float | None = None,
     unit: str | None = None,
+    mapping: str | Path | None = None,
 ) -> Runs:
     """Read runs; see `scalelab.load_runs`."""
     if not sources:
         raise LabError("name at least one run folder or file")
     paths = [Path(source).expanduser() for source in sources]
-    return Runs(tuple(read_sources(paths, dict(columns or {}), compute_scale=compute_scale, unit=unit)))
+    reading = load_reading(Path(mapping).expanduser()) if mapping else Reading()
+    reading = replace(
+        reading,
+        columns={**reading.columns, **(columns or {})},
+        compute_scale=reading.compute_scale if compute_scale is None else compute_scale,
+        unit=reading.unit if unit is None else unit,
+    )
+    return Runs(tuple(read_with(paths, reading)))
 
 
 @dataclass(frozen=True, repr=False)

@@ -99,6 +99,8 @@ def test_a_saved_mapping_reads_the_next_log_alike(tmp_path: Path, capsys: pytest
     assert curve["stderr"] is not None
     [fitted] = said(capsys, "fit", str(second), "--mapping", str(mapping))["fits"]
     assert fitted["n_points"] == len(COMPUTE)
+    [item] = load_runs(second, mapping=mapping).curves
+    np.testing.assert_allclose(item.pass_rate_N, RATE)
     assert load_reading(mapping).columns == {
         "compute": "iteration",
         "pass_rate": "good",
