@@ -218,10 +218,10 @@ def _dispatch(argv: Sequence[str], from_shell: bool) -> int:
     if first not in COMMANDS:
         parser.error(f"unknown subcommand {first!r}: {_nearest_command(first)}")
     subparser, module = command_parser(first)
-    with plain_output() if first not in COLOURED else nullcontext():
-        arguments = subparser.parse_args(rest)
+    arguments = subparser.parse_args(rest)
     arguments.from_shell = from_shell
-    code = module.run(arguments)
+    with plain_output() if first not in COLOURED else nullcontext():  # whatever it prints of a stranger's file
+        code = module.run(arguments)
     sys.stdout.flush()
     return code or 0
 
