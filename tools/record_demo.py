@@ -7,6 +7,7 @@ Run again, it goes on with what is in `work`. The last seed of one recipe is kil
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -58,13 +59,13 @@ def run(work: Path, name: str, *seeds: int) -> None:
 def run_and_kill(work: Path, name: str, seed: int) -> None:
     """Kill a run after some evaluations, as a machine that fails does."""
     lines = work / name / f"seed_{seed}" / "evals.jsonl"
-    child = subprocess.Popen(command(work, name, seed), cwd=ROOT)
+    child = subprocess.Popen(command(work, name, seed), cwd=ROOT, start_new_session=True)  # a run is its child
     until = time.monotonic() + DEADLINE
     while not lines.exists() or lines.read_bytes().count(b"\n") < EVALUATIONS:
         if child.poll() is not None or time.monotonic() > until:
             sys.exit(f"{name} seed {seed} ended before it had {EVALUATIONS} evaluations")
         time.sleep(0.1)
-    child.send_signal(signal.SIGKILL)
+    os.killpg(child.pid, signal.SIGKILL)
     child.wait(timeout=60)
 
 
