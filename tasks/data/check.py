@@ -169,6 +169,8 @@ def thorough(rows: Numbered, kind: str, verifier: Verifier, batch: int = 64) -> 
                 reasons.setdefault(number, f"{name} does not pass ({verdict.outcome}: {verdict.detail[:80]})")
             elif not must_pass and verdict.outcome == "passed":
                 reasons.setdefault(number, f"{name} passes")
+            elif verdict.outcome == "error":
+                reasons.setdefault(number, f"no verdict: {verdict.detail[:80]}")
         yield from ((number, reasons.get(number, ""), seconds.get(number, 0.0)) for number, _ in some)
 
 

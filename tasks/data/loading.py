@@ -13,7 +13,7 @@ import pickle
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from tasks.data.formats import Item
 from tasks.data.hub import REVISIONS, Source, source
 from tasks.data.rows import Row, RowError, numbered_rows
 from tasks.errors import TaskError
+from tasks.text import clean
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -117,7 +118,9 @@ def read_all(name: str, origin: Source, folder: str | None = None, revision: str
 
 def _read(origin: Source, row: Row) -> Item:
     try:
-        return origin.read(row)
+        item = origin.read(row)
+        gold = clean(item.gold) if isinstance(item.gold, str) else item.gold
+        return replace(item, problem=clean(item.problem), gold=gold)
     except RowError:
         raise
     except TaskError as problem:

@@ -89,6 +89,17 @@ def test_a_set_for_evaluation_keeps_its_rows_and_counts_them(tmp_path: Path) -> 
     assert (len(task.held_out(4)), [one.row for one in task.set_aside()]) == (4, [4])
 
 
+def test_half_characters_and_escapes_are_read_as_text(tmp_path: Path) -> None:
+    rows = [
+        {"problem": "\ud800 x", "answer": "5"},
+        {"problem": "y", "answer": "\ud800"},
+        {"problem": "z\0", "answer": "7"},
+    ]
+    task = MathDataset(file=written(tmp_path, rows), held_out_size=1)
+    assert [one.row for one in task.set_aside()] == [2]
+    assert task.size == 1
+
+
 def test_a_picture_drawn_in_the_text_is_no_missing_figure() -> None:
     shown = "In the figure shown, find x."
     found = quick([(1, Item(shown, "5")), (2, Item(f"{shown} [asy]draw((0,0)--(1,1));[/asy]", "6"))], "math")
@@ -281,10 +292,11 @@ def test_references_must_pass_and_empty_and_constant_programs_must_fail(verifier
         (2, Item("broken", two, reference="def f(x): return x")),
         (3, Item("weak", weak, reference=PLAIN)),
         (4, Item("empty", {"kind": "asserts", "code": "import math\nassert math.pi > f"}, reference="f = 3")),
+        (6, Item("huge", {"kind": "asserts", "code": "x = 'a' * 10 ** 12\nassert f(x)"})),
         (5, Item("one", {"kind": "stdin", "cases": [{"stdin": "1", "stdout": "2"}]}, reference=PROGRAM)),
     ]
     found = {number: reason.partition(":")[0] for number, reason, _ in thorough(rows, "code", verifier)}
-    assert found == {1: "", 2: "reference", 3: "constant", 4: "reference", 5: "one case"}
+    assert found == {1: "", 2: "reference", 3: "constant", 4: "reference", 5: "one case", 6: "no verdict"}
     assert all(seconds > 0 for _, _, seconds in thorough(rows[:1], "code", verifier))
 
 
