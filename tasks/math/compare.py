@@ -187,6 +187,11 @@ class AnswerComparison(FamilyComparison, SetComparison):
         mine, theirs = _items(gold), _items(answer)
         if mine is None or theirs is None:
             return False
+        single = [
+            one.items[0] if isinstance(one, Collection) and len(one.items) == 1 else one for one in (gold, answer)
+        ]
+        if isinstance(single[0], Bracketed) and isinstance(single[1], Bracketed):
+            return self._tuples(single[0], single[1])
         if isinstance(gold, Bracketed) or isinstance(answer, Bracketed):
             named = [one for one in (gold, answer) if isinstance(one, Listing)]
             if not named or not _are_named_apart(named[0].items):

@@ -818,6 +818,36 @@ A, C  ≡  AC
 7  ≡  +7
 7  ≡  7,
 7  ≡  ７
+17  ≢  17.000001
+0.1  ≢  0.01
+x+y  ≡  y+x
+x+y  ≢  xy
+2x  ≢  x^2
+(a,b)  ≢  (b,a)
+\frac{1}{x}  ≢  x
+5 \text{ mA}  ≢  5 \text{ MA}
+3 \text{ g}  ≢  3 \text{ kg}
+100 \text{ m}  ≢  100 \text{ miles}
+2 \text{ h}  ≡  120 \text{ min}
+x^2=9  ≢  x=3
+x=\pm 3  ≡  x=3 \text{ or } x=-3
+a>b  ≢  a<b
+a>b  ≡  b<a
+\sin x = \frac12  ≢  \cos x = \frac12
+p \implies q  ≢  q \implies p
+1 \le n \le 10  ≢  1 < n < 10
+f(x) > 0  ≢  f(x) < 0
+x^2 + C  ≢  x^2 + D x
+5 \text{ ways}  ≢  6 \text{ ways}
+\text{at most } 5  ≢  \text{at least } 5
+\text{at least } 5  ≢  5
+5 \text{ or } 7  ≢  5 \text{ or } 8
+(1,2]  ≢  [1,2)
+\{(1,2)\}  ≡  (1,2)
+\{(1,2)\}  ≢  (2,1)
+\sqrt{-1}  ≡  i
+(-8)^{1/3}  ≢  2
+\frac{2}{0}  ≢  \infty
 """
 
 COMPLETIONS = r"""
