@@ -1,0 +1,104 @@
+"""Error rates of verdicts by simulation, and the test for parallel tasks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scalelab.cli import main
+from scalelab.curves import Options, analyse, compare, curve, parallel
+from scalelab.curves.calibrate import SimulatedDesign, calibrate, like
+from scalelab.errors import LabError
+from tests.helpers.curve_points import rate, table
+
+COMPUTE = np.arange(13) / 12
+DESIGN = SimulatedDesign(
+    compute_N=tuple(COMPUTE.tolist()),
+    stderr=0.008,
+    R0=0.2,
+    A=0.6,
+    B=1.8,
+    C_mid=0.15,
+    seeds=2,
+    spread=0.004,
+    drift=0.0,
+    margin=0.03,
+    error=0.1,
+)
+
+
+@pytest.mark.slow
+def test_words_are_counted_and_a_large_difference_is_found() -> None:
+    none, large = calibrate(DESIGN, 8, (0.0, 0.15))
+    for line in (none, large):
+        assert line.better + line.worse + line.equal + line.cannot_tell == pytest.approx(1)
+        assert line.pairs == 8
+    assert large.better >= 0.8
+    assert large.wrong == 0
+    assert none.wrong == none.better + none.worse
+    assert calibrate(DESIGN, 8, (0.0,))[0] == none
+
+
+@pytest.mark.slow
+def test_a_word_is_wrong_only_where_it_is_false() -> None:
+    """At the margin itself, `equal` is wrong and `better` is not."""
+    [line] = calibrate(replace(DESIGN, seeds=1), 6, (DESIGN.margin,))
+    assert line.wrong == pytest.approx(line.equal + line.worse)
+
+
+def test_the_design_is_that_of_the_comparison() -> None:
+    points = [
+        rate(COMPUTE, A=A) + 0.005 * np.random.default_rng(at).standard_normal(13) for at, A in enumerate((0.7, 0.68))
+    ]
+    fits = [
+        analyse(curve(COMPUTE, p, np.full(13, 0.005), run=run), Options(checks=False)) for p, run in zip(points, "ab")
+    ]
+    [one] = compare(fits, margin=0.05, error=0.2)
+    found = like(one)
+    assert (found.margin, found.error, found.seeds, len(found.compute_N)) == (0.05, 0.2, 1, 13)
+    assert one.reference.analysis.params["A"] == found.A
+    assert found.stderr == pytest.approx(0.005)
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_rates(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = [table(tmp_path / f"{name}.csv", tasks=("math",), n=8, seed=seed) for seed, name in enumerate("xy")]
+    assert main(["compare", *sources, "--calibrate", "2"]) == 1
+    assert "give at least 10" in capsys.readouterr().err
+    assert main(["compare", *sources, "--calibrate", "10"]) == 0
+    out = capsys.readouterr().out
+    assert "10 simulated pairs for each difference, 1 seeds of each, 9 evaluations" in out
+    assert "true difference" in out
+
+
+def tasks(first: float, second: float, noise: float):
+    """Two tasks of one run with these exponents."""
+    compute, found = np.arange(41) / 40, []
+    for at, (name, B) in enumerate((("math", first), ("code", second))):
+        points = rate(compute, B=B, C_mid=0.1) + noise * np.random.default_rng(at).standard_normal(41)
+        item = curve(compute, np.clip(points, 0, 1), np.full(41, noise), run="r", task=name)
+        found.append(analyse(item, Options(checks=False, shapes=False)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "noise", "word"),
+    [(1.8, 1.8, 0.003, "parallel"), (2.6, 1.1, 0.003, "not parallel"), (1.8, 1.4, 0.02, "cannot tell")],
+)
+def test_tasks_are_parallel_not_parallel_or_cannot_be_told(
+    first: float, second: float, noise: float, word: str
+) -> None:
+    [found] = parallel(tasks(first, second, noise))
+    assert found.verdict == word
+    low, high = found.B_interval
+    assert low <= first / second <= high
+    assert found.C_mid_interval[0] <= 1 <= found.C_mid_interval[1]
+
+
+def test_the_margin_is_the_readers() -> None:
+    pair = tasks(1.8, 1.4, 0.003)
+    assert [parallel(pair, margin)[0].verdict for margin in (1.1, 2.0)] == ["not parallel", "parallel"]
+    with pytest.raises(LabError, match="a ratio of B above 1"):
+        parallel(pair, 1.0)
