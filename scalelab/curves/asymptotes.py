@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from scalelab.curves.analysis import MARGIN, Analysis
-from scalelab.curves.comparison import Entry
+from scalelab.curves.comparison import ComparedRun
 from scalelab.curves.efficiency import at_common_A
 
 TieRule = Literal["margin", "overlap"]
@@ -52,12 +52,12 @@ def _ties(best: Analysis, other: Analysis, tie: TieRule, margin: float) -> bool:
     return other.intervals["A"][1] >= best.intervals["A"][0]
 
 
-def asymptotes_told(entries: Sequence[Entry]) -> bool:
+def asymptotes_told(entries: Sequence[ComparedRun]) -> bool:
     """True if all runs have shown most of their gain and no other shape goes beyond their A."""
     return all(entry.analysis.stands and entry.analysis.seen >= SEEN for entry in entries)
 
 
-def asymptotes_note(entries: Sequence[Entry]) -> str:
+def asymptotes_note(entries: Sequence[ComparedRun]) -> str:
     """The order of the asymptotes in a sentence, or that it cannot be told."""
     order = [entry.run for entry in sorted(entries, key=lambda entry: entry.rank_by_A)]
     seen = [entry.analysis.seen for entry in entries]

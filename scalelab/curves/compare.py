@@ -23,7 +23,7 @@ import numpy as np
 
 from scalelab.curves.analysis import MARGIN, Analysis
 from scalelab.curves.asymptotes import TieRule, asymptotes_note, order_by_A, tie_groups
-from scalelab.curves.comparison import Comparison, ComparisonSettings, ComparisonVerdict, Difference, Entry
+from scalelab.curves.comparison import ComparedRun, Comparison, ComparisonSettings, ComparisonVerdict, Difference
 from scalelab.curves.crossing import crossings
 from scalelab.curves.data import same_unit
 from scalelab.curves.fitting.intervals import equal_tailed
@@ -174,7 +174,7 @@ def _compare_task(
             if other != run
         }
         entries.append(
-            Entry(
+            ComparedRun(
                 analysis=analyses[index],
                 rank=place,
                 **by_A[run],

@@ -103,7 +103,7 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ComparedRun:
     """One run of a comparison.
 
     Attributes:
@@ -169,7 +169,7 @@ class Comparison:
     task: str
     at: float
     reach: float
-    entries: tuple[Entry, ...]
+    entries: tuple[ComparedRun, ...]
     crossings: tuple[Crossing, ...]
     notes: tuple[str, ...]
     spread: tuple[float, Interval]
@@ -180,7 +180,7 @@ class Comparison:
     verdicts: Mapping[str, ComparisonVerdict] = field(default_factory=dict)
 
     @property
-    def reference(self) -> Entry:
+    def reference(self) -> ComparedRun:
         """The entry of the baseline."""
         return next((entry for entry in self.entries if entry.run == self.baseline), self.entries[0])
 
@@ -289,7 +289,7 @@ def _between(middle: float | None, low: float | None, high: float | None) -> str
     return "" if middle is None or low is None or high is None else with_interval(middle, (low, high))
 
 
-def _row(one: Comparison, entry: Entry) -> ComparisonRow:
+def _row(one: Comparison, entry: ComparedRun) -> ComparisonRow:
     found = entry.differences.get(one.reference.run)
     reaches = found is not None and min(entry.reaches, one.reference.reaches) >= 0.5
     item = entry.analysis
@@ -332,7 +332,7 @@ def _known(number: float) -> float | None:
     return number if np.isfinite(number) else None
 
 
-def _verdict_text(one: Comparison, entry: Entry, found: Difference) -> str:
+def _verdict_text(one: Comparison, entry: ComparedRun, found: Difference) -> str:
     """The verdict in full: what it rests on, and what would change it."""
     word = one.verdicts[entry.run]
     above = f"{percent(found.probability)} above"
@@ -347,7 +347,7 @@ def _verdict_text(one: Comparison, entry: Entry, found: Difference) -> str:
     return f"{word} ({above}, at most {found.bound:.3f} apart{held})"
 
 
-def entry_summary(entry: Entry) -> dict[str, Any]:
+def entry_summary(entry: ComparedRun) -> dict[str, Any]:
     """The entry of `scalelab compare --json`: that of `scalelab fit --json`, and what the comparison adds."""
     fitted = entry.analysis.as_json()
     return fitted | {

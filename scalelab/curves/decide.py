@@ -26,7 +26,7 @@ from scalelab.curves.joint_draws import joint_draws
 from scalelab.errors import LabError
 from scalelab.numbers import percent, quantity
 
-Step = Literal["extend", "seed", "another setting"]
+NextStep = Literal["extend", "seed", "another setting"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class BudgetChoice:
         seeds: how many seeds the budget pays for; 0 for `extend`.
     """
 
-    step: Step
+    step: NextStep
     run: str
     gain: float
     interval: Interval
@@ -74,7 +74,7 @@ class Decision:
     regret: float
     rate: tuple[float, Interval]
     choices: tuple[BudgetChoice, ...]
-    step: Step
+    step: NextStep
     worthwhile: float
     tasks: tuple[str, ...]
 

@@ -21,7 +21,7 @@ from scalelab.curves import (
     parallel,
     pool,
 )
-from scalelab.curves.comparison import Entry, entry_summary
+from scalelab.curves.comparison import ComparedRun, entry_summary
 from scalelab.curves.efficiency import efficiency
 from scalelab.curves.fitting.shapes import Rise
 from scalelab.errors import LabError
@@ -127,7 +127,7 @@ class Judge:
         return plain({"name": curves[0].run, "pairs": [one.as_json() for one in parallel(map(self.analysis, curves))]})
 
 
-def _entry(item: Entry) -> dict[str, Any]:
+def _entry(item: ComparedRun) -> dict[str, Any]:
     """One run of a ranking, with its line of the efficiency plot."""
     summary = entry_summary(item)
     kept = ("run", "rank", "tied_with", "common_A", "B_at_common_A", "value", "value_interval", "beats", "seeds")
