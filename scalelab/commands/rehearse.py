@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Rehearse all roles and print their results."""
+    from scalelab.cluster.environment import environment
     from scalelab.commands.output import print_json
     from scalelab.experiment import load, resolve_experiment
     from scalelab.hardware import Hardware, device
@@ -86,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
     trainer = pretended_cuda(hardware) if hardware.gpu and args.devices != "no" else None
     if trainer is None and args.devices == "yes":
         raise LabError(how_to_set_up() if hardware.gpu else "--devices yes is for GPUs: name one with --hardware")
-    interpreters = {"trainer": trainer or Interpreter(), "engine": Interpreter()}
+    own = {name: value for name, value in environment("engine").items() if name != "PYTHONPATH"}
+    interpreters = {"trainer": trainer or Interpreter(), "engine": Interpreter(environment=own)}
     results = rehearse_all(setting, roles, interpreters, args.jobs, args.deadline, tell)
     for result in results:
         _hold_against(result, hardware.memory_gib, experiment)

@@ -94,7 +94,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
         if isinstance(run.schedule, PipelineRL):  # weights are under way while both sides work
             sides = train + weights.standstill, generate + weights.pause
             # from the weights that it begins with to the end of the step that trains on it
-            hold = max((slowest + train + publish) / ahead, publish)
+            hold = (slowest + train + publish) / ahead
             step = max(sum(sides), hold) if place.shared else max(*sides, hold)
         else:  # a round ends with its longest completion
             steps = run.schedule.k if isinstance(run.schedule, PPOOffPolicy) else 1

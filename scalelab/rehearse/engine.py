@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from scalelab.rollout.engine import engine_config  # isort: skip  (sets vLLM's environment first)
 
@@ -19,6 +20,9 @@ import vllm.config.vllm as vllm_config
 import vllm.distributed.parallel_state as vllm_ranks
 from torch import Tensor
 from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.device_allocator.alloc_conf import EXPANDABLE_SEGMENTS, alloc_conf_from_env, conf_flag_enabled
+from vllm.distributed.device_communicators import custom_all_reduce
+from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_processors_params_validator
@@ -32,6 +36,34 @@ from scalelab.rehearse.result import GIB, Phase, RoleResult
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
 from scalelab.rollout.interruption import Phrases
+
+
+class AnswersOfDriver:
+    """Answers of NVIDIA's driver to vLLM's custom all-reduce."""
+
+    def get_graph_buffer_ipc_meta(self, pointer: int) -> tuple[list[int], list[int]]:
+        """Handles of the buffers in CUDA graphs (`cudaIpcGetMemHandle`).
+
+        Raises:
+            RuntimeError: the memory is of expandable segments, which have no such handle.
+        """
+        said = alloc_conf_from_env()
+        if conf_flag_enabled(said, EXPANDABLE_SEGMENTS):
+            raise RuntimeError(
+                f"the driver gives no handle (cudaIpcGetMemHandle) for memory of expandable segments ({said}), and "
+                "vLLM's custom all-reduce hands buffers to the other devices: leave them out for this role"
+            )
+        return [], []
+
+    def register_graph_buffers(self, *arguments: object) -> None:
+        """Take the others' buffers."""
+
+
+def hands_out_buffers(config: VllmConfig) -> bool:
+    """True if an engine's devices hand each other the buffers of their CUDA graphs, as `CudaCommunicator` decides."""
+    # a CPU's platform switches the all-reduce off in the configuration; a GPU's leaves it as the arguments have it
+    split = config.parallel_config.tensor_parallel_size > 1 and not EngineArgs.disable_custom_all_reduce
+    return split and not config.model_config.enforce_eager and not config.use_cumem_cudagraph_pool
 
 
 def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
@@ -49,6 +81,8 @@ class _EngineRehearsal:
         self.gpu = setting.hardware.gpu
         self.model: torch.nn.Module | None = None
         self.vllm: VllmConfig | None = None
+        self.there: VllmConfig | None = None
+        """The configuration on a GPU; None on a CPU."""
 
     def run(self) -> None:
         """Run all phases, up to the first that fails."""
@@ -71,6 +105,7 @@ class _EngineRehearsal:
                 "build": self._build,
                 "load": self._load,
                 "cache": self._cache,
+                "start": self._start,
             }
             try:
                 for name, do in phases.items():
@@ -104,6 +139,7 @@ class _EngineRehearsal:
             if there.use_v2_model_runner:
                 build_custom_logits_processors_params_validator(there.model_config.logits_processors)
             there.compute_hash()  # every compiled engine asks for it
+            self.there = there
 
     def _build(self) -> None:
         assert self.vllm is not None
@@ -132,6 +168,20 @@ class _EngineRehearsal:
             loaded = self.model.load_weights(published())
         if left := sorted(dict(self.model.named_parameters()).keys() - loaded):
             raise ValueError(f"vLLM's model got no weights for {left[0]} and {len(left) - 1} more")
+
+    def _start(self) -> None:
+        """Start as on a GPU, with the environment of an engine, up to what the driver is asked.
+
+        Several devices that share an engine hand each other the buffers of their CUDA graphs; that code is vLLM's.
+        """
+        if self.there is None or not hands_out_buffers(self.there):
+            return
+        ranks = vllm_ranks.get_tp_group()
+        with all_replaced([(custom_all_reduce, "ops", AnswersOfDriver())]):
+            reduce: Any = object.__new__(custom_all_reduce.CustomAllreduce)
+            reduce.disabled, reduce._ptr, reduce.rank, reduce.group = False, 0, ranks.rank_in_group, ranks.cpu_group
+            with reduce.capture():
+                pass
 
     def _cache(self) -> None:
         """Number of tokens that the KV cache holds, by vLLM's own pages."""

@@ -18,10 +18,36 @@ for name, devices in (("scalerl_8b", 1), ("scalerl_17bx16", 4)):
     assert roles[-1].rank == devices - 1
     result = rehearse(RehearsalSettings(run, device("gb200")), roles[-1])
     assert result.problems == [], result.problems
-    assert [phase.name for phase in result.phases] == ["configure", "build", "load", "cache"]
+    assert [phase.name for phase in result.phases] == ["configure", "build", "load", "cache", "start"]
     for kind, planned in result.plan_memory_gib.items():
         assert abs(result.memory_gib[kind] / planned - 1) < 0.01, (kind, result.memory_gib[kind], planned)
 """
+
+
+STARTS = """
+import os
+from scalelab.cluster.environment import environment
+from scalelab.experiment import resolve
+from scalelab.hardware import device
+from scalelab.rehearse.engine import rehearse
+from scalelab.rehearse.roles import engine_roles
+from scalelab.rehearse.setting import RehearsalSettings
+
+run = resolve("h100/scalerl_17bx16").run
+role = engine_roles(run.generator.tensor_parallel, run.cluster.generators)[0]
+for own in (environment("engine"), environment("trainer")):
+    os.environ.update(own)
+    print(rehearse(RehearsalSettings(run, device("h100")), role).problems)
+"""
+
+
+@pytest.mark.slow
+def test_an_engine_on_several_devices_does_not_start_in_the_trainers_environment():
+    ended = subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True, timeout=900, check=False)
+    own, trainers = [line for line in ended.stdout.splitlines() if line.startswith("[")]
+    assert own == "[]", ended.stderr[-2000:]
+    assert "start: RuntimeError" in trainers
+    assert "no handle (cudaIpcGetMemHandle) for memory of expandable segments" in trainers
 
 
 @pytest.mark.slow
