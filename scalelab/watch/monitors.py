@@ -171,7 +171,8 @@ class Watch:
 
     Args:
         limits: what to watch.
-        devices: generators and experts of the run, `{"generators": n, "experts": n}`; experts is 0 for a dense model.
+        generators: engines of the run.
+        experts: of each layer that has any; 0 for a dense model.
     """
 
     def __init__(self, limits: Monitors, generators: int = 1, experts: int = 0) -> None:

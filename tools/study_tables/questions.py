@@ -135,6 +135,6 @@ def _cells(one: MemberAnswer) -> list[str]:
 
 
 def counted(given: Sequence[MemberAnswer]) -> dict[str, int]:
-    """How often each word was said."""
+    """Counts of each word."""
     words, counts = np.unique([one.row.verdict for one in given], return_counts=True)
     return dict(zip(words.tolist(), counts.tolist(), strict=True))
