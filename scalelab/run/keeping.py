@@ -51,6 +51,7 @@ class Keeper:
 
     def begin(self, **more: Any) -> tuple[str, State]:
         """Choose the folder and capture the state of a new checkpoint."""
+        self._folder.check()
         self._saved = self._books.version
         return str(step_folder(self._root, self._saved)), self.capture(**more)
 

@@ -177,11 +177,11 @@ class RunFolder:
         self.wall_seconds = 0.0
         """Seconds of RL on the wall clock until the last line, over all processes of the run."""
         self._take(account, anew=bool(account.epoch))
-        self.status = StatusFile(path, check=self._check, epoch=epoch)
+        self.status = StatusFile(path, check=self.check, epoch=epoch)
         sync(path)
         self._observers: list[Observer] = []
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Make sure that this process may write.
 
         Raises:
@@ -205,11 +205,11 @@ class RunFolder:
             records = account.views[name]
             agrees = lines.path.read_bytes() == "".join(as_text(records)).encode()
             if anew or not agrees:
-                lines.replace(records, self._check)
+                lines.replace(records, self.check)
             if anew and not agrees:
                 self.mended.append(name)
         if account.manifest and anew:
-            write_whole(self.path / MANIFEST, manifest_text(account.manifest), self._check)
+            write_whole(self.path / MANIFEST, manifest_text(account.manifest), self.check)
         self._hours, self.wall_seconds = account.hours, account.wall_seconds
         self._noted = dict(account.checkpoints)
         self._evaluated = {record["step"] for record in account.views[EVALS]}
@@ -231,7 +231,7 @@ class RunFolder:
 
     def begin(self, config_gin: str, **facts: Any) -> None:
         """Write the configuration of a new run, then the manifest with its SHA-256."""
-        self._check()
+        self.check()
         write_whole(self.path / CONFIG, config_gin)
         self.vouch([self.path / CONFIG])
         self.describe(**facts, **{CONFIG_SHA256: config_sha256(self.path), JOURNAL_KEY: FORMAT})
@@ -296,7 +296,7 @@ class RunFolder:
         name = f"{ROLLOUTS}/{completions}.parquet"
         if name in self._settled:
             more["files"] = {name: self._settled[name]}
-        self._check()
+        self.check()
         sizes = {one: self._lines[one].size for one in (view, WALL)}
         try:
             self._lines[view].write(*records)
@@ -341,7 +341,7 @@ class RunFolder:
         self._take(account, anew=False)
         for file in (self.path / ROLLOUTS).glob("*.parquet"):
             if (step_of_rollouts(f"{ROLLOUTS}/{file.name}") or 0) > step:
-                self._check()
+                self.check()
                 file.unlink()
         (self.path / SECOND_COPY).unlink(missing_ok=True)
         for one in self._observers:
@@ -360,7 +360,7 @@ class RunFolder:
         """Add facts to the journal and to the manifest."""
         self._journal.append("facts", facts=facts)
         self.manifest.update(plain(facts))
-        write_whole(self.path / MANIFEST, manifest_text(self.manifest), self._check)
+        write_whole(self.path / MANIFEST, manifest_text(self.manifest), self.check)
 
     def evaluation_file(self, step: int) -> CompletionsFile:
         """Open the file for the completions of the evaluation at a step."""
@@ -386,7 +386,7 @@ class RunFolder:
         Whoever takes the run over removes what is unfinished first: so it gets its name while this process may write.
         """
         self._settled[f"{ROLLOUTS}/{path.name}"] = list(digest(unfinished))
-        self._check()
+        self.check()
 
     def close(self) -> None:
         """Close the append-only files, and let observers end."""

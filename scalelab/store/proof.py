@@ -87,10 +87,9 @@ def prove(path: Path, manifest: dict[str, Any], contents: bool = True) -> Proof:
         proof.problems.append(f"{JOURNAL} is not what this version writes ({printable(error)})")
         return proof
     proof.problems += _epochs(chain)
-    before = _before(chain.entries)
     for name in VIEWS:
-        _compare(name, files.views[name], proof, before)
-    _compare_manifest(files.manifest, proof, before)
+        _compare(name, files.views[name], proof, chain.entries)
+    _compare_manifest(files.manifest, proof, chain.entries)
     proof.problems += _files(path, proof, contents)
     proof.problems += _checkpoints(path, proof)
     return proof
@@ -100,11 +99,19 @@ def _bytes(path: Path) -> bytes | None:
     return read_whole(path) if path.exists() else None
 
 
-def _before(entries: list[ChainEntry]) -> Account | None:
-    """The account before the last line, if that line is one that files follow later."""
-    if entries and entries[-1].kind in ("facts", "undo", "adopt"):
-        return replay(entries[:-1])
-    return None
+def _earlier(entries: list[ChainEntry], kinds: tuple[str, ...]) -> Iterator[Account]:
+    """The accounts before the last lines, as far as files follow these later, and back to the first of some kinds.
+
+    Args:
+        entries: all lines.
+        kinds: of lines that a file follows.
+    """
+    for end in range(len(entries) - 1, -1, -1):
+        if entries[end].kind not in ("facts", "files", "checkpoint", "undo", "adopt"):
+            return
+        if entries[end].kind in kinds:
+            yield replay(entries[:end])
+            return
 
 
 def _epochs(chain: Chain) -> Iterator[str]:
@@ -116,7 +123,7 @@ def _epochs(chain: Chain) -> Iterator[str]:
         last = max(last, entry.epoch)
 
 
-def _compare(name: str, content: bytes, proof: Proof, before: Account | None) -> None:
+def _compare(name: str, content: bytes, proof: Proof, entries: list[ChainEntry]) -> None:
     """Compare a file of lines with the journal."""
     assert proof.account is not None
     whole = content.rfind(b"\n") + 1
@@ -129,7 +136,7 @@ def _compare(name: str, content: bytes, proof: Proof, before: Account | None) ->
     expected = _lines(proof.account, name)
     if found == expected:
         return
-    if before is not None and found == _lines(before, name):
+    if any(found == _lines(before, name) for before in _earlier(entries, ("undo", "adopt"))):
         proof.notes.append(f"{name} lacks the last return to a checkpoint, which --resume brings")
         return
     more = found[len(expected) :]
@@ -186,12 +193,13 @@ def _name(line: bytes) -> str:
     return f" (step {record['step']})" if isinstance(record.get("step"), int) else ""
 
 
-def _compare_manifest(content: bytes, proof: Proof, before: Account | None) -> None:
+def _compare_manifest(content: bytes, proof: Proof, entries: list[ChainEntry]) -> None:
     assert proof.account is not None
     found = content.replace(b"\r\n", b"\n").rstrip()
     if found == manifest_text(proof.account.manifest).encode().rstrip():
         return
-    if before is not None and found == manifest_text(before.manifest).encode().rstrip():
+    earlier = _earlier(entries, ("facts", "adopt"))
+    if any(found == manifest_text(before.manifest).encode().rstrip() for before in earlier):
         proof.notes.append(f"{MANIFEST} lacks the last facts of the journal, which --resume brings")
         return
     new, old = _json(content), json.loads(manifest_text(proof.account.manifest))

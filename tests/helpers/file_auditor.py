@@ -92,7 +92,7 @@ def audit_files(path: Path, tasks: list[str], steps: int | None) -> None:
             assert file_hash(path / name) == sha, name
     for one in evals:
         file = path / f"rollouts/step_{one['step']:06d}.parquet"
-        rows = pyarrow.parquet.read_table(file, columns=["task", "outcome"])
+        rows = pyarrow.parquet.read_table(file, columns=["task", "outcome"], use_threads=False)
         found = Counter(row["outcome"] for row in rows.to_pylist() if row["task"] == one["task"])
         assert found == one["outcomes"]
     _check_checkpoints(path, metrics, checkpoints)

@@ -21,7 +21,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
+from moe.checkpoint import folder as checkpoints
 from scalelab.errors import BrokenOffError, LabError
 from scalelab.experiment import Resolved
 from scalelab.rollout.types import Completion, Request
@@ -50,6 +51,8 @@ from tests.helpers.file_auditor import audit_files
 
 LIVES = 4
 """Most lives with faults."""
+LATEST = {"trainer lost": 12, "engine lost": 16}
+"""Latest call at which a part is lost; other faults come up to the 220th event, or second."""
 LONGEST = 50_000.0
 """Simulated seconds within which a life has to end."""
 SETTINGS = {"Budget__steps": 6, "Run__checkpoint_every": 2, "CheckpointPolicy__keep_last": 2}
@@ -83,7 +86,7 @@ def plan(seed: int) -> list[list[Fault]]:
     lives = []
     for _ in range(draw.randint(1, LIVES)):
         kinds = draw.sample(FAULTS, draw.choice((1, 1, 2, 3)))
-        lives.append([Fault(kind, draw.randint(1, 12 if kind == "trainer lost" else 220)) for kind in kinds])
+        lives.append([Fault(kind, draw.randint(1, LATEST.get(kind, 220))) for kind in kinds])
     return lives
 
 
@@ -102,6 +105,17 @@ class InlineThread:
         return done
 
     def shutdown(self, **_: Any) -> None:
+        """Do nothing."""
+
+    def map(self, work: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
+        """Do all the work."""
+        return map(work, parts)
+
+    def __enter__(self) -> InlineThread:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Do nothing."""
 
 
@@ -268,7 +282,9 @@ class Simulation:
                     self._die(orderly, event, paths, arguments)
                 life.dead = True
                 raise DiedError
-        begun = event != "os.remove" and (self.path / MANIFEST).exists()  # a deletion under way cannot be fenced
+        # A deletion under way cannot be fenced, nor a checkpoint that ranks of a lost run are writing: check names it.
+        fenced = event != "os.remove" and "checkpoints" not in paths[-1].parts
+        begun = fenced and (self.path / MANIFEST).exists() and not self._finished()
         if life.at("taken over") == life.events and begun:
             self.made["taken over"] += 1
             self._alive.discard(life.number)  # as far as the other one can tell
@@ -538,6 +554,7 @@ def simulated(simulation: Simulation) -> Iterator[None]:
             (lease, "_lives", lambda path, *_: simulation.alive(path)),
             (lease.Lease, "keep", lambda self: self.release),
             (completions, "ThreadPoolExecutor", InlineThread),
+            (checkpoints, "ThreadPoolExecutor", InlineThread),
             (chain.ChainFile, "append", noting),
             (sys.modules["scalelab.run.journal"], "time", clock),
         ):
