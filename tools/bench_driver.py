@@ -144,8 +144,8 @@ def books(engines: int, seconds: float, ray_call: float) -> None:
     """Let engines finish completions at the plan's speed in real time; print the driver's processor time."""
     from scalelab.cluster import engines as module
     from scalelab.cluster.faults import Faults
+    from scalelab.experiment import resolve
     from scalelab.run.changes import Changes
-    from scalelab.run.config import Cluster
 
     actors: list[EngineStandIn] = []
 
@@ -157,13 +157,7 @@ def books(engines: int, seconds: float, ray_call: float) -> None:
     module.Reservation = lambda *_: place  # type: ignore[assignment,misc]
     module.actor_class = lambda *_, **__: SimpleNamespace(remote=started)  # type: ignore[assignment]
     module.ray = SimpleNamespace(kill=lambda actor: None)  # type: ignore[assignment]
-    run: Any = SimpleNamespace(
-        cluster=Cluster(generators=engines, generator_restarts=1),
-        seed=0,
-        generator_config=None,
-        generator=SimpleNamespace(tensor_parallel=1, max_sequences=128),
-        trainer=SimpleNamespace(save_deadline=1800.0),
-    )
+    run = resolve("h100/scalerl_8b", [f"Cluster.generators={engines}"]).run
     changes, tokens = Changes(), np.zeros(TOKENS, np.int32)
     port = module.ClusterEngines(run, Path(), (), None, changes, Faults(run.cluster, lambda _: None, print))
     done = 0
