@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-
-import numpy as np
 
 from scalelab.curves import compare
 from scalelab.curves.comparison import Comparison, ComparisonRow
@@ -132,9 +129,3 @@ def _cells(one: MemberAnswer) -> list[str]:
     verdict = f"equal within {row.bound:.3f}" if row.verdict == "equal" and row.bound is not None else row.verdict
     hours, learning = (f"× {value:.2f}" if value is not None else "–" for value in (row.compute_factor, one.learning))
     return [measured, curve, f"**{verdict}**", hours, learning]
-
-
-def counted(given: Sequence[MemberAnswer]) -> dict[str, int]:
-    """Counts of each word."""
-    words, counts = np.unique([one.row.verdict for one in given], return_counts=True)
-    return dict(zip(words.tolist(), counts.tolist(), strict=True))
