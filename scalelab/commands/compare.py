@@ -5,9 +5,9 @@ its interval; --at compares at another compute. The verdict on each run is one o
 --margin), unstable (it falls, and nothing else can be said) or cannot tell. All verdicts of a table together are wrong
 with a probability of --error at most; --calibrate simulates runs like these through this command and prints how often
 each word is wrong. The spread between runs of one recipe is estimated from all recipes that have several seeds.
-"Compute to R" is what a run needs for a pass rate (--reach), as a multiple of what the baseline needs. A is an
-extrapolation: in brackets where other shapes than the sigmoid may go beyond it. Run folders that differ in their seed
-alone are pooled.
+--wide adds "compute to R", what a run needs for a pass rate (--reach) as a multiple of what the baseline needs, and A,
+B and C_mid; A is an extrapolation, in brackets where other shapes than the sigmoid may go beyond it. Run folders that
+differ in their seed alone are pooled.
 
 Example:  scalelab compare runs/scalerl runs/no_fp32_head --at 16000 --plot efficiency.png
 """
@@ -29,7 +29,7 @@ from scalelab.commands.curve_options import (
     print_remarks,
     read_curves,
 )
-from scalelab.commands.output import print_json, print_table
+from scalelab.commands.output import print_filled, print_json, print_table
 from scalelab.errors import LabError
 from scalelab.numbers import percent, with_interval
 
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at", type=float, action=Once, metavar="C", help="compute at which win probabilities are taken"
     )
+    parser.add_argument("--wide", action="store_true", help="all columns: curve, compute to R, A, B, C_mid")
     parser.add_argument("--error", type=float, default=0.1, metavar="P", help="probability of a wrong verdict (0.1)")
     parser.add_argument(
         "--calibrate",
@@ -139,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )
         return int(bool(refused))
-    print_comparisons(comparisons, pooled)
+    print_comparisons(comparisons, pooled, args.wide)
     for task, lines in calibration.items():
         print_calibration(task, lines)
     print_prices(price)
@@ -147,35 +148,40 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(refused))
 
 
-def print_comparisons(comparisons: list[Comparison], pooled: list[str]) -> None:
-    """Print the table of each task, and the runs that were pooled.
+def print_comparisons(comparisons: list[Comparison], pooled: list[str], wide: bool = False) -> None:
+    """Print a sentence and a table for each task, and the runs that were pooled.
 
     Args:
         comparisons: one per task.
         pooled: a line for each recipe whose seeds were pooled.
+        wide: all columns in place of the five that fit a narrow terminal.
     """
     for one in comparisons:
-        _print_comparison(one)
+        _print_comparison(one, wide)
     for line in pooled:
         print(line)
 
 
-def _print_comparison(one: Comparison) -> None:
+def _print_comparison(one: Comparison, wide: bool) -> None:
     unit = one.reference.analysis.fit.curve.unit
-    print(f"{one.task or 'all'}: by the pass rate at {one.at:,.4g} {unit}\n")
-    print_table([row.cells() for row in one.rows()], one.header())
+    print_filled(one.sentence())
+    print()
+    if wide:
+        print_table([row.cells() for row in one.rows()], one.header())
+    else:
+        print_table([row.short_cells() for row in one.rows()], one.short_header())
     print()
     for item in one.crossings:
         if len(one.entries) > 3 and one.baseline not in (item.first, item.second):
             continue  # of many runs only the baseline's are of interest; --json has all
         if item.compute is not None and item.interval is not None:
             where = with_interval(item.compute, item.interval)
-            print(
+            print_filled(
                 f"{item.first} and {item.second} cross at {where} {unit} (probability {percent(item.probability)}); "
                 f"{item.leader_before} is ahead before"
             )
     for note in one.notes:
-        print(note)
+        print_filled(note)
     print()
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from scalelab.terminal import plain_line
@@ -34,6 +35,12 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] | None = No
     for line in lines:
         cells = zip(line, widths, right, strict=True)
         print("  ".join(cell.rjust(width) if ends else cell.ljust(width) for cell, width, ends in cells).rstrip())
+
+
+def print_filled(text: str) -> None:
+    """Print a sentence, broken between words where it is longer than a terminal is wide; pipes get it in one line."""
+    width = shutil.get_terminal_size().columns
+    print(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) if sys.stdout.isatty() else text)
 
 
 def print_cut(line: str) -> None:

@@ -188,6 +188,22 @@ class Comparison:
         """The comparison as a table, a row for each run, best first: the one that every face shows."""
         return [_row(self, entry) for entry in self.entries]
 
+    def sentence(self) -> str:
+        """The verdicts in one sentence: what was found at the compute of the comparison, word by word."""
+        unit = self.reference.analysis.fit.curve.unit
+        said = []
+        for word in ("better", "worse", "equal", "unstable", "cannot tell"):
+            named = [row for row in self.rows() if row.verdict == word]
+            if not named:
+                continue
+            runs = ", ".join(row.run + (f" ({_sure(row)})" if word in ("better", "worse") else "") for row in named)
+            said.append(f"{f'equal within {self.margin:g}' if word == 'equal' else word}: {runs}")
+        return f"{self.task or 'all'}, at {self.at:,.4g} {unit}, against {self.reference.run}: {'; '.join(said)}."
+
+    def short_header(self) -> list[str]:
+        """Names of the columns of `ComparisonRow.short_cells`."""
+        return ["run", "measured", f"curve less {self.reference.run}", "above", "verdict"]
+
     def header(self) -> list[str]:
         """Names of the columns of `ComparisonRow.cells`."""
         base = self.reference.run
@@ -265,6 +281,16 @@ class ComparisonRow:
     C_mid_high: float
     falls: int
 
+    def short_cells(self) -> list[str]:
+        """The five columns that fit a narrow terminal, in the order of `Comparison.short_header`."""
+        return [
+            self.run,
+            "–" if self.measured is None else f"{self.measured:.3f}",
+            _between(self.difference, self.difference_low, self.difference_high),
+            "" if self.probability is None else percent(self.probability),
+            self.verdict or "baseline",
+        ]
+
     def cells(self) -> list[str]:
         """The row as text, in the order of `Comparison.header`."""
         A = with_interval(self.A, (self.A_low, self.A_high))
@@ -283,6 +309,12 @@ class ComparisonRow:
             with_interval(self.B, (self.B_low, self.B_high)),
             with_interval(self.C_mid, (self.C_mid_low, self.C_mid_high)),
         ]
+
+
+def _sure(row: ComparisonRow) -> str:
+    """The probability of a difference in the direction of its verdict."""
+    assert row.probability is not None
+    return percent(row.probability if row.verdict == "better" else 1 - row.probability)
 
 
 def _between(middle: float | None, low: float | None, high: float | None) -> str:

@@ -315,16 +315,27 @@ def test_probabilities_from_draws_are_never_said_to_be_certain() -> None:
 def test_every_face_shows_the_same_rows(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("base", 0.7), ("worse", 0.55))]
     [one] = compare([analyse(item) for item in read_sources([Path(source) for source in sources])])
-    assert main(["compare", *sources]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    for row in one.rows():
-        line = next(line for line in lines if f" {row.run} " in f" {line} " and line.strip().startswith(str(row.rank)))
-        assert [cell for cell in row.cells() if cell] == re.split(r"\s{2,}", line.strip())
+    for options, cells, first in ((["--wide"], "cells", "rank"), ([], "short_cells", "run")):
+        assert main(["compare", *sources, *options]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        start = next(at for at, line in enumerate(lines) if line.strip().startswith(f"{first} "))
+        for row, line in zip(one.rows(), lines[start + 2 :]):
+            assert [cell for cell in getattr(row, cells)() if cell] == re.split(r"\s{2,}", line.strip())
     assert main(["compare", *sources, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"]["math"] == json.loads(json.dumps([vars(r) for r in one.rows()]))
     frame = load_runs(*sources).fit().compare()
     assert frame.verdict.tolist() == [row.verdict for row in one.rows()]
     assert frame.difference.iloc[1] == pytest.approx(one.rows()[1].difference)
+
+
+def test_the_table_of_a_comparison_fits_80_columns_and_a_plain_sentence_stands_above_it(
+    tmp_path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [table(tmp_path / f"{name}.csv", tasks=("math",), A=A) for name, A in (("base", 0.7), ("worse", 0.55))]
+    assert main(["compare", *sources, "--seed-spread", "0.005"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"math, at [\d.,e+]+ GPU-hours, against base: worse: worse \(>99%\)\.", lines[0]), lines[0]
+    assert max(map(len, lines[1:6])) <= 80
 
 
 def test_a_recipe_that_falls_is_unstable_where_nothing_else_can_be_said() -> None:
