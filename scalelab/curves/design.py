@@ -202,13 +202,18 @@ def studies(plan: Plan) -> Studies:
     return Studies(gap_M, squares_M, plan, error.stated)
 
 
+def _threshold(plan: Plan, certainty: float) -> float:
+    """Probability from which one of several recipes is called better: the words of `compare` hold for all together."""
+    return 1 - (1 - certainty) / (plan.recipes - 1)
+
+
 def power(plan: Plan, difference: float, certainty: float = SURE) -> float:
     """Probability that `compare` says of the better of two recipes that it is better, with this certainty.
 
     The difference is that of one recipe to the baseline, in the units of `Plan.of`; all further recipes of the plan are
     like the baseline.
     """
-    return float((studies(plan).above(difference) >= certainty).mean())
+    return float((studies(plan).above(difference) >= _threshold(plan, certainty)).mean())
 
 
 def smallest_difference(plan: Plan, wanted: float = 0.8, certainty: float = SURE) -> float | None:
@@ -217,11 +222,12 @@ def smallest_difference(plan: Plan, wanted: float = 0.8, certainty: float = SURE
     It is looked for up to a half, and up to a factor of 10 in B and C_mid.
     """
     drawn, low, high = studies(plan), 0.0, 0.5 if plan.of in ("value", "A") else float(np.log(10))
-    if (drawn.above(high) >= certainty).mean() < wanted:
+    enough_at = _threshold(plan, certainty)
+    if (drawn.above(high) >= enough_at).mean() < wanted:
         return None
     for _ in range(20):
         middle = 0.5 * (low + high)
-        enough = (drawn.above(middle) >= certainty).mean() >= wanted
+        enough = (drawn.above(middle) >= enough_at).mean() >= wanted
         low, high = (low, middle) if enough else (middle, high)
     return high
 
