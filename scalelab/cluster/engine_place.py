@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,12 @@ class EnginePlace:
     """Set while there is something in `dealt`."""
     to_abort: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while there is something in `abort_ids`."""
+    lost_since: float | None = None
+    """Monotonic time at which its engine was lost; None while one is up, and before the first."""
+
+    def lost_seconds(self) -> float:
+        """Seconds for which its engine has been missing by now."""
+        return 0.0 if self.lost_since is None else time.monotonic() - self.lost_since
 
     @property
     def name(self) -> str:

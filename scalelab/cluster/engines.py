@@ -96,6 +96,7 @@ class ClusterEngines:
         self._assigned = Assignments()
         self._groups: dict[str, _Group] = {}
         self._past: Counter[str] = Counter()
+        self._lost_seconds = 0.0
         self._weights_changed = asyncio.Event()
         self._draining: Mapping[str, float] = {}
         self._draining_changed = asyncio.Event()
@@ -166,11 +167,20 @@ class ClusterEngines:
         return capacity(self._run.generator.max_sequences * len(self._usual())) - outstanding
 
     def totals(self) -> dict[str, float]:
-        """The engines' counters (`Generator.stats`) as of their last answers, summed over all, dead ones too."""
+        """The engines' counters (`Generator.stats`) as of their last answers, summed over all, dead ones too.
+
+        `lost_device_seconds` is what engines that were lost would have had until others took their place.
+        """
         total: Counter[str] = Counter(self._past)
         for place in self._places:
             total.update(place.stats)
-        return dict(total)
+        lost = self._lost_seconds + sum(place.lost_seconds() for place in self._places)
+        return {**total, "lost_device_seconds": lost * self._devices}
+
+    @property
+    def _devices(self) -> float:
+        """Devices of an engine; one that it shares with a trainer rank counts as half."""
+        return self._run.generator.tensor_parallel * self._cluster.share
 
     def listeners(self) -> list[Listener]:
         """The engines that new weights can be broadcast to: those that are up and not set aside, all in one version."""
@@ -256,6 +266,7 @@ class ClusterEngines:
                 error = first_error(errors)
             was_up = self._assigned.is_up(place.index)
             self._past.update(place.stats)
+            place.lost_since = time.monotonic() if place.lost_since is None else place.lost_since
             place.restarts, place.weights, place.stats = place.restarts + 1, None, {}
             self._taken += 1
             place.dealt, place.abort_ids = [], []
@@ -305,6 +316,8 @@ class ClusterEngines:
                 self._taken += 1
             while place.weights is not self._weights:
                 await self._take_weights(place)
+            self._lost_seconds += place.lost_seconds()
+            place.lost_since = None
             self._assigned.join(place.index)
             for task in (self._tell, self._collect, self._follow_weights, self._abort, self._watch_node):
                 group.create_task(task(place), name=f"{place.name}: {task.__name__.strip('_')}")

@@ -42,6 +42,7 @@ class Actor:
             setattr(self, name, Method(getattr(self, f"_{name}")))
 
     async def _up(self) -> str:
+        await asyncio.sleep(self.lab.slow_start)
         if self.number in self.lab.dying:
             raise LostError(f"actor {self.number} died while it started")
         if self.number in self.lab.without_room:
@@ -88,7 +89,7 @@ class Lab:
         self.unavailable: set[int] = set()
         self.without_room: set[int] = set()
         self.broken: set[int] = set()
-        self.answers, self.load_seconds = True, 0.002
+        self.answers, self.load_seconds, self.slow_start = True, 0.002, 0.0
         self.events: list[dict[str, Any]] = []
         places = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
         monkeypatch.setattr(module, "Reservation", lambda *_: places)
@@ -195,6 +196,25 @@ def test_an_engine_that_dies_while_it_takes_weights_is_replaced_with_the_newest(
 
     lab.run(scenario())
     assert [event["event"] for event in lab.events] == ["lost", "recovered"]
+
+
+def test_what_a_lost_engine_would_have_had_until_another_took_its_place_is_counted(lab: Lab) -> None:
+    async def scenario() -> None:
+        assert await lab.versions() == {0}
+        assert lab.engines.totals()["lost_device_seconds"] == 0
+        lab.slow_start, before = 0.2, time.monotonic()
+        lab.broken = {0}
+        while len(lab.actors) < 3 or lab.engines.totals()["lost_device_seconds"] < 0.15:
+            await asyncio.sleep(0.01)
+        lab.broken = set()
+        while lab.engines._places[0].lost_since is not None:
+            await asyncio.sleep(0.01)
+        counted = lab.engines.totals()["lost_device_seconds"]
+        assert 0.2 <= counted <= time.monotonic() - before
+        await asyncio.sleep(0.05)
+        assert lab.engines.totals()["lost_device_seconds"] == counted, "it is back"
+
+    lab.run(scenario())
 
 
 def test_the_others_go_on_without_an_engine_that_finds_no_device_and_take_it_back(lab: Lab) -> None:
