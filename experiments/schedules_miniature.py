@@ -1,4 +1,4 @@
-"""Three schedules with real learning on a pretended cluster of 64 + 16 devices: what each gains."""
+"""Three schedules with real learning on a simulated cluster of 64 + 16 devices: what each gains."""
 
 from experiments.quickstart import experiment as scalerl
 

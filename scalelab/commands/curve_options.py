@@ -193,10 +193,10 @@ def back_test_cell(analysis: Analysis) -> str:
 def print_remarks(analyses: list[Analysis], refused: list[dict[str, str]]) -> None:
     """Print whose hours are counted if no real device spent them; then warnings and refusals, once each."""
     curves = [item.fit.curve for item in analyses]
-    pretended = [curve for curve in curves if curve.pretended]
-    for counted in dict.fromkeys(curve.counted_in for curve in pretended):
-        runs = ", ".join(dict.fromkeys(curve.run for curve in pretended if curve.counted_in == counted))
-        print(f"\nCompute is in {counted}, on a simulated clock{'' if pretended == curves else f': {runs}'}.")
+    simulated = [curve for curve in curves if curve.simulated]
+    for counted in dict.fromkeys(curve.counted_in for curve in simulated):
+        runs = ", ".join(dict.fromkeys(curve.run for curve in simulated if curve.counted_in == counted))
+        print(f"\nCompute is in {counted}, on a simulated clock{'' if simulated == curves else f': {runs}'}.")
     lines = [f"{item.fit.curve.name}: {warning}" for item in analyses for warning in item.warnings]
     lines += [f"refused: {item['reason']}" for item in refused]
     if lines:

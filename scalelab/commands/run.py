@@ -78,10 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--virtual",
         action="store_true",
-        help="pretend the cluster: one process, a simulated clock, runs that repeat to the last bit (docs/virtual.md)",
+        help="simulate the cluster: one process, a simulated clock, runs that repeat to the last bit (docs/virtual.md)",
     )
     parser.add_argument(
-        "--hardware", metavar="NAME", help="with --virtual: the devices that are pretended, such as h100"
+        "--hardware", metavar="NAME", help="with --virtual: the devices that are simulated, such as h100"
     )
     parser.add_argument(
         "--jobs",
@@ -136,7 +136,7 @@ def _run(args: argparse.Namespace) -> int | None:
     from scalelab.experiment import load, resolve_experiment
 
     if args.hardware is not None and not args.virtual:
-        raise LabError("--hardware names pretended devices: add --virtual")
+        raise LabError("--hardware names simulated devices: add --virtual")
     if args.virtual:
         args.sets = [*args.sets, "Run.virtual=@Virtual()"]
     if args.hardware is not None:

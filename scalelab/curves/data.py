@@ -39,7 +39,7 @@ class Curve:
         fit_window: compute from and up to which the run's experiment wants it fitted; None leaves an end open.
         notes: what a reader of the fit should know about the data.
         recipe: what runs that differ in their seed alone have in common; empty where no source says it.
-        clock: `virtual` for compute in hours of a pretended cluster, `wall` for measured hours; empty where unknown.
+        clock: `virtual` for compute in hours of a simulated cluster, `wall` for measured hours; empty where unknown.
         places: numbers that hold for the whole run, by name: where it stands on scaling axes.
         other_N: other numbers of each point, by name, such as steps, tokens and hours by role; NaN where unknown.
     """
@@ -70,11 +70,11 @@ class Curve:
     @property
     def counted_in(self) -> str:
         """Unit of compute, and whose hours they are if no real device spent them."""
-        return f"{self.unit} of a pretended cluster" if self.pretended else self.unit
+        return f"{self.unit} of a simulated cluster" if self.simulated else self.unit
 
     @property
-    def pretended(self) -> bool:
-        """True if compute is in hours of a pretended cluster."""
+    def simulated(self) -> bool:
+        """True if compute is in hours of a simulated cluster."""
         return self.clock == "virtual" and self.unit.endswith("-hours")
 
     @property

@@ -32,7 +32,7 @@ def markdown(overview: Mapping[str, Any]) -> str:
             parts.append(f"\n{len(ranked) - 2 * MOST} more curves are not listed.")
         parts += ["", f"In brackets: {overview['level']:.0%} intervals."]
         if any(run["clock"] == "virtual" for run in overview["runs"]):
-            parts += ["", "Compute is that of a pretended cluster, on a simulated clock."]
+            parts += ["", "Compute is that of a simulated cluster, on a simulated clock."]
     unusual = [(run["name"], entry["text"]) for run in overview["runs"] for entry in run["unusual"]]
     if unusual:
         parts += ["", "**Unusual**", ""]

@@ -114,7 +114,7 @@ def check_world(trainer: TrainerConfig, cluster: Cluster, virtual: Virtual | Non
             "Rates.cores is for `scalelab simulate`; the parts of Run.virtual wait for no core: leave it out"
         )
     if cluster.share_devices:
-        raise ValueError("Run.virtual pretends devices that do one thing at a time: bind Cluster.share_devices = False")
+        raise ValueError("Run.virtual has devices that do one thing at a time: bind Cluster.share_devices = False")
 
 
 def check_devices(model: Model, trainer: TrainerConfig, generator: GeneratorConfig, cluster: Cluster, sft: SFT) -> None:

@@ -67,7 +67,7 @@ class Run:
     """Seeds initial weights, prompt order, SFT traces and sampling."""
 
     virtual: Virtual | None = None
-    """A pretended cluster on a simulated clock, in place of the real one; None runs on what there is."""
+    """A simulated cluster on a simulated clock, in place of the real one; None runs on what there is."""
 
     checkpoint_every: PositiveInt = 50
     """Optimiser steps between checkpoints; one is also written at the end."""
@@ -91,7 +91,7 @@ class Run:
 
     @property
     def compute_unit(self) -> str:
-        """Unit of compute: GPU-hours (of a pretended cluster, too), or core-hours where each role holds a core."""
+        """Unit of compute: GPU-hours (of a simulated cluster, too), or core-hours where each role holds a core."""
         return "GPU-hours" if self.cluster.device == "gpu" or self.virtual is not None else "core-hours"
 
     @property

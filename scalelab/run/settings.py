@@ -222,9 +222,9 @@ class Cluster:
 
 @dataclass(frozen=True, config=CHECKED)
 class Virtual:
-    """A pretended cluster of the size in `Cluster`; one process with one engine and one trainer stands for it.
+    """A simulated cluster of the size in `Cluster`; one process with one engine and one trainer stands for it.
 
-    Time is simulated, and compute is booked in device-hours of the pretended cluster. A run repeats to the last bit.
+    Time is simulated, and compute is booked in device-hours of the simulated cluster. A run repeats to the last bit.
     """
 
     hardware: str | None = None
@@ -235,7 +235,7 @@ class Virtual:
     """Durations of the cluster's operations; None estimates them for `hardware`."""
 
     memory_gib: PositiveFloat = 8.0
-    """Most memory for the one engine's KV cache, which holds the sequences of all pretended engines."""
+    """Most memory for the one engine's KV cache, which holds the sequences of all simulated engines."""
 
     def __post_init__(self) -> None:
         if self.hardware is not None and self.rates is not None:

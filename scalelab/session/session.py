@@ -35,7 +35,7 @@ from scalelab.store.folder import (
 from scalelab.store.lease import Lease
 from scalelab.store.places import clear, free_folder, made_nothing
 from scalelab.store.recovery import Return, choose
-from scalelab.virtual.cluster import check_pretended
+from scalelab.virtual.cluster import check_simulated
 from scalelab.watch.progress import Progress
 from scalelab.watch.trackers import Trackers, settings_of
 from tasks.thinking import THINK_CLOSE
@@ -63,7 +63,7 @@ def execute(
         LabError: anything that a user can mend; what was recorded until then stays readable.
     """
     path = out or free_folder(resolved.name)
-    check_pretended(resolved.run, path, {})
+    check_simulated(resolved.run, path, {})
     check_disk(path, resolved.run, step_hours(resolved.run))
     if path.exists() and not made_nothing(path):
         raise LabError(f"{path} exists and is not empty: give another --out, move it away, or go on with --resume")
@@ -107,7 +107,7 @@ def resume(
         )
     if asked is not None:
         _refuse_differences(path, own, asked)
-    check_pretended(own.run, path, manifest)
+    check_simulated(own.run, path, manifest)
     check_disk(path, own.run, step_hours(own.run))
     with _alone(path, progress) as lease:
         take(path)
@@ -303,7 +303,7 @@ def _run_virtual(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
     before = cpu_seconds()
     torch.set_num_threads(1)
     base = base_model(run, progress, LocalTuner, saved=folder.sft, prepared=prepared)
-    progress.say("RL: starting one engine and one trainer that stand for the pretended cluster")
+    progress.say("RL: starting one engine and one trainer that stand for the simulated cluster")
     tokenizer = _tokenizer(run, base, folder)
     phrase, end_think = phrase_ids(run, tokenizer)
     with closing(VirtualRun(run, base, folder, tokenizer, Phrases(tuple(phrase), end_think), progress)) as world:

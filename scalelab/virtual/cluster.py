@@ -1,4 +1,4 @@
-"""The pretended cluster of a run: how long things take there, and how much its engines hold.
+"""The simulated cluster of a run: how long things take there, and how much its engines hold.
 
 Imports no torch, so that a run is refused before anything is loaded or written.
 """
@@ -26,8 +26,8 @@ from scalelab.run.ports import too_few_places
 from scalelab.run.rates import Rates
 
 
-def pretended_rates(run: Run) -> tuple[Rates, int]:
-    """Durations in a run's pretended cluster, and the number of sequences side by side in each of its engines.
+def simulated_rates(run: Run) -> tuple[Rates, int]:
+    """Durations in a run's simulated cluster, and the number of sequences side by side in each of its engines.
 
     Raises:
         LabError: a rate is missing or not positive.
@@ -42,7 +42,7 @@ def pretended_rates(run: Run) -> tuple[Rates, int]:
 
 
 def engine_config(run: Run, places: int) -> GeneratorSetup:
-    """Configuration of the one engine that holds the sequences of all pretended engines.
+    """Configuration of the one engine that holds the sequences of all simulated engines.
 
     Raises:
         LabError: their KV cache does not fit into `Virtual.memory_gib`, or they have too few places for a group.
@@ -57,7 +57,7 @@ def engine_config(run: Run, places: int) -> GeneratorSetup:
     gib = kv_bytes_per_token(run.model.to_hf(), config.dtype) * blocks * config.block_size * most / GIB
     if gib > run.virtual.memory_gib:
         raise LabError(
-            f"the pretended engines hold {most} sequences side by side, whose KV cache takes {gib:.3g} GiB of "
+            f"the simulated engines hold {most} sequences side by side, whose KV cache takes {gib:.3g} GiB of "
             f"Virtual.memory_gib = {run.virtual.memory_gib:g}: lower Cluster.generators or "
             "GeneratorConfig.max_sequences, or raise it"
         )
@@ -80,7 +80,7 @@ def clock_facts(run: Run) -> dict[str, Any]:
     """The manifest's facts about the clock."""
     virtual = run.virtual
     assert virtual is not None
-    rates, places = pretended_rates(run)
+    rates, places = simulated_rates(run)
     return {
         "clock": "virtual",
         "rates": asdict(rates),
@@ -90,7 +90,7 @@ def clock_facts(run: Run) -> dict[str, Any]:
 
 
 def _check_hardware(run: Run) -> None:
-    """Check that the run would fit on the hardware that it pretends; given rates name none.
+    """Check that the run would fit on the hardware that is simulated; given rates name none.
 
     Raises:
         LabError: the plan says why it would not.
@@ -99,11 +99,11 @@ def _check_hardware(run: Run) -> None:
     if run.virtual.rates is None:
         hardware = device(run.virtual.hardware or usual(run))
         if problems := plan_of(run, placement(run), hardware, Assumptions()).problems:
-            raise LabError("the pretended cluster could not be: " + "; ".join(problems))
+            raise LabError("the simulated cluster could not be: " + "; ".join(problems))
 
 
-def check_pretended(run: Run, path: Path, manifest: Mapping[str, Any]) -> None:
-    """Check that the pretended engines fit, and that a run that goes on pretends what it began with.
+def check_simulated(run: Run, path: Path, manifest: Mapping[str, Any]) -> None:
+    """Check that the simulated engines fit, and that a run that goes on simulates the cluster that it began with.
 
     Args:
         run: the run; nothing is checked if its cluster is a real one.

@@ -1,4 +1,4 @@
-"""Many pretended engines in step with each other, on a simulated clock.
+"""Many simulated engines in step with each other, on a simulated clock.
 
 All engines take their decoding steps together, and sequences are spread evenly over them. So N engines with S places
 each are one pool of N · S places, whose step takes `step_seconds + sequence_seconds · ⌈sequences / N⌉`. The real

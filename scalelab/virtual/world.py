@@ -1,4 +1,4 @@
-"""The virtual world: one real engine and one real trainer stand for a pretended cluster, on a simulated clock.
+"""The virtual world: one real engine and one real trainer stand for a simulated cluster, on a simulated clock.
 
 A decoding step, an optimiser step, a transfer of weights and a verdict take the time that `Rates` says; everything else
 is the real thing. Sampling seeds depend on the run's seed, the group and the number alone. At a checkpoint all that is
@@ -39,7 +39,7 @@ from scalelab.store.copying import Copier
 from scalelab.store.folder import RunFolder
 from scalelab.store.recovery import DUE
 from scalelab.virtual.clock import virtual_loop
-from scalelab.virtual.cluster import clock_facts, engine_config, pretended_rates
+from scalelab.virtual.cluster import clock_facts, engine_config, simulated_rates
 from scalelab.virtual.durations import PretendedGraders, PretendedTrainer
 from scalelab.virtual.engines import PretendedEngines, Stream, Usage
 from scalelab.watch.progress import Progress, Status
@@ -68,12 +68,12 @@ class EngineDecoder:
         """Make a token for every sequence, and return those that ended, each with its completion.
 
         Raises:
-            LabError: some had to wait, so pretended engines would not be in lock-step.
+            LabError: some had to wait, so simulated engines would not be in lock-step.
         """
         outputs = self._engine.step()
         if self._engine.waiting:
             raise LabError(
-                f"vLLM let {self._engine.waiting} sequences of the pretended engines wait: please report this, with "
+                f"vLLM let {self._engine.waiting} sequences of the simulated engines wait: please report this, with "
                 "config.gin"
             )
         if not outputs:
@@ -127,7 +127,7 @@ class VirtualRun:
         self, run: Run, base: Path, folder: RunFolder, tokenizer: Any, phrases: Phrases, progress: Progress
     ) -> None:
         self.run, self.folder, self.progress, self._base = run, folder, progress, base
-        self.rates, places = pretended_rates(run)
+        self.rates, places = simulated_rates(run)
         config = engine_config(run, places)
         self._most = config.max_sequences
         self._engine = Engine(base, config, phrases, 0, run.seed % 2**31)

@@ -240,7 +240,7 @@ def test_the_priors_part_is_judged_by_intervals_of_one_kind() -> None:
         (["report", "--markdown"], None),
     ],
 )
-def test_hours_that_no_real_device_spent_are_called_those_of_a_pretended_cluster(
+def test_hours_that_no_real_device_spent_are_called_those_of_a_simulated_cluster(
     argv: list[str], key: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for clock in ("virtual", "wall"):
@@ -250,7 +250,7 @@ def test_hours_that_no_real_device_spent_are_called_those_of_a_pretended_cluster
             (folder / "manifest.json").write_text(json.dumps(manifest | {"clock": clock}))
         asked = [argv[0], *(str(tmp_path / clock / name) for name in ("a", "b")), *argv[1:]]
         assert main(asked) == 0
-        assert ("of a pretended cluster" in capsys.readouterr().out) == (clock == "virtual")
+        assert ("of a simulated cluster" in capsys.readouterr().out) == (clock == "virtual")
         if key is not None:
             found = run_json(capsys, *asked)[key]
             entries = found["math"] if key == "tasks" else found

@@ -1,4 +1,4 @@
-"""Rates of a pretended cluster follow the plan's formulas, and moments are those of what is drawn."""
+"""Rates of a simulated cluster follow the plan's formulas, and moments are those of what is drawn."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ from scalelab.plan.planner import plan_of
 from scalelab.plan.rates import rates, slots, trainer_unit
 from scalelab.plan.speed import Assumptions, publication
 from scalelab.run.rates import Rates
-from scalelab.virtual.cluster import check_pretended, clock_facts
+from scalelab.virtual.cluster import check_simulated, clock_facts
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_rates_by_which_no_time_would_pass_or_none_is_known_are_refused(changed)
 @pytest.mark.parametrize("name", sorted(DEVICES))
 def test_rates_of_the_smallest_models_on_every_device_are_rates(name):
     run = resolve("quickstart", ["Run.virtual=@Virtual()", f"Virtual.hardware={name!r}"]).run
-    check_pretended(run, Path("nowhere"), {})
+    check_simulated(run, Path("nowhere"), {})
     assert clock_facts(run)["rates"]["train_token_seconds"] > 0
 
 
 def test_engines_that_the_pretended_hardware_could_not_hold_are_refused():
     sets = ["Run.virtual=@Virtual()", "Virtual.hardware='h100'", "GeneratorConfig.kv_cache_gib=100"]
     with pytest.raises(LabError, match="a generator device does not fit: 106 GiB of 75 on h100"):
-        check_pretended(resolve("quickstart", sets).run, Path("nowhere"), {})
+        check_simulated(resolve("quickstart", sets).run, Path("nowhere"), {})

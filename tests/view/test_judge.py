@@ -145,7 +145,7 @@ def test_hours_of_another_clock_are_left_out_with_a_reason(runs: Path, tmp_path:
     lab = Lab([runs / "best", other], kept=Kept(None))
     lab.update()
     assert {item.run for item in lab.curves} == {"best"}
-    assert "counts compute in GPU-hours of a pretended cluster" in lab.overview()["problems"][0]
+    assert "counts compute in GPU-hours of a simulated cluster" in lab.overview()["problems"][0]
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ REPEATED = ("evals.jsonl", "metrics.jsonl", "alarms.jsonl")
         ([*RATES, "Rates.cores=2"], "the parts of Run.virtual wait for no core: leave it out"),
     ],
 )
-def test_pretended_clusters_that_cannot_be_leave_one_line_and_no_folder(
+def test_simulated_clusters_that_cannot_be_leave_one_line_and_no_folder(
     settings: list[str], refusal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, sets = tmp_path / "run", [part for one in settings for part in ("--set", one)]
@@ -54,7 +54,7 @@ def test_pretended_clusters_that_cannot_be_leave_one_line_and_no_folder(
 
 
 @pytest.mark.parametrize("changed", ["rates", "places"])
-def test_a_run_that_pretended_another_cluster_is_not_resumed_and_stays_as_it_is(
+def test_a_run_of_another_simulated_cluster_is_not_resumed_and_stays_as_it_is(
     changed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     resolved = resolve("quickstart", ["Run.virtual=@Virtual()"])
@@ -109,7 +109,7 @@ def assert_the_same(one: Path, other: Path, folder: Path) -> None:
         np.testing.assert_array_equal(values, theirs[name], err_msg=name)
 
 
-def test_a_run_learns_in_pretended_hours_and_says_so(whole: Path) -> None:
+def test_a_run_learns_in_simulated_hours_and_says_so(whole: Path) -> None:
     steps, evals = read_lines(whole / "metrics.jsonl"), read_lines(whole / "evals.jsonl")
     assert [line["step"] for line in steps] == list(range(1, 8))
     assert any(line["grad_norm"] > 0 for line in steps)

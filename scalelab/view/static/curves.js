@@ -19,7 +19,7 @@
   }
 
   /** Whose hours are counted, if no real device spent them. */
-  const whose = () => (unit().endsWith("-hours") && state.overview.runs.some((run) => run.clock === "virtual") ? " of a pretended cluster" : "");
+  const whose = () => (unit().endsWith("-hours") && state.overview.runs.some((run) => run.clock === "virtual") ? " of a simulated cluster" : "");
 
   /** The axes that some run has values for. */
   function choices() {
