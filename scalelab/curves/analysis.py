@@ -104,7 +104,10 @@ class Analysis:
     @property
     def stands(self) -> bool:
         """True if A may be told as a limit: the curves of all shapes do not rise beyond the sigmoid's A."""
-        return float(np.median(self.draws().value([LIMIT * self.fit.window[1]]))) <= self.params["A"]
+        start, end = self.fit.window
+        falls = self.draws().changed > 0  # a curve that falls late was higher before
+        at = np.geomspace(0.1 * start, LIMIT * end, 48) if falls else np.array([LIMIT * end])
+        return float(np.median(self.draws().value(at), axis=0).max()) <= self.params["A"]
 
     def asymptote_text(self) -> str:
         """A sigmoid's A in a sentence: how much of the gain was seen, and whether growth without end fits as well."""
