@@ -37,7 +37,7 @@ from scalelab.commands.curve_options import (
     print_remarks,
     read_curves,
 )
-from scalelab.commands.output import print_json, print_table
+from scalelab.commands.output import print_filled, print_json, print_table
 from scalelab.errors import LabError
 from scalelab.numbers import with_error, with_interval
 
@@ -76,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ratio of B up to which tasks are parallel (1.25)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the fits: .png, .svg or .pdf")
+    parser.add_argument("--wide", action="store_true", help="all columns: four times as much, R0, points, back-test")
     add_json(parser)
 
 
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         fits = [item.as_json() for item in analyses]
         print_json({"fits": fits, "joint": joint, "parallel": [one.as_json() for one in pairs], "refused": refused})
         return int(bool(refused))
-    print_fits(analyses, refused, pairs, tests)
+    print_fits(analyses, refused, pairs, tests, args.wide)
     print_prices(price)
     return int(bool(refused))
 
@@ -111,6 +112,7 @@ def print_fits(
     refused: list[dict[str, str]],
     pairs: Sequence[Parallel] | None = None,
     tests: Sequence[SharingTest] = (),
+    wide: bool = False,
 ) -> None:
     """Print fitted curves as a table, whether tasks are parallel, tests of shared parameters, and remarks.
 
@@ -119,11 +121,12 @@ def print_fits(
         refused: the curves that could not be fitted, with reasons.
         pairs: pairs of tasks; None looks at those of each run.
         tests: joint fits that share parameters.
+        wide: all columns in place of those that fit a narrow terminal.
     """
     from scalelab.curves import parallel
 
     if analyses:
-        _print_table(analyses)
+        _print_table(analyses, wide)
     pairs = parallel(analyses) if pairs is None else pairs
     if pairs:
         print("\n" + "\n".join(pair.text() for pair in pairs))
@@ -143,32 +146,35 @@ def _sharing(analyses: list[Analysis], share: list[str]) -> list[SharingTest]:
     return [sharing_test(runs, share, "runs", task or "all runs") for task, runs in by_task.items() if len(runs) > 1]
 
 
-def _print_table(analyses: list[Analysis]) -> None:
-    names = analyses[0].fit.model.parameters
+def _print_table(analyses: list[Analysis], wide: bool) -> None:
     with_draws = [item for item in analyses if item.curves]
     if with_draws:
-        rows = [
-            [
-                *curve_cells(item),
-                *(f"{with_interval(rate.value, rate.interval)} at {rate.compute:,.4g}" for rate in item.rates()),
-            ]
-            for item in with_draws
-        ]
-        print_table(rows, ["run", "task", "reached", "with twice the compute", "with four times"])
+        shown = slice(None) if wide else slice(2)
+        header = ["run", "task", "compute", "reached", "with twice the compute", "with four times"]
+        rows = []
+        for item in with_draws:
+            rates = item.rates()
+            cells = [with_interval(rate.value, rate.interval) for rate in rates[shown]]
+            rows.append([*curve_cells(item), f"{rates[0].compute:,.4g}", *cells])
+        print_table(rows, header[: len(rows[0])])
         print()
+    names = [name for name in analyses[0].fit.model.parameters if wide or name != "R0"]
     rows = []
     for item in analyses:
         fit = item.fit
         window = f"{fit.window[0]:.4g}–{fit.window[1]:.4g} {fit.curve.unit}"
         cells = [_parameter(item, name) for name in names]
-        rows.append([*curve_cells(item), *cells, str(len(fit.curve)), window, back_test_cell(item)])
-    print_table(rows, ["run", "task", *names, "points", "window", "half-budget back-test"])
+        more = [str(len(fit.curve)), window, back_test_cell(item)] if wide else []
+        rows.append([*curve_cells(item), *cells, *more])
+    print_table(rows, ["run", "task", *names, *(["points", "window", "half-budget back-test"] if wide else [])])
     if with_draws:
-        print(f"\n[…] {analyses[0].level:.0%} intervals, {analyses[0].intervals_by}.", end=" ")
-        print("Back-test: mean of the second half, as the first half forecast it and as it was measured.")
+        unit = with_draws[0].fit.curve.unit
+        print(f"\nCompute in {unit}; […] {analyses[0].level:.0%} intervals, {analyses[0].intervals_by}.")
+        if wide:
+            print("Back-test: mean of the second half, as the first half forecast it and as it was measured.")
         for item in with_draws:
             if item.fit.model.name == "sigmoid":
-                print(f"{item.fit.curve.name}: {item.asymptote_text()}.")
+                print_filled(f"{item.fit.curve.name}: {item.asymptote_text()}.")
     else:
         print("\nThe paper's method gives neither intervals nor forecasts; the joint one does.")
     for rule in dict.fromkeys(item.fit.window_rule for item in analyses):

@@ -56,10 +56,13 @@ def test_fit_by_power_law_and_by_the_paper(
 def test_fit_prints_a_table_and_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", table(tmp_path / "a.csv", C_mid=1.5)]) == 0
     out = capsys.readouterr().out
-    assert "half-budget back-test" in out
+    assert max(map(len, out.splitlines()[:8])) <= 80
+    assert "half-budget back-test" not in out
     assert re.search(r"a: code and math: .*; ratio of B", out)
     assert "of a sigmoid's gain was seen" in out
     assert "! a · code: the window ends before the curve bends" in out
+    assert main(["fit", table(tmp_path / "a.csv", C_mid=1.5), "--wide"]) == 0
+    assert "half-budget back-test" in capsys.readouterr().out
 
 
 def test_a_refused_curve_is_named_and_the_exit_code_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
