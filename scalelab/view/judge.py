@@ -117,8 +117,10 @@ class Judge:
                 "unit": curves[0].unit,
                 "notes": list(one.notes),
                 "crossings": [vars(item) for item in one.crossings if item.compute is not None],
+                "sentence": one.sentence(),
                 "header": one.header(),
-                "rows": [vars(row) | {"cells": row.cells()} for row in one.rows()],
+                "short_header": one.short_header(),
+                "rows": [vars(row) | {"cells": row.cells(), "short_cells": row.short_cells()} for row in one.rows()],
                 "entries": [_entry(item) for item in one.entries],
             }
         )

@@ -76,12 +76,14 @@
     const { comparisons } = state.overview;
     if (!comparisons.length) return null;
     return h("section", { "aria-labelledby": "ranking-title" }, h("h2", { id: "ranking-title" }, "Who beats whom"), comparisons.map((one) => {
-      const keys = ["rank", "run", "measured", "value", "measured_difference", "difference", "probability", "compute_factor", "A", "B", "C_mid"];
-      const columns = one.header.map((title, index) => ({
+      const columns = (header, cells, keys) => header.map((title, index) => ({
         title, numeric: !["run", "verdict"].includes(title), sort: (row) => row[keys[index]],
-        cell: (row) => (title === "run" ? [mark(codeOf(row.run)), row.run] : row.cells[index]),
+        cell: (row) => (title === "run" ? [mark(codeOf(row.run)), row.run] : row[cells][index]),
       }));
-      return [h("h3", {}, one.task || "pass rate"), Lab.table(`Ranking of ${one.task}`, columns, one.rows),
+      const short = columns(one.short_header, "short_cells", ["run", "measured", "difference", "probability", "verdict"]);
+      const all = columns(one.header, "cells", ["rank", "run", "measured", "value", "measured_difference", "difference", "probability", "compute_factor", "A", "B", "C_mid"]);
+      return [h("h3", {}, one.task || "pass rate"), h("p", {}, one.sentence), Lab.table(`Ranking of ${one.task}`, short, one.rows),
+        h("details", {}, h("summary", {}, "All columns"), Lab.table(`Ranking of ${one.task}, all columns`, all, one.rows)),
         h("details", {}, h("summary", {}, "Win probabilities of every pair"), matrix(one)),
         one.crossings.length ? h("details", {}, h("summary", {}, `Crossings (${one.crossings.length})`), h("ul", {}, one.crossings.map((item) => h("li", {},
           `${item.first} and ${item.second} cross at ${quantity(item.compute, one.unit)} (${chance(item.probability)}); before, ${item.leader_before} is ahead.`)))) : null,
