@@ -85,7 +85,7 @@ class Decision:
         lines = [
             f"Which recipe: {self.leader}. At {quantity(self.at, self.unit)}, {what} is {rate:.3f} "
             f"[{low:.3f}, {high:.3f}]; it is the best of all with {percent(self.best)}, and taking it for the best is "
-            f"expected to lose {self.regret:.4f}."
+            f"expected to lose {_small(self.regret)}."
         ]
         extend = next(one for one in self.choices if one.step == "extend")
         lines.append(
@@ -98,14 +98,13 @@ class Decision:
         else:
             count = f"{seed.seeds} seed{'s' * (seed.seeds > 1)}"
             lines.append(
-                f"Another seed: {count} of {seed.run} would better the choice by {seed.gain:.4f} on average, whatever "
-                "they show."
+                f"Another seed: {count} of {seed.run} would let you choose better by {_small(seed.gain)} on average."
             )
         first = self.choices[0]
         if self.step == "another setting":
             lines.append(
                 f"Do: try another setting. No step with these recipes is expected to add {self.worthwhile:g}; a new "
-                f"one pays if it adds more than {max(first.gain, 0):.4f}."
+                f"one pays if it adds more than {_small(first.gain)}."
             )
         elif self.step == "extend":
             lines.append(f"Do: go on with {first.run}.")
@@ -170,6 +169,11 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
         worthwhile=worthwhile,
         tasks=tasks,
     )
+
+
+def _small(gain: float) -> str:
+    """A gain in pass rate that is never below zero but for rounding."""
+    return "less than 0.0001" if gain < 1e-4 else f"{gain:.4f}"
 
 
 def _means(
