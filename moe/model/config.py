@@ -107,15 +107,20 @@ _ROPE_TYPES = {type(None): "default", Llama3Rope: "llama3", YarnRope: "yarn"}
 
 
 @dataclass(frozen=True, config=CHECKED)
-class Llama(DecoderConfig):
-    """Dense Llama; the defaults are a miniature of about 1M parameters (ScaleRL's 8B is Llama-3.1-8B)."""
-
-    model_type: ClassVar[str] = "llama"
-    hf_class: ClassVar[str] = "LlamaForCausalLM"
+class DenseConfig(DecoderConfig):
+    """Fields that dense models share."""
 
     intermediate_size: PositiveInt = 384
     tie_word_embeddings: bool = False
     """Use the embedding as the output matrix, too."""
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Llama(DenseConfig):
+    """Dense Llama; the defaults are a miniature of about 1M parameters (ScaleRL's 8B is Llama-3.1-8B)."""
+
+    model_type: ClassVar[str] = "llama"
+    hf_class: ClassVar[str] = "LlamaForCausalLM"
 
     def to_hf(self) -> dict[str, Any]:
         """The content of ``config.json`` that transformers and vLLM load."""
@@ -123,15 +128,11 @@ class Llama(DecoderConfig):
 
 
 @dataclass(frozen=True, config=CHECKED)
-class Mistral(DecoderConfig):
+class Mistral(DenseConfig):
     """Dense Mistral without a sliding window (7B from v0.2 on); a miniature of about 1M parameters."""
 
     model_type: ClassVar[str] = "mistral"
     hf_class: ClassVar[str] = "MistralForCausalLM"
-
-    intermediate_size: PositiveInt = 384
-    tie_word_embeddings: bool = False
-    """Use the embedding as the output matrix, too."""
 
     def to_hf(self) -> dict[str, Any]:
         """The content of ``config.json`` that transformers and vLLM load."""
@@ -139,7 +140,7 @@ class Mistral(DecoderConfig):
 
 
 @dataclass(frozen=True, config=CHECKED)
-class Qwen2(DecoderConfig):
+class Qwen2(DenseConfig):
     """Qwen2 and Qwen2.5: Llama with biases on queries, keys and values; a miniature of about 1M parameters.
 
     Raises:
@@ -148,10 +149,6 @@ class Qwen2(DecoderConfig):
 
     model_type: ClassVar[str] = "qwen2"
     hf_class: ClassVar[str] = "Qwen2ForCausalLM"
-
-    intermediate_size: PositiveInt = 384
-    tie_word_embeddings: bool = False
-    """Use the embedding as the output matrix, too."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,15 +166,11 @@ class Qwen2(DecoderConfig):
 
 
 @dataclass(frozen=True, config=CHECKED)
-class Qwen3(DecoderConfig):
+class Qwen3(DenseConfig):
     """Dense Qwen3: Llama with an RMS norm on every head's queries and keys; a miniature of about 1M parameters."""
 
     model_type: ClassVar[str] = "qwen3"
     hf_class: ClassVar[str] = "Qwen3ForCausalLM"
-
-    intermediate_size: PositiveInt = 384
-    tie_word_embeddings: bool = False
-    """Use the embedding as the output matrix, too."""
 
     def to_hf(self) -> dict[str, Any]:
         """The content of ``config.json`` that transformers and vLLM load."""

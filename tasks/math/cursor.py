@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from tasks.math.nodes import FORMULA, Meaning, UnreadableError
@@ -12,7 +13,7 @@ DEEPEST = 60
 _NOTHING = Token("", "")
 
 
-class Cursor:
+class Cursor(ABC):
     """A list of tokens and a place in it; what another part of the parser adds is declared below."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
@@ -68,62 +69,62 @@ class Cursor:
             raise UnreadableError(f"a {type(part).__name__} in a formula")
         return part
 
+    @abstractmethod
     def at_qualifier(self) -> bool:
         """True where a condition begins."""
-        raise NotImplementedError
 
+    @abstractmethod
     def listing(self) -> Meaning:
         """Statements between commas, "and", "or"."""
-        raise NotImplementedError
 
+    @abstractmethod
     def items(self) -> tuple[list[Meaning], str]:
         """Statements up to a closing bracket, and the last word that joins them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def statement(self) -> Meaning:
         """Sides and what relates them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sum(self) -> Meaning:
         """Terms with signs between them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def term(self) -> Meaning:
         """Factors, with or without a sign between them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def factor(self) -> Meaning:
         """An atom with what stands behind it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def brackets(self) -> Meaning:
         """A part in brackets."""
-        raise NotImplementedError
 
+    @abstractmethod
     def condition(self) -> Meaning:
         """A cell behind the first of a row: a value, or the condition of a case."""
-        raise NotImplementedError
 
+    @abstractmethod
     def argument(self) -> Meaning:
         """An argument of a command."""
-        raise NotImplementedError
 
+    @abstractmethod
     def group(self) -> Meaning:
         """Content of braces."""
-        raise NotImplementedError
 
+    @abstractmethod
     def atom(self) -> Meaning:
         """The smallest part at this place."""
-        raise NotImplementedError
 
+    @abstractmethod
     def named(self, name: str) -> Meaning:
         """A symbol with its subscript and primes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def script(self) -> str:
         """The text of a subscript."""
-        raise NotImplementedError
 
+    @abstractmethod
     def spelled_group(self) -> str:
         """The text of what stands in braces."""
-        raise NotImplementedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import permutations
@@ -28,14 +29,14 @@ from tasks.math.verdicts import Equal, all_of, any_of, matched
 _MOST_PARAMETERS = 3
 
 
-class FamilyComparison:
+class FamilyComparison(ABC):
     """Equality of the kinds that hold for many values."""
 
     arithmetic: Arithmetic
 
+    @abstractmethod
     def same(self, gold: Meaning, answer: Meaning) -> Equal:
         """True if two parts mean the same."""
-        raise NotImplementedError
 
     def _congruences(self, gold: Meaning, answer: Meaning) -> Equal:
         if not (isinstance(gold, Congruence) and isinstance(answer, Congruence)):

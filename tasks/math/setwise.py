@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from tasks.math.exact import Arithmetic, ExactArithmetic
@@ -13,14 +14,14 @@ from tasks.math.verdicts import Equal, all_of, matched
 _SETS = (SetBuilder, Combined, Bracketed)
 
 
-class SetComparison:
+class SetComparison(ABC):
     """Equality of sets."""
 
     arithmetic: Arithmetic
 
+    @abstractmethod
     def same(self, gold: Meaning, answer: Meaning) -> Equal:
         """True if two parts mean the same."""
-        raise NotImplementedError
 
     def same_sets(self, gold: Meaning, answer: Meaning) -> Equal:
         """True if two sets are equal; False also where they are no sets."""

@@ -295,4 +295,4 @@ def test_shared_devices_count_once_and_each_role_pays_half() -> None:
     assert run.devices == 4
     ledger = new_books(run).ledger
     ledger.advance(3600.0, evaluation_share=0.0, trainer_idle=False)
-    assert ledger.hours == {"generator": 2.0, "trainer": 2.0, "evaluation": 0.0}
+    assert ledger.hours == {"generator": 2.0, "trainer": 2.0, "evaluation": 0.0, "faults": 0.0}
