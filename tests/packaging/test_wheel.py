@@ -215,7 +215,9 @@ def test_the_core_installs_and_fits_on_the_newer_pythons_of_this_machine(built: 
         assert [fit["task"] for fit in fits] == ["code", "math"]
         call(programs, "list")
         code = "from scalelab.tasks.sandbox.selftest import choose_tier; print(choose_tier())"
-        sandbox = subprocess.run([programs / "python", "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
+        sandbox = subprocess.run(  # in a folder without the checkout's own `scalelab`
+            [programs / "python", "-c", code], capture_output=True, text=True, env=ENVIRONMENT, cwd=built
+        )
         assert sandbox.stdout.startswith("sandbox "), f"{python}: {sandbox.stderr}"
 
 
