@@ -96,10 +96,6 @@ class Schedule(ABC):
         """Number of groups in flight."""
         return len(self._entries) - self._waiting
 
-    def version_of(self, group: str) -> int:
-        """Oldest policy version that any token of an outstanding group can be of."""
-        return self._entry(group).version
-
     def book_start(self, group: str, generator_version: int) -> None:
         """Book a group that is being generated from `generator_version` on."""
         if group in self._entries:

@@ -171,7 +171,7 @@ def test_the_summary_is_markdown_that_nothing_escapes_from(tmp_path: Path, capsy
     made_run(tmp_path / "a|b <i>", text=HOSTILE, fall=12, evaluations=24, rollouts=False)
     assert main(["report", str(tmp_path / "a|b <i>"), "--markdown"]) == 0
     printed = capsys.readouterr().out
-    assert "heads for A" in printed
+    assert "has reached" in printed
     assert "pass rate fell" in printed
     assert "<i>" not in printed
     assert "<script>" not in printed

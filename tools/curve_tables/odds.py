@@ -55,3 +55,7 @@ def odds_section() -> str:
     columns.append(np.mean(columns, axis=0))
     rows = [[name, *(f"{column[at]:.3f}" for column in columns)] for at, name in enumerate(NAMES)]
     return markdown(["shape", "math", "code", "mean"], rows)
+
+
+if __name__ == "__main__":
+    print(odds_section())
