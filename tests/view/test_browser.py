@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scalelab.curves.fitting.models import SIGMOID
+from scalelab.curves.fitting.shapes import OTHERS
 from scalelab.report import write_report
 from scalelab.store.status_file import StatusFile
 from scalelab.view.cache import Kept
@@ -299,18 +301,34 @@ def test_the_budget_moves_the_forecast_as_numpy_has_it(visit, served: Served) ->
         return {fit, forecast: Lab.curve.forecast(fit, 3), reach: Lab.curve.reach(fit, 0.6)}; }"""
     )
     fit = found["fit"]
+    shapes = fit["draws"].pop("shapes")
     d = {name: np.array(values) for name, values in fit["draws"].items()}
 
-    def curve(compute: float) -> np.ndarray:
-        return d["R0"] + (d["A"] - d["R0"]) / (1 + (d["C_mid"] / compute) ** d["B"])
+    def growth(compute: float) -> np.ndarray:
+        """Share of the gain of every draw, by the functions of `scalelab.curves`."""
+        models = [SIGMOID, *OTHERS]
+        pages = [["sigmoid", []], *([one.page[0], one.page[1]] for one in OTHERS)]
+        shares = np.zeros(len(d["A"]))
+        for index, page_of in enumerate(shapes):
+            mine = np.flatnonzero(d["shape"] == index)
+            model = models[pages.index(page_of)]
+            for at in mine if compute > 0 else ():
+                shape_S = np.array([[np.log(d["B"][at]), np.log(d["C_mid"][at])]])
+                shares[at] = model.features(shape_S, np.array([np.log(compute)]))[0, 0, 1]
+        return shares
 
-    rise = 1 / (1 + (d["C_mid"] / 3) ** d["B"])
-    measured = np.clip(curve(3) + d["noise"] + d["spread"] * rise, 0, 1)
+    def curve(compute: float) -> np.ndarray:
+        late = d["height"] / (1 + (d["at"] / compute) ** d["steep"]) if compute > 0 else 0.0
+        return np.clip(d["R0"] + (d["A"] - d["R0"]) * growth(compute) + late, 0, 1)
+
+    grown = np.sqrt(1 - d["walk"] + d["walk"] * 3 / fit["window"][1])
+    measured = np.clip(curve(3) + d["noise"] * grown + d["spread"] * np.minimum(growth(3), 1), 0, 1)
     assert found["forecast"]["value"] == pytest.approx(np.median(curve(3)))
     assert found["forecast"]["interval"] == pytest.approx(np.quantile(measured, [0.1, 0.9]))
-    assert found["forecast"]["gain"] == pytest.approx(np.mean(curve(3) - curve(fit["window"][1])))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        needed = d["C_mid"] / ((d["A"] - 0.6) / (0.6 - d["R0"])) ** (1 / d["B"])
+    assert found["forecast"]["gain"] == pytest.approx(np.median(curve(3) - curve(fit["window"][1])))
+    needed = np.full(len(d["A"]), np.inf)
+    for compute in (0.0, *np.geomspace(fit["window"][0] / 10, 1000 * fit["window"][1], 240)):
+        needed = np.minimum(needed, np.where(curve(compute) >= 0.6, compute, np.inf))
     assert found["reach"]["compute"] == pytest.approx(np.quantile(needed, 0.5, method="inverted_cdf"))
     before = page.inner_text(".forecasts tbody tr >> nth=0")
     page.evaluate(
