@@ -393,7 +393,7 @@ def entry_summary(entry: ComparedRun) -> dict[str, Any]:
         "value_interval": list(entry.rate[1]),
         "measured": entry.measured if np.isfinite(entry.measured) else None,
         "beats": entry.beats,
-        "differences": {run: vars(one).copy() for run, one in entry.differences.items()},
+        "differences": {run: vars(one) | {"measured": _known(one.measured)} for run, one in entry.differences.items()},
         "best": entry.best,
         "seeds": len(entry.analysis.fit.curve.seeds),
         "falls": [vars(fall).copy() for fall in entry.stability.falls],

@@ -92,8 +92,7 @@ def test_broadcast_weights_equal_the_trainers_and_a_lost_engine_costs_one_broadc
     after = lab.parameters()
     assert any(not torch.equal(after[name], from_files[name]) for name in after)
 
-    words = {"join": "", "receive": "receive weights {} by broadcast"}
-    engines = ListeningEngines("nccl", [Listener("generator 2", refuser, 1)], 1.0, **words, place=lambda *_: {})
+    engines = ListeningEngines([Listener("generator 2", refuser, 1)], 1.0)
     engines.publication = lab.segments[0]
     with pytest.raises(LateError, match=r"^waited 1 s for generator 2 to receive weights 5 by broadcast$"):
         engines.update_weights({})

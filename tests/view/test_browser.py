@@ -351,7 +351,7 @@ def test_a_run_that_is_being_written_is_followed(visit, serve, tmp_path: Path) -
         for line in lines[2:]:
             file.write(line)
             file.flush()
-    page.wait_for_selector("#answer >> text=heads for A")
+    page.wait_for_selector("#answer >> text=has reached")
     add_rollouts(folder, 110)
     (folder / "manifest.json").write_text((folder / "manifest.json").read_text().replace("running", "finished"))
     page.wait_for_selector("nav >> text=Completions")
