@@ -69,9 +69,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
                 self.send_header(name, value)
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(body)
-                if found and "/resolve/" in self.path:
+                if found and "/resolve/" in self.path:  # before the body, whose reader may look at once
                     there.asked.append(self.path.rpartition(f"{COMMIT}/")[2])
+                self.wfile.write(body)
 
         do_HEAD = do_GET
 
