@@ -8,25 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
-from scalelab.guarded import LONGEST_FILE, LONGEST_TEXT, inside, read_text
-
-
-def shown_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a run, {} if there is none.
-
-    Raises:
-        LabError: it is not a JSON object.
-    """
-    text = read_text(folder, "manifest.json")
-    if not text:
-        return {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise LabError(f"{folder / 'manifest.json'}: not JSON; mend or remove it") from None
-    if not isinstance(value, dict):
-        raise LabError(f"{folder / 'manifest.json'}: not a JSON object; mend or remove it")
-    return value
+from scalelab.guarded import LONGEST_FILE, LONGEST_TEXT, inside
 
 
 class GrowingFile:

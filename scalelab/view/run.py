@@ -10,10 +10,11 @@ from typing import Any
 
 from scalelab.curves import Curve
 from scalelab.curves.reading import Reading, read_with
+from scalelab.curves.reading.run_folder import shown_manifest
 from scalelab.errors import LabError
 from scalelab.guarded import inside, read_text
 from scalelab.view.discover import RunSource
-from scalelab.view.files import GrowingFile, number, shown_manifest
+from scalelab.view.files import GrowingFile, number
 from scalelab.view.metrics import held_out_panels, metric_panels, staleness
 from scalelab.view.now import now
 from scalelab.view.points import curve_points

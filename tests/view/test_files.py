@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalelab.curves.reading.run_folder import shown_manifest
 from scalelab.errors import LabError
 from scalelab.guarded import inside, read_text
 from scalelab.view import files
-from scalelab.view.files import GrowingFile, number, shown_manifest
+from scalelab.view.files import GrowingFile, number
 
 
 def test_a_link_out_of_the_folder_is_not_opened(tmp_path: Path) -> None:

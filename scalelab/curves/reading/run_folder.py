@@ -15,7 +15,7 @@ from scalelab.curves.reading.axes import config_axes
 from scalelab.curves.reading.cells import numbers
 from scalelab.curves.reading.table import Table, from_records
 from scalelab.errors import LabError
-from scalelab.guarded import LONGEST_TEXT, read_below
+from scalelab.guarded import LONGEST_TEXT, read_below, read_text
 from scalelab.jsonl import objects_in
 
 
@@ -30,7 +30,7 @@ def read_run_folder(path: Path) -> Table:
     content = read_below(path, "evals.jsonl") or b""
     records, torn = objects_in(path / "evals.jsonl", content, LONGEST_TEXT)
     notes = ("evals.jsonl: the last line is torn and was left out",) if torn else ()
-    manifest = _manifest(path)
+    manifest = shown_manifest(path)
     held_out = manifest.get("held_out")
     facts, unread = _configuration(path, list(held_out) if isinstance(held_out, dict) else [])
     table = from_records(
@@ -57,16 +57,21 @@ def read_run_folder(path: Path) -> Table:
     return replace(table, cells=cells, notes=tuple(said))
 
 
-def _manifest(path: Path) -> dict[str, Any]:
-    content = read_below(path, "manifest.json", LONGEST_TEXT)
-    if content is None:
+def shown_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a run, {} if there is none.
+
+    Raises:
+        LabError: it is not a JSON object.
+    """
+    text = read_text(folder, "manifest.json")
+    if not text:
         return {}
     try:
-        found = json.loads(content)
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        raise LabError(f"{path / 'manifest.json'}: not JSON; mend or remove it") from None
+        raise LabError(f"{folder / 'manifest.json'}: not JSON; mend or remove it") from None
     if not isinstance(found, dict):
-        raise LabError(f"{path / 'manifest.json'}: not a JSON object; mend or remove it")
+        raise LabError(f"{folder / 'manifest.json'}: not a JSON object; mend or remove it")
     return found
 
 
