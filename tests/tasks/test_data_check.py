@@ -140,8 +140,8 @@ def test_any_file_with_named_columns_is_a_data_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.jsonl", os.urandom(2000) + b"\0", "is binary"),
-        ("a.parquet", b"PAR1" + os.urandom(200) + b"PAR1", "is not parquet"),
+        ("a.jsonl", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 8, "is binary"),
+        ("a.parquet", b"PAR1" + bytes(range(200)) + b"PAR1", "is not parquet"),
         ("a.json", b"[" * 100_000, "is not json"),
         ("a.json", b"[1, 2", "is not json"),
         ("a.jsonl.gz", b"not gzip", "is not gz"),
