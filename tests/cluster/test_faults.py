@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import bench_faults as faults
+import faults
 import psutil
 import pytest
 

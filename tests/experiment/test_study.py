@@ -23,7 +23,7 @@ COMPUTE = np.arange(23) / 22
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    monkeypatch.syspath_prepend(str(ROOT / "tools" / "bench"))
     import study_tables.course
     import study_tables.falls
     import study_tables.predictability

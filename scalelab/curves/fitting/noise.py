@@ -44,7 +44,7 @@ NO_DRIFT = 0.65
 """Prior probability that evaluations scatter independently.
 
 Of 0.5 and 0.65, the one with which intervals of simulated sigmoids with and without drift hold more nearly as often as
-they say (`python tools/bench_curves.py --only coverage`).
+they say (`python tools/bench/curves.py --only coverage`).
 """
 
 SPREADS = tuple(np.geomspace(0.001, 0.2, 11).tolist())

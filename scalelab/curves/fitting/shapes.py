@@ -103,7 +103,7 @@ SIGMOID_ODDS = 0.5
 """Probability of the sigmoid before the points are seen, relative to the odds below.
 
 All odds are learnt from the 138 committed runs of docs/study: those that make the points of each of its two tasks most
-probable (whole runs and first halves; EM), averaged over the tasks (`tools/curve_tables/odds.py`), rounded.
+probable (whole runs and first halves; EM), averaged over the tasks (`tools/bench/curve_tables/odds.py`), rounded.
 """
 
 OTHERS = (

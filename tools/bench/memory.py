@@ -1,6 +1,6 @@
 """Memory of every process of the smallest run, step by step.
 
-    .venv/bin/python tools/bench_memory.py --steps 2000
+    .venv/bin/python tools/bench/memory.py --steps 2000
 
 The run is on a cluster of one machine, with checkpoints and evaluations on the way. Read is the resident memory of
 every process (`/proc/PID/smaps_rollup`), and the part of it that no other process shares. Compared are the medians of

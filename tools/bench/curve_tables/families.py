@@ -1,4 +1,4 @@
-"""Simulated runs of many kinds, with the truth about each: what `bench_curves.py` measures coverage on.
+"""Simulated runs of many kinds, with the truth about each: what `tools/bench/curves.py` measures coverage on.
 
 Compute is in units of a run's budget. None of the generators uses the fit's own curve or noise code.
 """

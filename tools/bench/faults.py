@@ -1,8 +1,8 @@
 """Kill and stop a run's processes, damage its files, fill its disk, and count what was lost.
 
-    .venv/bin/python tools/bench_faults.py                  # each fault three times, on the smallest model
-    .venv/bin/python tools/bench_faults.py --times 1 --out docs/run.md
-    .venv/bin/python tools/bench_faults.py --campaign 100   # random faults: any role, any moment, up to three at once
+    .venv/bin/python tools/bench/faults.py                  # each fault three times, on the smallest model
+    .venv/bin/python tools/bench/faults.py --times 1 --out docs/run.md
+    .venv/bin/python tools/bench/faults.py --campaign 100   # random faults: any role, any moment, up to three at once
 
 One run of the whole loop takes the faults, one after the other. Those of fine-tuning and start-up take runs of their
 own, the preempted node is of a cluster of three, and the full disk has a file system of its own. "Seconds to recover"
@@ -37,7 +37,7 @@ from sections import replace_section
 from moe.checkpoint.folder import newest, read_state
 from moe.errors import MoeError
 
-BEGIN, END = "<!-- fault table: tools/bench_faults.py -->", "<!-- end of the fault table -->"
+BEGIN, END = "<!-- fault table: tools/bench/faults.py -->", "<!-- end of the fault table -->"
 
 
 @dataclass

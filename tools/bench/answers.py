@@ -1,6 +1,6 @@
 """Math answers that pass and should not, or should and do not: per data set and per kind, beside plain Math-Verify.
 
-python tools/bench_tasks.py answers --data FOLDER [--judged PAIRS.jsonl] [--write docs/tasks.md]
+python tools/bench/graders.py answers --data FOLDER [--judged PAIRS.jsonl] [--write docs/tasks.md]
 
 PAIRS.jsonl holds lines {"gold": …, "completion": …, "right": 1 or 0, "source": …}; the pairs that the tests judge are
 measured in any case.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from bench_math import plain_math_verify
+from math_speed import plain_math_verify
 from sections import replace_section
 
 from tasks.data.loading import load
@@ -162,7 +162,7 @@ def unspaced(text: str) -> str:
 
 def judged_by_hand(more: str | None) -> Iterator[Judged]:
     """The pairs of the tests, and those of a file."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from tests.helpers.math_judged import pairs
 
     for kind, gold, completion, right in pairs():

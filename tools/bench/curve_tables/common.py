@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DENSE = ROOT / "tools" / "data" / "scalerl_dense.csv"
 PAPER_R0 = 0.402
 SAMPLES = 16_000

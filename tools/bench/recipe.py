@@ -1,7 +1,7 @@
 """Cost of the recipe's mathematics in a step: filters, advantages, weights and layout on the driver, loss and
 its gradient on the trainer (given the log-probs), beside the time of the whole step.
 
-    python tools/bench_recipe.py [--seconds-per-step 0.70]
+    python tools/bench/recipe.py [--seconds-per-step 0.70]
 
 CPU time on one thread. Reference steps: 0.70 s for the miniature, the median of its trainer on one core; 608 s for the
 paper's batch, which is 100,000 GPU-hours over 7,400 steps on 80 GPUs (ScaleRL §A.3). This one thread computes the loss

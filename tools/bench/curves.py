@@ -1,14 +1,14 @@
 """Measure how good the fits of scalelab.curves are, and rewrite the tables in docs/curves.md.
 
-python tools/bench_curves.py                 everything, about ten minutes of one core
-python tools/bench_curves.py --only speed    one part, such as paper, verdicts or speed
-python tools/bench_curves.py --runs 50       fewer simulated runs, for a look
+python tools/bench/curves.py                 everything, about ten minutes of one core
+python tools/bench/curves.py --only speed    one part, such as paper, verdicts or speed
+python tools/bench/curves.py --runs 50       fewer simulated runs, for a look
 
 Coverage over the families of runs and the rule that ends runs early go on where they stopped: every
 simulated run or sweep is a line in the folder `--kept`, and `--runs 0` makes the tables of what is there.
 
-python tools/bench_curves.py --only coverage --runs 300 --families Gompertz seeds
-python tools/bench_curves.py --only verdicts --runs 60
+python tools/bench/curves.py --only coverage --runs 300 --families Gompertz seeds
+python tools/bench/curves.py --only verdicts --runs 60
 """
 # ruff: noqa: E402 - the number of threads is set before NumPy loads: all figures are for one core
 
@@ -35,7 +35,7 @@ from curve_tables.sweeps import STOPPED, kinds_matching, run_kind, stopping_sect
 from curve_tables.verdicts import verdicts_section
 from sections import replace_section
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "curves.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "curves.md"
 
 
 def coverage(runs: int, words: list[str], folder: Path) -> str:

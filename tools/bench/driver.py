@@ -1,7 +1,7 @@
 """Load of one driver at full size, with stand-ins for engines: its bookkeeping, and an evaluation's completions.
 
-    python tools/bench_driver.py books --engines 64 256 1000 [--seconds 5]
-    python tools/bench_driver.py evaluation --completions 16000 --tokens 5900
+    python tools/bench/driver.py books --engines 64 256 1000 [--seconds 5]
+    python tools/bench/driver.py evaluation --completions 16000 --tokens 5900
 
 `books` runs the lab's `ClusterEngines` in real time with engines that finish completions at the plan's speed; of Ray it
 counts the calls. `evaluation` lets

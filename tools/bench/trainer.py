@@ -1,9 +1,9 @@
 """Tables of the trainer's guarantees (docs/trainer.md):
 
-    .venv/bin/python -m tools.bench_trainer                  # all tables
-    .venv/bin/python -m tools.bench_trainer --only memory    # one: equality, memory, speed, publication or resume
+    .venv/bin/python -m tools.bench.trainer                  # all tables
+    .venv/bin/python -m tools.bench.trainer --only memory    # one: equality, memory, speed, publication or resume
 
-Every table is a module of `tools/trainer_tables` with a function ``lines()`` that measures and yields Markdown.
+Every table is a module of `tools/bench/trainer_tables` with a function ``lines()`` that measures and yields Markdown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for name in [only] if only else TABLES:
         print(f"## {name}\n", flush=True)
-        for line in importlib.import_module(f"tools.trainer_tables.{name}").lines():
+        for line in importlib.import_module(f"tools.bench.trainer_tables.{name}").lines():
             print(line, flush=True)
         print(flush=True)
 

@@ -1,7 +1,7 @@
 """Speed of the whole loop, beside what its two sides do alone, in one process run.
 
-    .venv/bin/python tools/bench_loop.py                # the quickstart's model and tasks
-    .venv/bin/python tools/bench_loop.py --against-trl  # a 1.05M dense Llama, 16 × 8 completions of 64 tokens
+    .venv/bin/python tools/bench/loop.py                # the quickstart's model and tasks
+    .venv/bin/python tools/bench/loop.py --against-trl  # a 1.05M dense Llama, 16 × 8 completions of 64 tokens
 
 Measurements with the same actors: the loop in steady state; the generator alone on the prompts of those steps; the
 trainer alone on the batches of those steps; and the two at the same time, with no loop between them, which shows what
@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from bench_world import WatchedRun, watched
+from watched import WatchedRun, watched
 
 from moe.model.config import Llama
 from scalelab.experiment import resolve

@@ -1,8 +1,8 @@
 """The three schedules against each other, measured and simulated; writes its tables into docs/schedule.md.
 
-    .venv/bin/python tools/bench_schedule.py --only measured   # two cores: completions per hour, and the prediction
-    .venv/bin/python tools/bench_schedule.py --only simulated  # 80 GPUs, 14k-token generations
-    .venv/bin/python tools/bench_schedule.py --only update     # two cores: from optimiser step to new weights in use
+    .venv/bin/python tools/bench/schedule.py --only measured   # two cores: completions per hour, and the prediction
+    .venv/bin/python tools/bench/schedule.py --only simulated  # 80 GPUs, 14k-token generations
+    .venv/bin/python tools/bench/schedule.py --only update     # two cores: from optimiser step to new weights in use
 
 The measured runs are the quickstart's model and tasks, untrained, with imposed long-tailed lengths: a request's limit
 is drawn from a log-normal by its group's name, so that every schedule gets the same work, and nothing is learnt, so
@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 import psutil
-from bench_world import WatchedRun, watched
 from sections import replace_section
+from watched import WatchedRun, watched
 
 from scalelab.experiment import resolve
 from scalelab.plan.lengths import LogNormal, Recorded
@@ -46,7 +46,7 @@ from scalelab.virtual.simulation_settings import build
 from tasks.stream import stable_number
 from tasks.types import Prompt, Verdict
 
-DOCS = Path(__file__).resolve().parents[1] / "docs" / "schedule.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "schedule.md"
 MEDIAN, SIGMA, LIMIT = 64, 0.8, 448
 SETS = (
     "SFT.steps=0",

@@ -1,6 +1,6 @@
 """Verdicts on programs by form of tests: references that pass, and mutants of them that fail, beside plain Python.
 
-    python tools/bench_tasks.py programs [--data FOLDER] [--mutants 1] [--write docs/tasks.md]
+    python tools/bench/graders.py programs [--data FOLDER] [--mutants 1] [--write docs/tasks.md]
 
 The tests of HumanEval, and of LeetCode where FOLDER has it, are written in every form. Plain Python says which mutants
 they fail: it runs program and tests in one process, without protection.

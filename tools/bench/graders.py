@@ -1,6 +1,6 @@
 """Verifiers on real data: are they right, how fast are they, and how fast is what others do.
 
-    python tools/bench_tasks.py [math] [answers] [code] [programs] [--data FOLDER] [--write docs/tasks.md]
+    python tools/bench/graders.py [math] [answers] [code] [programs] [--data FOLDER] [--write docs/tasks.md]
 
 FOLDER (or SCALELAB_DATA) holds the files named in tasks/data/hub.py (gsm8k/train.jsonl, math/train.json, …).
 """
@@ -11,7 +11,7 @@ import argparse
 import importlib
 import os
 
-PARTS = {"math": "bench_math", "answers": "bench_answers", "code": "bench_code", "programs": "bench_programs"}
+PARTS = {"math": "math_speed", "answers": "answers", "code": "code_speed", "programs": "programs"}
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Math grading on real answers: throughput beside plain Math-Verify, and whether equal means equal.
 
-python tools/bench_tasks.py math --data FOLDER [--write docs/tasks.md]
+python tools/bench/graders.py math --data FOLDER [--write docs/tasks.md]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Speed of virtual runs: one alone, two side by side on a core each, and a run on the wall clock on all cores.
 
-    .venv/bin/python tools/bench_virtual.py [--steps 20] [--rounds 3]
+    .venv/bin/python tools/bench/virtual.py [--steps 20] [--rounds 3]
 
 All four are the quickstart's model, tasks and recipe from one base model. Completions per second are those of optimiser
 steps, from the end of the first step in the window to the end of the last, without evaluations. The speed of a

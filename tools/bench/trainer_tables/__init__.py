@@ -1,0 +1,1 @@
+"""The tables of `tools/bench/trainer.py`."""

@@ -1,1 +1,0 @@
-"""The tables of `tools/bench_trainer.py`."""
