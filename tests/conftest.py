@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 
 import pytest
@@ -36,6 +37,13 @@ def pytest_ignore_collect(collection_path, config):
     if config.getoption("markexpr") == "not slow" and collection_path.suffix == ".py":
         return all_slow(collection_path.read_text(encoding="utf-8")) or None
     return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Begin every test with the same numbers of torch, whichever tests of its process came before it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 _skipped: Counter[str] = Counter()

@@ -395,7 +395,7 @@ def test_bash_completes_subcommands_experiments_options_and_files(
         f'_shtab_scalelab 2>/dev/null; printf "%s\\n" "${{COMPREPLY[@]}}"'
     )
     command = ["bash", "--norc", "-c", script]
-    child = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=completion.parent)
+    child = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=completion.parent)
     assert set(child.stdout.split()) == offered
 
 

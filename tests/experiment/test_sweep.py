@@ -46,8 +46,8 @@ status("running")
 note(1)
 line = {"step": 0, "task": "math", "pass_rate": 0.5, "compute": hours, "compute_unit": "core-hours"}
 line["compute_by_role"] = {"generator": hours / 2, "trainer": hours / 2, "evaluation": 0.0}
-(folder / "evals.jsonl").write_text(json.dumps(line) + "\\n")
 try:
+    (folder / "evals.jsonl").write_text(json.dumps(line) + "\\n")
     time.sleep(seconds)
     status("finished" if code == 0 else "failed")
 except KeyboardInterrupt:

@@ -172,7 +172,7 @@ def test_calls_from_many_threads_lose_nothing(generator: Generator, model: Path)
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(900)
         assert not thread.is_alive()
     ranks.close()
     assert sorted(done) == sorted(f"thread{thread}.{i}" for thread in range(4) for i in range(20))
@@ -192,7 +192,7 @@ def test_generation_goes_on_while_weights_load_however_long_that_takes(
     assert generator.stats()["updates"] == before["updates"]
     assert generator.stats()["steps"] >= before["steps"] + 20
     loaded.set()
-    taking.join(60)
+    taking.join(900)
     ranks.close()
     assert generator.stats()["updates"] == before["updates"] + 1
 
@@ -246,7 +246,7 @@ def test_closing_answers_those_who_wait(model: Path) -> None:
     waiting = threading.Thread(target=wait)
     waiting.start()
     generator.close()
-    waiting.join(30)
+    waiting.join(900)
     assert said == ["the generator is closed: start another"]
     with pytest.raises(LabError, match="closed"):
         generator.submit([])

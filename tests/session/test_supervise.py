@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -54,8 +55,16 @@ def test_a_run_that_never_began_is_not_started_again(tmp_path: Path) -> None:
     assert supervise(program(KILLED, tmp_path), program("", tmp_path), tmp_path, lambda _: None) == 137
 
 
+def catches(pid: int, number: int) -> bool:
+    """True once a process has a handler of its own for a signal."""
+    [mask] = re.findall(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def test_a_signal_is_passed_on_and_ends_both(tmp_path: Path) -> None:
-    sleeper = f"{BEGIN} import time\ntry: time.sleep(50)\nexcept KeyboardInterrupt: sys.exit(130)"
+    sleeper = (
+        f"{BEGIN} import time\ntry: (path / 'ready').touch(); time.sleep(1000)\nexcept KeyboardInterrupt: sys.exit(130)"
+    )
     command = program(sleeper, tmp_path)
     source = (
         "import sys; from pathlib import Path; from scalelab.session.supervise import supervise\n"
@@ -63,11 +72,10 @@ def test_a_signal_is_passed_on_and_ends_both(tmp_path: Path) -> None:
     )
     process = subprocess.Popen([sys.executable, "-c", source])
     try:
-        while not (tmp_path / "manifest.json").exists():
+        while not ((tmp_path / "ready").exists() and catches(process.pid, signal.SIGTERM)):
             time.sleep(0.05)
-        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(600) == 130
     finally:
         process.kill()
 

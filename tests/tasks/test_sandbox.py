@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -537,7 +538,14 @@ LOOP = "def f():\n    while True: pass"
 
 def servers():
     """Fork servers of this process that are alive (under bubblewrap, what starts them)."""
-    return {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
+    return {child.pid for child in psutil.Process().children() if alive(child.pid)}
+
+
+def alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_an_endless_loop_delays_only_its_own_worker(survey):
@@ -567,8 +575,9 @@ def test_a_job_whose_server_dies_is_tried_once_more(survey):
         while not loop.done():
             time.sleep(0.1)
             for process in servers() - before:
-                os.kill(process, signal.SIGKILL)
-                killed += 1
+                with suppress(ProcessLookupError):  # it ended by itself meanwhile
+                    os.kill(process, signal.SIGKILL)
+                    killed += 1
         with pytest.raises(WorkerError):
             loop.result()
         assert killed >= 2
@@ -628,7 +637,7 @@ time.sleep(600)
     host.kill()
     host.communicate()
     deadline = time.monotonic() + 900
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
+    while any(alive(pid) for pid in pids):
         assert time.monotonic() < deadline, "processes outlived their host"
         time.sleep(0.05)
 
