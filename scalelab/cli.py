@@ -101,7 +101,7 @@ COLOURED = ("rollouts",)
 EXTRAS: dict[str, tuple[str, ...]] = {
     "cpu": (
         *("torch", "megatron", "vllm", "ray", "transformers", "tokenizers", "safetensors", "psutil", "tensorboard"),
-        *("datasets", "evaluate", "math_verify", "sympy", "reasoning_gym", "sortedcontainers"),
+        *("datasets", "evaluate", "sympy", "reasoning_gym", "sortedcontainers"),
     ),
     "trackers": ("wandb", "mlflow", "trackio"),
     "frame": ("pandas",),

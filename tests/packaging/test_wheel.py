@@ -181,7 +181,9 @@ def test_an_installed_lab_takes_no_name_that_others_may_want(core: Path, tmp_pat
     assert "OptimizerConfig.lr = 0.0001" in call(core, "show", tmp_path / "idea.py")
 
 
-def test_the_graders_of_an_installed_lab_start_their_processes_and_their_sandbox(built: Path, tmp_path: Path) -> None:
+def test_an_installed_lab_starts_its_graders_and_its_sandbox_and_doctor_asks_it_for_kernels(
+    built: Path, tmp_path: Path
+) -> None:
     """In an environment of its own that sees the packages of this one, but not the checkout."""
     [wheel] = built.glob("*.whl")
     subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "lab"], check=True, env=ENVIRONMENT)
@@ -196,6 +198,11 @@ def test_the_graders_of_an_installed_lab_start_their_processes_and_their_sandbox
         (tmp_path / "in.jsonl").write_text(json.dumps(line))
         call(tmp_path / "lab" / "bin", "grade", "--task", task, "--in", tmp_path / "in.jsonl", "--out", tmp_path / task)
         assert json.loads((tmp_path / task).read_text())["outcome"] == "passed"
+    code_of_doctor = "from scalelab import doctor; print([check.ok for check in doctor._kernels()])"
+    kernels = subprocess.run(
+        [tmp_path / "lab" / "bin" / "python", "-c", code_of_doctor], cwd=tmp_path, env=ENVIRONMENT, capture_output=True
+    )
+    assert set(re.findall(rb"\w+", kernels.stdout)) == {b"True"}, kernels
 
 
 def test_what_needs_an_engine_says_so_in_one_line(core: Path) -> None:
