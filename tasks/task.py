@@ -74,6 +74,26 @@ class Task(Protocol):
         ...
 
 
+def worked_example(task: Task, index: int) -> tuple[Prompt, str]:
+    """Example number `index` of a task's own `trace`: a prompt that is not held out, and a completion to learn.
+
+    Raises:
+        TaskError: it is something else, or nothing to learn.
+    """
+    found = task.trace(index)  # type: ignore[attr-defined] # a task need not have any
+    if (
+        not isinstance(found, tuple)
+        or [type(one) for one in found] != [Prompt, str]
+        or not found[1]
+        or found[0].task != task.name
+    ):
+        raise TaskError(
+            f"trace({index}) of task {task.name} returns {str(found)[:60]!r}: return a prompt of the task, such as "
+            "self.prompt(index), and the text of a completion"
+        )
+    return found
+
+
 _VALUES = ("name", "size", "held_out_size", "has_thinking")
 _MISSING = object()
 _METHODS = {"prompt": 1, "held_out": 1, "verifier": 0, "describe": 0}

@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from moe.weights.hf_folder import copy_tokenizer, read_config, save_folder
+from moe.model.reading import read_config
+from moe.weights.hf_folder import copy_tokenizer, save_folder
 from scalelab.experiment import resolve
 from scalelab.start.base_model import KEY, SHIPPED, base_tokenizer, cache_key
 

@@ -67,11 +67,12 @@ class Architecture:
         return {layer.attention.chunk for layer in self.layers}
 
 
-def _head_dim(hf: dict[str, Any]) -> int:
+def head_dim(hf: dict[str, Any]) -> int:
+    """Size of a head; configs that do not say share the hidden size among the heads."""
     return hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
 
 
-def _rope(hf: dict[str, Any]) -> dict[str, Any]:
+def rope_parameters(hf: dict[str, Any]) -> dict[str, Any]:
     """Read ``rope_parameters``, or the fields of older configs (before transformers 5)."""
     rope = hf.get("rope_parameters") or {"rope_theta": hf["rope_theta"], **(hf.get("rope_scaling") or {})}
     kind = rope.get("rope_type", rope.get("type", "default"))
@@ -84,13 +85,13 @@ def _rope(hf: dict[str, Any]) -> dict[str, Any]:
 
 
 def _inv_freq(hf: dict[str, Any]) -> tuple[float, ...]:
-    return inverse_frequencies(_rope(hf), _head_dim(hf))
+    return inverse_frequencies(rope_parameters(hf), head_dim(hf))
 
 
 def _rotated(hf: dict[str, Any]) -> AttentionPlan:
     """Plan attention over all tokens before, with a rotary embedding on every head."""
-    rope = _rope(hf)
-    return AttentionPlan(inverse_frequencies(rope, _head_dim(hf)), magnitude=rope_magnitude(rope))
+    rope = rope_parameters(hf)
+    return AttentionPlan(inverse_frequencies(rope, head_dim(hf)), magnitude=rope_magnitude(rope))
 
 
 def _llama_fields(hf: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def _llama_fields(hf: dict[str, Any]) -> dict[str, Any]:
         "ffn_hidden_size": hf["intermediate_size"],
         "num_attention_heads": hf["num_attention_heads"],
         "num_query_groups": hf.get("num_key_value_heads") or hf["num_attention_heads"],
-        "kv_channels": _head_dim(hf),
+        "kv_channels": head_dim(hf),
         "layernorm_epsilon": hf["rms_norm_eps"],
     }
 

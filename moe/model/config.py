@@ -70,7 +70,8 @@ class DecoderConfig:
     max_position_embeddings: PositiveInt = 4096
     pad_token_id: NonNegativeInt = 0
     bos_token_id: NonNegativeInt = 1
-    eos_token_id: NonNegativeInt = 2
+    eos_token_id: NonNegativeInt | Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = 2
+    """The token that ends a completion, or several that do."""
 
     def __post_init__(self) -> None:
         require(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from moe.errors import MoeError
+from moe.model.reading import read_config
 from moe.weights.links import check_names, check_shape, shapes
 
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
@@ -33,24 +34,6 @@ TOKENIZER_FILES = (
     *("vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json"),
 )
 """Files beside configuration and weights that are copied with the model."""
-
-
-def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The content of a folder's ``config.json``; of a multimodal model the text model's part.
-
-    Raises:
-        MoeError: if there is none, or it is not a JSON object.
-    """
-    path = Path(folder) / "config.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("it is no object")
-        return {**content["text_config"], "architectures": None} if "text_config" in content else content
-    except FileNotFoundError:
-        raise MoeError(f"{path} does not exist; give a folder that save_pretrained wrote") from None
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise MoeError(f"{path} cannot be read ({error}); fetch or write it again") from None
 
 
 def read_biases(folder: str | os.PathLike[str]) -> dict[str, Tensor]:

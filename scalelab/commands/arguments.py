@@ -14,6 +14,12 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     what = "a name, FAMILY or FAMILY/MEMBER, a Python file, or the config.gin of a run"
     parser.add_argument("experiment", metavar="EXPERIMENT", help=what)
     add_sets(parser, "a value over all others, in gin's syntax, such as OptimizerConfig.lr=3e-4; may be repeated")
+    parser.add_argument(
+        "--model",
+        action=_Model,
+        metavar="FOLDER",
+        help="start from this Hugging Face folder, or hub:ORG/NAME, whatever the experiment's model",
+    )
 
 
 def add_sets(
@@ -26,6 +32,20 @@ def add_sets(
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Declare `--json`."""
     parser.add_argument("--json", action="store_true", help="print one machine-readable object")
+
+
+class _Model(argparse.Action):
+    """Put a folder's model in the place of the experiment's, as two `--set` would."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Add the two."""
+        namespace.sets = [*namespace.sets, "Run.model=@Pretrained()", f"Pretrained.folder={values!r}"]
 
 
 class Once(argparse.Action):

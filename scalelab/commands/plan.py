@@ -124,7 +124,7 @@ def _fine_tuning(run: Run, hardware: Device, assumed: Assumptions) -> dict[str, 
     """Steps of the fine-tuning on public traces, and the most that they cost; None if there is none."""
     from scalelab.plan.planner import fine_tuning_seconds
 
-    if run.sft.traces is None:
+    if run.sft.public is None:
         return None
     seconds = fine_tuning_seconds(run, hardware, assumed)
     return {

@@ -16,6 +16,7 @@ from scalelab.run.rates import Rates
 from scalelab.run.settings import SFT, Budget, Cluster, Evaluation, Virtual
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
+from scalelab.start.pretrained_model import Pretrained
 from scalelab.store.retention import Retention
 from scalelab.watch.monitors import Monitors
 from tasks.code.miniature import CodeMiniature
@@ -31,6 +32,7 @@ LAB = Registry(
     Run,
     (
         *(Llama4Text, Llama, Llama3Rope, YarnRope, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe),
+        Pretrained,
         *(TrainerConfig, Layout, OptimizerConfig, CheckpointPolicy),
         GeneratorConfig,
         *(Recipe, *LOSSES, ForcedInterruption, LengthPenalty),

@@ -202,11 +202,14 @@ def _override(key: str, value: Any, site: Site, registry: Registry) -> Statement
 
 
 def _literal(value: Any, origin: str, key: str, registry: Registry) -> Any:
-    """A Python value as a statement holds it; a class stands for an object of it, a function for itself."""
+    """A Python value as a statement holds it; a class stands for an object of it, a function or object for itself."""
     if isinstance(value, type):
         if not is_dataclass(value):
             raise LabError(f"{origin}: {key} cannot be {value.__name__}, which is not configurable: no dataclass")
         return Mention(registry.admit(value, origin).name)
+    if is_dataclass(value):
+        registry.admit(type(value), origin)
+        return value
     if isinstance(value, FunctionType):
         return Mention(f"{value.__module__}.{value.__qualname__}", called=False)
     if isinstance(value, (tuple, list)):
@@ -216,8 +219,8 @@ def _literal(value: Any, origin: str, key: str, registry: Registry) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise LabError(
-        f"{origin}: {key} cannot be a {type(value).__name__} object; give its class here, and its fields by overrides "
-        f"of their own"
+        f"{origin}: {key} cannot be a {type(value).__name__} object; give a frozen dataclass, or its class and its "
+        f"fields by overrides of their own"
     )
 
 

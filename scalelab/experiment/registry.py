@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from types import FunctionType
 from typing import Any, get_args, get_type_hints
 
 from scalelab.errors import LabError, nearest
@@ -177,6 +178,16 @@ class Registry:
                 )
             self._class(name, origin)
         return self.reference(cls)
+
+    def named(self, value: Any, origin: str) -> Any:
+        """A value of an object, with the mention of a function in the function's place.
+
+        Raises:
+            LabError: other processes could not import the function.
+        """
+        if not isinstance(value, FunctionType):
+            return value
+        return self._look_up(Mention(f"{value.__module__}.{value.__qualname__}", called=False), origin)
 
     def _look_up(self, mention: Mention, origin: str) -> Reference:
         if mention.called:

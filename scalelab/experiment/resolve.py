@@ -47,7 +47,7 @@ def resolve_statements(
     Raises:
         LabError: a value is missing, does not fit its field, or contradicts another.
     """
-    walk = _Walk(registry, (*statements, *sets))
+    walk = _Walk(registry, statements, sets)
     walk.check_scopes()
     walk.node(registry.root, "", (), None)
     if walk.missing:
@@ -65,12 +65,13 @@ def resolve_statements(
 class _Walk:
     """One walk over the tree, from the root down, giving every field its value."""
 
-    def __init__(self, registry: Registry, statements: Sequence[Statement]) -> None:
+    def __init__(self, registry: Registry, composed: Sequence[Statement], sets: Sequence[Statement]) -> None:
         self.nodes: list[Node] = []
         self.missing: list[str] = []
         self.used: set[Statement] = set()
         self._registry = registry
-        self._statements = statements
+        self._sets = sets
+        self._statements = statements = (*composed, *sets)
         self._macros = {s.key: s for s in statements if s.cls is None}
         self._bound = {(s.scope, s.cls, s.parameter): s for s in statements if s.cls is not None}
 
@@ -84,7 +85,7 @@ class _Walk:
                 if part not in known and re.sub(r"_\d+$", "", part) not in known:
                     raise LabError(f"{statement.origin}: there is no scope {part!r}; {nearest(part, sorted(known))}")
 
-    def node(self, cls: type, path: str, scope: tuple[str, ...], base: Any) -> Node:
+    def node(self, cls: type, path: str, scope: tuple[str, ...], base: Any, given: str = DEFAULT) -> Node:
         """Lay out one object and all objects in it.
 
         Args:
@@ -92,6 +93,7 @@ class _Walk:
             path: where it stands.
             scope: gin scope of its bindings.
             base: an object of the class that gives the defaults; None takes the class's own.
+            given: where the object's values come from.
         """
         if path.count(".") > DEEPEST:
             raise LabError(f"{cls.__name__} holds itself without end, through {'.'.join(path.split('.')[:4])}")
@@ -99,17 +101,17 @@ class _Walk:
         self.nodes.append(node)
         for name, parameter in self._registry.parameters(cls).items():
             inner_path, inner_scope = f"{path}.{name}" if path else name, (*scope, name)
-            value, origin = self._value(node, name, parameter, base)
-            node.settings[name] = Setting(self._place(value, inner_path, inner_scope), origin)
+            value, origin = self._value(node, name, parameter, base, given)
+            node.settings[name] = Setting(self._place(value, inner_path, inner_scope, origin), origin)
         return node
 
-    def _value(self, node: Node, name: str, parameter: DataclassField, base: Any) -> tuple[Any, str]:
+    def _value(self, node: Node, name: str, parameter: DataclassField, base: Any, given: str) -> tuple[Any, str]:
         statement = self._find(node, name)
         if statement is not None:
             self.used.add(statement)
             return self._expand(statement.value, statement.origin)
         if base is not None:
-            return getattr(base, name), DEFAULT
+            return self._registry.named(getattr(base, name), given), given
         if parameter.default is not None:
             return parameter.default(), DEFAULT
         if self._registry.known(parameter.hint):
@@ -145,22 +147,52 @@ class _Walk:
             return dict(zip(value, items)), origin
         return value, origin
 
-    def _place(self, value: Any, path: str, scope: tuple[str, ...]) -> Any:
+    def _place(self, value: Any, path: str, scope: tuple[str, ...], origin: str) -> Any:
         """Replace each object in a value by a laid-out node."""
         if isinstance(value, Reference):
             if not value.called:
                 return value
-            return self.node(value.target, path, tuple(value.scope.split("/")) if value.scope else scope, None)
+            return self._object(value.target, path, tuple(value.scope.split("/")) if value.scope else scope, None)
         if self._registry.known(type(value)):
-            return self.node(type(value), path, scope, value)
+            return self._object(type(value), path, scope, value, origin)
         if isinstance(value, (tuple, dict)):
             items = value.items() if isinstance(value, dict) else enumerate(value)
             placed = {
-                key: self._place(item, f"{path}[{key}]", (*scope[:-1], f"{scope[-1]}_{i}"))
+                key: self._place(item, f"{path}[{key}]", (*scope[:-1], f"{scope[-1]}_{i}"), origin)
                 for i, (key, item) in enumerate(items)
             }
             return placed if isinstance(value, dict) else tuple(placed.values())
         return value
+
+    def _object(self, cls: type, path: str, scope: tuple[str, ...], base: Any, given: str = DEFAULT) -> Node:
+        """Lay out an object; of a class with a method `expand`, what that puts in its place."""
+        node = self.node(cls, path, scope, base, given)
+        return self._expanded(node) if hasattr(cls, "expand") else node
+
+    def _expanded(self, node: Node) -> Node:
+        """Lay out what an object stands for, such as the model of a folder, with the origin of its values."""
+        self.nodes.remove(node)
+        stand_in = _build(self._registry, Resolved("", "", None, (node,), ()), node)
+        try:
+            found = stand_in.expand()
+        except LabError as error:
+            given = [one.origin for one in node.settings.values() if one.origin != DEFAULT]
+            raise LabError(f"{(given or [node.name])[0]}: {error}") from None
+        whole = self.node(type(found.value), node.path, node.scope, found.value, found.origin)
+        for (cls, name), value in found.others.items():
+            self._follow(node.cls, cls, Statement(cls, self._registry.reference(cls).name, name, value, found.origin))
+        return whole
+
+    def _follow(self, stand_in: type, cls: type, statement: Statement) -> None:
+        """Take a value that follows from an object, unless another one is bound after that object or by a `--set`."""
+        key = ("", cls, statement.parameter)
+        bound = self._bound.get(key)
+        if bound is not None:
+            last = max((i for i, one in enumerate(self._statements) if _speaks_of(one, stand_in)), default=-1)
+            if bound in self._sets or self._statements.index(bound) > last:
+                return
+        self._bound[key] = statement
+        self.used.add(statement)
 
     def _meant(self, statement: Statement) -> str:
         """Hint to the field that `lr = …`, a value without its class, may have meant."""
@@ -187,6 +219,14 @@ class _Walk:
             return f"{deciding[0].key} in {deciding[0].origin} decides"
         scope = f" in the scope {statement.scope}" if statement.scope else ""
         return f"this experiment has no {statement.name}{scope}"
+
+
+def _speaks_of(statement: Statement, cls: type) -> bool:
+    """True if a binding is of a class, or makes an object of it."""
+    made = isinstance(statement.value, cls) or any(
+        one.target is cls for one in objects_inside(statement.value, Reference)
+    )
+    return statement.cls is cls or made
 
 
 def _build(registry: Registry, resolved: Resolved, node: Node) -> Any:

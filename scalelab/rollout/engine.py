@@ -39,7 +39,8 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 from moe.cpu import bfloat16
 from moe.cpu.groups import shared_when_alone
-from moe.weights.hf_folder import read_biases, read_config
+from moe.model.reading import read_config
+from moe.weights.hf_folder import read_biases
 from moe.weights.links import expert_bias_names
 from moe.weights.shards import Snapshot
 from scalelab.errors import LabError

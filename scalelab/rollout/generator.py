@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from moe.errors import first_line, kind_and_line
-from moe.weights.hf_folder import read_config
+from moe.model.reading import read_config
 from moe.weights.segments import Segment
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorSetup

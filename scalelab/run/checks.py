@@ -11,6 +11,7 @@ from moe.train.config import TrainerConfig
 from moe.train.layout import check_layout, ranks_per_copy
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
+from scalelab.rollout.limits import attention_problem
 from scalelab.rollout.split import split_problem
 from scalelab.run.ports import too_few_places
 from scalelab.run.settings import SFT, Cluster, Evaluation, Virtual
@@ -66,7 +67,7 @@ def check_lengths(model: Model, recipe: Recipe, generator: GeneratorConfig, sft:
         raise ValueError(
             f"GeneratorConfig.max_model_len ({longest}) exceeds the model's max_position_embeddings ({limit})"
         )
-    if sft.traces is not None and sft.longest > longest:
+    if sft.public is not None and sft.longest > longest:
         raise ValueError(
             f"SFT.longest ({sft.longest}) exceeds GeneratorConfig.max_model_len ({longest}): traces that long "
             "teach what RL cuts off; lower the one or raise the other"
@@ -129,6 +130,8 @@ def check_devices(model: Model, trainer: TrainerConfig, generator: GeneratorConf
             f"Cluster.publication = {cluster.publication!r} is for GPUs, and the run's devices are cores: "
             "leave it out, or bind Cluster.device = 'gpu'"
         )
+    if problem := attention_problem(model.to_hf(), cluster.device):
+        raise ValueError(f"Run.model: {problem}")
     for name, ranks in (("Cluster.trainers", cluster.trainers), ("SFT.trainers", sft.trainers)):
         try:
             check_layout(model.to_hf(), trainer.layout, ranks)

@@ -41,8 +41,9 @@ class SFT:
     from the Hugging Face hub, or `package:NAME` for the GGUF file in a Python package. With `traces`, it is the model
     that is fine-tuned. None fine-tunes one on the tasks' own traces, which public data sets do not have."""
 
-    traces: PublicTraces | None = None
-    """Public traces on which `pretrained` is fine-tuned before RL; None takes it as it is."""
+    traces: PublicTraces | Literal["tasks"] | None = None
+    """Traces on which `pretrained` is fine-tuned before RL: public ones, or the tasks' own worked examples; None takes
+    it as it is."""
 
     longest: PositiveInt = 12288
     """Most tokens of a public trace, prompt and completion together; longer ones are left out (ScaleRL A.3)."""
@@ -50,6 +51,16 @@ class SFT:
     def __post_init__(self) -> None:
         if self.traces is not None and self.pretrained is None:
             raise ValueError("SFT.traces fine-tune a pretrained model: bind SFT.pretrained to its Hugging Face folder")
+
+    @property
+    def public(self) -> PublicTraces | None:
+        """The public traces; None if there are none."""
+        return self.traces if isinstance(self.traces, PublicTraces) else None
+
+    @property
+    def worked_examples(self) -> bool:
+        """True if a model is fine-tuned on the tasks' own worked examples."""
+        return self.traces == "tasks" or self.pretrained is None
 
 
 @dataclass(frozen=True, config=CHECKED)

@@ -211,17 +211,15 @@ def _alone(path: Path, progress: Progress) -> Iterator[Lease]:
 def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
     """Run in the world of the run's configuration."""
     from scalelab.run.data import describe_tasks
+    from scalelab.start.base_model import prepare_traces, pretrained
+    from scalelab.start.traces import check_worked_examples
 
-    prepared: PreparedTraces | None = None
-    if run.sft.traces is not None:
-        from scalelab.start.base_model import prepare_traces
-
-        prepared = prepare_traces(run, progress)  # says what is wrong with them before anything starts
-        folder.describe(traces=prepared and prepared.facts)
-    elif run.sft.pretrained is not None:
-        from scalelab.start.base_model import pretrained
-
+    if run.sft.pretrained is not None:
         pretrained(run, run.sft.pretrained)  # refuses another model before anything starts
+    check_worked_examples(run)
+    prepared = prepare_traces(run, progress)  # says what is wrong with them before anything starts
+    if prepared is not None:
+        folder.describe(traces=prepared.facts)
     folder.describe(tasks=describe_tasks(run))
     if run.virtual is not None:
         _run_virtual(run, folder, progress, prepared)

@@ -22,8 +22,9 @@ from moe.durable import made_whole
 from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.model.config import DecoderConfig
+from moe.model.reading import read_config
 from moe.train.config import TrainerConfig
-from moe.weights.hf_folder import FolderWeights, check_tensors, is_multimodal, read_config, write_text_model
+from moe.weights.hf_folder import FolderWeights, check_tensors, is_multimodal, write_text_model
 from moe.weights.links import shapes
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tokenizer
@@ -179,13 +180,19 @@ def cache_key(run: Run, tokenizer: Any, prepared: PreparedTraces | None = None) 
         "sft": [run.sft.steps, run.sft.traces_per_step, run.sft.learning_rate],
         "seed": base_seed(run),
     }
+    if run.sft.pretrained is not None:
+        content["start"] = _stamp(pretrained(run, run.sft.pretrained))
     if prepared is not None:
-        assert run.sft.pretrained is not None
-        content |= {"traces": prepared.facts["key"], "start": _stamp(pretrained(run, run.sft.pretrained))}
+        content["traces"] = prepared.facts["key"]
     else:
         examples = [tokenizer.encode(prompt.text + completion) for prompt, completion in traces(run, 0, KEY_TRACES)]
         content |= {"tasks": [asdict(cast(Any, task)) for task in run.tasks], "examples": examples}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=_name).encode()).hexdigest()[:16]
+
+
+def _name(value: Any) -> str:
+    """The name of a function among a task's settings."""
+    return f"{value.__module__}.{value.__qualname__}"
 
 
 def _stamp(folder: Path) -> list[tuple[str, int, int]]:
@@ -217,7 +224,7 @@ def base_model(
 
     Args:
         run: the run; its `sft`, `model`, `tasks` and `seed` decide the model. A pretrained model is taken as it is,
-            unless there are public traces to fine-tune it on.
+            unless `SFT.traces` says on what to fine-tune it.
         progress: shows how far fine-tuning is.
         tuner: starts a trainer for it.
         cache: where models are kept. By default a model is taken from those that come with the lab, else it is kept in
@@ -264,7 +271,7 @@ def prepare_traces(run: Run, progress: Progress) -> PreparedTraces | None:
     Raises:
         LabError: they cannot be used, and why.
     """
-    if run.sft.traces is None:
+    if run.sft.public is None:
         return None
     return prepare(run, base_tokenizer(run), _cache().parent / "traces", progress.say)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from moe.errors import MoeError
@@ -33,31 +33,59 @@ def hub_model(repository: str, check: Callable[[Path], None]) -> Path:
     Raises:
         LabError: there is no such model, or it cannot be had, and what would do.
     """
+    name, revision = _parts(repository)
+    with _refusals(name, revision):
+        if (found := _cached(name, revision, WEIGHTS)) is not None and _whole(found):
+            return found
+        check(_snapshot(name, revision, CONFIG))
+        _snapshot(name, revision, BESIDE)
+        return _snapshot(name, revision, WEIGHTS)
+
+
+def hub_config(repository: str) -> Path:
+    """A folder with the configuration and the tokenizer of a model on the hub, downloaded where the cache has none.
+
+    Raises:
+        LabError: as `hub_model`.
+    """
+    name, revision = _parts(repository)
+    with _refusals(name, revision):
+        found = _cached(name, revision, BESIDE)
+        return found if found is not None and (found / CONFIG[0]).is_file() else _snapshot(name, revision, BESIDE)
+
+
+def _parts(repository: str) -> tuple[str, str]:
+    """Name and revision of a model."""
     name, _, revision = repository.partition("@")
     if not _NAME.fullmatch(name):
         raise LabError(f"{PREFIX}{repository} names no model: give {PREFIX}ORG/NAME, or {PREFIX}ORG/NAME@REVISION")
+    return name, revision
+
+
+def _snapshot(name: str, revision: str, files: tuple[str, ...], here: bool = False) -> Path:
+    """The folder of some files of a repository; downloads them unless they must be in the cache."""
     from huggingface_hub import snapshot_download
+
+    found = snapshot_download(
+        name, revision=revision or None, allow_patterns=list(files), ignore_patterns=["*/*"], local_files_only=here
+    )
+    return Path(found)
+
+
+def _cached(name: str, revision: str, files: tuple[str, ...]) -> Path | None:
+    """The folder of a model in the cache; None if the cache has never seen it."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    def folder(files: tuple[str, ...], here: bool) -> Path:
-        return Path(
-            snapshot_download(
-                name,
-                revision=revision or None,
-                allow_patterns=list(files),
-                ignore_patterns=["*/*"],
-                local_files_only=here,
-            )
-        )
+    with suppress(LocalEntryNotFoundError):
+        return _snapshot(name, revision, files, here=True)
+    return None
 
+
+@contextmanager
+def _refusals(name: str, revision: str) -> Iterator[None]:
+    """Turn whatever the hub's client raises into one line."""
     try:
-        with suppress(LocalEntryNotFoundError):
-            found = folder(WEIGHTS, True)
-            if _whole(found):
-                return found
-        check(folder(CONFIG, False))
-        folder(BESIDE, False)
-        return folder(WEIGHTS, False)
+        yield
     except (LabError, MoeError):
         raise
     except Exception as problem:  # the hub client raises dozens of kinds

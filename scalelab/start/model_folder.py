@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from moe.checkpoint.folder import MANIFEST, finished_checkpoints, read_manifest
 from moe.errors import MoeError, first_line
-from moe.weights.hf_folder import read_config
+from moe.model.reading import read_config
 from scalelab.errors import LabError
 from scalelab.run.config import Run
 from scalelab.store.folder import CHECKPOINTS, TOKENIZER

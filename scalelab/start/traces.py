@@ -26,8 +26,8 @@ from tasks.data.datasets import DatasetTask
 from tasks.data.decontaminate import decontaminate
 from tasks.data.loading import load
 from tasks.data.traces import PublicTraces, Trace, read_trace
-from tasks.miniature import Miniature
 from tasks.stream import epoch_position, stable_number
+from tasks.task import worked_example
 from tasks.types import Prompt
 
 if TYPE_CHECKING:
@@ -71,15 +71,33 @@ def traces(run: Run, first: int, count: int) -> list[tuple[Prompt, str]]:
     """`count` SFT examples from number `first` on, the tasks taken in turn.
 
     Raises:
-        LabError: a task has no worked examples.
+        LabError: a task has none.
+        TaskError: one is no prompt and completion.
     """
-    traced = [task for task in run.tasks if isinstance(task, Miniature)]
-    if len(traced) < len(run.tasks):
-        names = ", ".join(task.name for task in run.tasks if not isinstance(task, Miniature))
+    _demand_worked_examples(run)
+    tasks = run.tasks
+    return [worked_example(tasks[number % len(tasks)], number // len(tasks)) for number in range(first, first + count)]
+
+
+def check_worked_examples(run: Run) -> None:
+    """Make the first worked example of every task, before anything expensive starts.
+
+    Raises:
+        LabError: a task has none.
+        TaskError: one is no prompt and completion.
+    """
+    if run.sft.worked_examples:
+        _demand_worked_examples(run)
+        for task in run.tasks:
+            worked_example(task, 0)
+
+
+def _demand_worked_examples(run: Run) -> None:
+    if without := [task.name for task in run.tasks if not callable(getattr(task, "trace", None))]:
         raise LabError(
-            f"{names}: no worked examples to fine-tune a model on; bind SFT.pretrained, and SFT.traces for public ones"
+            f"{', '.join(without)}: no worked examples to fine-tune a model on; give the task a method "
+            "trace(index), or bind SFT.pretrained (and SFT.traces for public ones)"
         )
-    return [traced[number % len(traced)].trace(number // len(traced)) for number in range(first, first + count)]
 
 
 class TaskTraces:
@@ -92,9 +110,9 @@ class TaskTraces:
         """Examples of an optimiser step."""
         count = self._run.sft.traces_per_step
         examples = traces(self._run, step * count, count)
-        prompts = self._tokenizer([prompt.text for prompt, _ in examples])["input_ids"]
+        prompts = [list(prompt_ids(self._tokenizer, prompt)) for prompt, _ in examples]
         answers = self._tokenizer([text for _, text in examples], add_special_tokens=False)["input_ids"]
-        end = self._tokenizer.eos_token_id
+        end = _end(self._run)
         return sequences([(prompt, [*answer, end]) for prompt, answer in zip(prompts, answers, strict=True)])
 
     def held_out(self) -> list[TrainingSequence]:
@@ -156,7 +174,7 @@ def prepare(
         LabError: no task can ask their problems, or too few of them can be used.
         TaskError: the data are not there, or are no traces.
     """
-    public = run.sft.traces
+    public = run.sft.public
     assert public is not None
     asking, end = _asking(run), _end(run)
     provenance = public.provenance()

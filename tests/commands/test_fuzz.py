@@ -18,7 +18,7 @@ from moe.durable import write_whole
 from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.model.config import Llama, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe
-from moe.weights.hf_folder import read_config
+from moe.model.reading import read_config
 from scalelab.cli import main
 from scalelab.commands import grade
 from scalelab.curves.reading import read_sources

@@ -7,17 +7,23 @@ from pathlib import Path
 
 import pytest
 import vllm.config.vllm as vllm_config
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_processors_params_validator
 
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.rollout.engine import Engine, engine_config
 from scalelab.rollout.interruption import ForcePhraseV1, ForcePhraseV2, Phrases
+from scalelab.rollout.limits import CPU_HEAD_SIZES
 from tests.helpers.automata import by_ids
 
 pytestmark = pytest.mark.slow
 
 PHRASES = Phrases((1, 2, 3), by_ids((4, 5)))
+
+
+def test_the_head_sizes_that_a_run_may_have_on_a_cpu_are_those_of_vllm() -> None:
+    assert set(CPU_HEAD_SIZES) == set(CPUAttentionBackend.get_supported_head_sizes())
 
 
 def test_an_engine_for_another_device_is_refused(tmp_path: Path) -> None:

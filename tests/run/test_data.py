@@ -103,7 +103,7 @@ def test_prompts_that_leave_no_room_are_counted_whatever_way_they_are_asked(data
 
 
 def test_a_pretrained_model_is_taken_if_it_is_the_runs_and_refused_by_what_differs(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=r"words: no worked examples to fine-tune a model on; bind SFT.pretrained"):
+    with pytest.raises(LabError, match=r"words: no worked examples to fine-tune a model on; give the task a method"):
         base_model(run_on(data), Progress(), LocalTuner, tmp_path / "cache")
     folder = tmp_path / "model"
     folder.mkdir()

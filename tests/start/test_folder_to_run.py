@@ -1,0 +1,60 @@
+"""From a Hugging Face folder to fine-tuning, RL and back to plain transformers, by commands alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TINY = (
+    *("Run.tasks=(@MathMiniature(),)", "Run.task_weights=None", "SFT.traces=tasks", "SFT.steps=2", "SFT.trainers=1"),
+    *("SFT.traces_per_step=8", "Recipe.prompts_per_step=2", "Recipe.generations_per_prompt=4", "Budget.steps=2"),
+    *("Evaluation.prompts=2", "Evaluation.samples=2", "GeneratorConfig.max_sequences=8", "Run.checkpoint_every=2"),
+    *("Recipe.zero_variance=keep", "OptimizerConfig.lr=3e-3", "OptimizerConfig.warmup_steps=1"),
+)
+WHOLE_WAY = """
+import json, shutil, sys
+import pyarrow.parquet as pq
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from scalelab.cli import main
+from scalelab.start.base_model import SHIPPED
+
+sets = [part for one in json.loads(sys.argv[1]) for part in ("--set", one)]
+shape = dict(
+    vocab_size=384, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=1, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+)
+torch.manual_seed(0)
+first = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **shape))
+first.save_pretrained("qwen")
+for name in ("tokenizer.json", "tokenizer_config.json"):
+    shutil.copy(SHIPPED / "quickstart" / name, "qwen")
+assert main(["run", "quickstart", "--virtual", "--model", "qwen", "--out", "run", *sets]) == 0
+assert main(["export", "run/checkpoints/step_000002", "back"]) == 0
+last = AutoModelForCausalLM.from_pretrained("back", dtype=torch.float32)
+was, now = first.state_dict(), last.state_dict()
+assert was.keys() == now.keys() and all((was[name] != now[name]).any() for name in was), "a weight never moved"
+
+tokenizer = PreTrainedTokenizerFast.from_pretrained("back")
+rows = pq.read_table("run/rollouts/step_000002.parquet").to_pylist()
+assert len(rows) == 4
+for row in rows:
+    ids = torch.tensor([tokenizer.encode(row["prompt"]) + row["token_ids"]])
+    logprobs = last(ids).logits[0, -len(row["token_ids"]) - 1 : -1].log_softmax(-1)
+    ours = logprobs.gather(1, torch.tensor(row["token_ids"])[:, None])[:, 0]
+    free = ~torch.tensor(row["forced"])
+    torch.testing.assert_close(ours[free], torch.tensor(row["logprobs"])[free], atol=1e-4, rtol=0)
+"""
+
+
+@pytest.mark.slow
+def test_a_folder_is_fine_tuned_trained_and_exported_to_plain_transformers(tmp_path: Path) -> None:
+    environment = {**os.environ, "SCALELAB_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", WHOLE_WAY, json.dumps(TINY)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
