@@ -21,6 +21,8 @@ DISK_GIB = {"cpu": 6, "gpu": 14}
 """Sizes of the environments, with room for what pip downloads."""
 GLIBC = (2, 31)
 """Oldest C library that all pinned wheels are built for (llguidance)."""
+GLIBC_ARM_GPUS = (2, 34)
+"""The same for GPUs beside Arm processors (tilelang, z3-solver)."""
 PROCESSORS = ("x86_64", "aarch64")
 CORE_ALONE = "curves, plans and pages work without it: pip install ."
 
@@ -75,11 +77,13 @@ def problems(machine: HostFacts, kind: str) -> list[str]:
             f"the engines need a 64-bit Python on x86-64 or Arm (aarch64); this one has {machine.bits} bits on "
             f"{machine.processor}; {CORE_ALONE}"
         )
-    if machine.system == "linux" and (machine.glibc is None or machine.glibc < GLIBC):
+    oldest = oldest_glibc(kind, machine.processor)
+    if machine.system == "linux" and (machine.glibc is None or machine.glibc < oldest):
         here = "another C library (musl?)" if machine.glibc is None else f"glibc {_dotted(machine.glibc)}"
+        systems = "Debian 11, Ubuntu 20.04" if oldest == GLIBC else "Debian 12, Ubuntu 22.04"
         found.append(
-            f"the engines are built for glibc {_dotted(GLIBC)} or newer, and this system has {here}: take Debian 11, "
-            f"Ubuntu 20.04 or newer, or a container of one (tools/cluster/cpu.Dockerfile); {CORE_ALONE}"
+            f"the engines are built for glibc {_dotted(oldest)} or newer, and this system has {here}: take {systems} "
+            f"or newer, or a container of one (tools/cluster); {CORE_ALONE}"
         )
     if kind == "cpu" and machine.processor == "x86_64" and not machine.avx2:
         found.append(f"vLLM's CPU kernels need AVX2, which this processor does not have; {CORE_ALONE}")
@@ -94,6 +98,11 @@ def problems(machine: HostFacts, kind: str) -> list[str]:
             f"the checkout on another disk; {CORE_ALONE}"
         )
     return found
+
+
+def oldest_glibc(kind: str, processor: str) -> tuple[int, int]:
+    """Oldest C library for a set of packages, `cpu` or `gpu`, on a processor."""
+    return GLIBC_ARM_GPUS if (kind, processor) == ("gpu", "aarch64") else GLIBC
 
 
 def cores() -> int:

@@ -22,6 +22,8 @@ from pathlib import Path
 from packaging.markers import Marker
 from packaging.specifiers import SpecifierSet
 
+from scalelab.machine import oldest_glibc
+
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "requirements"
 UV = Path(sys.executable).with_name("uv")
@@ -188,27 +190,29 @@ def with_hashes_of_the_cpu_build(pin: str, entry: str) -> str:
 
 
 def without_wheels() -> list[str]:
-    """For each Python, also the one after the newest, and each processor: packages of cpu.txt that have no wheel."""
+    """For each lock, Python, also the one after the newest, and processor: packages that have no wheel."""
     newest = int(PYTHONS[-1].partition(".")[2])
     found = []
-    for python in (*PYTHONS, f"3.{newest + 1}"):
-        for processor in PROCESSORS:
-            left, names = raw_entries(text("cpu")), []
-            while name := first_without_wheel(left, python, processor):
-                names.append(name)
-                left = {pin: entry for pin, entry in left.items() if not pin.startswith(f"{name}==")}
-            found.append(f"Python {python}, {processor}: no wheel of {', '.join(names) or 'nothing'}")
+    for lock in ("cpu", "gpu"):
+        for python in (*PYTHONS, f"3.{newest + 1}"):
+            for processor in PROCESSORS:
+                left, names = raw_entries(text(lock)), []
+                glibc = "_".join(map(str, oldest_glibc(lock, processor)))
+                while name := first_without_wheel(left, python, f"{processor}-manylinux_{glibc}"):
+                    names.append(name)
+                    left = {pin: entry for pin, entry in left.items() if not pin.startswith(f"{name}==")}
+                found.append(f"{lock}.txt, Python {python}, {processor}: no wheel of {', '.join(names) or 'nothing'}")
     return found
 
 
-def first_without_wheel(lock: dict[str, str], python: str, processor: str) -> str | None:
+def first_without_wheel(lock: dict[str, str], python: str, platform: str) -> str | None:
     """A package of a lock that would have to be built; None if all have wheels."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "lock.txt"
         file.write_text("".join(lock.values()))
         command = [
             *(UV, "pip", "install", "--dry-run", "--no-deps", "--only-binary=:all:", f"--python-version={python}"),
-            *(f"--python-platform={processor}-manylinux_2_31", f"--target={folder}/nothing", "-r", file),
+            *(f"--python-platform={platform}", f"--target={folder}/nothing", "-r", file),
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     named = re.search(r"Because ([a-z0-9-]+)", done.stderr)

@@ -14,10 +14,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
+import psutil
 import pytest
 
 from scalelab.machine import GIB, HostFacts, problems, this_machine
@@ -200,22 +206,82 @@ def test_an_environment_whose_python_has_gone_is_made_anew(wheels: Path, tmp_pat
     assert packages(tree)["small"] == "1.0"
 
 
-@pytest.mark.parametrize("changed", ["small-1.0", "torch-2.13.0+cpu"])
-def test_a_wheel_with_one_other_byte_is_refused(wheels: Path, tmp_path: Path, changed: str) -> None:
-    tree = checkout(tmp_path, wheels)
-    tampered = tmp_path / "tampered"
-    shutil.copytree(wheels, tampered)
-    file = tampered / f"{changed}-py3-none-any.whl"
+def tampered(wheels: Path, folder: Path, changed: str) -> Path:
+    """The wheels, with one byte of one changed."""
+    shutil.copytree(wheels, folder)
+    file = folder / f"{changed}-py3-none-any.whl"
     content = bytearray(file.read_bytes())
     content[40] ^= 1
     file.write_bytes(content)
-    done = set_up(tree, environment(tampered))
+    return folder
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], tree: Path, package: str) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    package = changed.split("+")[0].replace("-", "==")
-    assert re.match(
-        rf"scalelab: a file of {package}\S* is not the one that requirements/ names by its hash", done.stderr
-    )
+    said = rf"scalelab: a file of {package}\S* is not the one that requirements/ names by its hash"
+    assert re.match(said, done.stderr), done.stderr
     assert not list((tree / ".venv").glob("installed-*"))
+
+
+def test_a_wheel_with_one_other_byte_is_refused(wheels: Path, tmp_path: Path) -> None:
+    tree = checkout(tmp_path, wheels)
+    changed = tampered(wheels, tmp_path / "changed", "torch-2.13.0+cpu")
+    assert_refused(set_up(tree, environment(changed)), tree, "torch==2.13.0")
+
+
+@pytest.fixture
+def index() -> Iterator[ThreadingHTTPServer]:
+    """A package index (PEP 503) of the folder `served`, and a proxy to every such index; `asked` has the requests."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            server.asked.append(self.path)
+            folder, name = server.served, unquote(urlsplit(self.path).path).rstrip("/").rpartition("/")[2]
+            if self.path.endswith(".whl"):
+                page = (folder / name).read_bytes()
+            else:
+                files = [
+                    file.name
+                    for file in folder.glob("*.whl")
+                    if re.split("-[0-9]", file.name)[0] == name.replace("-", "_")
+                ]
+                page = "".join(f'<a href="/files/{quote(file)}">{file}</a>\n' for file in files).encode()
+            self.send_response(200 if page else 404)
+            self.send_header("Content-Length", str(len(page)))
+            self.send_header("Content-Type", "application/octet-stream" if self.path.endswith(".whl") else "text/html")
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    server.asked = []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_another_index_and_a_proxy_are_taken_from_pip_s_settings_and_hashes_hold_behind_them(
+    wheels: Path, tmp_path: Path, index: Any
+) -> None:
+    tree, home = checkout(tmp_path, wheels), tmp_path / "home"
+    (home / ".config" / "pip").mkdir(parents=True)
+    here = f"http://127.0.0.1:{index.server_port}"
+    (home / ".config" / "pip" / "pip.conf").write_text(f"[global]\nindex-url = {here}/simple\n")
+    settings = environment(wheels, HOME=str(home))
+    del settings["PIP_NO_INDEX"], settings["PIP_FIND_LINKS"]
+    index.served = tampered(wheels, tmp_path / "changed", "small-1.0")
+    assert_refused(set_up(tree, settings), tree, "small==1.0")
+    assert "/simple/small/" in index.asked
+
+    index.served, index.asked = wheels, []
+    behind = {"PIP_INDEX_URL": "http://index.invalid/simple", "PIP_TRUSTED_HOST": "index.invalid", "http_proxy": here}
+    done = set_up(tree, settings | behind)
+    assert done.returncode == 0, done.stderr
+    assert packages(tree) == {"small": "1.0", "torch": "2.13.0+cpu"}
+    assert "http://index.invalid/simple/small/" in index.asked
 
 
 def test_without_a_network_one_line_says_so(wheels: Path, tmp_path: Path) -> None:
@@ -297,6 +363,13 @@ def test_arm_and_gpu_machines_need_no_avx2() -> None:
     assert problems(GOOD, "cpu") == problems(GOOD, "gpu") == []
     arm = HostFacts("linux", "aarch64", 64, (2, 36), False, 24 * GIB, 60 * GIB)
     assert problems(arm, "cpu") == problems(HostFacts(**(vars(GOOD) | {"avx2": False})), "gpu") == []
+
+
+def test_gpus_beside_arm_take_a_newer_c_library() -> None:
+    old = HostFacts("linux", "aarch64", 64, (2, 31), False, 24 * GIB, 60 * GIB)
+    assert problems(old, "cpu") == problems(HostFacts(**(vars(old) | {"glibc": (2, 34)})), "gpu") == []
+    [sentence] = problems(old, "gpu")
+    assert "glibc 2.34 or newer, and this system has glibc 2.31: take Debian 12, Ubuntu 22.04 or newer" in sentence
 
 
 def test_a_container_s_limit_is_the_memory_that_counts(tmp_path: Path) -> None:
@@ -396,3 +469,50 @@ def test_a_machine_that_lacks_something_is_told_every_time_in_one_line(wheels: P
         done = as_root(tree, apt_result=100)
         assert "sudo apt-get install bubblewrap g++ nodejs libnuma1" in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+CONTROL = "Package: small\nVersion: 1.0\nArchitecture: all\nMaintainer: a test <test@invalid>\nDescription: small\n"
+CONFIGURE = """#!/bin/sh
+[ -e {folder}/second ] || {{ touch {folder}/inside; sleep 1000; }}
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("apt-get"), reason="only root can install with apt-get")
+def test_an_installation_of_apt_s_that_was_killed_is_ended_by_the_next(tmp_path: Path) -> None:
+    """apt-get and dpkg themselves, with lists and a data base of their own, on a package without files."""
+    package, apt, dpkg = tmp_path / "package/DEBIAN", tmp_path / "apt", tmp_path / "dpkg"
+    for folder in (package, apt / "lists/partial", apt / "cache/archives/partial", dpkg / "info", dpkg / "updates"):
+        folder.mkdir(parents=True)
+    (package / "control").write_text(CONTROL)
+    program(package / "postinst", CONFIGURE.format(folder=tmp_path))
+    archive = tmp_path / "small.deb"
+    subprocess.run(["dpkg-deb", "--build", package.parent, archive], check=True, capture_output=True)
+    content = archive.read_bytes()
+    about = f"Filename: ./small.deb\nSize: {len(content)}\nSHA256: {hashlib.sha256(content).hexdigest()}\n"
+    (tmp_path / "Packages").write_text(CONTROL + about)
+    (dpkg / "status").touch()
+    (apt / "sources.list").write_text(f"deb [trusted=yes] file:{tmp_path} ./\n")
+    (apt / "apt.conf").write_text(
+        f'Dir::State "{apt}"; Dir::State::status "{dpkg}/status"; Dir::Cache "{apt}/cache";\n'
+        f'Dir::Etc::sourcelist "{apt}/sources.list"; Dir::Etc::sourceparts "/dev/null"; APT::Sandbox::User "root";\n'
+    )
+    settings = {"PATH": os.environ["PATH"], "APT_CONFIG": str(apt / "apt.conf"), "DPKG_ADMINDIR": str(dpkg)}
+    command = ["bash", ROOT / "tools" / "apt_install.sh", "small"]
+    started = subprocess.Popen(command, env=settings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "inside").exists():
+        assert started.poll() is None, "ended before the package was configured"
+        assert time.monotonic() < deadline, "not configured within 300 s"
+        time.sleep(0.01)
+    tree = [psutil.Process(started.pid), *psutil.Process(started.pid).children(recursive=True)]
+    assert {"dpkg", "apt-get"} & {one.name() for one in tree}
+    for one in tree:
+        one.kill()
+    started.wait(timeout=60)
+    psutil.wait_procs(tree, timeout=60)
+    state = ["dpkg-query", "--show", "--showformat=${Status}", "small"]
+    assert subprocess.run(state, env=settings, capture_output=True, text=True).stdout == "install ok half-configured"
+    (tmp_path / "second").touch()
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert subprocess.run(state, env=settings, capture_output=True, text=True).stdout == "install ok installed"
