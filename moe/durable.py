@@ -82,6 +82,11 @@ def put_in_place(fresh: Path, path: Path) -> None:
     A file that is there already is replaced. A folder that is there already must be empty.
     """
     sync_all(fresh)
+    rename(fresh, path)
+
+
+def rename(fresh: Path, path: Path) -> None:
+    """Give a file or folder whose content is on the disk another name, as `put_in_place` does."""
     os.replace(fresh, path)
     sync(path.parent)
 

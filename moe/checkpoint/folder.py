@@ -292,20 +292,21 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     return state
 
 
-def prune(root: Path, policy: CheckpointPolicy, written: Path | None = None) -> None:
+def prune(root: Path, policy: CheckpointPolicy, written: Path | None = None, unfinished: bool = True) -> None:
     """Delete finished checkpoints that a policy does not keep, and the remains of unfinished and damaged ones.
 
     Args:
         root: the folder of all checkpoints.
         policy: which stay.
         written: the checkpoint that was written just now, which stays whatever others there are.
+        unfinished: delete unfinished ones, too; False while another may be being written.
     """
     steps = {path: int(path.name.removeprefix("step_")) for path in finished_checkpoints(root)}
     kept = policy.kept(steps.values())
     for path, step in steps.items():
         if step not in kept and path != written:
             _remove(path)
-    for suffix in (WRITING, REPLACED):
+    for suffix in (WRITING, REPLACED) if unfinished else ():
         for left in root.glob(f".step_*{suffix}"):
             _remove(left)
     if len(steps) >= policy.keep_last:

@@ -188,8 +188,7 @@ class ClusterTrainer:
 
     def save(self, path: str, state: Mapping[str, Any]) -> Awaitable[None]:
         """Take a checkpoint; it is written while later calls run, and the next one says if it could not be."""
-        policy = self._run.checkpoints
-        refs = self.calls("save", path, state, policy.background, policy)
+        refs = self.calls("save", path, state, self._run.checkpoints.background)
         taken = self._first(refs, "a checkpoint to be taken", self._run.trainer.save_deadline)
         self._taken = asyncio.ensure_future(taken)
         self._taken.add_done_callback(lambda one: one.cancelled() or one.exception())  # seen, whoever waits

@@ -23,7 +23,7 @@ from scalelab.run.changes import Changes
 from scalelab.run.config import Run
 from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.journal import Journal
-from scalelab.run.keeping import Keeper, State
+from scalelab.run.keeping import Keeper
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.tasks import TaskGroup, in_own_thread
 from scalelab.run.work import RolloutWork
@@ -210,22 +210,23 @@ class ClusterRun:
     def save(self) -> Coroutine[None, None, None]:
         """Take a checkpoint of everything; it is written while the loop goes on."""
         path, state = self.keeper.begin()
-        return self._saved(self.trainer.save(path, state), state)
+        return self._saved(self.trainer.save(path, state))
 
-    async def _saved(self, taken: Any, state: State) -> None:
+    async def _saved(self, taken: Any) -> None:
         await taken
-        self.keeper.prune(state)
+        await in_own_thread(self.keeper.prune)
 
     async def check(self) -> None:
-        """Notice soon when a checkpoint could not be written."""
+        """Notice soon when a checkpoint has been written, or could not be."""
         await self.trainer.saving()
+        await in_own_thread(self.keeper.publish)  # old ones are deleted, which takes long on some disks
 
     async def rest(self) -> None:
         """Take a checkpoint at the end, and wait until it is on the disk."""
         if self.keeper.due:
             await self.save()
         await self.trainer.finish_saving()
-        self.keeper.prune()
+        await in_own_thread(self.keeper.prune)
 
     async def go_back(self, error: TrainerLostError) -> None:
         """Replace a trainer that lost a rank, and put everything back to the newest checkpoint.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from moe.checkpoint.folder import step_folder
 from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.run.books import BooksState, RunBooks
 from scalelab.run.config import Run
 from scalelab.store.folder import CONFIG_SHA256, RunFolder, config_sha256
-from scalelab.store.recovery import EPOCH, Return, choose
+from scalelab.store.publication import LINE
+from scalelab.store.recovery import Return, choose
 from scalelab.store.rollouts import prune_rollouts
 
 State = dict[str, Any]
@@ -35,6 +36,8 @@ class Keeper:
         self._config = config_sha256(folder.path)
         self._first = self.capture()
         self._saved = -1
+        self._rollouts: dict[Path, str] = {}
+        self._naming = threading.Lock()
 
     @property
     def due(self) -> bool:
@@ -47,18 +50,34 @@ class Keeper:
         Args:
             more: what the world keeps beside them.
         """
-        return {**self._books.capture(self._root), **more, CONFIG_SHA256: self._config, EPOCH: self._folder.epoch}
+        line = self._folder.line_of(self._books.version)
+        return {**self._books.capture(self._root), **more, CONFIG_SHA256: self._config, LINE: line}
 
-    def begin(self, **more: Any) -> tuple[str, State]:
-        """Choose the folder and capture the state of a new checkpoint."""
-        self._folder.check()
+    def begin(self, replaces: bool = True, **more: Any) -> tuple[str, State]:
+        """Choose the folder and capture the state of a new checkpoint, which `publish` gives its name.
+
+        Args:
+            replaces: whether older ones are deleted then, as the run's policy has it.
+            more: what the world keeps beside the books.
+        """
         self._saved = self._books.version
-        return str(step_folder(self._root, self._saved)), self.capture(**more)
+        path = self._folder.begin_checkpoint(self._saved, self._run.checkpoints if replaces else None)
+        with self._naming:
+            state = self.capture(**more)
+            self._rollouts[path] = state["rollouts"]
+        return str(path), state
 
-    def prune(self, state: Mapping[str, Any] | None = None) -> None:
-        """Record what is whole, and delete rollouts that no checkpoint names, except those of one being written."""
-        self._folder.note_checkpoints()
-        prune_rollouts(self._root, state["rollouts"] if state else None)
+    def publish(self) -> None:
+        """Give their names to the checkpoints that have become whole."""
+        self._folder.publish_checkpoints()
+
+    def prune(self) -> None:
+        """Name what is whole, and delete rollouts that no checkpoint names, except those of one being written."""
+        self.publish()
+        with self._naming:
+            waiting = self._folder.unfinished_checkpoints()
+            self._rollouts = {path: name for path, name in self._rollouts.items() if path in waiting}
+            prune_rollouts(self._root, self._rollouts.values())
 
     def choose(self) -> Return:
         """Choose the checkpoint to resume from; problems of others are reported."""
@@ -81,6 +100,7 @@ class Keeper:
         Raises:
             LabError: the run has checkpoints, and none can be used.
         """
+        self.publish()
         chosen, books = self.choose(), self._books
         if chosen.path is not None:
             load(chosen.path)

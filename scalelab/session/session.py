@@ -30,10 +30,12 @@ from scalelab.store.folder import (
     RunFolder,
     check_config,
     last_epoch,
+    read_account,
     read_run_manifest,
 )
 from scalelab.store.lease import Lease
 from scalelab.store.places import clear, free_folder, made_nothing
+from scalelab.store.publication import take_over
 from scalelab.store.recovery import Return, choose
 from scalelab.virtual.cluster import check_simulated
 from scalelab.watch.progress import Progress
@@ -111,6 +113,7 @@ def resume(
     check_disk(path, own.run, step_hours(own.run))
     with _alone(path, progress) as lease:
         take(path)
+        take_over(path / CHECKPOINTS, read_account(path))
         take_back(path, own.run.retention.copy_to, progress.say)
         chosen = _choose(path, own.run)  # report what is broken before anything starts
         for problem in (*chosen.problems, *filter(None, [chosen.lost])):

@@ -46,7 +46,7 @@ class Account:
         files: hashes of files whose content is fixed, by their paths in the run's folder.
         checkpoints: hashes of the manifests of those that count, by step.
         epoch: of the last line.
-        epochs: of the processes that took the steps that count, by step.
+        lines: hashes of the lines of the steps that count, by step.
         hours: device-hours by role on the line with the most, undone ones included.
         wall_seconds: seconds of RL so far on the wall clock, over all processes of the run.
     """
@@ -56,7 +56,7 @@ class Account:
     files: dict[str, Digest] = field(default_factory=dict)
     checkpoints: dict[int, str] = field(default_factory=dict)
     epoch: int = 0
-    epochs: dict[int, int] = field(default_factory=dict)
+    lines: dict[int, str] = field(default_factory=dict)
     hours: dict[str, float] = field(default_factory=dict)
     wall_seconds: float = 0.0
 
@@ -75,7 +75,7 @@ class Account:
         if entry.kind in _RECORDS:
             self._add(_RECORDS[entry.kind], body["records"])
             if entry.kind == "step":
-                self.epochs.update((record["step"], entry.epoch) for record in body["records"])
+                self.lines.update((record["step"], entry.hash) for record in body["records"])
             self.views[WALL] += body.get("wall", ())
             self.files.update(_digests(body.get("files", {})))
             self._prune()
@@ -130,7 +130,7 @@ class Account:
                 else:
                     left.append(record)
             self.views[name] = left
-        self.epochs = {at: epoch for at, epoch in self.epochs.items() if at <= step}
+        self.lines = {at: line for at, line in self.lines.items() if at <= step}
         self.files = {name: one for name, one in self.files.items() if (step_of_rollouts(name) or 0) <= step}
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moe.checkpoint.folder import MANIFEST as CHECKPOINT
-from moe.checkpoint.folder import WRITING, digest, finished_checkpoints
+from moe.checkpoint.folder import CheckpointPolicy, digest, finished_checkpoints
 from moe.durable import PARTIAL, made_whole, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
@@ -34,6 +33,7 @@ from scalelab.store.chain import JOURNAL, ChainEntry, ChainFile, read_chain
 from scalelab.store.completions import CompletionsFile, completions_table
 from scalelab.store.lease import Lease
 from scalelab.store.lines import Lines, as_text, read_lines
+from scalelab.store.publication import Publication, take_over
 from scalelab.store.status_file import StatusFile
 
 if TYPE_CHECKING:
@@ -160,8 +160,9 @@ class RunFolder:
         for part in (ROLLOUTS, CHECKPOINTS):
             (path / part).mkdir(parents=True, exist_ok=True)
         self._holds()
-        _remove_unfinished(path)
         account, adopted = _found(path)
+        _remove_unfinished(path)
+        take_over(self.checkpoints, account)
         epoch = lease.epoch if lease else account.epoch + 1
         self._journal = ChainFile(path / JOURNAL, epoch, self._holds)
         if adopted is not None:
@@ -172,11 +173,13 @@ class RunFolder:
         self.manifest: dict[str, Any] = {}
         self._hours: dict[str, float] = {}
         self._noted: dict[int, str] = {}
+        self._steps: dict[int, str] = {}
         self._evaluated: set[int] = set()
         self._settled: dict[str, list[Any]] = {}
         self.wall_seconds = 0.0
         """Seconds of RL on the wall clock until the last line, over all processes of the run."""
         self._take(account, anew=bool(account.epoch))
+        self._publication = Publication(self.checkpoints, epoch, self.check)
         self.status = StatusFile(path, check=self.check, epoch=epoch)
         sync(path)
         self._observers: list[Observer] = []
@@ -211,7 +214,7 @@ class RunFolder:
         if account.manifest and anew:
             write_whole(self.path / MANIFEST, manifest_text(account.manifest), self.check)
         self._hours, self.wall_seconds = account.hours, account.wall_seconds
-        self._noted = dict(account.checkpoints)
+        self._noted, self._steps = dict(account.checkpoints), dict(account.lines)
         self._evaluated = {record["step"] for record in account.views[EVALS]}
 
     @property
@@ -252,7 +255,6 @@ class RunFolder:
             record: the line.
             wall: its wall-clock times, for a run on a simulated clock.
         """
-        self.note_checkpoints()
         self._record("step", METRICS, [record], [wall] if wall else [], f"train_{record['step']:06d}")
         for one in self._observers:
             one.step(record)
@@ -301,19 +303,35 @@ class RunFolder:
         try:
             self._lines[view].write(*records)
             self._lines[WALL].write(*walls)
-            self._journal.append(kind, records=list(records), **more)
+            entry = self._journal.append(kind, records=list(records), **more)
         except OSError:
             for one, size in sizes.items():
                 self._lines[one].cut(size)
             raise
         self._settled.pop(name, None)
         for record in records:
+            if kind == "step":
+                self._steps[record["step"]] = entry.hash
             spent = record.get("compute_by_role") or {}
             if sum(spent.values()) > sum(self._hours.values()):
                 self._hours = spent
 
-    def note_checkpoints(self) -> None:
-        """Record the checkpoints that have become whole."""
+    def line_of(self, step: int) -> str | None:
+        """Hash of the journal's line of a step that counts; None before the first."""
+        return self._steps.get(step)
+
+    def begin_checkpoint(self, step: int, keep: CheckpointPolicy | None) -> Path:
+        """Path at which the trainer's ranks write a checkpoint; see `scalelab.store.publication`."""
+        self.check()
+        return self._publication.begin(step, keep)
+
+    def unfinished_checkpoints(self) -> list[Path]:
+        """Paths that `begin_checkpoint` gave for checkpoints that have no name of their own yet."""
+        return self._publication.unfinished()
+
+    def publish_checkpoints(self) -> None:
+        """Give their names to the checkpoints that have become whole, and record them."""
+        self._publication.publish()
         for path in finished_checkpoints(self.checkpoints):
             step = int(path.name.removeprefix("step_"))
             if step not in self._noted:
@@ -336,6 +354,7 @@ class RunFolder:
             Number of optimiser steps undone.
         """
         before = len(read_lines(self._lines[METRICS].path))
+        self._publication.forget()
         self._journal.append("undo", step=step, tasks=len(tasks), checkpoints=present_checkpoints(self.path, step))
         account = replay(read_chain((self.path / JOURNAL).read_bytes()).entries)
         self._take(account, anew=False)
@@ -401,8 +420,6 @@ def _remove_unfinished(path: Path) -> None:
     """Delete what earlier processes have begun, so that one that stands still cannot finish it later."""
     for left in (*path.glob(f"*{PARTIAL}"), *(path / ROLLOUTS).glob(f"*{PARTIAL}")):
         left.unlink(missing_ok=True)
-    for folder in (path / CHECKPOINTS).glob(f".step_*{WRITING}"):
-        shutil.rmtree(folder)
 
 
 def _found(path: Path) -> tuple[Account, dict[str, Any] | None]:

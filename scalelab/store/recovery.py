@@ -25,11 +25,10 @@ from scalelab.errors import LabError
 from scalelab.store.account import METRICS, Account
 from scalelab.store.folder import CHECKPOINTS, check_config, read_account
 from scalelab.store.lines import read_lines
+from scalelab.store.publication import LINE
 
 DUE = "due"
 """Key in a virtual run's state: false if the checkpoint was only taken because the run was asked to stop."""
-EPOCH = "epoch"
-"""Key in a checkpoint's state: the process that took it, among those that have worked on the run."""
 _ROLLOUTS = re.compile(r"rollouts_([0-9a-f]{64})\.npz")
 
 
@@ -120,8 +119,9 @@ def _belongs(path: Path, state: dict[str, Any], run_folder: Path, account: Accou
         return
     if account.checkpoints.get(step, digest(path / CHECKPOINT)[1]) != digest(path / CHECKPOINT)[1]:
         raise LabError(f"{path} is not the checkpoint that this run took at step {step}")
-    if step in account.epochs and state.get(EPOCH, account.epochs[step]) != account.epochs[step]:
-        raise LabError(f"{path} is of a process that had lost the run to another one")
+    line = account.lines.get(step)
+    if state.get(LINE, line) != line:
+        raise LabError(f"{path} is of a step {step} that this run has undone, and taken again since")
 
 
 def lost_rollouts(root: Path, state: dict[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,10 @@ def _cut(joined: np.ndarray, lengths: np.ndarray) -> list[np.ndarray | None]:
     return [None if length < 0 else part for part, length in zip(parts, lengths, strict=True)]
 
 
-def prune_rollouts(folder: Path, keep: str | None = None) -> None:
-    """Delete the files of rollouts that no finished checkpoint in `folder` names, but for `keep`."""
+def prune_rollouts(folder: Path, keep: Iterable[str] = ()) -> None:
+    """Delete the files of rollouts that no finished checkpoint in `folder` names, but for those to `keep`."""
     try:
-        named = {keep, *(read_state(path)["rollouts"] for path in finished_checkpoints(folder))}
+        named = {*keep, *(read_state(path)["rollouts"] for path in finished_checkpoints(folder))}
     except MoeError:  # the files that a damaged one names are not known
         return
     for path in folder.glob("rollouts_*.npz"):

@@ -263,8 +263,8 @@ class VirtualRun:
                 "usage": asdict(self.engines.usage),
                 DUE: due,
             }
-            path, state = self._keeper.begin(virtual=virtual)
-            self._trainer.save(path, state, False, self.run.checkpoints if due else None)
+            path, state = self._keeper.begin(due, virtual=virtual)
+            self._trainer.save(path, state)
             self._keeper.prune()
             if due:  # a copy keeps one checkpoint, and none but those that are due can be gone on from
                 self._copier.update()

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from moe.checkpoint.folder import Manifest, digest, prune, publish, write_manifest
+from moe.checkpoint.folder import Manifest, digest, publish, write_manifest
 from moe.durable import write_whole
 from moe.train.result import StepResult
 from scalelab.experiment import Resolved, resolve
@@ -151,7 +151,6 @@ class Trainer:
         files = {file.name: digest(file) for file in fresh.iterdir()}
         write_manifest(fresh, Manifest(self.steps, self._hf, {}, 1, ("model", "state"), files))
         publish(fresh, target)
-        prune(target.parent, self._run.checkpoints, target)
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint."""
@@ -219,7 +218,7 @@ class World:
         """Take a checkpoint."""
         path, state = self.keeper.begin()
         await self.trainer.save(path, state)
-        self.keeper.prune(state)
+        self.keeper.prune()
 
     async def check(self) -> None:
         """Return at once: no checkpoint is written in the background."""

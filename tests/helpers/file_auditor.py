@@ -101,7 +101,10 @@ def audit_files(path: Path, tasks: list[str], steps: int | None) -> None:
 def _check_checkpoints(path: Path, metrics: list[dict[str, Any]], checkpoints: dict[int, str]) -> None:
     """Assert that every group drawn before a checkpoint was trained on, dropped, or waits in it."""
     for manifest in (path / "checkpoints").glob("step_*/checkpoint.json"):
-        step = int(manifest.parent.name.split("_")[1])
+        name = manifest.parent.name.removeprefix("step_")
+        if not name.isdecimal():
+            continue  # not in its place yet
+        step = int(name)
         if step > len(metrics):
             continue  # of a process that was killed before it could go back
         assert checkpoints.get(step, file_hash(manifest)) == file_hash(manifest), f"another checkpoint {step}"

@@ -282,9 +282,7 @@ class Simulation:
                     self._die(orderly, event, paths, arguments)
                 life.dead = True
                 raise DiedError
-        # A deletion under way cannot be fenced, nor a checkpoint that ranks of a lost run are writing: check names it.
-        fenced = event != "os.remove" and "checkpoints" not in paths[-1].parts
-        begun = fenced and (self.path / MANIFEST).exists() and not self._finished()
+        begun = (self.path / MANIFEST).exists() and not self._finished()
         if life.at("taken over") == life.events and begun:
             self.made["taken over"] += 1
             self._alive.discard(life.number)  # as far as the other one can tell
@@ -412,11 +410,11 @@ class World(crash_world.World):
     def save(self) -> Any:
         """Take a checkpoint of trainer and books as they are now."""
         path, state = self.keeper.begin()
-        return self._saved(self.trainer.save(path, state), state)
+        return self._saved(self.trainer.save(path, state))
 
-    async def _saved(self, taken: Any, state: Any) -> None:
+    async def _saved(self, taken: Any) -> None:
         await taken
-        self.keeper.prune(state)
+        self.keeper.prune()
 
     async def go_back(self, error: TrainerLostError) -> None:
         """Replace the trainer, and go back to the newest checkpoint."""

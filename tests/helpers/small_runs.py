@@ -12,6 +12,7 @@ import pyarrow.parquet
 from moe.checkpoint.folder import Manifest, digest, publish, step_folder, write_manifest
 from moe.durable import made_whole, write_whole
 from scalelab.store.folder import ROLLOUTS, RunFolder, config_sha256
+from scalelab.store.publication import LINE
 from scalelab.watch.board import Board
 
 TASKS = ("math", "code")
@@ -45,9 +46,16 @@ def evaluation_lines(step: int) -> list[dict[str, Any]]:
 
 
 def write_checkpoint(folder: RunFolder, step: int) -> Path:
-    """A whole checkpoint, with a file of weights, one of rollouts and the books of that step."""
-    root = folder.checkpoints
-    fresh, path = root / f".step_{step:06d}.writing", step_folder(root, step)
+    """A whole checkpoint, with a file of weights, one of rollouts and the books of that step, under its own name."""
+    path = write_unnamed(folder, step)
+    folder.publish_checkpoints()
+    return step_folder(path.parent, step)
+
+
+def write_unnamed(folder: RunFolder, step: int) -> Path:
+    """A whole checkpoint as the trainer's ranks leave it."""
+    path, root = folder.begin_checkpoint(step, None), folder.checkpoints
+    fresh = path.with_name(f".{path.name}.writing")
     fresh.mkdir(parents=True)
     content = bytes([step % 256]) * 100
     write_whole(root / "rollouts.npz", content)
@@ -60,6 +68,7 @@ def write_checkpoint(folder: RunFolder, step: int) -> Path:
         "groups": {f"group{GROUPS * step}": {}},
         "rollouts": name,
         "config_sha256": config_sha256(folder.path),
+        LINE: folder.line_of(step),
     }
     write_whole(fresh / "state.json", json.dumps(state))
     write_whole(fresh / "weights", content * 10)
