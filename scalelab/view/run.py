@@ -105,13 +105,23 @@ class ViewedRun:
 
     @property
     def status(self) -> str:
-        """`running`, `finished`, `interrupted`, `failed`, `silent`, `table`, or `unknown` without a manifest."""
+        """Word for its state: that of its manifest, `gone`, `silent`, `table`; `unknown` without a manifest."""
         if not self.member.folder:
             return "table"
         status = _text(self.manifest.get("status")) or "unknown"
+        if status == "running" and self._gone():
+            return "gone"
         if status == "running" and self._clock() - self._written() > SILENT_AFTER:
             return "silent"
         return status
+
+    def _gone(self) -> bool:
+        """True if the run's `status.json` names a process that is not there any more."""
+        try:
+            found = now(self.member.path, self._clock())
+        except (LabError, OSError):
+            return False
+        return found is not None and found["age"] is not None and bool(found["gone"])
 
     def unusual(self) -> list[dict[str, Any]]:
         """Unusual events of the run, the worst first."""
@@ -145,7 +155,7 @@ class ViewedRun:
 
     def now(self) -> dict[str, Any] | None:
         """Current work of the run and of every actor; None once it has ended, and where nothing is known of that."""
-        if self.status not in ("running", "silent"):
+        if self.status not in ("running", "silent", "gone"):
             return None
         return now(self.member.path, self._clock())
 

@@ -94,6 +94,9 @@ def unusual(
     found = [_entry("problem", "bad", None, "", text) for text in problems]
     if status == "failed":
         found.append(_entry("status", "bad", None, "", "the run failed"))
+    if status == "gone":
+        text = "the run's process is not there any more: scalelab run with --resume goes on with it"
+        found.append(_entry("status", "bad", None, "", text))
     if status == "silent":
         found.append(_entry("status", "bad", None, "", "the run says it is running, and wrote nothing for ten minutes"))
     for one in points:

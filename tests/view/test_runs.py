@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from scalelab.commands.demo import RECORDED
 from scalelab.curves.reading import Reading
 from scalelab.errors import LabError
 from scalelab.view.discover import find_runs
@@ -131,6 +133,17 @@ def test_a_run_that_stopped_writing_is_called_silent(tmp_path: Path) -> None:
     run = ViewedRun(find_runs([folder])[0], Reading(), clock=lambda: written + 1)
     run.update()
     assert run.summary()["status"] == "running"
+
+
+def test_the_demo_s_run_that_was_killed_is_called_gone_however_new_its_files_are(tmp_path: Path) -> None:
+    shutil.copytree(RECORDED, tmp_path / "recorded", copy_function=shutil.copyfile)
+    runs = [ViewedRun(one, Reading()) for one in find_runs([tmp_path / "recorded"])]
+    for run in runs:
+        run.update()
+    assert sorted(run.summary()["status"] for run in runs) == [*["finished"] * 6, "gone"]
+    [killed] = [run for run in runs if run.status == "gone"]
+    assert [one["text"] for one in killed.unusual() if "process is not there any more" in one["text"]]
+    assert (killed.now() or {})["gone"]
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "evals.jsonl", "config.gin", "metrics.jsonl"])

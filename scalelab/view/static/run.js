@@ -33,7 +33,7 @@
 
   /** What the run and its actors are doing, asked again every few seconds; a file shows what was, and has none. */
   async function now(run) {
-    if (!Lab.data.now || !["running", "silent"].includes(run.status)) return null;
+    if (!Lab.data.now || !["running", "silent", "gone"].includes(run.status)) return null;
     const section = h("section", { id: "now" });
     async function fill() {
       const found = await Lab.data.now(run.id);
