@@ -1,4 +1,4 @@
-"""mean@k and pass@k of graded completions, with standard errors over prompts."""
+"""mean@k, pass@k and majority@k of graded completions, with standard errors over prompts."""
 
 from __future__ import annotations
 
@@ -65,11 +65,45 @@ def pass_at_k(passes: Sequence[Sequence[float]], k: int) -> Score:
     return _score([1 - _all_fail(len(of_prompt), int(sum(of_prompt)), k) for of_prompt in passes])
 
 
+def majority_at_k(answers: Sequence[Sequence[tuple[str | None, float]]], k: int) -> Score:
+    """Mean reward of the answer that most of `k` completions agree on (Wang et al., *Self-Consistency*, 2203.11171).
+
+    A prompt's n completions make ⌊n/k⌋ votes of k, one after the other, so that the estimate has no bias. Completions
+    without an answer do not vote. Answers with equally many votes count the mean of theirs; without any, it is 0.
+
+    Args:
+        answers: per prompt, for each of its n ≥ k completions the answer (None: it has none) and its reward.
+        k: number of completions that vote.
+
+    Raises:
+        TaskError: no prompts, one with fewer than `k` completions, or `k` below 1.
+    """
+    if k < 1:
+        raise TaskError(f"majority@{k} means nothing: give k of at least 1")
+    _check(answers, k)
+    values = []
+    for of_prompt in answers:
+        votes = [_vote(of_prompt[start : start + k]) for start in range(0, len(of_prompt) - k + 1, k)]
+        values.append(sum(votes) / len(votes))
+    return _score(values)
+
+
+def _vote(answers: Sequence[tuple[str | None, float]]) -> float:
+    """Mean reward of the answers that most completions give; 0 if none gives one."""
+    rewards: dict[str, list[float]] = {}
+    for answer, reward in answers:
+        if answer is not None:
+            rewards.setdefault(answer, []).append(reward)
+    most = max(map(len, rewards.values()), default=0)
+    won = [sum(given) / most for given in rewards.values() if len(given) == most]
+    return sum(won) / len(won) if won else 0.0
+
+
 def _all_fail(n: int, passed: int, k: int) -> float:
     return math.comb(n - passed, k) / math.comb(n, k)
 
 
-def _check(rewards: Sequence[Sequence[float]], at_least: int) -> None:
+def _check(rewards: Sequence[Sequence[object]], at_least: int) -> None:
     if not len(rewards):
         raise TaskError("a score needs the rewards of one prompt at least")
     fewest = min(map(len, rewards))

@@ -84,7 +84,7 @@ class ClusterGraders:
     """
 
     def __init__(self, run: Run, changes: Changes) -> None:
-        self._tasks, self._cluster, self._changes = run.tasks, run.cluster, changes
+        self._tasks, self._cluster, self._changes = run.graded_tasks, run.cluster, changes
         self._actors = [self._start(index) for index in range(run.cluster.verifiers)]
         self._workers: list[GraderPlace] = []
         self._counts = Counter(restarts=0, retried=0, errors=0)

@@ -115,7 +115,7 @@ def read_curves(args: argparse.Namespace, price: Pricing | None = None) -> list[
     from scalelab.curves.reading import read_with
 
     reading = reading_from(args)
-    curves = read_with(args.sources, replace(reading, tasks=()), price)
+    curves = read_with(args.sources, replace(reading, tasks=(), metrics=reading.tasks), price)
     check_tasks(curves, reading)
     curves = [item for item in curves if not reading.tasks or item.task in reading.tasks]
     return pool(curves, args.pool) if args.pool else curves

@@ -27,6 +27,7 @@ def closing_lines(
     lines = []
     for curve in curves:
         task, last = curve.task or "pass rate", float(curve.pass_rate_N[-1])
+        task += " (mean reward)" if curve.measure == "mean reward" else ""
         if curve.task in by_task:
             lines.append(f"{task}: {_outlook(by_task[curve.task], last)}")
         else:

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.curves.reading import open_sources
 
     reading = reading_from(args)
-    sources = open_sources(args.logs, replace(reading, tasks=()))
+    sources = open_sources(args.logs, replace(reading, tasks=(), metrics=reading.tasks))
     check_tasks([item for source in sources for item in source.curves], reading)
     if args.save:
         settled(reading, sources).save(args.save)

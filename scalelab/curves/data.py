@@ -41,6 +41,7 @@ class Curve:
         recipe: what runs that differ in their seed alone have in common; empty where no source says it.
         clock: `virtual` for compute in hours of a simulated cluster, `wall` for measured hours; empty where unknown.
         places: numbers that hold for the whole run, by name: where it stands on scaling axes.
+        measure: name of `pass_rate_N` in the field's words, such as "pass rate", "mean reward" or "pass@4".
         other_N: other numbers of each point, by name, such as steps, tokens and hours by role; NaN where unknown.
     """
 
@@ -59,6 +60,7 @@ class Curve:
     recipe: str = ""
     clock: str = ""
     places: Mapping[str, float] = field(default_factory=dict)
+    measure: str = "pass rate"
     other_N: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:

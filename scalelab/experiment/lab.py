@@ -12,6 +12,7 @@ from scalelab.recipe.losses import LOSSES
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.run.config import Run
+from scalelab.run.evaluation_sets import Benchmark, HeldOut
 from scalelab.run.rates import Rates
 from scalelab.run.settings import SFT, Budget, Cluster, Evaluation, Virtual
 from scalelab.schedule.pipeline import PipelineRL
@@ -39,7 +40,7 @@ LAB = Registry(
         *(PipelineRL, PPOOffPolicy, Synchronous),
         *(MathMiniature, CodeMiniature, SymbolicGSM, MathDataset, CodeDataset, FunctionTask, ReasoningGym),
         VerifiersTask,
-        *(SFT, PublicTraces, Evaluation, Budget, Cluster, Virtual, Rates, Monitors, Retention),
+        *(SFT, PublicTraces, Evaluation, HeldOut, Benchmark, Budget, Cluster, Virtual, Rates, Monitors, Retention),
     ),
     RETIRED,
 )

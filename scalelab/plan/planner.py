@@ -102,9 +102,8 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
             step = train + max(generate, hold) + publish / steps
         return {"train": train, "generate": generate, "publish": publish, "hold": hold, "step": step}
 
-    evaluation = run.evaluation
-    every = evaluation.period(place.devices * seconds_of_step(0.0)["step"] / 3600)  # hours without evaluations
-    seconds = seconds_of_step(len(run.tasks) * evaluation.prompts * evaluation.samples / every)
+    hours = place.devices * seconds_of_step(0.0)["step"] / 3600  # without evaluations
+    seconds = seconds_of_step(sum(one.planned / one.cadence.period(hours) for one in run.sets))
     flops = completions * training_flops(
         hf,
         place.trainer.recompute,

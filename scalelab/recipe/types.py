@@ -6,8 +6,8 @@ prompt, `_N` completions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -54,6 +54,8 @@ class Rollout:
     """Text that the model generated."""
     detail: str = ""
     """The verifier's remark, for readers."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Named parts that the reward is made of, each from 0 to 1."""
 
     def __post_init__(self) -> None:
         n_tokens = len(self.completion_ids)

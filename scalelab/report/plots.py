@@ -120,8 +120,14 @@ def _draw_fits(
             _draw_fit(axis, analysis, end, code, shaded=len(members) <= 4)
         _draw_points(axis, item, analysis, code, name or item.run)
     same_unit(members)
-    axis.set(xlim=(0, end), xlabel=f"compute ({members[0].counted_in})", ylabel="held-out pass rate")
+    axis.set(xlim=(0, end), xlabel=f"compute ({members[0].counted_in})", ylabel=f"held-out {_measure(members)}")
     _legend(axis, len(members))
+
+
+def _measure(members: Sequence[Curve]) -> str:
+    """Name of what curves in one chart have in common on the y-axis."""
+    names = {item.measure for item in members}
+    return names.pop() if len(names) == 1 else "score"
 
 
 def _draw_fit(axis: Any, analysis: Analysis, end: float, code: Mapping[str, Any], shaded: bool) -> None:

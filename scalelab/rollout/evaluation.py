@@ -1,4 +1,4 @@
-"""Evaluation on held-out prompts: mean@k with its standard error.
+"""Evaluation on held-out prompts: mean@k with its standard error, and the metrics beside it.
 
 Pure arithmetic, no engine.
 """
@@ -6,7 +6,7 @@ Pure arithmetic, no engine.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ import numpy as np
 
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
-from tasks.scores import mean_at_k
+from tasks.math.extract import MAX_ANSWER, extract_answer
+from tasks.scores import Score, majority_at_k, mean_at_k, pass_at_k, passed
+from tasks.thinking import THINK_OPEN, answer_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,15 @@ class Graded:
     interrupted: bool
     tokens: int
     detail: str
+    parts: Mapping[str, float]
+    answer: str | None
+    """What the completion answers, for a vote of the majority; None if it gives no answer."""
 
     @classmethod
     def of(cls, rollout: Rollout) -> Graded:
         """The verdict on a rollout."""
-        return cls(*(getattr(rollout, name) for name in cls.__slots__))
+        taken = {name: getattr(rollout, name) for name in cls.__slots__ if name != "answer"}
+        return cls(**taken, answer=answer_of(rollout.prompt, rollout.text))
 
     @property
     def graded(self) -> bool:
@@ -50,7 +56,7 @@ class TaskEvaluation:
     k: int
     """Completions of each prompt."""
     pass_rate: float
-    """mean@k."""
+    """mean@k: the mean reward, which is the share passed where rewards are 0 or 1."""
     stderr: float
     """Standard error of `pass_rate`, clustered by prompt."""
     truncated: float
@@ -61,17 +67,36 @@ class TaskEvaluation:
     """Completions by outcome."""
     mean_length: float
     """Tokens of a completion."""
+    measure: str
+    """Name of `pass_rate` in the field's words: "mean reward" where some rewards are partial, else "pass rate"."""
+    metrics: dict[str, dict[str, float]]
+    """Value and standard error of all other metrics, by name."""
 
     def record(self) -> dict[str, Any]:
         """The result as a JSON object."""
         return asdict(self)
 
 
-def evaluate(completions: Sequence[Graded]) -> dict[str, TaskEvaluation]:
+def answer_of(prompt: str, text: str) -> str | None:
+    """The answer that a completion states, without the thinking before it; None if there is none.
+
+    Args:
+        prompt: text of the prompt; a completion of one that opens a thinking has no answer until it is closed.
+        text: the completion.
+    """
+    part = answer_part(text, whole_if_unclosed=not prompt.rstrip().endswith(THINK_OPEN))
+    return None if not part else extract_answer(part) or part[:MAX_ANSWER]
+
+
+def evaluate(completions: Sequence[Graded], longest: Mapping[str, int] | None = None) -> dict[str, TaskEvaluation]:
     """Compute mean@k and the rest per task, in the order in which the tasks first appear.
 
     A prompt with a completion that the verifier failed to grade is left out of the pass rate, since an error says
     nothing about the policy; `n_prompts` and `outcomes` show it.
+
+    Args:
+        completions: of all tasks.
+        longest: most tokens of a completion of each task, for the metric `length`, which is a share of it.
 
     Raises:
         LabError: a task's prompts have different numbers of completions, or fewer than two of them could be graded.
@@ -79,7 +104,7 @@ def evaluate(completions: Sequence[Graded]) -> dict[str, TaskEvaluation]:
     by_task: defaultdict[str, list[Graded]] = defaultdict(list)
     for completion in completions:
         by_task[completion.task].append(completion)
-    return {task: _evaluate_task(task, of_task) for task, of_task in by_task.items()}
+    return {task: _evaluate_task(task, of_task, (longest or {}).get(task)) for task, of_task in by_task.items()}
 
 
 def graded_by_prompt(completions: Sequence[Graded]) -> dict[str, list[Graded]]:
@@ -92,8 +117,36 @@ def graded_by_prompt(completions: Sequence[Graded]) -> dict[str, list[Graded]]:
     return graded
 
 
-def _evaluate_task(task: str, completions: list[Graded]) -> TaskEvaluation:
-    rewards = {prompt: [one.reward for one in of_prompt] for prompt, of_prompt in graded_by_prompt(completions).items()}
+def metrics_of(by_prompt: Sequence[Sequence[Graded]], longest: int | None = None) -> dict[str, Score]:
+    """Metrics of a task beside its mean reward, each a mean over prompts: shares and rewards from 0 to 1.
+
+    `passed`: share of completions; `pass@k` and `majority@k` for powers of two and for all k samples; `truncated`;
+    `length`: of the longest that is allowed; and every part of a reward by its own name (with `part ` before it where
+    another metric is called so). A completion without a part, such as one that ran out of time, has 0 of it.
+
+    Args:
+        by_prompt: per prompt its k completions, all graded.
+        longest: most tokens of a completion; None leaves `length` out.
+    """
+    k = len(by_prompt[0])
+    several = sorted({*(2**power for power in range(1, k.bit_length())), k} - {1})
+    passes = [[float(passed(one.outcome)) for one in of_prompt] for of_prompt in by_prompt]
+    answers = [[(one.answer, one.reward) for one in of_prompt] for of_prompt in by_prompt]
+    found = {"passed": mean_at_k(passes)}
+    found |= {f"pass@{count}": pass_at_k(passes, count) for count in several}
+    found |= {f"majority@{count}": majority_at_k(answers, count) for count in several if count > 2}
+    found["truncated"] = mean_at_k([[float(one.truncated) for one in of_prompt] for of_prompt in by_prompt])
+    if longest is not None:
+        found["length"] = mean_at_k([[one.tokens / longest for one in of_prompt] for of_prompt in by_prompt])
+    for part in sorted({name for of_prompt in by_prompt for one in of_prompt for name in one.parts if name}):
+        score = mean_at_k([[one.parts.get(part, 0.0) for one in of_prompt] for of_prompt in by_prompt])
+        found[f"part {part}" if part in found or "@" in part else part] = score
+    return found
+
+
+def _evaluate_task(task: str, completions: list[Graded], longest: int | None) -> TaskEvaluation:
+    by_prompt = graded_by_prompt(completions)
+    rewards = {prompt: [one.reward for one in of_prompt] for prompt, of_prompt in by_prompt.items()}
     sizes = {len(of_prompt) for of_prompt in rewards.values()}
     if len(sizes) != 1 or len(rewards) < 2:
         failed = next((one.detail for one in completions if not one.graded), "")
@@ -103,6 +156,8 @@ def _evaluate_task(task: str, completions: list[Graded]) -> TaskEvaluation:
         )
     graded = [one for one in completions if one.prompt_id in rewards]
     score = mean_at_k(list(rewards.values()))
+    partial = any(one.reward != float(passed(one.outcome)) for one in graded)
+    metrics = metrics_of([*by_prompt.values()], longest)
     return TaskEvaluation(
         task=task,
         n_prompts=len(rewards),
@@ -113,4 +168,6 @@ def _evaluate_task(task: str, completions: list[Graded]) -> TaskEvaluation:
         interrupted=float(np.mean([one.interrupted for one in graded])),
         outcomes=dict(Counter(one.outcome for one in completions)),
         mean_length=float(np.mean([one.tokens for one in graded])),
+        measure="mean reward" if partial else "pass rate",
+        metrics={name: {"value": one.value, "stderr": one.stderr} for name, one in metrics.items()},
     )

@@ -10,8 +10,7 @@ from typing import Any
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.types import Completion, Request
-from scalelab.run.evaluations import generate_and_grade
-from scalelab.run.work import Sampling
+from scalelab.run.evaluations import Asked, generate_and_grade
 from tasks.task import Task
 from tasks.types import Prompt, Verdict
 
@@ -57,20 +56,16 @@ class LocalGraders:
             verifier.close()
 
 
-async def evaluate_alone(
-    named: Mapping[str, Prompt], samples: int, work: Sampling, generate_all: GenerateAll, graders: LocalGraders
-) -> list[Rollout]:
+async def evaluate_alone(named: Mapping[str, Asked], generate_all: GenerateAll, graders: LocalGraders) -> list[Rollout]:
     """Generate and grade completions of held-out prompts in one go; a prompt is graded while others are generated.
 
     Args:
         named: the held-out prompts by the names that decide on their random numbers; requests are made in their order.
-        samples: completions of each.
-        work: makes the requests.
         generate_all: generates the completions.
         graders: grade the completions.
     """
     engine = _CollectingEngine(len(named), generate_all, graders)
-    return await generate_and_grade(named, samples, work, engine.generate, engine.grade, list)
+    return await generate_and_grade(named, engine.generate, engine.grade, list)
 
 
 class _CollectingEngine:

@@ -7,7 +7,7 @@ coroutines wait for read here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Generic, NotRequired, TypedDict, cast
@@ -15,6 +15,7 @@ from typing import Generic, NotRequired, TypedDict, cast
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
 from scalelab.run.config import Run
+from scalelab.run.evaluation_sets import HELD_OUT
 from scalelab.run.ledger import Ledger
 from scalelab.run.ports import PromptT, RolloutsT
 from scalelab.schedule.schedule import Schedule, ScheduleState
@@ -58,8 +59,12 @@ class BooksState(TypedDict):
     drawn: int
     dropped: dict[str, int]
     measured: int
-    """Version of the last evaluation. This key and the next stay as they are: older checkpoints have them."""
+    """Version of the last evaluation. This key and the next stay as they are: older checkpoints have them alone."""
     measure_from: int | None
+    evaluated: NotRequired[dict[str, int]]
+    """Version of the last evaluation on each set."""
+    due: NotRequired[dict[str, int]]
+    """Sets that are to be evaluated, and the first version that will do."""
     step_hours: NotRequired[float]
     """Checkpoints before 2026-11-24 have none."""
     counts: list[int]
@@ -84,10 +89,10 @@ class Books(Generic[PromptT, RolloutsT]):
     """Groups started since the beginning."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Groups left out of training and made up for by others, by reason."""
-    evaluated: int = -1
-    """Version of the last evaluation that is written down."""
-    evaluate_from: int | None = None
-    """The next evaluation is of the first weights that are at least this version."""
+    evaluated_on: dict[str, int] = field(default_factory=dict)
+    """Version of the last evaluation on each set that is written down."""
+    due: dict[str, int] = field(default_factory=dict)
+    """Sets that are to be evaluated: on the first weights that are at least this version."""
     step_hours: float = 0.0
     """Compute when the last step was booked, in device-hours."""
     completions: int = 0
@@ -101,6 +106,16 @@ class Books(Generic[PromptT, RolloutsT]):
     def version(self) -> int:
         """Optimiser steps taken: the trainer's policy version."""
         return self.schedule.trainer_version
+
+    @property
+    def evaluated(self) -> int:
+        """Version of the last evaluation that is written down; −1 before the first."""
+        return max(self.evaluated_on.values(), default=-1)
+
+    @property
+    def evaluate_from(self) -> int | None:
+        """The next evaluation is of the first weights that are at least this version; None: none is due."""
+        return max(self.due.values(), default=None)
 
     def draw(self, generator_version: int) -> str:
         """Start a group with the next prompt, and return its name."""
@@ -142,11 +157,15 @@ class Books(Generic[PromptT, RolloutsT]):
         """Completion tokens of a group that is dropped; none is where lengths are drawn."""
         return 0
 
-    def add_evaluated(self, steps: Iterable[int]) -> None:
-        """Note evaluations that are written down; none of these steps is due any more."""
-        self.evaluated = max([self.evaluated, *steps])
-        if self.evaluate_from is not None and self.evaluate_from <= self.evaluated:
-            self.evaluate_from = None
+    def add_due(self, version: int, sets: Iterable[str]) -> None:
+        """Note sets to be evaluated on weights of this version or later ones, unless they have been."""
+        self.due |= {name: version for name in sets if self.evaluated_on.get(name, -1) < version}
+
+    def add_evaluated(self, sets: Mapping[str, int]) -> None:
+        """Note the versions of evaluations that are written down, by set; what they cover is not due any more."""
+        for name, version in sets.items():
+            self.evaluated_on[name] = max(version, self.evaluated_on.get(name, -1))
+        self.due = {name: since for name, since in self.due.items() if since > self.evaluated_on.get(name, -1)}
 
 
 @dataclass
@@ -178,6 +197,8 @@ class RunBooks(Books[Prompt, list[Rollout]]):
             "dropped": dict(self.dropped),
             "measured": self.evaluated,
             "measure_from": self.evaluate_from,
+            "evaluated": dict(self.evaluated_on),
+            "due": dict(self.due),
             "step_hours": self.step_hours,
             "counts": [self.completions, self.tokens, self.generated],
             "groups": {
@@ -214,7 +235,9 @@ class RunBooks(Books[Prompt, list[Rollout]]):
         self.schedule.load_state_dict({**state["schedule"], "groups": groups})
         self.sampler.load_state_dict(state["sampler"])
         self.drawn, self.dropped = state["drawn"], Counter(state["dropped"])
-        self.evaluated, self.evaluate_from = state["measured"], state["measure_from"]
+        self.evaluated_on = dict(state.get("evaluated", {HELD_OUT: state["measured"]}))
+        since = state["measure_from"]
+        self.due = dict(state.get("due", {} if since is None else {HELD_OUT: since}))
         self.step_hours = state.get("step_hours", 0.0)
         self.completions, self.tokens, self.generated = state["counts"]
         self.ledger.at_least(state["ledger"])

@@ -13,13 +13,14 @@ from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.limits import attention_problem
 from scalelab.rollout.split import split_problem
+from scalelab.run.evaluation_sets import ReadySet, check_metrics
 from scalelab.run.ports import too_few_places
 from scalelab.run.settings import SFT, Cluster, Evaluation, Virtual
 from tasks.task import Task
 
 
-def check_tasks(tasks: Sequence[Task], weights: Sequence[float] | None, recipe: Recipe, evaluation: Evaluation) -> None:
-    """Check names, weights, and what the recipe and the evaluations ask of tasks.
+def check_tasks(tasks: Sequence[Task], weights: Sequence[float] | None, recipe: Recipe) -> None:
+    """Check names, weights, and what the recipe asks of tasks.
 
     Raises:
         ValueError: naming the settings that cannot be together, and what would do; so do the other checks.
@@ -30,16 +31,34 @@ def check_tasks(tasks: Sequence[Task], weights: Sequence[float] | None, recipe: 
     if weights is not None and len(weights) != len(names):
         raise ValueError(f"Run.task_weights is {weights} for {len(names)} tasks: give each a share")
     for task in tasks:
-        if task.held_out_size is not None and evaluation.prompts > task.held_out_size:
-            raise ValueError(
-                f"Evaluation.prompts ({evaluation.prompts}) exceeds held_out_size ({task.held_out_size}) of "
-                f"{task.name}: lower the one or raise the other"
-            )
         if not task.has_thinking and (control := recipe.length_control) is not None and control.phrase:
             raise ValueError(
                 f"length_control interrupts a thinking that {task.name} does not have: bind "
                 "Recipe.length_control = None or @LengthPenalty()"
             )
+
+
+def check_sets(sets: Sequence[ReadySet], trained: Sequence[Task], generator: GeneratorConfig) -> None:
+    """Check that the evaluation sets have curves of different names, and that their completions fit the engines."""
+    curves = [task.name for one in sets for task in one.tasks]
+    if twice := next((name for name in curves if curves.count(name) > 1), None):
+        raise ValueError(f"two evaluation sets have a curve called {twice}: bind Benchmark.name")
+    for one in sets:
+        if not one.trained and one.tasks[0].name in [task.name for task in trained]:
+            raise ValueError(f"benchmark {one.name} has the name of a task that is trained on: bind Benchmark.name")
+        if one.max_tokens >= generator.max_model_len:
+            raise ValueError(
+                f"max_tokens ({one.max_tokens}) of evaluation set {one.name} leaves no room for a prompt within "
+                f"GeneratorConfig.max_model_len ({generator.max_model_len}): lower the one or raise the other"
+            )
+        check_metrics(one)
+        for task in one.tasks:
+            if one.prompts is not None and task.held_out_size is not None and one.prompts > task.held_out_size:
+                setting = "Evaluation.prompts" if one.trained else f"prompts of benchmark {one.name}"
+                raise ValueError(
+                    f"{setting} ({one.prompts}) exceeds held_out_size ({task.held_out_size}) of {task.name}: lower the "
+                    "one or raise the other"
+                )
 
 
 def check_places(recipe: Recipe, evaluation: Evaluation, cluster: Cluster, generator: GeneratorConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field, fields
+from functools import cached_property
 from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt, SkipValidation
@@ -15,6 +16,7 @@ from moe.train.config import TrainerConfig, TrainerSetup
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig, GeneratorSetup
 from scalelab.run import checks
+from scalelab.run.evaluation_sets import Benchmark, HeldOut, ReadySet
 from scalelab.run.settings import SFT, Budget, Cluster, Evaluation, Virtual
 from scalelab.schedule.schedule import SchedulePolicy
 from scalelab.store.retention import Retention
@@ -82,12 +84,41 @@ class Run:
     """Services that show the run besides its own folder and TensorBoard (docs/howto/trackers.md)."""
 
     def __post_init__(self) -> None:
-        checks.check_tasks(self.tasks, self.task_weights, self.recipe, self.evaluation)
+        checks.check_sets(self.sets, self.tasks, self.generator)
+        checks.check_tasks(self.tasks, self.task_weights, self.recipe)
         checks.check_places(self.recipe, self.evaluation, self.cluster, self.generator)
         checks.check_lengths(self.model, self.recipe, self.generator, self.sft)
         checks.check_recipe(self.model, self.recipe, self.trainer)
         checks.check_world(self.trainer, self.cluster, self.virtual)
         checks.check_devices(self.model, self.trainer, self.generator, self.cluster, self.sft)
+
+    @cached_property
+    def sets(self) -> tuple[ReadySet, ...]:
+        """The evaluation sets, every setting filled in; made once, as their tasks keep what they have loaded."""
+        return tuple(self._ready(one) for one in self.evaluation.chosen)
+
+    def _ready(self, one: HeldOut | Benchmark) -> ReadySet:
+        evaluation = self.evaluation
+        trained = isinstance(one, HeldOut)
+        tasks = self.tasks if isinstance(one, HeldOut) else (one.named_task(self.tasks),)
+        fixed = any(hasattr(type(task), "held_out_count") for task in tasks) and not trained
+        return ReadySet(
+            name=one.set_name,
+            tasks=tasks,
+            prompts=one.prompts or (None if fixed else evaluation.prompts),
+            samples=one.samples or (1 if one.temperature == 0 else evaluation.samples),
+            max_tokens=one.max_tokens or self.recipe.max_tokens,
+            temperature=one.temperature,
+            metrics=one.metrics,
+            cadence=evaluation.cadence(one),
+            trained=trained,
+            allow_overlap=isinstance(one, Benchmark) and one.allow_overlap,
+        )
+
+    @property
+    def graded_tasks(self) -> tuple[Task, ...]:
+        """The tasks whose completions are graded: those that are trained on, and those of benchmarks."""
+        return (*self.tasks, *(task for one in self.sets if not one.trained for task in one.tasks))
 
     @property
     def compute_unit(self) -> str:

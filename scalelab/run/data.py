@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.run.config import Run
+from scalelab.run.evaluations import PreparedSet
+from scalelab.run.work import Sampling
+from tasks.task import Task
 from tasks.types import Prompt
 
 LOOKED_AT = 1000
 """Prompts of an endless task that are checked."""
 
 
-def held_out(run: Run) -> list[Prompt]:
-    """The held-out prompts of a run's evaluations, of all its tasks."""
-    return [prompt for task in run.tasks for prompt in task.held_out(run.evaluation.prompts)]
+def prepared_sets(run: Run, work: Sampling) -> dict[str, PreparedSet]:
+    """The evaluation sets of a run with their prompts, by name.
+
+    Args:
+        run: the run.
+        work: of its training, from which the sets' sampling differs where they say so.
+    """
+    return {
+        one.name: PreparedSet(
+            one.all_prompts,
+            work.like(
+                generations=one.samples,
+                max_tokens=one.max_tokens,
+                temperature=one.temperature,
+                interrupted=all(task.has_thinking for task in one.tasks),
+            ),
+        )
+        for one in run.sets
+    }
 
 
 def describe_tasks(run: Run) -> dict[str, Any]:
@@ -27,7 +47,6 @@ def describe_tasks(run: Run) -> dict[str, Any]:
     """
     facts = {}
     for task in run.tasks:
-        task.held_out(run.evaluation.prompts)
         if task.size == 0:
             raise LabError(
                 f"task {task.name} has nothing to train on: its problems are for evaluation only, or all of them are "
@@ -35,6 +54,9 @@ def describe_tasks(run: Run) -> dict[str, Any]:
             )
         if about := task.describe():
             facts[task.name] = about
+    for one in run.sets:
+        one.all_prompts  # noqa: B018 - loads them, so that one without prompts is refused here
+        facts |= {task.name: about for task in one.tasks if not one.trained and (about := task.describe())}
     return facts
 
 
@@ -44,19 +66,27 @@ def check_prompts(run: Run, tokenizer: Any) -> None:
     Raises:
         LabError: some do not, or a chat is asked for and the model has no chat template.
     """
-    limit = run.generator.max_model_len - run.recipe.max_tokens
+    trained = run.recipe.max_tokens
     for task in run.tasks:
         count = LOOKED_AT if task.size is None else task.size
-        prompts = [*task.held_out(run.evaluation.prompts), *map(task.prompt, range(count))]
-        prompt_ids(tokenizer, prompts[0])
-        # A token is a byte at least, so that only long texts need to be cut into tokens; a chat's marks come on top.
-        doubtful = [prompt for prompt in prompts if prompt.chat or len(prompt.text.encode()) + 1 > limit]
-        long = [length for prompt in doubtful if (length := len(prompt_ids(tokenizer, prompt))) > limit]
-        if long:
-            shorter = f"leave long problems out with {type(task).__name__}.longest"
-            way = shorter if hasattr(task, "longest") else f"make the problems of {type(task).__name__} shorter"
-            raise LabError(
-                f"{len(long)} of {len(prompts)} prompts of {task.name} have more than the {limit} tokens that "
-                f"GeneratorConfig.max_model_len leaves beside Recipe.max_tokens (the longest {max(long)}): "
-                f"{way}, or raise max_model_len"
-            )
+        _check_fit(run, tokenizer, task, [task.prompt(index) for index in range(count)], trained, "Recipe.max_tokens")
+    for one in run.sets:
+        what = "Recipe.max_tokens" if one.max_tokens == trained else f"max_tokens of evaluation set {one.name}"
+        for task in one.tasks:
+            _check_fit(run, tokenizer, task, one.held_out(task), one.max_tokens, what)
+
+
+def _check_fit(run: Run, tokenizer: Any, task: Task, prompts: Sequence[Prompt], max_tokens: int, said: str) -> None:
+    limit = run.generator.max_model_len - max_tokens
+    prompt_ids(tokenizer, prompts[0])
+    # A token is a byte at least, so that only long texts need to be cut into tokens; a chat's marks come on top.
+    doubtful = [prompt for prompt in prompts if prompt.chat or len(prompt.text.encode()) + 1 > limit]
+    long = [length for prompt in doubtful if (length := len(prompt_ids(tokenizer, prompt))) > limit]
+    if long:
+        shorter = f"leave long problems out with {type(task).__name__}.longest"
+        way = shorter if hasattr(task, "longest") else f"make the problems of {type(task).__name__} shorter"
+        raise LabError(
+            f"{len(long)} of {len(prompts)} prompts of {task.name} have more than the {limit} tokens that "
+            f"GeneratorConfig.max_model_len leaves beside {said} (the longest {max(long)}): "
+            f"{way}, or raise max_model_len"
+        )

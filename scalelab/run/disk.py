@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from moe.model.size import parameters
 from scalelab.errors import LabError
 from scalelab.run.config import Run
+from scalelab.run.evaluation_sets import ReadySet
 
 _LEAST = 2**30
 """Bytes that a run needs however small it is: models in caches, logs, reports."""
@@ -66,9 +66,9 @@ def disk_needed(run: Run, step_hours: float | None = None) -> Disk:
     taken = {step for step in range(run.checkpoint_every, steps + 1, run.checkpoint_every)} | {steps}
     copies = len(run.checkpoints.kept(taken)) + 1
     per_completion = recipe.max_tokens * _PER_TOKEN_WAITING
-    evaluated = run.evaluation.steps(steps)
-    rows = len(run.tasks) * run.evaluation.prompts * run.evaluation.samples
     group_rows = recipe.prompts_per_step * recipe.generations_per_prompt
+    longest = {one.name: one.max_tokens * _PER_TOKEN_TEXT + _PER_ROW for one in run.sets}
+    evaluated = sum(_most_kept(run, one, steps) * one.planned * longest[one.name] for one in run.sets)
     per_row, kept = recipe.max_tokens * _PER_TOKEN_TEXT + _PER_ROW, run.retention
     trained = steps // kept.train_every * group_rows * per_row if kept.train_every else 0
     if kept.train_gib is not None:  # the newest step's come on top until the oldest are deleted
@@ -76,16 +76,16 @@ def disk_needed(run: Run, step_hours: float | None = None) -> Disk:
     return Disk(
         checkpoints=copies * checkpoint_bytes(run),
         waiting=copies * group_rows * per_completion,
-        completions=_most_kept(run, evaluated) * rows * per_row + trained,
+        completions=evaluated + trained,
         lines=steps * (_PER_LINE + 16 * recipe.prompts_per_step),
     )
 
 
-def _most_kept(run: Run, evaluated: Sequence[int]) -> int:
-    """Most evaluations whose completions stay, of those that may take place."""
-    kept, most = run.retention, run.evaluation.most(run.budget)
+def _most_kept(run: Run, one: ReadySet, steps: int) -> int:
+    """Most evaluations of a set whose completions stay, of those that may take place in so many steps."""
+    kept, most = run.retention, one.cadence.most(run.budget.hours)
     if most is None:
-        return len(kept.kept(evaluated))
+        return len(kept.kept(run.evaluation.steps(steps)) & {*one.cadence.steps(steps, None)})
     return most if kept.keep_last is None or kept.keep_every is not None else min(most, kept.keep_last)
 
 

@@ -6,7 +6,7 @@ Every evaluation calls `generate_and_grade`, that of `scalelab eval` (`scalelab.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
@@ -59,10 +59,34 @@ class Completions(Protocol):
         """Delete what was written."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A held-out prompt, and the maker of its requests and rollouts."""
+
+    prompt: Prompt
+    work: Sampling
+
+
+@dataclass(frozen=True)
+class PreparedSet:
+    """The prompts of an evaluation set, and the maker of their requests and rollouts."""
+
+    prompts: Sequence[Prompt]
+    work: Sampling
+
+    @property
+    def expected(self) -> int:
+        """Completions of an evaluation."""
+        return len(self.prompts) * self.work.generations
+
+
+def by_name(sets: Iterable[PreparedSet], version: int) -> dict[str, Asked]:
+    """Held-out prompts by name; the name decides on their random numbers, so those of other versions are others."""
+    return {f"{version}/{prompt.id}": Asked(prompt, one.work) for one in sets for prompt in one.prompts}
+
+
 async def generate_and_grade(
-    prompts: Mapping[str, Prompt],
-    samples: int,
-    work: Sampling,
+    asked: Mapping[str, Asked],
     generate: Callable[[Sequence[Request]], Awaitable[list[Completion]]],
     grade: Callable[[Prompt, Sequence[Completion]], Awaitable[list[Verdict]]],
     finished: Callable[[list[Rollout]], list[T]],
@@ -70,9 +94,7 @@ async def generate_and_grade(
     """Generate and grade completions of held-out prompts, all prompts side by side.
 
     Args:
-        prompts: the prompts, by the names that their requests get.
-        samples: completions of each prompt.
-        work: makes requests and rollouts.
+        asked: the prompts, by the names that their requests get.
         generate: `Engines.generate`.
         grade: `Graders.grade`.
         finished: takes a prompt's rollouts as soon as they are graded, and gives what is to be returned of them.
@@ -81,13 +103,13 @@ async def generate_and_grade(
         What `finished` gave, in the order of the prompts.
     """
 
-    async def one(name: str, prompt: Prompt) -> list[T]:
-        completions = await generate(work.requests(name, prompt, "eval", samples))
-        verdicts = await grade(prompt, completions)
-        return finished(work.rollouts(prompt, completions, verdicts))
+    async def one(name: str, asked: Asked) -> list[T]:
+        completions = await generate(asked.work.requests(name, asked.prompt, "eval"))
+        verdicts = await grade(asked.prompt, completions)
+        return finished(asked.work.rollouts(asked.prompt, completions, verdicts))
 
     async with TaskGroup() as group:
-        running = [group.create_task(one(name, prompt)) for name, prompt in prompts.items()]
+        running = [group.create_task(one(name, prompt)) for name, prompt in asked.items()]
     return [one for task in running for one in task.result()]
 
 
@@ -102,15 +124,15 @@ class InFlightEvaluation(Generic[WeightsT]):
     books: RunBooks
     engines: Engines[Request, Completion, WeightsT]
     graders: Graders[Prompt, Completion, Verdict]
-    work: Sampling
     changes: Changes
     charge: Callable[[], None]
     file: Callable[[int], Completions]
     """Opens the file for the completions of a version."""
     record: RecordEvaluation
     clock: Callable[[], float]
-    held_out: Sequence[Prompt]
-    samples: int
+    sets: Mapping[str, PreparedSet]
+    first: Sequence[str]
+    """Sets that the first weights are evaluated on."""
     updating: Callable[[], bool]
     """True while weights are on their way to the engines."""
     aside: int = 0
@@ -122,11 +144,13 @@ class InFlightEvaluation(Generic[WeightsT]):
     graded: int = 0
     """Completions of the running evaluation that are graded."""
     running: bool = False
+    taken: Sequence[str] = ()
+    """Sets of the running evaluation."""
 
     @property
     def expected(self) -> int:
-        """Completions of an evaluation."""
-        return len(self.held_out) * self.samples
+        """Completions of the running evaluation."""
+        return sum(self.sets[name].expected for name in self.taken)
 
     @property
     def holds_draws(self) -> bool:
@@ -138,18 +162,17 @@ class InFlightEvaluation(Generic[WeightsT]):
         """True while an evaluation runs, or could begin."""
         return (self.running and not self.kept) or self._ready()
 
-    def due(self, version: int) -> None:
-        """Ask for an evaluation of these weights, or of the first later ones."""
-        if self.books.evaluated < version:
-            self.books.evaluate_from = version
+    def due(self, version: int, names: Sequence[str] | None = None) -> None:
+        """Ask for an evaluation of these weights, or of the first later ones, on some sets or on all."""
+        self.books.add_due(version, self.sets if names is None else names)
 
     def awaits(self, updating: bool) -> bool:
         """True while the weights of a due evaluation are being published, so that no later ones are."""
         return self.books.evaluate_from is not None and updating and not self.running
 
     def done(self, version: int) -> bool:
-        """True if these weights are evaluated."""
-        return self.books.evaluated >= version
+        """True if these weights are evaluated on all sets."""
+        return all(self.books.evaluated_on.get(name, -1) >= version for name in self.sets)
 
     async def serve(self) -> None:
         """Evaluate what is due, until cancelled.
@@ -157,13 +180,13 @@ class InFlightEvaluation(Generic[WeightsT]):
         Waits for: weights of the version that is due, in the engines. Produces: evaluations.
         """
         self.running = False
-        self.books.add_evaluated([])  # a checkpoint may be older than the evaluations that are written down
         if self.books.evaluated < 0:
-            self.due(self.books.version)
+            self.due(self.books.version, self.first)
         while True:
             await self.changes.until(self._ready, "an evaluation to be due")
             self.charge()
             self.running, self.graded = True, 0
+            self.taken = [name for name in self.sets if name in self.books.due]
             spent = Spent.of(self.books, self.engines.version, self.clock())
             graded: list[Graded] | None = None
             file = self.file(spent.version)
@@ -179,7 +202,7 @@ class InFlightEvaluation(Generic[WeightsT]):
             if graded is None:
                 continue
             self.record(spent, graded)
-            self.books.add_evaluated([spent.version])
+            self.books.add_evaluated(dict.fromkeys(self.taken, spent.version))
             self.changes.notify()
 
     async def _evaluate(self, spent: Spent, file: Completions) -> list[Graded]:
@@ -195,9 +218,7 @@ class InFlightEvaluation(Generic[WeightsT]):
 
         try:
             return await generate_and_grade(
-                by_name(self.held_out, spent.version),
-                self.samples,
-                self.work,
+                by_name([self.sets[name] for name in self.taken], spent.version),
                 self.engines.generate,
                 self.graders.grade,
                 finished,
@@ -212,11 +233,6 @@ class InFlightEvaluation(Generic[WeightsT]):
         return not (self.running or self.updating()) and due is not None and self.engines.version >= due
 
 
-def by_name(held_out: Sequence[Prompt], version: int) -> dict[str, Prompt]:
-    """Held-out prompts by name; the name decides on their random numbers, so those of other versions are others."""
-    return {f"{version}/{prompt.id}": prompt for prompt in held_out}
-
-
 @dataclass(eq=False)
 class EvaluationAtRest(Generic[WeightsT]):
     """Evaluation between two stretches, from weights copied when it fell due; it takes no simulated time."""
@@ -224,36 +240,44 @@ class EvaluationAtRest(Generic[WeightsT]):
     books: RunBooks
     keep: Callable[[int], WeightsT]
     """Function that copies the trainer's weights, given their version."""
-    generate: Callable[[Spent, WeightsT], Awaitable[list[Rollout]]]
-    """Function that generates and grades completions of the held-out prompts with these weights."""
+    generate: Callable[[Spent, WeightsT, Sequence[PreparedSet]], Awaitable[list[Rollout]]]
+    """Function that generates and grades completions of the sets' prompts with these weights."""
     file: Callable[[int], Completions]
     """Opens the file for the completions of a version."""
     record: RecordEvaluation
     clock: Callable[[], float]
-    kept: list[tuple[Spent, WeightsT]] = field(default_factory=list)
+    sets: Mapping[str, PreparedSet]
+    kept: list[tuple[Spent, WeightsT, set[str]]] = field(default_factory=list)
+    """Weights with the sets that they are to be evaluated on."""
     holds_draws: bool = False
     holds_weights: bool = False
 
-    def due(self, version: int) -> None:
-        """Keep the trainer's weights, which are of this version."""
-        if self.books.evaluated < version and not self.done(version):
-            self.kept.append((Spent.of(self.books, version, self.clock()), self.keep(version)))
+    def due(self, version: int, names: Sequence[str] | None = None) -> None:
+        """Keep the trainer's weights, which are of this version, for some sets or for all."""
+        wanted = {name for name in names or self.sets if self.books.evaluated_on.get(name, -1) < version}
+        same = next((sets for spent, _, sets in self.kept if spent.version == version), None)
+        if same is not None:
+            same |= wanted
+        elif wanted:
+            self.kept.append((Spent.of(self.books, version, self.clock()), self.keep(version), wanted))
 
     def awaits(self, updating: bool) -> bool:
         """Always False: an evaluation at rest uses kept weights, so none has to be waited for."""
         return False
 
     def done(self, version: int) -> bool:
-        """True if these weights are evaluated, or kept for that."""
-        return self.books.evaluated >= version or any(spent.version == version for spent, _ in self.kept)
+        """True if these weights are evaluated on all sets, or kept for that."""
+        kept = {name for spent, _, sets in self.kept if spent.version == version for name in sets}
+        return all(name in kept or self.books.evaluated_on.get(name, -1) >= version for name in self.sets)
 
     async def serve(self) -> None:
         """Do nothing until cancelled; `rest` evaluates."""
 
     async def rest(self) -> None:
         """Evaluate all weights that are kept."""
-        for spent, weights in self.kept:
-            rollouts = await self.generate(spent, weights)
+        for spent, weights, names in self.kept:
+            chosen = [name for name in self.sets if name in names]
+            rollouts = await self.generate(spent, weights, [self.sets[name] for name in chosen])
             file = self.file(spent.version)
             try:
                 file.add(rollouts)
@@ -261,5 +285,5 @@ class EvaluationAtRest(Generic[WeightsT]):
             finally:
                 file.drop()
             self.record(spent, [Graded.of(one) for one in rollouts])
-            self.books.evaluated = spent.version
+            self.books.add_evaluated(dict.fromkeys(chosen, spent.version))
         self.kept.clear()

@@ -163,8 +163,14 @@ class Journal:
             "tokens": spent.tokens,
             "flops": self._flops(spent),
         }
-        by_task = evaluate(graded)
-        records = [head | by_task[task.name].record() for task in self._run.tasks]
+        sets = self._run.sets
+        by_task = evaluate(graded, {task.name: one.max_tokens for one in sets for task in one.tasks})
+        records = [
+            head | {"set": one.name, "curves": list(one.metrics)} | by_task[task.name].record()
+            for one in sets
+            for task in one.tasks
+            if task.name in by_task
+        ]
         timed = [self._with_clock(record, self._wall()) for record in records]
         records = [record for record, _ in timed]
         self._folder.add_evaluation(records, [apart for _, apart in timed if apart])

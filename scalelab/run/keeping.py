@@ -108,8 +108,9 @@ class Keeper:
             books.restore(cast("BooksState", chosen.state or self._first), self._root, self._say)
             books.ledger.at_least(self._folder.spent())
             books.ledger.go_back((chosen.state or self._first)["ledger"])
-            undone = self._folder.go_back(books.version, [task.name for task in self._run.tasks])
-            books.add_evaluated(self._folder.evaluated_steps())
+            fewest = min((one.tasks for one in self._run.sets), key=len)
+            undone = self._folder.go_back(books.version, [task.name for task in fewest])
+            books.add_evaluated(self._folder.evaluated_on())
         except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
             raise LabError(
                 f"the lines of {self._folder.path} or the state of its checkpoint are not what this version writes "

@@ -85,8 +85,8 @@ class Evaluator(Protocol):
     def holds_weights(self) -> bool:
         """True if the engines have to keep the weights that they hold."""
 
-    def due(self, version: int) -> None:
-        """Ask for an evaluation of these weights, or of the first later ones."""
+    def due(self, version: int, names: Sequence[str] | None = None) -> None:
+        """Ask for an evaluation of these weights, or of the first later ones, on some sets or on all."""
 
     def awaits(self, updating: bool) -> bool:
         """True while the weights of a due evaluation are being published; no step may be taken until then."""
@@ -147,8 +147,8 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
 
     books: Books[PromptT, RolloutsT]
     budget: Budget
-    evaluation_due: Callable[[int, float, float], bool]
-    """Rule that asks for an evaluation after a step: `Evaluation.due`."""
+    evaluation_due: Callable[[int, float, float], Sequence[str]]
+    """Rule that names the sets to evaluate after a step: `Evaluation.due`."""
     checkpoint_every: int
     work: Work[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT]
     engines: Engines[RequestT, CompletionT, WeightsT]
@@ -320,8 +320,9 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
         self.failure = self.journal.stepped(names, step, result, seconds)
         self.stopping |= self.failure is not None
         since, self.books.step_hours = self.books.step_hours, self.books.ledger.compute
-        if self.evaluation_due(self.books.version, since, self.books.step_hours) or self.budget_spent:
-            self.evaluation.due(self.books.version)
+        due = self.evaluation_due(self.books.version, since, self.books.step_hours)
+        if due or self.budget_spent:
+            self.evaluation.due(self.books.version, None if self.budget_spent else due)
         self.changes.notify()
 
     async def publish(self) -> None:

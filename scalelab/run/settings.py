@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
 from scalelab.hardware import device
+from scalelab.run.evaluation_sets import Benchmark, Cadence, EvaluationSet, HeldOut
 from scalelab.run.rates import Rates
 from tasks.data.traces import PublicTraces
 
@@ -65,7 +66,7 @@ class SFT:
 
 @dataclass(frozen=True, config=CHECKED)
 class Evaluation:
-    """Mean@k on the fixed held-out prompts, at step 0, every few steps, and at the end."""
+    """Mean@k on fixed prompts that are not trained on, at step 0, every few steps, and at the end."""
 
     every: PositiveInt = 10
     """Optimiser steps between evaluations (ScaleRL §2: 100)."""
@@ -79,6 +80,10 @@ class Evaluation:
 
     samples: PositiveInt = 4
     """Completions per held-out prompt, the k of mean@k (ScaleRL §2: 16)."""
+
+    sets: tuple[HeldOut | Benchmark, ...] = ()
+    """Evaluation sets, such as `(@HeldOut(), @Benchmark())`; what they do not bind is as here. Empty: the held-out
+    split of the run's tasks alone."""
 
     engines: NonNegativeInt | Annotated[float, Field(gt=0, lt=1)] = 0
     """Engines that keep their weights for an evaluation while the others go on taking new ones, as a number or, below
@@ -98,6 +103,13 @@ class Evaluation:
                 f"Evaluation.fit_since {self.fit_since:g} and fit_until {self.fit_until:g} leave no window: give "
                 "since < until"
             )
+        if not self.first:
+            raise ValueError(
+                "every set of Evaluation.sets is evaluated at the end alone: a curve needs one that is not"
+            )
+        kinds = [type(one) for one in self.chosen]
+        if kinds.count(HeldOut) > 1:
+            raise ValueError("Evaluation.sets has two HeldOut: the held-out split is one set; give one")
 
     def engines_of(self, generators: int) -> int:
         """Engines to set aside of so many; of a share at least one goes on."""
@@ -105,21 +117,37 @@ class Evaluation:
             return self.engines
         return min(round(self.engines * generators), generators - 1)
 
-    def due(self, step: int, since: float, compute: float) -> bool:
-        """Tell whether the weights after a step are to be evaluated.
+    @property
+    def chosen(self) -> tuple[HeldOut | Benchmark, ...]:
+        """The sets of a run: `sets`, or the held-out split."""
+        return self.sets or (HeldOut(),)
+
+    def cadence(self, one: EvaluationSet) -> Cadence:
+        """The rule for when a set is evaluated: its own, or else the evaluation's."""
+        if one.at_end:
+            return Cadence(None, None)
+        own = one.every is not None or one.every_hours is not None
+        every, hours = (one.every, one.every_hours) if own else (self.every, self.every_hours)
+        return Cadence(None if hours is not None else every, hours)
+
+    def due(self, step: int, since: float, compute: float) -> tuple[str, ...]:
+        """The names of the sets that the weights after a step are to be evaluated on.
 
         Args:
             step: optimiser steps so far, with this one.
             since: device-hours when the step before was booked.
             compute: device-hours now.
         """
-        if self.every_hours is None:
-            return step % self.every == 0
-        return since // self.every_hours < compute // self.every_hours
+        return tuple(name for name, rule in self._rules() if rule.due(step, since, compute))
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """The names of the sets that the first weights are evaluated on."""
+        return tuple(name for name, rule in self._rules() if rule.first)
 
     def period(self, hours_of_step: float) -> float:
         """Optimiser steps from one evaluation to the next, where each step takes so many device-hours."""
-        return float(self.every) if self.every_hours is None else max(1.0, self.every_hours / hours_of_step)
+        return min(rule.period(hours_of_step) for _, rule in self._rules())
 
     def steps(self, last: int, hours_of_step: float | None = None) -> list[int]:
         """Steps that a run evaluates: the first weights, those that are due, and the last.
@@ -128,23 +156,10 @@ class Evaluation:
             last: optimiser steps of the run.
             hours_of_step: device-hours of each; None if nobody knows, and any step may be due by its hours.
         """
-        if self.every_hours is None:
-            due = [step for step in range(self.every, last + 1, self.every)]
-        elif hours_of_step is None:
-            due = [*range(1, last + 1)]
-        else:
-            hours = [step * hours_of_step for step in range(last + 1)]
-            due = [step for step in range(1, last + 1) if self.due(step, hours[step - 1], hours[step])]
-        return sorted({0, *due, last})
+        return sorted({step for _, rule in self._rules() for step in rule.steps(last, hours_of_step)})
 
-    def most(self, budget: Budget) -> int | None:
-        """Most evaluations within the hours of a budget, of each task; None if they set no limit.
-
-        Beside the first weights there is one for every `every_hours`, and one when the budget is spent.
-        """
-        if self.every_hours is None or budget.hours is None:
-            return None
-        return int(budget.hours / self.every_hours) + 2
+    def _rules(self) -> list[tuple[str, Cadence]]:
+        return [(one.set_name, self.cadence(one)) for one in self.chosen]
 
 
 @dataclass(frozen=True, config=CHECKED)

@@ -85,11 +85,23 @@ class Sampling:
         self._tokenizer, self._temperature, self._control = tokenizer, temperature, length_control
         self._seed, self._seeded = seed, seeded
 
+    def like(self, *, generations: int, max_tokens: int, temperature: float, interrupted: bool) -> Sampling:
+        """Sampling with the same seed and tokenizer, and with these settings."""
+        return Sampling(
+            self._tokenizer,
+            generations=generations,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            length_control=self._control if interrupted else None,
+            seed=self._seed,
+            seeded=self._seeded,
+        )
+
     def prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a prompt."""
         return prompt_ids(self._tokenizer, prompt)
 
-    def requests(self, name: str, prompt: Prompt, kind: Kind = "train", count: int | None = None) -> list[Request]:
+    def requests(self, name: str, prompt: Prompt, kind: Kind = "train") -> list[Request]:
         """Requests for the completions of one prompt, each with its own place for an interruption."""
         seed = stable_number(self._seed, kind, name)
         rng = np.random.default_rng(seed)
@@ -105,7 +117,7 @@ class Sampling:
                 kind=kind,
                 task=prompt.task,
             )
-            for number in range(self.generations if count is None else count)
+            for number in range(self.generations)
         ]
 
     def rollouts(self, prompt: Prompt, completions: Sequence[Completion], verdicts: Sequence[Verdict]) -> list[Rollout]:
@@ -171,4 +183,5 @@ def rollout(prompt: Prompt, completion: Completion, verdict: Verdict) -> Rollout
         prompt=prompt.text,
         text=completion.text,
         detail=verdict.detail,
+        parts=dict(verdict.parts),
     )

@@ -13,7 +13,7 @@ from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import RunBooks
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
-from scalelab.run.data import held_out
+from scalelab.run.data import prepared_sets
 from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.journal import Journal
 from scalelab.run.loop import Checkpointer, Evaluator, Loop
@@ -99,14 +99,13 @@ def evaluate_in_flight(
         books=world.books,
         engines=world.engines,
         graders=world.graders,
-        work=world.work,
         changes=world.changes,
         charge=lambda: journal.charge(world.loop.stepping.locked()),
         file=world.folder.evaluation_file,
         record=journal.evaluated,
         clock=clock,
-        held_out=held_out(world.run),
-        samples=world.run.evaluation.samples,
+        sets=prepared_sets(world.run, world.work),
+        first=world.run.evaluation.first,
         updating=lambda: world.loop.updating.locked() or world.loop.behind,
         aside=world.run.evaluation.engines_of(world.run.cluster.generators),
         alone=lambda: world.loop.budget_spent,

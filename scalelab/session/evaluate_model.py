@@ -20,11 +20,13 @@ from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.evaluation import Graded, TaskEvaluation, evaluate, graded_by_prompt
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.alone import LocalGraders, evaluate_alone
+from scalelab.run.evaluation_sets import like_trained
+from scalelab.run.evaluations import Asked
 from scalelab.run.work import Sampling
 from scalelab.start.base_model import tokenizer_of
 from scalelab.start.model_folder import ModelFolder
 from scalelab.store.completions import completions_table
-from tasks.data.datasets import DatasetTask, dataset_task
+from tasks.data.datasets import DatasetTask
 from tasks.data.hub import SOURCES
 from tasks.scores import passed
 from tasks.task import Task
@@ -128,10 +130,10 @@ def _task(name: str, model: ModelFolder, asked: EvaluationRequest) -> Task:
         return replace(task, folder=asked.data) if asked.data and hasattr(task, "folder") else task
     if name not in SOURCES:
         raise LabError(f"unknown task {name!r}: {nearest(name, [*own, *SOURCES])}")
-    alike = [task for task in own.values() if hasattr(task, "chat")]
-    chat = asked.chat if asked.chat is not None else alike[0].chat if alike else model.run is None
-    think = asked.think if asked.think is not None else alike[0].has_thinking if alike else model.run is not None
-    return dataset_task(name, folder=asked.data, chat=chat, thinking=think, workers=os.cpu_count() or 1)
+    said = {"chat": asked.chat, "thinking": asked.think}
+    settings = {field: value for field, value in said.items() if value is not None}
+    trained = () if model.run is None else model.run.tasks
+    return like_trained(name, trained, asked.data, workers=os.cpu_count() or 1, **settings)
 
 
 def _how_many(task: Task, model: ModelFolder, asked: EvaluationRequest) -> int:
@@ -210,12 +212,12 @@ def _generate_and_grade(
         print(file=sys.stderr)
 
     phrase, end = phrase_ids(model.run, tokenizer) if model.run is not None else ([], ())
-    named = {prompt.id: prompt for prompt in prompts}
+    named = {prompt.id: Asked(prompt, work) for prompt in prompts}
     generator = Generator(folder, config, phrase, end, threads=os.cpu_count() or 1, seed=seed)
     try:
         # Not asyncio.run: it would keep Ctrl-C from ending a wait for completions.
         with closing(asyncio.new_event_loop()) as loop:
-            return loop.run_until_complete(evaluate_alone(named, work.generations, work, generate_all, graders))
+            return loop.run_until_complete(evaluate_alone(named, generate_all, graders))
     except BaseExceptionGroup as errors:
         raise unwrapped(errors) from errors
     finally:

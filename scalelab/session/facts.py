@@ -43,6 +43,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def facts(resolved: Resolved) -> dict[str, Any]:
     """Content of a manifest when the run starts."""
     run = resolved.run
+    held_out = {task.name: one.prompts for one in run.sets if one.trained for task in one.tasks}
     return {
         "experiment": resolved.name,
         "description": resolved.description,
@@ -52,7 +53,8 @@ def facts(resolved: Resolved) -> dict[str, Any]:
         "fit_window": [run.evaluation.fit_since, run.evaluation.fit_until],
         "retention": asdict(run.retention),
         "checkpoint_policy": asdict(run.checkpoints),
-        "held_out": {task.name: run.evaluation.prompts for task in run.tasks},
+        "held_out": {task.name: held_out.get(task.name, 0) for task in run.tasks},
+        "evaluation_sets": {one.name: [task.name for task in one.tasks] for one in run.sets},
     }
 
 

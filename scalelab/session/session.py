@@ -214,6 +214,7 @@ def _alone(path: Path, progress: Progress) -> Iterator[Lease]:
 def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
     """Run in the world of the run's configuration."""
     from scalelab.run.data import describe_tasks
+    from scalelab.run.overlap import check_overlap
     from scalelab.start.base_model import prepare_traces, pretrained
     from scalelab.start.traces import check_worked_examples
 
@@ -224,6 +225,8 @@ def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
     if prepared is not None:
         folder.describe(traces=prepared.facts)
     folder.describe(tasks=describe_tasks(run))
+    if overlap := check_overlap(run, progress.say):
+        folder.describe(overlap=overlap)
     if run.virtual is not None:
         _run_virtual(run, folder, progress, prepared)
     else:

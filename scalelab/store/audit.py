@@ -96,7 +96,7 @@ def audit(path: Path, contents: bool = True) -> Audit:
         _steps(steps),
         _groups(steps),
         _compute(steps),
-        _evaluations(evals, steps, _tasks(manifest)),
+        _evaluations(evals, steps, _sets(manifest)),
         _completions(path, evals, _kept(evals, manifest, proof.account), contents),
         *(_conservation(*checkpoint, steps) for checkpoint in checkpoints),
         _tensorboard(path, steps, found),
@@ -183,8 +183,8 @@ def _compute(steps: list[Line]) -> Iterator[str]:
         before = max(before, spent)
 
 
-def _evaluations(evals: list[Line], steps: list[Line], tasks: list[str]) -> Iterator[str]:
-    """Check that every evaluation has one line per task, of a step that was taken."""
+def _evaluations(evals: list[Line], steps: list[Line], sets: list[list[str]]) -> Iterator[str]:
+    """Check that every evaluation has one line per task of its sets, of a step that was taken."""
     by_step: defaultdict[int, Counter[Any]] = defaultdict(Counter)
     for line in evals:
         by_step[line["step"]][line.get("task")] += 1
@@ -193,17 +193,21 @@ def _evaluations(evals: list[Line], steps: list[Line], tasks: list[str]) -> Iter
         for task, count in lines.items():
             if count > 1:
                 yield f"evaluation {step} has {count} lines of {task}"
-        missing = [task for task in tasks if task not in lines]
+        missing = [task for of_set in sets if lines.keys() & of_set for task in of_set if task not in lines]
         if missing:
             yield f"evaluation {step} lacks {', '.join(missing)}"
         if step > last:
             yield f"evaluation {step} is of a step that metrics.jsonl does not have"
 
 
-def _tasks(manifest: Line) -> list[str]:
-    """Names of the tasks of every evaluation."""
-    held_out = manifest.get("held_out")
-    return list(held_out) if isinstance(held_out, dict) else []
+def _sets(manifest: Line) -> list[list[str]]:
+    """Names of the tasks of each evaluation set; earlier versions had the held-out split alone."""
+    sets = manifest.get("evaluation_sets", {"held_out": manifest.get("held_out")})
+    return (
+        [[*map(str, tasks)] for tasks in sets.values() if isinstance(tasks, list | dict)]
+        if isinstance(sets, dict)
+        else []
+    )
 
 
 def _kept(evals: list[Line], manifest: Line, account: Account | None) -> set[int]:

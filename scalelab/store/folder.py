@@ -174,7 +174,7 @@ class RunFolder:
         self._hours: dict[str, float] = {}
         self._noted: dict[int, str] = {}
         self._steps: dict[int, str] = {}
-        self._evaluated: set[int] = set()
+        self._evaluated: set[tuple[str, int]] = set()
         self._settled: dict[str, list[Any]] = {}
         self.wall_seconds = 0.0
         """Seconds of RL on the wall clock until the last line, over all processes of the run."""
@@ -215,7 +215,7 @@ class RunFolder:
             write_whole(self.path / MANIFEST, manifest_text(account.manifest), self.check)
         self._hours, self.wall_seconds = account.hours, account.wall_seconds
         self._noted, self._steps = dict(account.checkpoints), dict(account.lines)
-        self._evaluated = {record["step"] for record in account.views[EVALS]}
+        self._evaluated = set(map(_evaluated, account.views[EVALS]))
 
     @property
     def epoch(self) -> int:
@@ -267,7 +267,7 @@ class RunFolder:
             walls: their wall-clock times, for a run on a simulated clock.
         """
         self._record("evaluation", EVALS, records, walls, f"step_{records[0]['step']:06d}")
-        self._evaluated |= {record["step"] for record in records}
+        self._evaluated |= set(map(_evaluated, records))
         for record in records:
             for one in self._observers:
                 one.evaluation(record)
@@ -373,7 +373,11 @@ class RunFolder:
 
     def evaluated_steps(self) -> list[int]:
         """Steps that were evaluated."""
-        return sorted(self._evaluated)
+        return sorted({step for _, step in self._evaluated})
+
+    def evaluated_on(self) -> dict[str, int]:
+        """The last step that the run evaluated on each set."""
+        return dict(sorted(self._evaluated))
 
     def describe(self, **facts: Any) -> None:
         """Add facts to the journal and to the manifest."""
@@ -414,6 +418,11 @@ class RunFolder:
         for lines in self._lines.values():
             lines.close()
         self._journal.close()
+
+
+def _evaluated(record: Record) -> tuple[str, int]:
+    """Evaluation set and step of a line of `evals.jsonl`; lines of older versions are of the held-out split."""
+    return record.get("set", "held_out"), record["step"]
 
 
 def _remove_unfinished(path: Path) -> None:

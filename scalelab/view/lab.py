@@ -89,7 +89,9 @@ class Lab:
             "level": self.options.level,
             "pending": missing,
             "groups": [{"name": name, **code} for name, code in zip(groups, codes(len(groups)))],
-            "tasks": [{"name": name, **code} for name, code in zip(tasks, codes(len(tasks)))],
+            "tasks": [
+                {"name": name, "measure": self._measure(name), **code} for name, code in zip(tasks, codes(len(tasks)))
+            ],
             "runs": [run.summary() for run in self.runs.values()],
             "points": self._points(),
             "fits": fits,
@@ -101,6 +103,11 @@ class Lab:
             "answers": answers(tasks, fits, comparisons) if whole else [],
             "problems": self._problems,
         }
+
+    def _measure(self, task: str) -> str:
+        """Name of what the curves of a task have in common on the y-axis."""
+        names = {item.measure for item in self.curves if item.task == task}
+        return names.pop() if len(names) == 1 else "score"
 
     def pool(self, name: str) -> None:
         """Take all runs for seeds of one recipe with this name.

@@ -116,7 +116,7 @@ def metric_panels(records: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, 
 def held_out_panels(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The charts of what `evals.jsonl` holds beside the pass rate, against the step."""
     panels = []
-    for title, key in HELD_OUT:
+    for title, key in (*HELD_OUT, *_metrics(records)):
         lines: dict[str, Points] = {}
         for record in records:
             value, step = flatten(record).get(key), number(record.get("step"))
@@ -125,6 +125,16 @@ def held_out_panels(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
         if any(value for points in lines.values() for _, value in points):
             panels.append(_chart(title, False, list(lines.items())))
     return panels
+
+
+def _metrics(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Title and dotted name of the metrics of an evaluation that no other chart shows."""
+    found: dict[str, None] = {}
+    for record in records:
+        metrics = record.get("metrics")
+        found |= dict.fromkeys(map(str, metrics) if isinstance(metrics, Mapping) else ())
+    shown = [name for name in found if name not in ("truncated", "length")][:MOST_PANELS]
+    return [("Share passed" if name == "passed" else name, f"metrics.{name}.value") for name in shown]
 
 
 def flatten(record: Mapping[str, Any], prefix: str = "", depth: int = 4) -> dict[str, float]:

@@ -143,7 +143,7 @@ class NoEvaluation:
 
     holds_draws = holds_weights = False
 
-    def due(self, version: int) -> None:
+    def due(self, version: int, names: Sequence[str] | None = None) -> None:
         """Do nothing: no evaluation is ever due."""
 
     def awaits(self, updating: bool) -> bool:
@@ -214,7 +214,7 @@ class Simulation:
         self.loop: Loop[str, int, tuple[int, int], None, Finished, DrawnStep, None, None] = Loop(
             books=Books(schedule, map(str, itertools.count(1)), Ledger(shape.generators, shape.trainers)),
             budget=Budget(steps=schedule.steps),
-            evaluation_due=lambda *_: False,
+            evaluation_due=lambda *_: (),
             checkpoint_every=schedule.steps + 1,
             work=DrawnWork(draws, shape.generations),
             engines=self.engines,

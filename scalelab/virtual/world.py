@@ -28,8 +28,8 @@ from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
-from scalelab.run.data import held_out
-from scalelab.run.evaluations import EvaluationAtRest, Spent, by_name
+from scalelab.run.data import prepared_sets
+from scalelab.run.evaluations import EvaluationAtRest, PreparedSet, Spent, by_name
 from scalelab.run.journal import Journal
 from scalelab.run.keeping import Keeper
 from scalelab.run.ports import TrainerLostError
@@ -133,10 +133,10 @@ class VirtualRun:
         self._engine = Engine(base, config, phrases, 0, run.seed % 2**31)
         self._decoder = EngineDecoder(self._engine, phrases, tokenizer)
         self._trainer = Trainer(run.model.to_hf(), run.trainer_setup, rendezvous=None, weights=str(base))
-        self._real_graders = LocalGraders(run.tasks, 1, run.cluster.stall_seconds)
+        self._real_graders = LocalGraders(run.graded_tasks, 1, run.cluster.stall_seconds)
         folder.describe(verifiers=self._verifiers(), **clock_facts(run))
         self.work = RolloutWork(run.recipe, tokenizer, run.seed, True, run.retention.train_every)
-        self._held_out = held_out(run)
+        self._sets = prepared_sets(run, self.work)
         units = run.cluster.trainers // trainer_unit(run)
         self.changes = Changes()
         self.engines: PretendedEngines[Request, Completion, Snapshot] = PretendedEngines(
@@ -183,13 +183,15 @@ class VirtualRun:
 
         def evaluation(journal: Journal) -> EvaluationAtRest:
             file, record = self.folder.evaluation_file, journal.evaluated
-            self._evaluation = EvaluationAtRest(self.books, self._weights, self._sample, file, record, loop.time)
+            self._evaluation = EvaluationAtRest(
+                self.books, self._weights, self._sample, file, record, loop.time, self._sets
+            )
             return self._evaluation
 
         self.loop, self._journal = build_loop(self, loop.time, simulated=True, evaluation=evaluation)
         attach(self.loop)
         if self.books.evaluated < 0:
-            self._evaluation.due(0)
+            self._evaluation.due(0, self.run.evaluation.first)
             await self._evaluation.rest()
             self._journal.begin()
         await self.loop.run()
@@ -225,12 +227,10 @@ class VirtualRun:
     def _weights(self, version: int) -> Snapshot:
         return Snapshot([self._trainer.publish(version)])
 
-    async def _sample(self, spent: Spent, weights: Snapshot) -> list[Rollout]:
+    async def _sample(self, spent: Spent, weights: Snapshot, sets: Sequence[PreparedSet]) -> list[Rollout]:
         """Generate and grade completions of the held-out prompts in real time, while the engines do nothing else."""
         self._decoder.load(spent.version, weights)
-        samples = self.run.evaluation.samples
-        prompts = by_name(self._held_out, spent.version)
-        return await evaluate_alone(prompts, samples, self.work, self._generate_all, self._real_graders)
+        return await evaluate_alone(by_name(sets, spent.version), self._generate_all, self._real_graders)
 
     def _generate_all(self, requests: Sequence[Request]) -> Iterator[list[Completion]]:
         for completions in self._decoder.generate(requests, self._most):

@@ -18,7 +18,7 @@ from scalelab.recipe.types import Rollout
 from scalelab.rollout.evaluation import Graded
 from scalelab.run.books import RunBooks
 from scalelab.run.changes import Changes
-from scalelab.run.evaluations import InFlightEvaluation, Spent
+from scalelab.run.evaluations import InFlightEvaluation, PreparedSet, Spent
 from scalelab.run.ledger import Ledger
 from scalelab.run.loop import Loop
 from scalelab.run.ports import EvaluationLostError, TrainerLostError
@@ -56,8 +56,8 @@ class Work:
 
     generations = 2
 
-    def requests(self, name: str, prompt: Prompt, kind: str = "train", count: int = 2) -> list[str]:
-        return [f"{kind}/{name}/{number}" for number in range(count)]
+    def requests(self, name: str, prompt: Prompt, kind: str = "train") -> list[str]:
+        return [f"{kind}/{name}/{number}" for number in range(self.generations)]
 
     def rollouts(self, prompt: Prompt, completions: Sequence[int], verdicts: Sequence[str]) -> list[Rollout]:
         return [
@@ -177,14 +177,13 @@ class World:
             books=self.books,
             engines=self,  # type: ignore[arg-type]
             graders=self,  # type: ignore[arg-type]
-            work=Work(),  # type: ignore[arg-type]
             changes=self.changes,
             charge=lambda: None,
             file=self._file,
             record=self._record,
             clock=lambda: 0.0,
-            held_out=[Prompt(f"e/{n}", "t", "?", "!") for n in range(2)],
-            samples=2,
+            sets={"held_out": PreparedSet([Prompt(f"e/{n}", "t", "?", "!") for n in range(2)], Work())},  # type: ignore[arg-type]
+            first=["held_out"],
             updating=lambda: self.loop.updating.locked() or self.loop.behind,
             aside=aside,
             alone=lambda: self.loop.budget_spent,
@@ -347,6 +346,9 @@ class World:
         self.stale += [self.books.version - 1 - rollout.spans[0][0] for group in step.groups for rollout in group]
         return LabError("stopped by a monitor") if self.books.version == self.stop_after else None
 
+    def last_evaluated(self) -> dict[str, int]:
+        return {"held_out": self.evaluated[-1]} if self.evaluated else {}
+
     def _file(self, version: int) -> CompletionsInMemory:
         assert self.open_file is None, "one evaluation at a time"
         self.open_file = CompletionsInMemory(self, version)
@@ -384,7 +386,7 @@ class World:
         self.went_back.append(version)
         self.trained = [(step, names) for step, names in self.trained if step <= version]
         self.evaluated = [step for step in self.evaluated if step <= version]
-        self.books.add_evaluated(self.evaluated)
+        self.books.add_evaluated(self.last_evaluated())
 
     # What must hold at the end.
 

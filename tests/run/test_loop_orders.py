@@ -164,7 +164,7 @@ def test_a_run_stopped_at_any_moment_goes_on_as_if_it_had_not_been(
         second = World(folder, schedule, seed + 1)
         second.books.restore(first.kept, folder, print)
         second.trained, second.evaluated = first.trained, first.evaluated
-        second.books.add_evaluated(first.evaluated)
+        second.books.add_evaluated(second.last_evaluated())
         second.run()
         second.audit()
 
@@ -203,7 +203,7 @@ def test_evaluations_by_hours_follow_each_multiple_that_a_step_has_passed(
     world = Noting(tmp_path, schedule, pauses=pauses, every_hours=every)
     asked: list[int] = []
     due = world.evaluation.due
-    world.evaluation.due = lambda version: (asked.append(version), due(version))[1]  # type: ignore[method-assign]
+    world.evaluation.due = lambda version, names=None: (asked.append(version), due(version, names))[1]  # type: ignore[method-assign]
     world.run()
     world.audit()
     passed = [step for step in range(1, 13) if int(hours[step] / every) > int(hours[step - 1] / every)]
@@ -261,7 +261,7 @@ def test_a_run_that_is_cancelled_at_any_moment_goes_on_from_a_checkpoint(
         second.books.restore(first.kept, folder, print)
         second.trained = first.trained[: second.books.version]
         second.evaluated = [step for step in first.evaluated if step <= second.books.version]
-        second.books.add_evaluated(second.evaluated)
+        second.books.add_evaluated(second.last_evaluated())
         second.run()
         second.audit()
 
@@ -330,6 +330,6 @@ def test_ctrl_c_at_each_await_leaves_a_checkpoint_to_go_on_from(tmp_path: Path, 
         assert how == "cancel_at" or version == len(first.trained), "no step is lost"
         second.trained = first.trained[:version]
         second.evaluated = [step for step in first.evaluated if step <= version]
-        second.books.add_evaluated(second.evaluated)
+        second.books.add_evaluated(second.last_evaluated())
         second.run()
         second.audit()

@@ -22,6 +22,8 @@ def test_a_completion_passes_by_its_outcome_and_not_by_its_reward() -> None:
             interrupted=False,
             tokens=10,
             detail="",
+            parts={},
+            answer="7",
         )
         for prompt in range(24)
         for passed in (prompt < 6, False, False, False)
@@ -31,3 +33,4 @@ def test_a_completion_passes_by_its_outcome_and_not_by_its_reward() -> None:
     assert scores.pass_at_k[1]["pass_at_k"] == pytest.approx(6 / 96)
     assert scores.mean_at_k["mean_at_k"] == pytest.approx((6 * 1.0 + 90 * 0.6) / 96)
     assert scores.evaluation.pass_rate == scores.mean_at_k["mean_at_k"]
+    assert scores.evaluation.measure == "mean reward", "rewards of 0.6 are no passes"

@@ -179,12 +179,19 @@ class CurveReader:
                 recipe=str(table.facts.get("recipe", "")),
                 clock=_clock(table.facts),
                 places={**table.facts.get("places", {}), **self._constants(part, rows_R)},
+                measure=self._measure(rows_R),
                 other_N=self._beside(rows_R),
             ),
             labels,
             seed_N[keep_N],
         )
         return item if self._reading.repeats != "mean" else _averaged(item)
+
+    def _measure(self, rows_R: np.ndarray) -> str:
+        """Name of what the rows of a run folder measure: a mean reward if some of them say so."""
+        said = self._table.cells.get("measure", ()) if self._table.folder else ()
+        names = dict.fromkeys(str(said[row]) for row in rows_R if said and not blank(said[row]))
+        return "mean reward" if "mean reward" in names else next(iter(names), "pass rate")
 
     def _stitched(self, part: Part, rows_R: np.ndarray, compute_N: Array, rate_N: Array, unit: str) -> Any:
         table, name = self._table, part.names["compute"]

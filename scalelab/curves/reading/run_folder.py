@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -19,10 +19,14 @@ from scalelab.guarded import LONGEST_TEXT, read_below, read_text
 from scalelab.jsonl import objects_in
 
 
-def read_run_folder(path: Path) -> Table:
-    """The evaluations of a run.
+def read_run_folder(path: Path, wanted: Sequence[str] = ()) -> Table:
+    """The evaluations of a run: for each task its mean reward, and the metrics that the run or the reader names.
 
     Lines of older versions lack completions and tokens; those are derived from the batch size and the steps.
+
+    Args:
+        path: the run's folder.
+        wanted: metrics to read as tasks of their own beside those that the run names, such as "math pass@4".
 
     Raises:
         LabError: a file is damaged, too long, or leads out of the folder.
@@ -36,7 +40,7 @@ def read_run_folder(path: Path) -> Table:
     table = from_records(
         path,
         "run folder",
-        records,
+        [row for line in records for row in _with_metrics(line, wanted)],
         path.resolve().name,
         counted="line",
         facts=manifest | facts,
@@ -55,6 +59,20 @@ def read_run_folder(path: Path) -> Table:
     if "wall_seconds" not in cells and "time" in cells and manifest.get("clock") != "virtual":
         cells["wall_seconds"] = _since(manifest.get("started"), cells["time"])
     return replace(table, cells=cells, notes=tuple(said))
+
+
+def _with_metrics(line: tuple[int, dict[str, Any]], wanted: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """A line as a row of its task, and one row for each of its metrics that is to be shown as a task."""
+    number, record = line
+    metrics, curves = record.get("metrics"), record.get("curves")
+    row = {name: value for name, value in record.items() if name not in ("metrics", "curves")}
+    yield number, row
+    for name, score in metrics.items() if isinstance(metrics, dict) else ():
+        task = f"{record.get('task')} {name}"
+        shown = (isinstance(curves, list) and name in curves) or task in wanted
+        if shown and isinstance(score, dict):
+            said = {"pass_rate": score.get("value"), "stderr": score.get("stderr"), "measure": name}
+            yield number, {**row, "task": task, **said}
 
 
 def shown_manifest(folder: Path) -> dict[str, Any]:

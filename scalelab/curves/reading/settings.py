@@ -34,6 +34,7 @@ class Reading:
         unit: unit of compute after scaling; None takes the log's word for it.
         rate_range: what the log calls a pass rate of 0 and one of 1, such as 0 and 100, or −1 and 1 for a reward.
         tasks: the tasks to keep; empty for all.
+        metrics: metrics of a run folder to read as tasks beside those that the run shows so, such as "math pass@4".
         mean: weights of tasks whose weighted mean is a curve of its own; empty for none.
         hours_of: device in whose hours all compute is counted, such as `h100`; None leaves hours as they are.
         device_rates: speed of devices relative to `hours_of`, where measured; others go by the data sheets.
@@ -47,6 +48,7 @@ class Reading:
     unit: str | None = None
     rate_range: tuple[float, float] = (0.0, 1.0)
     tasks: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
     mean: Mapping[str, float] = field(default_factory=dict)
     hours_of: str | None = None
     device_rates: Mapping[str, float] = field(default_factory=dict)
@@ -80,6 +82,7 @@ _KINDS: Mapping[str, Any] = {
     "unit": str,
     "rate_range": (tuple, float),
     "tasks": (tuple, str),
+    "metrics": (tuple, str),
     "mean": (dict, float),
     "hours_of": str,
     "device_rates": (dict, float),

@@ -157,7 +157,7 @@ def open_source(path: Path, reading: Reading, run: str | None = None) -> ReadLog
     Raises:
         LabError: it is missing, unreadable or holds a value that cannot be; one line naming the place.
     """
-    table = read_table(path)
+    table = read_table(path, (*reading.tasks, *reading.metrics, *reading.mean))
     recognised = recognise(table, reading)
     curves = CurveReader(replace(table, run=run) if run else table, recognised, reading).curves()
     curves = [item for item in with_mean(curves, reading) if not reading.tasks or item.task in reading.tasks]
@@ -175,12 +175,12 @@ def open_source(path: Path, reading: Reading, run: str | None = None) -> ReadLog
     return ReadLog(path, table.kind, columns, left, len(table.rows), scaled)
 
 
-def read_table(path: Path) -> Table:
-    """The cells of a source, whatever its format."""
+def read_table(path: Path, wanted: Sequence[str] = ()) -> Table:
+    """The cells of a source, whatever its format; of a run folder also the metrics that are wanted as tasks."""
     if not path.exists():
         raise LabError(f"{path}: no such file or folder")
     if path.is_dir() and (path / "evals.jsonl").exists():
-        return read_run_folder(path)
+        return read_run_folder(path, wanted)
     if tensorboard.is_tensorboard(path):
         return tensorboard.read_tensorboard(path)
     if path.is_dir() and (path / "trainer_state.json").exists():

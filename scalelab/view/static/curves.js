@@ -75,7 +75,7 @@
       });
       return `${task.name || "pass rate"} against ${axisLabel()}: ${words.join("; ")}`;
     };
-    return frame(`curves ${task.name}`, 420, make, describe, { title: `${task.name || "Pass rate"}: held-out pass rate`, ready: (chart) => chart.getZr().on("dblclick", (event) => setBudget(chart, event)) });
+    return frame(`curves ${task.name}`, 420, make, describe, { title: `${task.name || "Pass rate"}: held-out ${task.measure}`, ready: (chart) => chart.getZr().on("dblclick", (event) => setBudget(chart, event)) });
   }
 
   function setBudget(chart, event) {
