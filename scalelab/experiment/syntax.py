@@ -93,10 +93,11 @@ def parse(text: str, origin: Callable[[int], str]) -> list[Binding]:
                     f"{where}: fragments bind values and nothing else; compose and import in the experiment's "
                     "Python file"
                 )
-    except (SyntaxError, tokenize.TokenError, TypeError, ValueError) as error:
+    except (SyntaxError, tokenize.TokenError, TypeError, ValueError, RecursionError, MemoryError) as error:
+        # CPython 3.11 runs out of stack, and later ones say "too many nested parentheses".
+        if isinstance(error, RecursionError | MemoryError) or "too many nested" in str(error):
+            raise LabError(f"{origin(1)}: brackets within brackets, more than {DEEPEST_VALUE} deep") from None
         raise LabError(_problem(error, parser, origin)) from None
-    except (RecursionError, MemoryError):
-        raise LabError(f"{origin(1)}: brackets within brackets, more than {DEEPEST_VALUE} deep") from None
     return bindings
 
 

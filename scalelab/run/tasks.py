@@ -15,8 +15,8 @@ T = TypeVar("T")
 class TaskGroup(asyncio.TaskGroup):
     """asyncio's group of tasks, of which a cancellation is never lost.
 
-    CPython before 3.13 raises the error of a child, and not the cancellation, where both come at once (gh-116720). Who
-    catches such an error in a loop would start anew on what is being taken down.
+    CPython raises the error of a child, and not the cancellation, where both come at once (gh-116720); since 3.13 it
+    asks for the cancellation again. Who catches such an error in a loop would start anew on what is being taken down.
     """
 
     async def __aenter__(self) -> TaskGroup:
@@ -33,11 +33,12 @@ class TaskGroup(asyncio.TaskGroup):
         try:
             await super().__aexit__(kind, error, trace)
         except BaseExceptionGroup as errors:
-            if sys.version_info >= (3, 13):
-                raise
-            if self._parent_cancel_requested and not asked_before:  # type: ignore[attr-defined]
+            again = sys.version_info >= (3, 13)
+            if not again and self._parent_cancel_requested and not asked_before:  # type: ignore[attr-defined]
                 self._parent_task.uncancel()  # type: ignore[attr-defined] # which CPython leaves out at this point
             if _cancellations() > self._cancelled_before:
+                if again:
+                    await asyncio.sleep(0)  # is cancelled, so that nothing that cleans up will be
                 raise asyncio.CancelledError from errors
             raise
 

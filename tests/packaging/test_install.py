@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import signal
@@ -380,6 +381,32 @@ def test_a_container_s_limit_is_the_memory_that_counts(tmp_path: Path) -> None:
     assert (here.memory, here.avx2) == (2 * GIB, True)
     (tmp_path / "memory.max").write_text("max\n")
     assert this_machine(tmp_path, proc=tmp_path, groups=tmp_path).memory == 24 * GIB
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can put other files in the place of the kernel's")
+@pytest.mark.parametrize(
+    ("instead", "said"),
+    [
+        ("setarch i686", "this one has 64 bits on i686; curves"),
+        ("mount --bind cpuinfo /proc/cpuinfo", "need AVX2, which this processor does not have; curves"),
+        ("mount --bind meminfo /proc/meminfo", "2.0 GiB of memory, and the smallest run needs 4: give"),
+    ],
+    ids=["32 bits", "no AVX2", "2 GB"],
+)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="not on this machine: the cases are of x86-64")
+def test_a_machine_that_is_too_small_or_too_old_is_refused_in_one_line_before_anything_is_made(
+    wheels: Path, tmp_path: Path, instead: str, said: str
+) -> None:
+    tree = checkout(tmp_path, wheels)
+    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse4_2 avx bmi1\n")
+    (tmp_path / "meminfo").write_text("MemTotal:        2097152 kB\n")
+    run = f'{instead} bash "$0"' if instead.startswith("setarch") else f'{instead} && exec bash "$0"'
+    command = ["unshare", "--mount", "bash", "-c", run, tree / "tools" / "install.sh"]
+    done = subprocess.run(command, env=environment(wheels), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert done.stderr.startswith("scalelab: ")
+    assert said in done.stderr
+    assert not (tree / ".venv").exists()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
