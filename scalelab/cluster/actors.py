@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -80,6 +82,7 @@ def start_ray(cluster: Cluster, devices: int = 2) -> None:
             log_to_driver=False,
             logging_level="ERROR",
             object_store_memory=512 * 2**20,
+            runtime_env={"py_executable": shlex.quote(sys.executable)},  # which Ray hands to a shell as it is
             # Ray's head remembers every call of an actor, up to 100,000, for lists that nobody looks at here.
             _system_config={"metrics_report_interval_ms": 600_000, "task_events_report_interval_ms": 0},
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import ray
@@ -36,12 +38,17 @@ class Worker:
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[ray.actor.ActorHandle]:
-    start_ray(Cluster())
-    worker = Worker.remote()
-    wait_for(worker.sleep.remote(0), 60, "the worker to come up")
-    yield worker
-    ray.shutdown()
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ray.actor.ActorHandle]:
+    """An actor on this machine, whose Python lies in a folder with a space and a letter that is not ASCII."""
+    environment = tmp_path_factory.mktemp("ray") / "the lab ü"
+    environment.symlink_to(sys.prefix)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(environment / "bin" / Path(sys.executable).name))
+        start_ray(Cluster())
+        worker = Worker.options(runtime_env={"env_vars": {"SET": "as for a run"}}).remote()
+        wait_for(worker.sleep.remote(0), 300, "the worker to come up")
+        yield worker
+        ray.shutdown()
 
 
 def test_a_deadline_names_what_was_waited_for(worker: ray.actor.ActorHandle) -> None:
