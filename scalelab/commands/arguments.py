@@ -9,10 +9,10 @@ from typing import Any
 from scalelab.errors import LabError
 
 
-def add_experiment(parser: argparse.ArgumentParser) -> None:
-    """Declare EXPERIMENT and `--set` (as `args.experiment`, `args.sets`)."""
+def add_experiment(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    """Declare EXPERIMENT and `--set` (as `args.experiment`, `args.sets`); `nargs` "?" lets EXPERIMENT be left out."""
     what = "a name, FAMILY or FAMILY/MEMBER, a Python file, or the config.gin of a run"
-    parser.add_argument("experiment", metavar="EXPERIMENT", help=what)
+    parser.add_argument("experiment", metavar="EXPERIMENT", help=what, nargs=nargs)
     add_sets(parser, "a value over all others, in gin's syntax, such as OptimizerConfig.lr=3e-4; may be repeated")
     parser.add_argument(
         "--model",

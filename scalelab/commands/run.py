@@ -12,6 +12,8 @@ Examples:
   scalelab run recipes --hours 50000 --stop-losers
   scalelab run quickstart --virtual --hardware h100
   scalelab run schedules_miniature --seeds 0 1 --jobs 2
+  scalelab run --from runs/quickstart --set Budget.steps=300
+  scalelab run --from runs/quickstart@100 --set Recipe.loss=@GSPO()
 """
 
 from __future__ import annotations
@@ -30,13 +32,20 @@ from scalelab.session.signals import heed_signals
 
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved
+    from scalelab.run.config import Run
     from scalelab.sweep.members import Member
     from scalelab.sweep.sweep import Ended
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add_experiment(parser)
+    add_experiment(parser, nargs="?")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="RUN[@STEP]",
+        help="go on from a run's checkpoint in a folder of its own: for longer, or with other settings (docs/run.md)",
+    )
     parser.add_argument(
         "--out",
         type=Path,
@@ -95,6 +104,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int | None:
     """Run in a process of its own, whose end its parent sees; here, where this is that process or no command."""
+    if args.experiment is None and args.source is None:
+        raise LabError("give an EXPERIMENT (`scalelab list` shows them), or --from a run")
+    if args.source is not None:
+        _refuse_beside_from(args)
     if args.supervise:
         return _supervise(args)
     if args.from_shell and args.attended is None:
@@ -141,6 +154,9 @@ def _run(args: argparse.Namespace) -> int | None:
         args.sets = [*args.sets, "Run.virtual=@Virtual()"]
     if args.hardware is not None:
         args.sets = [*args.sets, f"Virtual.hardware={args.hardware!r}"]
+    if args.source is not None:
+        _branch(args)
+        return None
     if args.resume:
         _refuse_beside_resume(args)
         _resume(args)
@@ -163,6 +179,14 @@ def _run(args: argparse.Namespace) -> int | None:
         raise LabError(f"--hours and --stop-losers are for families; end {name} with --set Budget.hours=…")
     _run_one(args, resolve_experiment(name, experiment, args.sets, imports=True))
     return None
+
+
+def _refuse_beside_from(args: argparse.Namespace) -> None:
+    """Refuse options that say nothing of one run that goes on from another."""
+    for option in ("resume", "supervise", "only", "sweep", "seeds", "hours", "stop_losers", "jobs"):
+        value = getattr(args, option)
+        if not (value is None or value is False or value == []):
+            raise LabError(f"--{option.replace('_', '-')} and --from exclude each other: leave one of them out")
 
 
 def _refuse_beside_resume(args: argparse.Namespace) -> None:
@@ -192,6 +216,40 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     _present(args, experiment, path)
 
 
+def _branch(args: argparse.Namespace) -> None:
+    from scalelab.experiment import load, resolve, resolve_experiment
+    from scalelab.session.branch import branch, split
+    from scalelab.session.live_page import live_page
+    from scalelab.session.native_output import python_stderr_apart
+    from scalelab.session.supervise import tell
+    from scalelab.store.folder import CONFIG, read_run_manifest
+    from scalelab.store.places import free_folder
+    from scalelab.watch.progress import Progress
+
+    heed_signals()
+    path, step = split(args.source)
+    read_run_manifest(path)
+    parent = resolve(str(path / CONFIG), imports=True)
+    [(name, experiment), *others] = load(args.experiment or str(path / CONFIG)).items()
+    if others:
+        raise LabError(f"{args.experiment} has {len(others) + 1} members: name the one that goes on from {path}")
+    asked = resolve_experiment(name, experiment, args.sets, imports=True)
+    demand_engines(asked.run.cluster.device)
+    out = args.out or free_folder(asked.name)
+    start = _start_of(path) or parent.run
+    with python_stderr_apart(), Progress() as progress, live_page(out, progress.say, sys.stderr.isatty()):
+        branch(asked, parent, (path, step), start, out, progress, partial(tell, args.attended))
+    _present(args, asked, out)
+
+
+def _start_of(path: Path) -> Run | None:
+    """The run that a branch and its parents began with; None for a run that is no branch."""
+    from scalelab.experiment import resolve
+    from scalelab.store.folder import START
+
+    return resolve(str(path / START), imports=True).run if (path / START).exists() else None
+
+
 def _resume(args: argparse.Namespace) -> None:
     from scalelab.experiment import load, resolve, resolve_experiment
     from scalelab.session.live_page import live_page
@@ -218,7 +276,7 @@ def _resume(args: argparse.Namespace) -> None:
     own = resolve(str(path / "config.gin"), imports=True)
     demand_engines(own.run.cluster.device)
     with python_stderr_apart(), Progress() as progress, live_page(path, progress.say, sys.stderr.isatty()):
-        resume(path, own, asked, progress, partial(tell, args.attended))
+        resume(path, own, asked, progress, partial(tell, args.attended), _start_of(path))
     _present(args, own, path)
 
 

@@ -33,7 +33,7 @@ class Graded:
     detail: str
     parts: Mapping[str, float]
     answer: str | None
-    """What the completion answers, for a vote of the majority; None if it gives no answer."""
+    """Answer of the completion, for a vote of the majority; None if it gives none."""
 
     @classmethod
     def of(cls, rollout: Rollout) -> Graded:

@@ -37,6 +37,7 @@ from scalelab.store.lease import Lease
 from scalelab.store.places import clear, free_folder, made_nothing
 from scalelab.store.publication import take_over
 from scalelab.store.recovery import Return, choose
+from scalelab.store.trunk import FROM
 from scalelab.virtual.cluster import check_simulated
 from scalelab.watch.progress import Progress
 from scalelab.watch.trackers import Trackers, settings_of
@@ -69,7 +70,7 @@ def execute(
     check_disk(path, resolved.run, step_hours(resolved.run))
     if path.exists() and not made_nothing(path):
         raise LabError(f"{path} exists and is not empty: give another --out, move it away, or go on with --resume")
-    with _alone(path, progress) as lease:
+    with alone(path, progress) as lease:
         take(path)
         if clear(path):
             progress.say(f"{path} is of a run that failed before it made anything: its files are replaced")
@@ -77,7 +78,7 @@ def execute(
         here = {"since": began, **process_facts(resolved.run)}
         folder.begin(resolved.config_gin(), **facts(resolved), processes=[here], started=began, status="running")
         progress.say(f"{resolved.name}: writing to {path}")
-        _run_and_record(resolved, folder, progress)
+        run_and_record(resolved, folder, progress)
     return path
 
 
@@ -87,6 +88,7 @@ def resume(
     asked: Resolved | None,
     progress: Progress,
     take: Callable[[Path], None] = lambda path: None,
+    start: Run | None = None,
 ) -> None:
     """Resume a run from its newest checkpoint, with its own configuration.
 
@@ -96,6 +98,7 @@ def resume(
         asked: what the user believes to resume; None takes whatever the folder holds.
         progress: takes lines for people.
         take: called with the folder once it is this process's.
+        start: of a branch, the run that all began with; None for a run that is none.
 
     Raises:
         LabError: it is no run, it has finished, it is still running, or it is not what was asked for.
@@ -105,13 +108,13 @@ def resume(
     if manifest.get("status") == "finished":
         raise LabError(
             f"{path} is finished, there is nothing to resume: `scalelab report {path}` shows it, and "
-            f"`scalelab run {path}/config.gin --set Budget.steps=…` runs it again for longer"
+            f"`scalelab run --from {path} --set Budget.steps=…` goes on with it for longer"
         )
     if asked is not None:
         _refuse_differences(path, own, asked)
     check_simulated(own.run, path, manifest)
     check_disk(path, own.run, step_hours(own.run))
-    with _alone(path, progress) as lease:
+    with alone(path, progress) as lease:
         take(path)
         take_over(path / CHECKPOINTS, read_account(path))
         take_back(path, own.run.retention.copy_to, progress.say)
@@ -123,7 +126,7 @@ def resume(
             progress.say(f"did not agree with the journal, and written again from it: {', '.join(folder.mended)}")
         _describe_resumption(own.run, folder, progress)
         progress.say(f"{own.name}: going on with {path}")
-        _run_and_record(own, folder, progress)
+        run_and_record(own, folder, progress, start)
 
 
 def _describe_resumption(run: Run, folder: RunFolder, progress: Progress) -> None:
@@ -165,15 +168,22 @@ def _refuse_differences(path: Path, own: Resolved, asked: Resolved) -> None:
         )
 
 
-def _run_and_record(resolved: Resolved, folder: RunFolder, progress: Progress) -> None:
-    """Run to the end, and record how it ended."""
+def run_and_record(resolved: Resolved, folder: RunFolder, progress: Progress, start: Run | None = None) -> None:
+    """Run to the end, and record how it ended.
+
+    Args:
+        resolved: the experiment.
+        folder: of the run.
+        progress: takes lines for people.
+        start: of a branch, the run that all began with, which says what the base model is.
+    """
     began, before = time.time(), folder.manifest.get("wall_seconds", 0.0)
     status, reason = "failed", None
     progress.tell = folder.status.note
     folder.status.write("starting")
     try:
         _observe(resolved.run, folder, progress)
-        _run(resolved.run, folder, progress)
+        _run(resolved.run, start or resolved.run, folder, progress)
         status = "finished"
     except KeyboardInterrupt:
         status = "interrupted"
@@ -200,7 +210,7 @@ def _observe(run: Run, folder: RunFolder, progress: Progress) -> None:
 
 
 @contextmanager
-def _alone(path: Path, progress: Progress) -> Iterator[Lease]:
+def alone(path: Path, progress: Progress) -> Iterator[Lease]:
     """Hold a run's folder, so that no second process writes into it."""
     path.mkdir(parents=True, exist_ok=True)
     lease = Lease(path, last_epoch(path), say=progress.say)
@@ -211,30 +221,30 @@ def _alone(path: Path, progress: Progress) -> Iterator[Lease]:
         release()
 
 
-def _run(run: Run, folder: RunFolder, progress: Progress) -> None:
-    """Run in the world of the run's configuration."""
+def _run(run: Run, start: Run, folder: RunFolder, progress: Progress) -> None:
+    """Run in the world of the run's configuration, from the base model of `start`."""
     from scalelab.run.data import describe_tasks
     from scalelab.run.overlap import check_overlap
     from scalelab.start.base_model import prepare_traces, pretrained
     from scalelab.start.traces import check_worked_examples
 
-    if run.sft.pretrained is not None:
-        pretrained(run, run.sft.pretrained)  # refuses another model before anything starts
-    check_worked_examples(run)
-    prepared = prepare_traces(run, progress)  # says what is wrong with them before anything starts
+    if start.sft.pretrained is not None:
+        pretrained(start, start.sft.pretrained)  # refuses another model before anything starts
+    check_worked_examples(start)
+    prepared = prepare_traces(start, progress)  # says what is wrong with them before anything starts
     if prepared is not None:
         folder.describe(traces=prepared.facts)
     folder.describe(tasks=describe_tasks(run))
     if overlap := check_overlap(run, progress.say):
         folder.describe(overlap=overlap)
     if run.virtual is not None:
-        _run_virtual(run, folder, progress, prepared)
+        _run_virtual(run, start, folder, progress, prepared)
     else:
         with native_stderr_to(folder.path / RAY_LOG):
-            _run_cluster(run, folder, progress, prepared)
+            _run_cluster(run, start, folder, progress, prepared)
 
 
-def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
+def _run_cluster(run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
     """Start the actors, side by side, and hand over to the loop."""
     from scalelab.cluster.surroundings import check_surroundings, settle
 
@@ -264,16 +274,16 @@ def _run_cluster(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
                 progress.say(hardware.doubt)
             check(run, hardware).demand()
             tuner = _after(partial(check_fine_tuning, run, hardware), tuner)
-            run = with_hardware(run, hardware)
+            run, start = with_hardware(run, hardware), with_hardware(start, hardware)
         faults = Faults(run.cluster, folder.add_fault, progress.say)
         base = base_model(
-            run, progress, tuner, saved=folder.sft, retry=faults.retry_with_new_trainer, prepared=prepared
+            start, progress, tuner, saved=folder.sft, retry=faults.retry_with_new_trainer, prepared=prepared
         )
         progress.say("RL: starting generators, trainer and verifiers")
         folder.status.write("starting generators, trainer and verifiers")
         tokenizer = _tokenizer(run, base, folder)
         world = ClusterRun(run, base, folder, tokenizer, *phrase_ids(run, tokenizer), progress, faults)
-        if "resumed" in folder.manifest:
+        if folder.manifest.keys() & {"resumed", FROM}:
             world.resume()
         with _counting(folder, before):
             drive(world.main, asyncio.new_event_loop, progress)
@@ -292,7 +302,7 @@ def _after(check: Callable[[], None], tuner: StartTuner) -> StartTuner:
     return start
 
 
-def _run_virtual(run: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
+def _run_virtual(run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
     """Start engine and trainer in this process, then run the loop on a simulated clock."""
     os.environ["OMP_NUM_THREADS"] = "1"  # two threads on busy cores fall to a twentieth of the speed
     with without_collector():
@@ -306,12 +316,12 @@ def _run_virtual(run: Run, folder: RunFolder, progress: Progress, prepared: Prep
 
     before = cpu_seconds()
     torch.set_num_threads(1)
-    base = base_model(run, progress, LocalTuner, saved=folder.sft, prepared=prepared)
+    base = base_model(start, progress, LocalTuner, saved=folder.sft, prepared=prepared)
     progress.say("RL: starting one engine and one trainer that stand for the simulated cluster")
     tokenizer = _tokenizer(run, base, folder)
     phrase, end_think = phrase_ids(run, tokenizer)
     with closing(VirtualRun(run, base, folder, tokenizer, Phrases(tuple(phrase), end_think), progress)) as world:
-        if "resumed" in folder.manifest:
+        if folder.manifest.keys() & {"resumed", FROM}:
             world.load()
         with _counting(folder, before):
             drive(world.main, lambda: VirtualLoop(world.start), progress)

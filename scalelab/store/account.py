@@ -9,6 +9,7 @@
 | `alarm`, `fault` | a line of that kind | `alarms.jsonl`, `faults.jsonl` |
 | `checkpoint` | a checkpoint that is whole, by its manifest's hash | `checkpoints/` |
 | `files` | other files of the run, by their hashes | themselves |
+| `fork` | the run and the step that a branch goes on from, and its parent's lines and files up to there | all |
 | `undo` | a return to a checkpoint: lines of later steps do not count | `undone.jsonl` gets them |
 """
 
@@ -89,7 +90,7 @@ class Account:
         elif entry.kind == "undo":
             self._undo(int(body["step"]), int(body["tasks"]))
             self.checkpoints = _by_step(body["checkpoints"])
-        elif entry.kind == "adopt":
+        elif entry.kind in ("adopt", "fork"):
             self.manifest.update(body["facts"])
             for name in VIEWS:
                 self._add(name, body["lines"].get(name, ()))

@@ -49,6 +49,9 @@ MANIFEST, CONFIG, CHECKPOINTS, ROLLOUTS = "manifest.json", "config.gin", "checkp
 SECOND_COPY = "second_copy"
 """File in the second copy of a run, which holds one checkpoint alone, until the run goes on from it."""
 
+START = "start.gin"
+"""File in a branch's folder: the configuration of the run that all began with, which says what the base model is."""
+
 TOKENIZER = "tokenizer"
 """Folder beside the checkpoints, where an export looks for it."""
 
@@ -238,6 +241,33 @@ class RunFolder:
         write_whole(self.path / CONFIG, config_gin)
         self.vouch([self.path / CONFIG])
         self.describe(**facts, **{CONFIG_SHA256: config_sha256(self.path), JOURNAL_KEY: FORMAT})
+
+    def write_config(self, config_gin: str, start_gin: str) -> None:
+        """Write the configuration of a branch, and that of the run that all began with."""
+        self.check()
+        write_whole(self.path / CONFIG, config_gin)
+        write_whole(self.path / START, start_gin)
+
+    def fork(
+        self,
+        parent: Record,
+        lines: Mapping[str, Sequence[Record]],
+        files: Mapping[str, Sequence[Any]],
+        checkpoints: Mapping[int, str],
+    ) -> None:
+        """Begin the journal of a branch with its parent, the parent's lines, and the files that are there already.
+
+        Args:
+            parent: the parent's folder, the step of the fork, the digest of its checkpoint, and its journal's head.
+            lines: of the parent, by file.
+            files: digests of completions, by name.
+            checkpoints: digests of the manifests of checkpoints, by step.
+        """
+        self._journal.append(
+            "fork", parent=parent, facts={}, lines=dict(lines), files=dict(files), checkpoints=dict(checkpoints)
+        )
+        self._take(replay(read_chain((self.path / JOURNAL).read_bytes()).entries), anew=False)
+        self.vouch([self.path / START])
 
     def vouch(self, files: Iterable[Path]) -> None:
         """Record the hashes of files that do not change any more."""

@@ -71,7 +71,7 @@ def choose(run_folder: Path, hf_config: dict[str, Any] | None = None) -> Return:
             check(path, hf_config)
             state = read_state(path)
             check_config(run_folder, state)
-            _belongs(path, state, run_folder, account)
+            belongs(path, state, run_folder, account)
         except (MoeError, LabError, OSError) as error:
             passed[path] = str(error)
             continue
@@ -99,7 +99,7 @@ def step_of(state: dict[str, Any]) -> int:
         raise LabError(f"its state does not say of which step it is: {error} is missing") from None
 
 
-def _belongs(path: Path, state: dict[str, Any], run_folder: Path, account: Account | None) -> None:
+def belongs(path: Path, state: dict[str, Any], run_folder: Path, account: Account | None) -> None:
     """Check that a checkpoint is of the step that its folder says, and of the steps that the run's lines hold.
 
     Raises:

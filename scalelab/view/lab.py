@@ -9,7 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from scalelab.curves import Curve, Options
+from scalelab.curves.branches import parents_first, shared
 from scalelab.curves.reading import Reading
 from scalelab.errors import LabError
 from scalelab.view.answer import answers
@@ -17,6 +20,7 @@ from scalelab.view.cache import Kept, user_folder
 from scalelab.view.discover import find_runs
 from scalelab.view.judge import Judge, as_recipe
 from scalelab.view.palette import codes
+from scalelab.view.points import curve_points
 from scalelab.view.run import ViewedRun
 from scalelab.view.settings import axes, differences
 
@@ -183,12 +187,17 @@ class Lab:
         return _same_unit(pooled, self._problems)
 
     def _points(self) -> list[dict[str, Any]]:
-        """The points of every run and task."""
+        """The points of every run and task; a trunk's are those of the run that it is of, where that is shown, too."""
+        curves = [(run.member.id, item) for run in self.runs.values() for item in run.curves]
+        branches: dict[str, list[dict[str, Any]]] = {id: [] for id, item in curves if item.fork is not None}
+        for id, item in _own(curves) if branches else ():
+            if id in branches:
+                branches[id] += curve_points(item)
         return [
             {"run": run.member.id, "group": points.get("run", run.member.group)}
             | {key: value for key, value in points.items() if key != "run"}
             for run in self.runs.values()
-            for points in run.points
+            for points in branches.get(run.member.id, run.points)
         ]
 
     def _comparisons(self) -> list[dict[str, Any]]:
@@ -215,6 +224,17 @@ class Lab:
         for run in self.runs.values():
             settings.setdefault(run.member.group, run.settings)
         return settings
+
+
+def _own(curves: Sequence[tuple[str, Curve]]) -> list[tuple[str, Curve]]:
+    """The curves of runs by their ids, each with the points that no run before it among its parents has."""
+    found: list[tuple[str, Curve]] = []
+    for index in parents_first([item for _, item in curves]):
+        owner, item = curves[index]
+        own_N = ~shared(item, [other for id, other in found if id != owner])
+        if own_N.any():
+            found.append((owner, item.select(np.flatnonzero(own_N))))
+    return found
 
 
 def _same_unit(curves: list[Curve], problems: list[str]) -> list[Curve]:

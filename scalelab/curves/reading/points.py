@@ -179,6 +179,7 @@ class CurveReader:
                 recipe=str(table.facts.get("recipe", "")),
                 clock=_clock(table.facts),
                 places={**table.facts.get("places", {}), **self._constants(part, rows_R)},
+                fork=_fork(table.facts.get("from")),
                 measure=self._measure(rows_R),
                 other_N=self._beside(rows_R),
             ),
@@ -328,6 +329,12 @@ class CurveReader:
         names += [name for name in self._table.columns if "_by_role/" in name]
         found = {name: self._column(name).value_N[rows_R] for name in names}
         return {name: value_N for name, value_N in found.items() if np.isfinite(value_N).any()}
+
+
+def _fork(said: Any) -> float | None:
+    """The step at which a branch went on from its parent, by its manifest."""
+    step = numbers([said.get("step") if isinstance(said, Mapping) else None])
+    return None if step.blank_N[0] or step.wrong else float(step.value_N[0])
 
 
 def _factors(labels: Sequence[str]) -> tuple[list[str], np.ndarray]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from scalelab.curves.branches import counted_once, with_trunks_told
 from scalelab.curves.data import Curve, check_numbers, same_unit
 from scalelab.curves.fitting.models import Array
 from scalelab.curves.reading import tensorboard
@@ -129,7 +130,9 @@ def read_with(
         LabError: a source is missing, unreadable or holds a value that cannot be; one line naming the place.
     """
     found = [run for source in sources for run in runs_in(Path(source))]
-    return [item for run, name in zip(found, run_names(found)) for item in _read_run(run, reading, name, change)]
+    return with_trunks_told(
+        [item for run, name in zip(found, run_names(found)) for item in _read_run(run, reading, name, change)]
+    )
 
 
 def open_sources(sources: Sequence[str | Path], reading: Reading) -> list[ReadLog]:
@@ -202,7 +205,7 @@ def pool(curves: Sequence[Curve], run: str) -> list[Curve]:
     unit = same_unit(curves)
     pooled = []
     for task in dict.fromkeys(item.task for item in curves):
-        members = [item for item in curves if item.task == task]
+        members = counted_once([item for item in curves if item.task == task])
         seeds = [seed for item in members for seed in item.seeds]
         if not all(seeds) or len(set(seeds)) < len(seeds):
             seeds = [f"{item.run} {seed}".strip() for item in members for seed in item.seeds]

@@ -1,0 +1,76 @@
+"""Branches: runs that went on from others, whose evaluations up to the fork are the parents' own.
+
+Axes: `_N` points of a curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from scalelab.curves.data import Curve
+
+
+def shared(item: Curve, others: Sequence[Curve]) -> np.ndarray:
+    """bool[N]: the points of a curve that are evaluations of another one, too.
+
+    They are of one task and agree in step, compute and rate to the last bit, and one of the runs is a branch.
+
+    Args:
+        item: the curve.
+        others: those that it is compared with.
+    """
+    known = {
+        point
+        for other in others
+        if other.task == item.task and not (item.fork is None and other.fork is None)
+        for point in _points(other)
+    }
+    return np.array([point in known for point in _points(item)], bool)
+
+
+def _points(item: Curve) -> list[tuple[float, float, float]]:
+    step_N = item.other_N.get("step", np.full(len(item), np.nan))
+    return list(zip(step_N.tolist(), item.compute_N.tolist(), item.pass_rate_N.tolist()))
+
+
+def parents_first(curves: Sequence[Curve]) -> list[int]:
+    """Indices of the curves: runs of their own, then branches by the step of their fork."""
+    return sorted(range(len(curves)), key=lambda index: (curves[index].fork is not None, curves[index].fork or 0.0))
+
+
+def counted_once(curves: Sequence[Curve]) -> list[Curve]:
+    """The curves, each evaluation in one of them alone: a branch leaves its trunk to its parent, where that is there.
+
+    A curve that has nothing of its own is left out. For evidence that is pooled over runs: a trunk that counted twice
+    would make its intervals too narrow.
+    """
+    kept: dict[int, Curve] = {}
+    for index in parents_first(curves):
+        own_N = ~shared(curves[index], list(kept.values()))
+        if own_N.all():
+            kept[index] = curves[index]
+        elif own_N.any():
+            kept[index] = curves[index].select(own_N)
+    return [kept[index] for index in sorted(kept)]
+
+
+def with_trunks_told(curves: Sequence[Curve]) -> list[Curve]:
+    """The curves, with a note on each that shares evaluations with a run before it among its parents."""
+    told = list(curves)
+    before: list[Curve] = []
+    for index in parents_first(curves):
+        item = curves[index]
+        for other in before:
+            count = int(shared(item, [other]).sum())
+            if count:
+                note = (
+                    f"evaluations up to step {item.fork:g} are its trunk's; {count} are {other.run}'s, too, and no "
+                    "evidence of its own"
+                )
+                told[index] = replace(item, notes=(*item.notes, note))
+                break
+        before.append(item)
+    return told
