@@ -17,7 +17,8 @@ from scalelab.session.facts import facts, process_facts
 from scalelab.session.session import alone, run_and_record
 from scalelab.store.folder import CONFIG, CONFIG_SHA256, START, RunFolder, config_sha256
 from scalelab.store.places import clear, free_folder, made_nothing
-from scalelab.store.recovery import DUE, EPOCH
+from scalelab.store.publication import LINE
+from scalelab.store.recovery import DUE
 from scalelab.store.trunk import FROM, Trunk, adapted, plant, read_trunk
 from scalelab.virtual.cluster import check_simulated
 from scalelab.watch.progress import Progress
@@ -83,7 +84,7 @@ def branch(
         state = adapted(trunk.state, *names, restart=_restarts(run, parent.run))
         config = resolved.config_gin()
         folder.write_config(config, _start_text(trunk.parent))
-        plant(trunk, folder, {**state, CONFIG_SHA256: config_sha256(path), EPOCH: folder.epoch})
+        plant(trunk, folder, {**state, CONFIG_SHA256: config_sha256(path), LINE: None})
         here = {"since": began, **process_facts(run)}
         told = {**facts(resolved), FROM: trunk.facts}
         folder.begin(config, **told, processes=[here], started=began, status="running")

@@ -27,7 +27,7 @@ from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.store.account import Account, Record, step_of_rollouts
 from scalelab.store.chain import JOURNAL, read_chain
-from scalelab.store.folder import CHECKPOINTS, TOKENIZER, RunFolder, check_config, read_account, read_run_manifest
+from scalelab.store.folder import CHECKPOINTS, RunFolder, check_config, read_account, read_run_manifest
 from scalelab.store.recovery import DUE, belongs, lost_rollouts, step_of
 
 FROM = "from"
@@ -143,8 +143,6 @@ def plant(trunk: Trunk, folder: RunFolder, state: Mapping[str, Any]) -> None:
     waiting = state.get("rollouts")
     if waiting is not None and lost_rollouts(root, dict(state)) is None:
         _take(root / waiting, folder.checkpoints / waiting)
-    if (root / TOKENIZER).is_dir():
-        shutil.copytree(root / TOKENIZER, folder.checkpoints / TOKENIZER)
     there = [name for name in trunk.files if (trunk.parent / name).is_file()]
     for name in there:
         _take(trunk.parent / name, folder.path / name)

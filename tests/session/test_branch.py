@@ -1,0 +1,187 @@
+"""A branch goes on from a run's checkpoint in a folder of its own; the books balance, and the run stays as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from moe.checkpoint.folder import MANIFEST as CHECKPOINT
+from moe.checkpoint.folder import digest
+from scalelab.cli import main
+from scalelab.curves import pool_seeds, read_sources
+from scalelab.curves.branches import counted_once, shared
+from scalelab.errors import LabError
+from scalelab.experiment import Resolved
+from scalelab.session import branch as branches
+from scalelab.store.audit import audit
+from scalelab.store.chain import JOURNAL, read_chain
+from scalelab.store.folder import RunFolder
+from scalelab.store.lines import read_lines
+from tests.helpers.crash_world import Quiet, World, live, settings
+
+KEPT = {"CheckpointPolicy__keep_last": 9}
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of four steps, with checkpoints of steps 2 and 4."""
+    path = tmp_path_factory.mktemp("branch") / "parent"
+    live(path, settings(**KEPT))
+    return path
+
+
+def go_on(parent: Path, step: int | None, out: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> list[str]:
+    """Branch a run in the world without a model; gives what was said."""
+
+    def run(resolved: Resolved, folder: RunFolder, progress: Any, start: Any) -> None:
+        world = World(resolved.run, folder)
+        world.resume()
+        asyncio.run(world.main())
+        folder.describe(status="finished")
+        folder.close()
+
+    monkeypatch.setattr(branches, "run_and_record", run)
+    said = Quiet()
+    asked, before = settings(**KEPT, **more), settings(**KEPT)
+    branches.branch(asked, before, (parent, step), before.run, out, said)  # type: ignore[arg-type]
+    return said.said
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "budget": {"Budget__steps": 7},
+    "batch": {"Budget__steps": 5, "Recipe__prompts_per_step": 3},
+    "schedule": {"Budget__steps": 5, "PipelineRL__k": 1},
+    "loss": {"Budget__steps": 5, "Recipe__loss": "@GSPO()"},
+    "mix": {"Budget__steps": 5, "Run__task_weights": "(0.9, 0.1)"},
+    "task left out": {"Budget__steps": 5, "Run__tasks": "(@CodeMiniature(),)", "Run__task_weights": "None"},
+    "benchmark": {
+        "Budget__steps": 5,
+        "Evaluation__sets": "(@HeldOut(), @Benchmark())",
+        "Benchmark__task": "@hard/MathMiniature()",
+        "Benchmark__name": "'hard'",
+    },
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_books_of_a_branch_balance_whatever_it_changes(
+    change: str, parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, before = tmp_path / "branch", {file: file.read_bytes() for file in parent.rglob("*") if file.is_file()}
+    said = go_on(parent, None, out, monkeypatch, **CHANGES[change])
+    found = audit(out)
+    assert found.problems == []
+    steps, evals = read_lines(out / "metrics.jsonl"), read_lines(out / "evals.jsonl")
+    assert steps[:4] == read_lines(parent / "metrics.jsonl")
+    assert evals[: len(read_lines(parent / "evals.jsonl"))] == read_lines(parent / "evals.jsonl")
+    assert len(steps) == CHANGES[change]["Budget__steps"]
+    assert steps[4]["compute"] > steps[3]["compute"], "compute goes on"
+    assert steps[-1]["sampler"].get("drawn/code", 0) >= steps[3]["sampler"]["drawn/code"], "and so do the prompts"
+    assert ("hard" in {line["task"] for line in evals}) == (change == "benchmark")
+    assert any("goes on from step 4" in line for line in said)
+    assert {file: file.read_bytes() for file in parent.rglob("*") if file.is_file()} == before
+
+
+def test_the_first_line_of_the_journal_names_parent_step_and_checkpoint(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on(parent, 2, tmp_path / "branch", monkeypatch, Budget__steps=6)
+    [first, *_] = read_chain((tmp_path / "branch" / JOURNAL).read_bytes()).entries
+    sha256 = digest(parent / "checkpoints/step_000002" / CHECKPOINT)[1]
+    head = read_chain((parent / JOURNAL).read_bytes()).head
+    expected = {"run": str(parent.resolve()), "step": 2, "checkpoint": sha256, "journal": head}
+    assert (first.kind, first.body["parent"]) == ("fork", expected)
+    assert json.loads((tmp_path / "branch/manifest.json").read_text())["from"] == expected
+    again = tmp_path / "again"
+    go_on(tmp_path / "branch", 4, again, monkeypatch, Budget__steps=8)
+    assert audit(again).problems == []
+    assert (again / "start.gin").read_bytes() == (parent / "config.gin").read_bytes()
+
+
+def test_a_trunk_is_no_second_evidence(parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on(parent, None, tmp_path / "branch", monkeypatch, Budget__steps=8)
+    curves = [item for item in read_sources([parent, tmp_path / "branch"]) if item.task == "math"]
+    mine, longer = sorted(curves, key=len)
+    assert np.flatnonzero(shared(longer, [mine])).tolist() == list(range(len(mine)))
+    assert any("evaluations up to step 4 are its trunk's" in note for note in longer.notes)
+    assert not any("trunk" in note for note in mine.notes)
+    once = counted_once([longer, mine])
+    assert [len(item) for item in once] == [len(longer) - len(mine), len(mine)]
+    [pooled], _ = pool_seeds([replace(item, recipe="the same") for item in curves])
+    assert len(pooled) == len(longer), "the trunk counts once in what pools both"
+
+
+def harmed(parent: Path, out: Path) -> Path:
+    shutil.copytree(parent, out)
+    content = (out / JOURNAL).read_bytes()
+    (out / JOURNAL).write_bytes(content.replace(b'"step": 1', b'"step": 9', 1))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("source", "sets", "refusal"),
+    [
+        ("nowhere", [], "there is no run's folder nowhere"),
+        ("{parent}@two", [], "'two' is no step of a run"),
+        ("{parent}@3", [], "has no checkpoint of step 3; there are: 2, 4"),
+        ("{harmed}", [], "changed since it was written"),
+        ("{parent}", [], "has spent 4 steps"),
+        ("{parent}", ["Budget.steps=9", "SFT.steps=3"], "SFT.steps differs from that of"),
+        ("{parent}", ["Budget.steps=9", "Llama4Text.hidden_size=64"], "cannot go on with another model"),
+        ("{parent}", ["Budget.steps=9", "Run.virtual=@Virtual()"], "the hours are not the same"),
+        ("{parent}", ["Budget.steps=9", "PipelineRL.k=-1"], "PipelineRL.k"),
+    ],
+)
+def test_what_cannot_be_gone_on_from_is_refused_in_one_line(
+    source: str,
+    sets: Sequence[str],
+    refusal: str,
+    parent: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = source.format(parent=parent, harmed=harmed(parent, tmp_path / "harmed"))
+    more = [word for one in sets for word in ("--set", one)]
+    assert main(["run", "--from", spec, "--out", str(tmp_path / "out"), *more]) == 1
+    said = capsys.readouterr().err
+    assert refusal in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", [["--resume"], ["--seeds", "1"], ["--supervise"], ["--stop-losers"]])
+def test_options_of_families_and_of_resuming_exclude_a_branch(
+    option: list[str], parent: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--from", str(parent), *option]) == 1
+    assert f"{option[0]} and --from exclude each other" in capsys.readouterr().err
+
+
+def test_a_checkpoint_near_the_end_of_a_simulated_run_is_not_what_a_longer_run_would_have_passed() -> None:
+    run = settings(**KEPT, Run__virtual="@Virtual()", Budget__steps=10).run
+    state: dict[str, Any] = {"schedule": {"trainer_version": 6}, "drawn": 18, "dropped": {"zero_variance": 2}}
+    state |= {"ledger": {"generator": 1.0}, "virtual": {"due": True}}
+    assert branches.goes_on_alike(state, run)
+    for change in (
+        {"drawn": 21},  # two prompts a step: all that ten steps take, but for one
+        {"schedule": {"trainer_version": 7}},  # no multiple of two
+        {"virtual": {"due": False}},
+    ):
+        assert not branches.goes_on_alike(state | change, run)
+
+
+def test_neither_an_experiment_nor_a_run_to_go_on_from_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run"]) == 1
+    assert "give an EXPERIMENT" in capsys.readouterr().err
+    with pytest.raises(LabError, match="no run's folder"):
+        branches.split("runs/none@3")
