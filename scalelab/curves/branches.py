@@ -13,7 +13,7 @@ import numpy as np
 from scalelab.curves.data import Curve
 
 
-def shared(item: Curve, others: Sequence[Curve]) -> np.ndarray:
+def trunk_points(item: Curve, others: Sequence[Curve]) -> np.ndarray:
     """bool[N]: the points of a curve that are evaluations of another one, too.
 
     They are of one task and agree in step, compute and rate to the last bit, and one of the runs is a branch.
@@ -49,7 +49,7 @@ def counted_once(curves: Sequence[Curve]) -> list[Curve]:
     """
     kept: dict[int, Curve] = {}
     for index in parents_first(curves):
-        own_N = ~shared(curves[index], list(kept.values()))
+        own_N = ~trunk_points(curves[index], list(kept.values()))
         if own_N.all():
             kept[index] = curves[index]
         elif own_N.any():
@@ -64,7 +64,7 @@ def with_trunks_told(curves: Sequence[Curve]) -> list[Curve]:
     for index in parents_first(curves):
         item = curves[index]
         for other in before:
-            count = int(shared(item, [other]).sum())
+            count = int(trunk_points(item, [other]).sum())
             if count:
                 note = (
                     f"evaluations up to step {item.fork:g} are its trunk's; {count} are {other.run}'s, too, and no "

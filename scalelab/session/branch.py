@@ -173,7 +173,7 @@ def _check_settings(run: Run, parent: Run, trunk: Trunk) -> None:
 
 
 def _remarks(run: Run, parent: Run, trunk: Trunk, state: Mapping[str, Any]) -> list[str]:
-    """What a reader of the branch should know."""
+    """Remarks for a reader of the branch."""
     dropped = state["dropped"].get("branch", 0) - trunk.state["dropped"].get("branch", 0)
     found = [f"{dropped} groups that were under way are dropped, for the branch has another batch, schedule or mix"]
     told = found if dropped else []

@@ -36,7 +36,7 @@ FROM = "from"
 
 @dataclass(frozen=True)
 class Trunk:
-    """What a branch takes over from its parent.
+    """Records and files of a parent that its branch takes over.
 
     Attributes:
         parent: the parent's folder.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from scalelab.curves import Curve, Options
-from scalelab.curves.branches import parents_first, shared
+from scalelab.curves.branches import parents_first, trunk_points
 from scalelab.curves.reading import Reading
 from scalelab.errors import LabError
 from scalelab.view.answer import answers
@@ -231,7 +231,7 @@ def _own(curves: Sequence[tuple[str, Curve]]) -> list[tuple[str, Curve]]:
     found: list[tuple[str, Curve]] = []
     for index in parents_first([item for _, item in curves]):
         owner, item = curves[index]
-        own_N = ~shared(item, [other for id, other in found if id != owner])
+        own_N = ~trunk_points(item, [other for id, other in found if id != owner])
         if own_N.any():
             found.append((owner, item.select(np.flatnonzero(own_N))))
     return found

@@ -17,7 +17,7 @@ from moe.checkpoint.folder import MANIFEST as CHECKPOINT
 from moe.checkpoint.folder import digest
 from scalelab.cli import main
 from scalelab.curves import pool_seeds, read_sources
-from scalelab.curves.branches import counted_once, shared
+from scalelab.curves.branches import counted_once, trunk_points
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved
 from scalelab.session import branch as branches
@@ -110,7 +110,7 @@ def test_a_trunk_is_no_second_evidence(parent: Path, tmp_path: Path, monkeypatch
     go_on(parent, None, tmp_path / "branch", monkeypatch, Budget__steps=8)
     curves = [item for item in read_sources([parent, tmp_path / "branch"]) if item.task == "math"]
     mine, longer = sorted(curves, key=len)
-    assert np.flatnonzero(shared(longer, [mine])).tolist() == list(range(len(mine)))
+    assert np.flatnonzero(trunk_points(longer, [mine])).tolist() == list(range(len(mine)))
     assert any("evaluations up to step 4 are its trunk's" in note for note in longer.notes)
     assert not any("trunk" in note for note in mine.notes)
     once = counted_once([longer, mine])
