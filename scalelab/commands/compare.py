@@ -15,6 +15,7 @@ Example:  scalelab compare runs/scalerl runs/no_fp32_head --at 16000 --plot effi
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,8 +101,9 @@ def run(args: argparse.Namespace) -> int:
                 f"{runs} are seeds of one recipe, not rivals: fit them together with scalelab fit --pool NAME"
             )
         raise LabError(f"one run only ({curves[0].run}): give at least two to compare")
-    analyses, refused = analyse_all(curves, fit_options(args))
-    pilots, unfit = analyse_all(pool_seeds(read_sources(args.spread_from))[0], fit_options(args))
+    options = replace(fit_options(args), checks=False)  # of one curve's forecasts, which scalelab fit makes
+    analyses, refused = analyse_all(curves, options)
+    pilots, unfit = analyse_all(pool_seeds(read_sources(args.spread_from))[0], options)
     if args.spread_from and not pilots:
         raise LabError(f"--spread-from: none of its runs carries a fit ({unfit[0]['reason']})")
     refused += unfit

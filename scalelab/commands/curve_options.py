@@ -99,12 +99,6 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         "--r0", type=float, metavar="R", help="hold R0 at R; by default step 0 measures it, or it is free"
     )
     parser.add_argument("--level", type=float, default=0.8, metavar="P", help="probability of intervals (default 0.8)")
-    parser.add_argument(
-        "--intervals",
-        default="posterior",
-        choices=("posterior", "profile", "block", "parametric"),
-        help="posterior (default), profile likelihood, block or parametric bootstrap",
-    )
     parser.add_argument("--sigmoid-only", action="store_true", help="do not widen intervals by other shapes of curve")
     parser.add_argument("--no-prior", action="store_true", help="fit the points without a prior")
 
@@ -168,7 +162,6 @@ def fit_options(args: argparse.Namespace, method: str = "joint") -> Options:
         until=args.until,
         r0=args.r0,
         level=args.level,
-        interval=args.intervals,
         prior=None if args.no_prior else DEFAULT,
         shapes=not args.sigmoid_only,
     )

@@ -14,7 +14,6 @@ Examples:
   scalelab fit runs/quickstart --json
   scalelab fit points.csv --since 1500 --until 50000 --r0 0.402 --plot fit.png
   scalelab fit tb/ --column 'pass_rate=eval/*/accuracy' --column compute=step --compute-scale 13.5 --unit GPU-hours
-  scalelab fit batch512.csv batch2048.csv --share R0 B
 """
 
 from __future__ import annotations
@@ -38,21 +37,11 @@ from scalelab.commands.curve_options import (
     read_curves,
 )
 from scalelab.commands.output import print_filled, print_json, print_table
-from scalelab.errors import LabError
 from scalelab.numbers import with_error, with_interval
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis
     from scalelab.curves.parallel import Parallel
-    from scalelab.curves.sharing import SharingTest
-
-
-SUPPORT = {
-    "shared": "the points do not speak against it",
-    "separate": "the points speak against it",
-    "undecided": "the criteria disagree",
-}
-"""Verdicts of a joint fit on parameters in common: not to be rejected is not to be shown."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,13 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_price(parser)
     parser.add_argument("--method", default="joint", choices=("joint", "paper", "power"), help="how to fit")
     add_fit_arguments(parser)
-    parser.add_argument(
-        "--share",
-        nargs="+",
-        metavar="NAME",
-        choices=("R0", "A", "B", "C_mid"),
-        help="also fit the runs of each task together with these parameters in common",
-    )
     parser.add_argument(
         "--parallel-margin",
         type=float,
@@ -85,24 +67,17 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.curves import analyse_all, parallel
 
     curves = read_curves(args, price := pricing(args))
-    if args.share and args.method != "joint":
-        raise LabError(f"--share needs --method joint: there are no joint fits by the {args.method} method")
-    if args.share and len({item.run for item in curves}) < 2:
-        without = " or leave out --pool" if args.pool else ""
-        raise LabError(f"--share compares runs, and there is one only: give at least two{without}")
     analyses, refused = analyse_all(curves, fit_options(args, args.method))
-    tests = _sharing(analyses, args.share) if args.share else []
     pairs = parallel(analyses, args.parallel_margin)
     if args.plot:
         from scalelab.report.plots import plot_fits
 
         plot_fits(curves, analyses, args.plot)
     if args.json:
-        joint = {"tests": [test.as_json() for test in tests]} if tests else None
         fits = [item.as_json() for item in analyses]
-        print_json({"fits": fits, "joint": joint, "parallel": [one.as_json() for one in pairs], "refused": refused})
+        print_json({"fits": fits, "joint": None, "parallel": [one.as_json() for one in pairs], "refused": refused})
         return int(bool(refused))
-    print_fits(analyses, refused, pairs, tests, args.wide)
+    print_fits(analyses, refused, pairs, args.wide)
     print_prices(price)
     return int(bool(refused))
 
@@ -111,16 +86,14 @@ def print_fits(
     analyses: list[Analysis],
     refused: list[dict[str, str]],
     pairs: Sequence[Parallel] | None = None,
-    tests: Sequence[SharingTest] = (),
     wide: bool = False,
 ) -> None:
-    """Print fitted curves as a table, whether tasks are parallel, tests of shared parameters, and remarks.
+    """Print fitted curves as a table, whether tasks are parallel, and remarks.
 
     Args:
         analyses: the fitted curves.
         refused: the curves that could not be fitted, with reasons.
         pairs: pairs of tasks; None looks at those of each run.
-        tests: joint fits that share parameters.
         wide: all columns in place of those that fit a narrow terminal.
     """
     from scalelab.curves import parallel
@@ -130,20 +103,7 @@ def print_fits(
     pairs = parallel(analyses) if pairs is None else pairs
     if pairs:
         print("\n" + "\n".join(pair.text() for pair in pairs))
-    for test in tests:
-        _print_test(test)
     print_remarks(analyses, refused)
-
-
-def _sharing(analyses: list[Analysis], share: list[str]) -> list[SharingTest]:
-    """Fit the runs of each task together, with the named parameters in common."""
-    from scalelab.curves import sharing_test
-
-    fits = [item.fit for item in analyses]
-    by_task = {
-        task: [fit for fit in fits if fit.curve.task == task] for task in dict.fromkeys(f.curve.task for f in fits)
-    }
-    return [sharing_test(runs, share, "runs", task or "all runs") for task, runs in by_task.items() if len(runs) > 1]
 
 
 def _print_table(analyses: list[Analysis], wide: bool) -> None:
@@ -169,7 +129,7 @@ def _print_table(analyses: list[Analysis], wide: bool) -> None:
     print_table(rows, ["run", "task", *names, *(["points", "window", "half-budget back-test"] if wide else [])])
     if with_draws:
         unit = with_draws[0].fit.curve.unit
-        print(f"\nCompute in {unit}; […] {analyses[0].level:.0%} intervals, {analyses[0].intervals_by}.")
+        print(f"\nCompute in {unit}; […] {analyses[0].level:.0%} intervals.")
         if wide:
             print("Back-test: mean of the second half, as the first half forecast it and as it was measured.")
         for item in with_draws:
@@ -187,21 +147,3 @@ def _parameter(item: Analysis, name: str) -> str:
         return with_error(item.params[name], item.fit.stderr[name])
     text = with_interval(item.params[name], item.intervals[name])
     return f"({text})" if name == "A" and not item.stands else text
-
-
-def _print_test(test: SharingTest) -> None:
-    from scalelab.curves.fitting.models import SIGMOID
-
-    names = ", ".join(test.together.shared)
-    print(
-        f"\n{test.over} of {test.name}, {names} in common: {SUPPORT[test.supported]} "
-        f"(likelihood ratio p = {test.p_value:.2g}; shared minus separate: AIC "
-        f"{test.together.aic - test.apart.aic:+.1f}, BIC {test.together.bic - test.apart.bic:+.1f})"
-    )
-    columns = SIGMOID.parameters
-    header = ["run", "task", *(f"{name}{' (shared)' if name in test.together.shared else ''}" for name in columns)]
-    rows = [
-        [run, task or "–", *(with_error(values[name], errors[name]) for name in columns)]
-        for run, task, values, errors in test.together.rows()
-    ]
-    print_table(rows, header)

@@ -9,7 +9,6 @@ from scalelab.curves.fitting.models import POWER, SIGMOID
 from scalelab.curves.forecast import compute_for, extend_or_stop, forecast
 from scalelab.curves.parallel import parallel
 from scalelab.curves.reading import pool, pool_seeds, read_sources
-from scalelab.curves.sharing import sharing_test
 
 __all__ = [
     "POWER",
@@ -33,5 +32,4 @@ __all__ = [
     "pool",
     "pool_seeds",
     "read_sources",
-    "sharing_test",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,9 +24,10 @@ from scalelab.curves.checks import (
 )
 from scalelab.curves.data import UNITS, Curve, curve
 from scalelab.curves.draws import CurveDraws, all_shapes, one_shape
-from scalelab.curves.fitting.intervals import Interval, draw, intervals, middles
+from scalelab.curves.fitting.intervals import Interval, intervals, middles
 from scalelab.curves.fitting.joint import Fit, FitError
 from scalelab.curves.fitting.models import SIGMOID, Array
+from scalelab.curves.fitting.posterior import posterior
 from scalelab.curves.reading.columns import recognise
 from scalelab.curves.reading.points import CurveReader
 from scalelab.curves.reading.settings import COLUMNS, Reading
@@ -73,7 +76,6 @@ class Analysis:
         without_prior: intervals with the prior switched off, where a prior was used.
         warnings: of the fit, of the prior where it drives the answer, of another shape where the points favour it.
         outliers: evaluations that fall out of the curve.
-        intervals_by: how the intervals were found.
     """
 
     fit: Fit
@@ -84,24 +86,23 @@ class Analysis:
     without_prior: dict[str, Interval] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     outliers: tuple[Outlier, ...] = ()
-    intervals_by: str | None = None
 
     def __repr__(self) -> str:
         ends = {name: f" [{low:.4g}, {high:.4g}]" for name, (low, high) in self.intervals.items()}
         values = (f"{name} {value:.4g}{ends.get(name, '')}" for name, value in self.params.items())
         return f"<Analysis of {self.fit.curve.name}: {', '.join(values)}>"
 
-    @property
-    def params(self) -> dict[str, float]:
+    @cached_property
+    def params(self) -> Mapping[str, float]:
         """Parameters by name (R0, A, B, C_mid of the sigmoid; A, B, D of the power law): medians of its draws."""
-        return dict(self.fit.parameters) if self.curves is None else middles(self.fit, self.curves.sigmoid)
+        return MappingProxyType(self.fit.parameters if self.curves is None else middles(self.fit, self.curves.sigmoid))
 
-    @property
+    @cached_property
     def seen(self) -> float:
         """Share of the gain from R0 to A that was made at the compute reached: the median, given a sigmoid."""
         return float(np.median(self.draws().sigmoid.rise([self.fit.window[1]])))
 
-    @property
+    @cached_property
     def stands(self) -> bool:
         """True if A may be told as a limit: the curves of all shapes do not rise beyond the sigmoid's A."""
         start, end = self.fit.window
@@ -159,11 +160,11 @@ class Analysis:
         shapes = dict(zip(curves.names, curves.probability)) if curves and len(curves.names) > 1 else None
         return (
             self.fit.as_json()
-            | self.params
+            | dict(self.params)
             | {
                 "intervals": {name: list(interval) for name, interval in self.intervals.items()},
                 "level": self.level,
-                "intervals_by": self.intervals_by,
+                "intervals_by": "posterior" if curves else None,
                 "covariance": curves.sigmoid.covariance() if curves else None,
                 "without_prior": {name: list(interval) for name, interval in self.without_prior.items()},
                 "warnings": list(self.warnings),
@@ -191,13 +192,17 @@ class Analysis:
 
     def rates(self) -> list[Rate]:
         """The curve's pass rate at the compute reached, at twice and at four times as much, over all shapes."""
+        return list(self._rates)
+
+    @cached_property
+    def _rates(self) -> tuple[Rate, ...]:
         at = [times * self.fit.window[1] for times in HEADLINE]
         middle_C = np.median(self.draws().value(at), axis=0)
         ends = zip(*self.value_interval(at))
-        return [
+        return tuple(
             Rate(times, compute, float(middle), (float(low), float(high)))
             for times, compute, middle, (low, high) in zip(HEADLINE, at, middle_C, ends)
-        ]
+        )
 
     def value_interval(self, compute: Sequence[float] | Array, level: float | None = None) -> tuple[Array, Array]:
         """Interval of the curve at some compute, over all shapes: lower and upper ends, `[C]` each."""
@@ -224,11 +229,11 @@ def analyse(item: Curve, options: Options | None = None) -> Analysis:
     fallen = outliers(item, fit)
     if options.method == "paper":
         return Analysis(fit, None, {}, options.level, warnings=fit.warnings, outliers=fallen)
-    draws = draw(fit, options.interval, seed=options.seed)
-    found = intervals(fit, draws, options.level, options.interval)
-    without, remarks = _without_prior(item, options, found) if options.checks else ({}, [])
+    draws = posterior(fit, fit.prior, seed=options.seed)
+    found = intervals(fit, draws, options.level)
+    without, remarks = _without_prior(fit, options, found) if options.checks else ({}, [])
     curves = one_shape(draws, fit)
-    if options.shapes and options.method == "joint" and options.interval == "posterior":
+    if options.shapes and options.method == "joint":
         curves = all_shapes(fit, options.prior, draws, seed=options.seed)
         remarks += _shape_remarks(curves)
     return Analysis(
@@ -240,7 +245,6 @@ def analyse(item: Curve, options: Options | None = None) -> Analysis:
         without_prior=without,
         warnings=(*fit.warnings, *fallen_remarks(fallen), *remarks),
         outliers=fallen,
-        intervals_by="profile" if options.interval == "profile" else draws.origin,
     )
 
 
@@ -326,13 +330,11 @@ def _shape_remarks(curves: CurveDraws) -> list[str]:
     ]
 
 
-def _without_prior(item: Curve, options: Options, found: dict[str, Interval]) -> tuple[dict[str, Interval], list[str]]:
+def _without_prior(fit: Fit, options: Options, found: dict[str, Interval]) -> tuple[dict[str, Interval], list[str]]:
     """Intervals with flat beliefs instead, and a warning if an end of A's moves much."""
     if options.prior is None or options.method != "joint":
         return {}, []
-    fit = fit_as(item, replace(options, prior=None))
-    drawn = draw(fit, options.interval, size=2000, seed=options.seed, quick=True)
-    flat = intervals(fit, drawn, options.level, options.interval)  # of the same kind, or kinds would be compared
+    flat = intervals(fit, posterior(fit, None, 2000, options.seed, quick=True), options.level)
     (low, high), (flat_low, flat_high) = found["A"], flat["A"]
     moved = max(abs(flat_low - low), abs(flat_high - high)) / max(high - low, MARGIN)
     if moved > DRIVES:

@@ -12,12 +12,12 @@ from typing import Literal, get_args
 import numpy as np
 
 from scalelab.curves.data import Curve
-from scalelab.curves.fitting.intervals import Interval, Method, check_level, draw
+from scalelab.curves.fitting.intervals import Interval, check_level
 from scalelab.curves.fitting.joint import Fit, FitError, fit_curve
 from scalelab.curves.fitting.models import POWER, SIGMOID, Array
 from scalelab.curves.fitting.noise import DEFAULT, Prior
 from scalelab.curves.fitting.paper import fit_paper
-from scalelab.curves.fitting.posterior import Draws
+from scalelab.curves.fitting.posterior import Draws, posterior
 from scalelab.errors import LabError
 
 FitMethod = Literal["joint", "paper", "power"]
@@ -42,7 +42,6 @@ class Options:
         until: end of the window.
         r0: R0 to hold fixed; None takes the step-0 evaluation as a point, or leaves R0 free.
         level: probability that intervals are to hold.
-        interval: kind of interval.
         prior: beliefs of the joint fit; None for none.
         seed: of the random numbers behind draws.
         shapes: let other shapes than the sigmoid widen forecasts and the interval of A.
@@ -54,7 +53,6 @@ class Options:
     until: float | None = None
     r0: float | None = None
     level: float = 0.8
-    interval: Method = "posterior"
     prior: Prior | None = DEFAULT
     seed: int = 0
     shapes: bool = True
@@ -156,8 +154,7 @@ def back_test(item: Curve, options: Options) -> BackTest | None:
         return None
     if not len(later):
         return None
-    method: Method = "posterior" if options.interval == "profile" else options.interval
-    draws = draw(fit, method, size=1500, seed=options.seed, quick=True)
+    draws = posterior(fit, fit.prior, 1500, options.seed, quick=True)
     thin = later.select(np.unique(np.linspace(0, len(later) - 1, 200).astype(int)))
     value_MN = draws.value(thin.compute_N)
     error_N = np.median(value_MN, axis=0) - thin.pass_rate_N

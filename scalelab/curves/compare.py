@@ -16,7 +16,7 @@ Axes: `_M` joint draws, `_C` points of compute.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -158,20 +158,19 @@ def _compare_task(
     by_A = order_by_A(tie_groups(analyses, tie, asked.margin))
     stable = {item.fit.curve.run: stability(item.fit.curve, asked.level) for item in analyses}
     measured = {item.fit.curve.run: measured_rate(item, asked.at) for item in analyses}
+    differences_to = _differences(numbers, measured, asked)
     entries = []
     for place, index in enumerate(order, 1):
         run, own = names[index], numbers[names[index]]
         differences = {
-            other: _difference(
-                own,
-                numbers[other],
-                measured[run] - measured[other],
-                stable[run].rate > stable[other].rate,
-                None if family.measured else _holds(analyses, run, other, asked),
-                asked,
+            other: replace(
+                differences_to[run, other],
+                verdict=_word(differences_to[run, other].claim, differences_to[run, other].wrong <= asked.error, shaky),
+                holds_to_spread=None if family.measured else _holds(analyses, run, other, asked),
             )
             for other in names
             if other != run
+            for shaky in [stable[run].rate > stable[other].rate]
         }
         entries.append(
             ComparedRun(
@@ -241,35 +240,67 @@ def claim_of(gap_M: Array, margin: float) -> tuple[ComparisonVerdict, float]:
     return "equal", of_equality
 
 
-def _difference(
-    one: _Numbers, other: _Numbers, measured: float, unstable: bool, holds: float | None, asked: ComparisonSettings
-) -> Difference:
-    gaps = {
-        name: getattr(one, name) - getattr(other, name) for name in ("value", "A", "log_B", "log_C_mid", "log_reach")
-    }
-    middle = {name: float(np.median(gap_M)) for name, gap_M in gaps.items()}
-    interval = {name: equal_tailed(gap_M, asked.level) for name, gap_M in gaps.items()}
-    claim, wrong = claim_of(gaps["value"], asked.margin)
-    low, high = equal_tailed(gaps["value"], 1 - asked.error)
+QUANTITIES = ("value", "A", "log_B", "log_C_mid", "log_reach")
+
+
+def _differences(
+    numbers: Mapping[str, _Numbers], measured: Mapping[str, float], asked: ComparisonSettings
+) -> dict[tuple[str, str], Difference]:
+    """Differences of every recipe to every other, not yet said to be unstable; one way is the mirror of the other."""
+    names, found = list(numbers), {}
+    stacked = {run: np.stack([getattr(own, name) for name in QUANTITIES]) for run, own in numbers.items()}
+    for index, run in enumerate(names):
+        for other in names[index + 1 :]:
+            one = _difference(stacked[run] - stacked[other], measured[run] - measured[other], asked)
+            found[run, other], found[other, run] = one, _mirrored(one)
+    return found
+
+
+def _difference(gap_QM: Array, measured: float, asked: ComparisonSettings) -> Difference:
+    tails = [(1 - asked.level) / 2, 0.5, (1 + asked.level) / 2]
+    low_Q, middle_Q, high_Q = (dict(zip(QUANTITIES, ends)) for ends in np.quantile(gap_QM, tails, axis=1).tolist())
+    value_M, A_M = gap_QM[:2]
+    claim, wrong = claim_of(value_M, asked.margin)
+    low, high = equal_tailed(value_M, 1 - asked.error)
+    ends = {name: (low_Q[name], high_Q[name]) for name in QUANTITIES}
     return Difference(
-        median=middle["value"],
-        interval=interval["value"],
-        probability=share_above(gaps["value"]),
-        verdict=_word(claim, wrong <= asked.error, unstable),
+        median=middle_Q["value"],
+        interval=ends["value"],
+        probability=share_above(value_M),
+        verdict=_word(claim, wrong <= asked.error, False),
         bound=max(-low, high),
         measured=measured,
-        holds_to_spread=holds,
-        A=middle["A"],
-        A_interval=interval["A"],
-        A_probability=share_above(gaps["A"]),
-        log_B=middle["log_B"],
-        log_B_interval=interval["log_B"],
-        log_C_mid=middle["log_C_mid"],
-        log_C_mid_interval=interval["log_C_mid"],
-        log_reach=middle["log_reach"],
-        log_reach_interval=interval["log_reach"],
+        holds_to_spread=None,
+        A=middle_Q["A"],
+        A_interval=ends["A"],
+        A_probability=share_above(A_M),
+        log_B=middle_Q["log_B"],
+        log_B_interval=ends["log_B"],
+        log_C_mid=middle_Q["log_C_mid"],
+        log_C_mid_interval=ends["log_C_mid"],
+        log_reach=middle_Q["log_reach"],
+        log_reach_interval=ends["log_reach"],
         wrong=wrong,
         claim=claim,
+    )
+
+
+MIRROR: dict[ComparisonVerdict, ComparisonVerdict] = {"better": "worse", "worse": "better"}
+
+
+def _mirrored(one: Difference) -> Difference:
+    """The difference the other way round."""
+    turned = {name: -getattr(one, name) for name in ("median", "measured", "A", "log_B", "log_C_mid", "log_reach")} | {
+        name: (-getattr(one, name)[1], -getattr(one, name)[0])
+        for name in ("interval", "A_interval", "log_B_interval", "log_C_mid_interval", "log_reach_interval")
+    }
+    return replace(
+        one,
+        **turned,
+        probability=1 - one.probability,
+        A_probability=1 - one.A_probability,
+        verdict=MIRROR.get(one.verdict, one.verdict),
+        claim=MIRROR.get(one.claim, one.claim),
     )
 
 

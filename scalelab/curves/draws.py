@@ -17,8 +17,8 @@ import numpy as np
 from scalelab.curves.fitting.density import CHANGE_SIZE, WIDE_SIZE, Change, Density, seed_noises
 from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.models import LOG_ZERO, Array
-from scalelab.curves.fitting.noise import Prior
-from scalelab.curves.fitting.posterior import Draws, best_cells, posterior
+from scalelab.curves.fitting.noise import Prior, SeedNoise
+from scalelab.curves.fitting.posterior import Draws, best_cells, find_mass
 from scalelab.curves.fitting.shapes import CHANGES, OTHERS, SIGMOID_ODDS, ChangeKind, Rise
 
 SIZE = 4000
@@ -26,6 +26,9 @@ SIZE = 4000
 
 FAR = 1000.0
 """Multiple of the window's end up to which a curve with a late change is searched for a pass rate."""
+
+UNLIKELY = 5.5
+"""Log odds below the best shape's by which a shape is not drawn from: it would have a few of the draws."""
 
 HOPELESS = 3.0
 """Log odds below the sigmoid's by which a late change is not looked at any closer."""
@@ -120,36 +123,42 @@ def all_shapes(fit: Fit, prior: Prior | None, sigmoid: Draws, size: int = SIZE, 
         size: how many curves to draw in all.
         seed: of the random numbers.
     """
-    noises, share = seed_noises(fit), size // 2
-    names, odds, found = [sigmoid.model.name], [SIGMOID_ODDS], [sigmoid]
-    for model in OTHERS:
-        names.append(model.name)
-        odds.append(model.odds)
-        found.append(posterior(fit, prior, share, seed, model, quick=True, noises=noises))
-    for kind, change, rescaled in _changes(fit, prior):
-        names.append(kind.name)
-        odds.append(kind.odds)
-        found.append(posterior(rescaled, prior, share, seed, quick=True, change=change))
-    log_F = np.log(odds) + np.array([each.log_evidence for each in found])
-    probability_F = np.exp(log_F - np.logaddexp.reduce(log_F))
-    count_F = np.minimum(np.rint(probability_F * size).astype(int), [len(each) for each in found])
-    parts = tuple(each.head(int(count)) for each, count in zip(found, count_F) if count)
-    return CurveDraws(parts, tuple(names), tuple(probability_F.tolist()), sigmoid, *fit.window)
-
-
-def _changes(fit: Fit, prior: Prior | None) -> list[tuple[ChangeKind, Change, Fit]]:
-    """Late changes that are not hopeless by the best sigmoids, each with the fit at the noise scale that it leaves."""
     noises = seed_noises(fit)
+    masses = [(rise.name, rise.odds, Density(fit, prior, rise, coarse=True, noises=noises)) for rise in OTHERS]
+    for kind, change, rescaled in _changes(fit, prior, noises):
+        masses.append((kind.name, kind.odds, Density(rescaled, prior, None, coarse=True, change=change)))
+    found = [(name, odds, find_mass(density, quick=True)) for name, odds, density in masses]
+    best = max([np.log(SIGMOID_ODDS) + sigmoid.log_evidence, *(np.log(o) + mass.log_evidence for _, o, mass in found)])
+    names, log_F, weighed = [sigmoid.model.name], [np.log(SIGMOID_ODDS) + sigmoid.log_evidence], []
+    for name, odds, mass in found:
+        names.append(name)
+        likely = np.log(odds) + mass.log_evidence > best - UNLIKELY
+        each = mass.weigh(np.random.default_rng(seed)) if likely else None
+        weighed.append(each)
+        log_F.append(np.log(odds) + (mass.log_evidence if each is None else each.log_evidence))
+    probability_F = np.exp(log_F - np.logaddexp.reduce(log_F))
+    count_F = np.rint(probability_F * size).astype(int).tolist()
+    parts = [sigmoid.head(count_F[0])] if count_F[0] else []
+    for each, count in zip(weighed, count_F[1:]):
+        if each is not None and count:
+            parts.append(each.draw(count, np.random.default_rng([seed, len(parts)])))
+    return CurveDraws(tuple(parts), tuple(names), tuple(probability_F.tolist()), sigmoid, *fit.window)
+
+
+def _changes(fit: Fit, prior: Prior | None, noises: Sequence[SeedNoise]) -> list[tuple[ChangeKind, Change, Fit]]:
+    """Late changes that are not hopeless by the best sigmoids, each with the fit at the noise scale that it leaves."""
     plain = Density(fit, prior, coarse=True, noises=noises, search=True)
     cells_GS = best_cells(plain)
-    base, base_scale = plain.found(cells_GS)
+    base, base_scale = (float(found[0]) for found in plain.found(cells_GS))
     log_end = float(np.log(fit.window[1])) - fit.log_reference
+    each = [Change(log_end + float(np.log(kind.share)), kind.steep) for kind in CHANGES]
+    u_G1, steep_G1 = (np.repeat(numbers, len(cells_GS))[:, None] for numbers in zip(*((c.u, c.steep) for c in each)))
+    together = Density(fit, prior, None, True, noises, Change(u_G1, steep_G1), search=True)
+    log_evidence, log_scale = together.found(np.tile(cells_GS, (len(each), 1)), len(each))
     kept = []
-    for kind in CHANGES:
-        change = Change(log_end + float(np.log(kind.share)), kind.steep)
-        log_evidence, log_scale = Density(fit, prior, None, True, noises, change, search=True).found(cells_GS)
-        if np.log(kind.odds / SIGMOID_ODDS * WIDE_SIZE / CHANGE_SIZE) + log_evidence - base > -HOPELESS:
-            factor = float(np.exp(min(log_scale - base_scale, 0.0)))
+    for at, (kind, change) in enumerate(zip(CHANGES, each)):
+        if np.log(kind.odds / SIGMOID_ODDS * WIDE_SIZE / CHANGE_SIZE) + log_evidence[at] - base > -HOPELESS:
+            factor = float(np.exp(min(log_scale[at] - base_scale, 0.0)))
             kept.append((kind, change, replace(fit, scale=factor * fit.scale, sigma_N=factor * fit.sigma_N)))
     return kept
 

@@ -45,7 +45,7 @@ def place_of(item: Analysis, at: Mapping[str, float]) -> Place:
         LabError: the fit is not a joint one of a sigmoid with its posterior.
     """
     draws = item.draws().sigmoid
-    if draws.model is not SIGMOID or draws.origin != "posterior":
+    if draws.model is not SIGMOID:
         raise LabError("laws are of sigmoids with their posterior: use --method joint")
     R0_D, A_D, B_D, C_mid_D = SIGMOID.readable(draws.theta_MP, draws.log_reference).T
     theta_DJ = np.stack([_logit(R0_D), _logit(A_D), np.log(B_D), np.log(C_mid_D)], axis=1)

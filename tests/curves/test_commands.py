@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from scalelab.cli import main
-from scalelab.curves import Options, analyse, curve
 from scalelab.numbers import with_interval
 from tests.helpers.curve_points import run_points, table
 from tests.helpers.view_runs import made_run
@@ -73,17 +72,6 @@ def test_a_refused_curve_is_named_and_the_exit_code_says_so(tmp_path: Path, caps
     assert "constant" in found["refused"][0]["reason"]
 
 
-def test_a_family_of_runs_shares_what_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sources = [table(tmp_path / f"{name}.csv", seed=seed, tasks=("math",)) for seed, name in enumerate("xy")]
-    found = run_json(capsys, "fit", *sources, "--share", "R0", "B")
-    (test,) = found["joint"]["tests"]
-    assert (test["over"], test["name"], test["shared"]) == ("runs", "math", ["R0", "B"])
-    first, second = test["fits"]["shared"]
-    assert first["B"] == second["B"]
-    assert main(["fit", sources[0], "--share", "B"]) == 1
-    assert "give at least two" in capsys.readouterr().err
-
-
 def test_forecast_json_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = table(tmp_path / "a.csv", tasks=("math",))
     found = run_json(capsys, "forecast", source, "--at", "2000", "4000", "--target", "0.6", "0.95")
@@ -121,8 +109,8 @@ def test_compare_json_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_options_reach_the_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = table(tmp_path / "a.csv")
     argv = ["--task", "math", "--since", "100", "--until", "900", "--r0", "0.2", "--level", "0.5"]
-    (fit,) = run_json(capsys, "fit", source, *argv, "--intervals", "block", "--no-prior")["fits"]
-    assert (fit["task"], fit["R0"], fit["level"], fit["intervals_by"]) == ("math", 0.2, 0.5, "block bootstrap")
+    (fit,) = run_json(capsys, "fit", source, *argv, "--no-prior")["fits"]
+    assert (fit["task"], fit["R0"], fit["level"]) == ("math", 0.2, 0.5)
     assert fit["window"] == [100, 900]
     assert fit["without_prior"] == {}
 
@@ -135,7 +123,6 @@ def test_options_reach_the_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--column", "pass_rate"], "write it as OURS=THEIRS"),
         (["--plot", "x.bmp"], "cannot draw .bmp"),
         (["--compute-scale", "-1"], "give a positive factor"),
-        (["--task", "math", "--share", "B"], "give at least two\n"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(
@@ -223,14 +210,6 @@ def test_pilot_runs_without_a_task_tell_the_spread(tmp_path: Path, capsys: pytes
 def test_numbers_for_readers_are_never_below_zero_by_rounding() -> None:
     assert with_interval(-1e-5, (-0.011, 0.010)) == "0.000 [-0.011, 0.010]"
     assert with_interval(0.0, (0.0, 0.0)) == "0"
-
-
-def test_the_priors_part_is_judged_by_intervals_of_one_kind() -> None:
-    item = curve(*run_points(25, noise=0.006, seed=4), np.full(26, 0.006))
-    found = analyse(item, Options(interval="block"))
-    low, high = found.intervals["A"]
-    flat_low, flat_high = found.without_prior["A"]
-    assert abs(flat_low - low) + abs(flat_high - high) < 0.3 * (high - low)
 
 
 @pytest.mark.slow

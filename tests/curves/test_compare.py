@@ -12,14 +12,13 @@ import pytest
 
 from scalelab import load_runs
 from scalelab.cli import main
-from scalelab.curves import Options, analyse, compare, curve, fit_curve, read_sources, sharing_test
+from scalelab.curves import Options, analyse, compare, curve, fit_curve, read_sources
 from scalelab.curves.asymptotes import tie_groups
 from scalelab.curves.compare import claim_of, compare_point, share_above
 from scalelab.curves.efficiency import efficiency
 from scalelab.curves.fitting.noise import log_spread_prior
 from scalelab.curves.fitting.posterior import posterior
 from scalelab.curves.joint_draws import joint_draws
-from scalelab.curves.sharing import fit_together
 from scalelab.curves.stability import stability
 from scalelab.errors import LabError
 from scalelab.numbers import percent
@@ -86,55 +85,6 @@ def test_the_compute_to_a_pass_rate_is_where_the_curve_has_it() -> None:
     slow = float(fine[np.argmax(rate(fine, R0, A, B, C_mid) >= reach)])
     drawn_M = joint_draws([item], spread=0.0).recipes["base"].reached(reach)
     assert float(np.median(drawn_M)) == pytest.approx(slow, rel=0.05)
-
-
-def test_shared_and_separate_b_are_told_apart() -> None:
-    parallel = [
-        fit_curve(make(task=task, seed=s, A=A, B=1.7, C_mid=0.2))
-        for s, (task, A) in enumerate((("m", 0.6), ("c", 0.9)))
-    ]
-    crossed = [
-        fit_curve(make(task=task, seed=s, A=A, B=B, C_mid=0.2))
-        for s, (task, A, B) in enumerate((("m", 0.6, 2.6), ("c", 0.9, 1.1)))
-    ]
-    assert sharing_test(parallel).supported == "shared"
-    assert sharing_test(crossed).supported == "separate"
-    assert sharing_test(crossed).p_value < 1e-3
-
-
-def test_a_shared_parameter_is_one_number_and_costs_likelihood() -> None:
-    fits = [fit_curve(make(task=task, seed=s, B=B)) for s, (task, B) in enumerate((("m", 1.8), ("c", 1.5)))]
-    together, apart = fit_together(fits, ("B", "A")), fit_together(fits, ())
-    rows = together.rows()
-    assert rows[0][2]["B"] == rows[1][2]["B"]
-    assert rows[0][2]["A"] == rows[1][2]["A"]
-    assert (together.free, apart.free) == (6, 8)
-    assert together.deviance >= apart.deviance - 1e-9
-    for fit, (_, _, values, _) in zip(fits, apart.rows()):
-        alone = fit_curve(fit.curve, prior=None).parameters
-        assert values == pytest.approx(alone, rel=2e-2)
-
-
-@pytest.mark.slow
-def test_the_sharing_test_keeps_its_size() -> None:
-    rejected = []
-    for seed in range(60):
-        fits = [
-            fit_curve(make(task=t, noise=0.01, seed=2 * seed + s, A=A, B=1.7, C_mid=0.15))
-            for s, (t, A) in enumerate((("m", 0.6), ("c", 0.9)))
-        ]
-        rejected.append(sharing_test(fits).p_value < 0.1)
-    assert np.mean(rejected) < 0.22
-
-
-def test_sharing_without_sense_is_refused() -> None:
-    fit = fit_curve(make())
-    with pytest.raises(LabError, match="at least two"):
-        sharing_test([fit])
-    with pytest.raises(LabError, match="cannot share 'D'"):
-        sharing_test([fit, fit], ("D",))
-    with pytest.raises(LabError, match="mixed units"):
-        sharing_test([fit, fit_curve(make(unit="core-hours"))])
 
 
 def test_ranking_is_by_the_measured_rate_and_the_asymptotes_come_second() -> None:

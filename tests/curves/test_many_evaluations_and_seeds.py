@@ -10,9 +10,10 @@ from scalelab.curves import curve, fit_curve
 from scalelab.curves.analysis import Options, back_test
 from scalelab.curves.fitting.density import FAINT, LOG_SCALES_K, Density
 from scalelab.curves.fitting.models import SIGMOID
-from scalelab.curves.fitting.noise import DEFAULT, covariance, hypotheses, log_spread_prior
+from scalelab.curves.fitting.noise import DEFAULT, log_spread_prior
 from scalelab.curves.fitting.posterior import posterior
 from tests.helpers.curve_points import rate, run_points
+from tests.helpers.dense_noise import covariance, hypotheses
 
 
 def seeds_of(count: int, spread: float, rng: np.random.Generator, points: int = 20, noise: float = 0.006, **truth):

@@ -57,15 +57,16 @@ class Change:
     """A rise or a fall of unknown height late in a run, beside the curve: height × σ(steep · ln(C / at)).
 
     Attributes:
-        u: logarithm of the compute `at` where half of it is made, in units of the fit's reference.
-        steep: its exponent.
+        u: logarithm of the compute `at` where half of it is made, in units of the fit's reference; `[G, 1]` for a
+            change of its own for every shape.
+        steep: its exponent, likewise.
     """
 
-    u: float
-    steep: float
+    u: float | Array
+    steep: float | Array
 
     def feature(self, u_N: Array) -> Array:
-        """Share of the change made, `[N]`, in [0, 1]."""
+        """Share of the change made, `[N]` or `[G, N]`, in [0, 1]."""
         return logistic(np.clip(self.steep * (u_N - self.u), -500, 500))
 
 
@@ -182,12 +183,20 @@ class Density:
         """Every combination of a shape and a kind of noise that has mass, weighed exactly."""
         return self._evaluate(shapes_GS)
 
-    def found(self, shapes_GS: Array) -> tuple[float, float]:
-        """Log evidence of these shapes together, and the logarithm of the noise scale that they ask for."""
-        cells = self._evaluate(shapes_GS, thin=True)
-        top = float(cells.log_XK.max())
-        weight_XK = np.exp(cells.log_XK - top)
-        return float(np.log(weight_XK.sum())) + top, float(weight_XK.sum(0) @ self.log_scales_K / weight_XK.sum())
+    def found(self, shapes_GS: Array, groups: int = 1) -> tuple[Array, Array]:
+        """Log evidence of every group of shapes `[groups]`, and the logarithm of the noise scale that it asks for.
+
+        Args:
+            shapes_GS: the shapes, group after group.
+            groups: how many, all of one size.
+        """
+        cells = self._evaluate(shapes_GS, thin=True, scales=2)
+        group_X = cells.g_X // (len(shapes_GS) // groups)
+        weight_XK = np.exp(cells.log_XK - cells.log_XK.max())
+        scale_X = weight_XK @ self.log_scales_K[::2]
+        total = np.bincount(group_X, weight_XK.sum(1), groups)
+        mean = np.bincount(group_X, scale_X, groups) / np.maximum(total, 1e-300)
+        return cells.sum_over(group_X, groups), mean
 
     def shape(self, shapes_GS: Array) -> Array:
         """Log density of the shape alone, `[G]`: kinds of noise are summed over more coarsely than in `evaluate`."""
@@ -234,7 +243,7 @@ class Density:
         for at, noise in zip(self.members, self.noises):
             vectors = {"f": features_GNL[:, at, 0], "g": features_GNL[:, at, 1], "r": self.fit.curve.pass_rate_N[at]}
             if step_N is not None:
-                vectors["h"] = step_N[at]
+                vectors["h"] = step_N[..., at]
             pairs = [first + second for first in vectors for second in vectors if first <= second]
             items = noise.products([(vectors[pair[0]], vectors[pair[1]]) for pair in pairs], thin)
             own = {pair: item[..., kept, None] for pair, item in zip(pairs, items)}
@@ -307,6 +316,9 @@ Gram = dict[str, Array]
 def _without_offsets(own: Gram, start_T: Array, spread_T: Array) -> tuple[Gram, Array]:
     """Inner products of a seed with its offsets integrated out, and minus half the log determinant that this adds.
 
+    With offsets of R0 and A of variances D = diag(s, t), the products G of the two features become G (I + D G)⁻¹, and
+    what they explain of the rates goes out of all else (Woodbury's identity, for two vectors at once).
+
     Args:
         own: inner products, `[G, H, 1]` each, or `[H, 1]` where no shape is in them.
         start_T: variances of R0 between seeds.
@@ -315,12 +327,22 @@ def _without_offsets(own: Gram, start_T: Array, spread_T: Array) -> tuple[Gram, 
     if not start_T.any() and not spread_T.any():
         shape = own["ff"].shape
         return {pair: np.broadcast_to(item, shape) for pair, item in own.items()}, np.zeros(shape)
-    starts_U, which_T = np.unique(start_T, return_inverse=True)  # of R0 first, for the few variances that it has
-    found, log_half = _without(own, "f", starts_U)
-    if len(starts_U) > 1:
-        found, log_half = {pair: item[..., which_T] for pair, item in found.items()}, log_half[..., which_T]
-    found, more = _without(found, "g", spread_T)
-    return found, log_half + more
+    a, b, d = own["ff"], own["fg"], own["gg"]
+    volume = a * d - b**2
+    both_T = start_T * spread_T
+    share = 1 / (1 + start_T * a + spread_T * d + both_T * volume)
+    found = {"ff": (a + spread_T * volume) * share, "fg": b * share, "gg": (d + start_T * volume) * share}
+    others = [letter for letter in "hr" if letter + letter in own]
+    for at, one in enumerate(others):
+        m, n = own["f" + one], own["g" + one]
+        found["f" + one] = (m + spread_T * (d * m - b * n)) * share
+        found["g" + one] = (n + start_T * (a * n - b * m)) * share
+        for other in others[at:]:
+            k, q = own["f" + other], own["g" + other]
+            mixed = d * m * k - b * (m * q + n * k) + a * n * q
+            lost = start_T * (m * k) + spread_T * (n * q) + both_T * mixed
+            found[one + other] = own[one + other] - lost * share
+    return found, 0.5 * np.log(share)
 
 
 def _without(gram: Gram, at: str, variance_T: Array) -> tuple[Gram, Array]:

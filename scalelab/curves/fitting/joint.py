@@ -307,7 +307,7 @@ def refuse_flat(fit: Fit) -> None:
     thirds = np.array_split(np.arange(len(points)), 3)  # weighted, so that one broken evaluation is not a fall
     first, middle, last = (float(np.average(points.pass_rate_N[part], weights=weight_N[part])) for part in thirds)
     if fit.theta_P[1] <= (fit.theta_P[0] if fit.model is SIGMOID else 0) or max(middle, last) < first:
-        if last < first:
+        if last < first - 0.01:
             raise FitError(f"{points.name}: the pass rate falls, from {first:.3f} to {last:.3f}; no rising curve does")
         raise FitError(f"{points.name}: the pass rate does not rise, from {first:.3f} to {last:.3f}")
     spare = len(points) - len(fit.theta_P) + (fit.fixed_r0 is not None)

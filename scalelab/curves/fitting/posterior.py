@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scalelab.curves.fitting.density import CHANGE_SIZE, NEGLIGIBLE, Change, Density
+from scalelab.curves.fitting.density import CHANGE_SIZE, NEGLIGIBLE, Cells, Change, Density
 from scalelab.curves.fitting.joint import Fit
 from scalelab.curves.fitting.models import Array, Model, log_compute, value
 from scalelab.curves.fitting.noise import Prior, SeedNoise, typical
@@ -44,7 +44,6 @@ class Draws:
         noise_M: standard deviation of one later evaluation about its curve, sampling and drift together.
         spread_M: standard deviation of A between seeds.
         drift_M: part of `noise_M` that is drift.
-        origin: `posterior`, `block bootstrap` or `parametric bootstrap`.
         log_evidence: logarithm of the probability of the points under the model, up to a constant of the points.
         change: a late rise or fall beside the curve; None without one.
         height_M: its height, in pass rate.
@@ -57,7 +56,6 @@ class Draws:
     theta_MP: Array
     noise_M: Array
     spread_M: Array
-    origin: str
     drift_M: Array
     log_evidence: float = 0.0
     change: Change | None = None
@@ -69,7 +67,7 @@ class Draws:
         return len(self.theta_MP)
 
     def __repr__(self) -> str:
-        return f"Draws({len(self)} of the {self.model.name} curve, {self.origin})"
+        return f"Draws({len(self)} of the {self.model.name} curve)"
 
     def take(self, index_M: np.ndarray) -> Draws:
         """Some of the draws, by index."""
@@ -133,6 +131,94 @@ class Draws:
         return np.hypot(white_M1, self.drift_M[:, None] * growth_MC)
 
 
+@dataclass(frozen=True)
+class Mass:
+    """Where a density has its mass, by the last of ever finer grids.
+
+    Attributes:
+        density: what was looked at.
+        cells_GS: centres of the grid's cells.
+        log_G: log density of each, kinds of noise summed over coarsely.
+        width_S: width of a cell.
+        quick: shapes and spreads are covered more coarsely.
+    """
+
+    density: Density
+    cells_GS: Array
+    log_G: Array
+    width_S: Array
+    quick: bool
+
+    @property
+    def log_evidence(self) -> float:
+        """Logarithm of the probability of the points, coarsely."""
+        return float(np.logaddexp.reduce(self.log_G) + np.log(self.width_S).sum())
+
+    def weigh(self, rng: np.random.Generator) -> Weighed:
+        """Shapes drawn from the mass, weighed exactly with every kind of noise that has any."""
+        density = self.density
+        single = len(density.fit.curve.seeds) == 1  # several seeds: the grid of spreads makes up for fewer shapes
+        if single or not self.quick:  # else looking for kinds of noise without mass takes as long as weighing them
+            density.focus(_best(self.cells_GS, self.log_G))
+        count = (200 if self.quick else 900) if single else (130 if self.quick else 260)
+        shapes_GS, log_chance_G = _scatter(self.cells_GS, self.log_G, self.width_S, count, rng)
+        cells = density.evaluate(shapes_GS)
+        log_XK = cells.log_XK - log_chance_G[cells.g_X, None]
+        top = float(log_XK.max())
+        weight_XK = np.exp(log_XK - top)
+        per_shape = float(np.log(self.width_S).sum()) - float(np.log(len(shapes_GS)))
+        return Weighed(density, shapes_GS, cells, weight_XK, float(np.log(weight_XK.sum())) + top + per_shape)
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Shapes and kinds of noise with their weights, to draw from.
+
+    Attributes:
+        density: what they are weighed by.
+        shapes_GS: the shapes.
+        cells: combinations of a shape and a kind of noise.
+        weight_XK: weight of each at every noise scale.
+        log_evidence: logarithm of the probability of the points, up to a constant of the points.
+    """
+
+    density: Density
+    shapes_GS: Array
+    cells: Cells
+    weight_XK: Array
+    log_evidence: float
+
+    def draw(self, size: int, rng: np.random.Generator) -> Draws:
+        """Equally likely curves."""
+        density, cells, fit = self.density, self.cells, self.density.fit
+        x_M, k_M = _resample(self.weight_XK, size, rng)
+        scale_M = np.exp(density.log_scales_K[k_M])
+        linear_ML = _linear(density, cells.mean_XL[x_M], cells.cov_XLL[x_M] * scale_M[:, None, None] ** 2, rng)
+        height_M = None if cells.change_XQ is None else _heights(cells.change_XQ[x_M], linear_ML, scale_M, rng)
+        white_M = scale_M * typical(fit.sigma_N)
+        drift_M = white_M * density.drift_H[cells.h_X[x_M]]
+        if fit.evaluation_sigma is not None:
+            white_M = np.full(size, fit.evaluation_sigma)
+        return Draws(
+            model=density.model,
+            log_reference=fit.log_reference,
+            theta_MP=np.concatenate([linear_ML, self.shapes_GS[cells.g_X[x_M]]], axis=1),
+            noise_M=np.hypot(white_M, drift_M),
+            spread_M=scale_M * density.spread_T[cells.t_X[x_M]],
+            drift_M=drift_M,
+            log_evidence=self.log_evidence,
+            change=density.change,
+            height_M=height_M,
+            walk_M=density.walk_H[cells.h_X[x_M]],
+            end=float(fit.curve.compute_N.max()),
+        )
+
+
+def find_mass(density: Density, quick: bool = False) -> Mass:
+    """Close in on the mass of a density."""
+    return Mass(density, *close_in(density, QUICK_ROUNDS if quick else ROUNDS), quick)
+
+
 def posterior(
     fit: Fit,
     prior: Prior | None,
@@ -156,40 +242,8 @@ def posterior(
         change: a late rise or fall beside the curve.
     """
     rng = np.random.default_rng(seed)
-    density = Density(fit, prior, model, coarse=quick, noises=noises, change=change)
-    cells_GS, log_G, width_S = close_in(density, QUICK_ROUNDS if quick else ROUNDS)
-    single = len(fit.curve.seeds) == 1  # several seeds: the grid of spreads makes up for fewer shapes
-    if single or not quick:  # else looking for kinds of noise without mass takes as long as weighing them
-        density.focus(_best(cells_GS, log_G))
-    count = (200 if quick else 900) if single else (130 if quick else 260)
-    shapes_GS, log_chance_G = _scatter(cells_GS, log_G, width_S, count, rng)
-    cells = density.evaluate(shapes_GS)
-    log_XK = cells.log_XK - log_chance_G[cells.g_X, None]
-    weight_XK = np.exp(log_XK - log_XK.max())
-    total = float(np.log(weight_XK.sum()) + log_XK.max())
-    x_M, k_M = _resample(weight_XK, size, rng)
-    g_M, h_M, t_M = cells.g_X[x_M], cells.h_X[x_M], cells.t_X[x_M]
-    scale_M = np.exp(density.log_scales_K[k_M])
-    linear_ML = _linear(density, cells.mean_XL[x_M], cells.cov_XLL[x_M] * scale_M[:, None, None] ** 2, rng)
-    height_M = None if cells.change_XQ is None else _heights(cells.change_XQ[x_M], linear_ML, scale_M, rng)
-    white_M = scale_M * typical(fit.sigma_N)
-    drift_M = white_M * density.drift_H[h_M]
-    if fit.evaluation_sigma is not None:
-        white_M = np.full(size, fit.evaluation_sigma)
-    return Draws(
-        model=density.model,
-        log_reference=fit.log_reference,
-        theta_MP=np.concatenate([linear_ML, shapes_GS[g_M]], axis=1),
-        noise_M=np.hypot(white_M, drift_M),
-        spread_M=scale_M * density.spread_T[t_M],
-        origin="posterior",
-        drift_M=drift_M,
-        log_evidence=total + float(np.log(width_S).sum()) - float(np.log(len(shapes_GS))),
-        change=change,
-        height_M=height_M,
-        walk_M=density.walk_H[h_M],
-        end=float(fit.curve.compute_N.max()),
-    )
+    mass = find_mass(Density(fit, prior, model, coarse=quick, noises=noises, change=change), quick)
+    return mass.weigh(rng).draw(size, rng)
 
 
 def best_cells(density: Density) -> Array:

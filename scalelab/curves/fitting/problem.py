@@ -68,7 +68,7 @@ class Problem:
         surprise_BS = (theta_BP[:, 2:] - mean_S) / deviation_S
         return np.concatenate([residual_BN, surprise_BS], 1), np.concatenate([jacobian_BNP, belief_BSP], 1)
 
-    def minimise(self, start_BP: Array, sigma_N: Array, cutoff: float) -> Array:
+    def minimise(self, start_BP: Array, sigma_N: Array, cutoff: float, tolerance: float = 1e-6) -> Array:
         """The best parameter vector `[P]` reached from any of the starts."""
         solution = minimise(
             lambda theta_BP, _: self.residuals(theta_BP, self.rate_N, sigma_N),
@@ -76,6 +76,7 @@ class Problem:
             self.lower_P,
             self.upper_P,
             cutoff,
+            tolerance=tolerance,
         )
         return solution.theta_BP[solution.cost_B.argmin()]
 
@@ -146,7 +147,7 @@ def least_squares(problem: Problem) -> tuple[Array, Array]:
     """Parameter vectors to start from `[STARTS, P]`, and the one of the least squares."""
     relative_N = problem.relative_N
     start_BP = starts(problem.model, problem.u_N, problem.rate_N, relative_N, problem.lower_P, problem.upper_P)
-    return start_BP, problem.minimise(start_BP, relative_N, np.inf)
+    return start_BP, problem.minimise(start_BP, relative_N, np.inf, tolerance=1e-3)  # where a robust fit begins
 
 
 def _fits_of_parts(problem: Problem, start_P: Array) -> Array:

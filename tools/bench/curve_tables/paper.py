@@ -7,8 +7,9 @@ import numpy as np
 from curve_tables.common import DENSE, PAPER_R0, SAMPLES, TABLE_1, markdown, sigmoid
 from scalelab.curves import POWER, SIGMOID, Options, analyse, curve, fit_curve, forecast, read_sources
 from scalelab.curves.data import Curve, binomial_stderr
-from scalelab.curves.fitting.intervals import draw, intervals
+from scalelab.curves.fitting.intervals import intervals
 from scalelab.curves.fitting.paper import fit_paper
+from scalelab.curves.fitting.posterior import posterior
 
 
 def dense() -> Curve:
@@ -46,7 +47,7 @@ def recovery_table(repeats: int = 40) -> str:
         for _ in range(repeats):
             rate = rng.binomial(SAMPLES, sigmoid(compute, 0.4, A, B, C_mid)) / SAMPLES
             fit = fit_curve(curve(compute, rate, [binomial_stderr(p, SAMPLES) for p in rate]))
-            interval = intervals(fit, draw(fit, size=1500), 0.8)
+            interval = intervals(fit, posterior(fit, fit.prior, size=1500), 0.8)
             found.append([fit.parameters[key] for key in ("A", "B", "C_mid")])
             covered.append(interval["A"][0] <= A <= interval["A"][1])
         mean, spread = np.mean(found, axis=0), np.std(found, axis=0)

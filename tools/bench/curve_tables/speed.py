@@ -1,99 +1,67 @@
-"""Time of fits and imports."""
+"""Processor time of the commands, on the committed runs of the study and on simulated logs."""
 
 from __future__ import annotations
 
-import resource
+import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
-from curve_tables.common import ROOT, SAMPLES, TABLE_1, markdown, sigmoid
-from scalelab.curves import analyse, curve, fit_curve
-from scalelab.curves.data import Curve, binomial_stderr
-from scalelab.curves.fitting.intervals import bootstrap
-from scalelab.curves.fitting.noise import DEFAULT
-from scalelab.curves.fitting.paper import fit_paper
-from scalelab.curves.fitting.posterior import posterior
-
-
-def timed(call: Callable[[], object], repeats: int) -> float:
-    """Least seconds that a call took: what it needs, not what else the machine did."""
-    spent = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        call()
-        spent.append(time.perf_counter() - began)
-    return min(spent)
+from curve_tables.common import ROOT, markdown
+from curve_tables.families import FAMILIES, Family, seeds_family, simulate
+from scalelab.curves import Curve
 
 
 def speed_section() -> str:
-    fits = list(_fit_race())
-    ratio = [paper / joint for joint, paper, _, _ in fits]
-    rows = [
-        [f"{1e3 * joint:.1f} ms", f"{paper:.2f} s", f"{paper / joint:.0f}×", f"{joint_rss:.3e}", f"{paper_rss:.3e}"]
-        for joint, paper, joint_rss, paper_rss in fits
-    ]
-    table = markdown(
-        ["joint, default", "the paper's grid", "ratio", "joint: sum of squares", "grid: sum of squares"], rows
-    )
-    item = _points_75(0)
-    fit = fit_curve(item)
-    bootstrap(fit, size=10)
-    refits = {kind: timed(lambda kind=kind: bootstrap(fit, kind, size=1000), 3) for kind in ("block", "parametric")}
-    drawn = timed(lambda: posterior(fit, DEFAULT), 3)
-    whole = timed(lambda: analyse(item), 3)
-    wall, cpu, modules = import_time()
-    never_worse = all(joint_rss <= paper_rss for _, _, joint_rss, paper_rss in fits)
-    facts = [
-        ["one default fit of 75 points against the paper's grid", f"{min(ratio):.0f}–{max(ratio):.0f} times faster"],
-        ["never worse in residual", "yes" if never_worse else "NO"],
-        [
-            "1,000 bootstrap refits of 75 points, blocks / parametric",
-            f"{refits['block']:.2f} s / {refits['parametric']:.2f} s",
-        ],
-        ["4,000 posterior draws", f"{drawn:.3f} s"],
-        ["everything `scalelab fit` says of a curve (two posteriors, back-test)", f"{whole:.3f} s"],
-        ["importing `scalelab.curves`: processor time / least wall time", f"{cpu:.2f} s / {wall:.2f} s"],
-        ["torch, SciPy, matplotlib among the imported modules", modules or "none"],
-    ]
-    return f"{table}\n\n{markdown(['what', 'figure'], facts)}"
+    """Processor time of whole commands, the start of Python included."""
+    runs = [str(folder) for folder in sorted((ROOT / "docs/study/runs").iterdir())]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        one = _write(folder / "one.csv", [_of(FAMILIES["sigmoid, AR(1)"], 0)])
+        nine = [_write(folder / f"recipe_{at}.csv", [_of(seeds_family(4, 0.0125), at)]) for at in range(9)]
+        rows = _rows(folder / "rows.jsonl", 1_000_000)
+        cells = [
+            ["`fit` of one run", _spent(["fit", one], folder)],
+            ["`compare` of 9 recipes with 4 seeds", _spent(["compare", *nine], folder)],
+            ["`compare` of docs/study: 43 recipes, 138 runs, 2 tasks", _spent(["compare", *runs], folder)],
+            ["the same once more", _spent(["compare", *runs], folder)],
+            ["`law` over docs/study, axis `lr`", _spent(["law", *runs, "--axis", "OptimizerConfig.lr"], folder)],
+            ["`fit` of 1,000,000 rows of JSON lines", _spent(["fit", rows], folder)],
+        ]
+    return markdown(["what", "processor time"], cells)
 
 
-def _points_75(seed: int) -> Curve:
-    rng = np.random.default_rng(seed)
-    C_mid, B, A = list(TABLE_1.values())[seed]
-    compute = np.arange(1, 76) * 20 * C_mid / 75
-    rate = rng.binomial(SAMPLES, sigmoid(compute, 0.4, A, B, C_mid)) / SAMPLES
-    return curve(compute, rate, [binomial_stderr(p, SAMPLES) for p in rate])
+def _spent(argv: Sequence[str], cache: Path) -> str:
+    before = os.times()
+    environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
+    command = [sys.executable, "-m", "scalelab.cli", *argv]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, check=False)
+    after = os.times()
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    return f"{spent:.1f} s"
 
 
-def _fit_race() -> Iterator[tuple[float, float, float, float]]:
-    """Seconds and sums of squares of both methods on the same points, one after the other."""
-    for seed in range(len(TABLE_1)):
-        item = _points_75(seed)
-        joint, paper = fit_curve(item, r0=0.4), None
-        joint_seconds = timed(lambda item=item: fit_curve(item, r0=0.4), 20)
-        began = time.perf_counter()
-        paper = fit_paper(item, r0=0.4)
-        yield joint_seconds, time.perf_counter() - began, joint.rss, paper.rss
+def _of(family: Family, seed: int) -> Curve:
+    return simulate(family, np.random.default_rng(seed)).item
 
 
-def import_time() -> tuple[float, float, str]:
-    """Least wall and processor seconds of an import in a fresh interpreter, its start taken off, and heavy modules."""
-    heavy = ["torch", "scipy", "matplotlib", "ray", "vllm"]
-    code = f"import sys, scalelab.curves; print(*[m for m in {heavy} if m in sys.modules])"
-    spent = {"pass": [], code: []}  # type: dict[str, list[tuple[float, float]]]
-    modules = ""
-    for _ in range(7):
-        for text, measured in spent.items():
-            before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=ROOT)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            measured.append((time.perf_counter() - began, cpu))
-            modules = done.stdout.strip() if text == code else modules
-    bare, full = (np.min(measured, axis=0) for measured in spent.values())
-    return float(full[0] - bare[0]), float(full[1] - bare[1]), modules
+def _write(path: Path, items: Sequence[Curve]) -> str:
+    lines = ["compute,pass_rate,stderr,seed"]
+    for item in items:
+        errors = item.stderr_N if item.stderr_N is not None else np.zeros(len(item))
+        names = (item.seeds[at] for at in item.seed_N)
+        lines += [f"{c},{r},{e},{s}" for c, r, e, s in zip(item.compute_N, item.pass_rate_N, errors, names)]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def _rows(path: Path, count: int) -> str:
+    rng = np.random.default_rng(0)
+    compute = np.arange(1, count + 1)
+    rate = 0.2 + 0.4 / (1 + (2e5 / compute) ** 1.6) + 0.02 * rng.standard_normal(count)
+    path.write_text("".join(f'{{"compute": {c}, "pass_rate": {r:.4f}}}\n' for c, r in zip(compute, rate)))
+    return str(path)
