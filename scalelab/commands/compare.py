@@ -24,6 +24,7 @@ from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_price,
     add_source_arguments,
+    analysed,
     fit_options,
     pricing,
     print_prices,
@@ -89,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare and print; 1 if a curve was refused."""
-    from scalelab.curves import analyse_all, compare, pool_seeds, read_sources
+    from scalelab.curves import compare, pool_seeds, read_sources
     from scalelab.curves.comparison import entry_summary
 
     given = read_curves(args, price := pricing(args))
@@ -102,8 +103,8 @@ def run(args: argparse.Namespace) -> int:
             )
         raise LabError(f"one run only ({curves[0].run}): give at least two to compare")
     options = replace(fit_options(args), checks=False)  # of one curve's forecasts, which scalelab fit makes
-    analyses, refused = analyse_all(curves, options)
-    pilots, unfit = analyse_all(pool_seeds(read_sources(args.spread_from))[0], options)
+    analyses, refused = analysed(curves, options)
+    pilots, unfit = analysed(pool_seeds(read_sources(args.spread_from))[0], options)
     if args.spread_from and not pilots:
         raise LabError(f"--spread-from: none of its runs carries a fit ({unfit[0]['reason']})")
     refused += unfit

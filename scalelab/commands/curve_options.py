@@ -167,6 +167,14 @@ def fit_options(args: argparse.Namespace, method: str = "joint") -> Options:
     )
 
 
+def analysed(curves: Sequence[Curve], options: Options) -> tuple[list[Analysis], list[dict[str, str]]]:
+    """Analyses, and the curves that were refused with reasons; points seen before are read from the user's cache."""
+    from scalelab.curves.kept import analyse_kept
+    from scalelab.kept import user_folder
+
+    return analyse_kept(curves, options, user_folder())
+
+
 def curve_cells(analysis: Analysis) -> tuple[str, str]:
     """Run and task, the first cells of every table."""
     return analysis.fit.curve.run, analysis.fit.curve.task or "–"

@@ -15,6 +15,7 @@ from scalelab.commands.arguments import add_json
 from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_source_arguments,
+    analysed,
     fit_options,
     print_remarks,
     read_curves,
@@ -36,10 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Decide and print; 1 if a curve was refused."""
-    from scalelab.curves import analyse_all, decide, pool_seeds
+    from scalelab.curves import decide, pool_seeds
 
     curves, pooled = pool_seeds(read_curves(args))
-    analyses, refused = analyse_all(curves, fit_options(args))
+    analyses, refused = analysed(curves, fit_options(args))
     if not analyses:
         raise LabError(f"none of the runs carries a fit ({refused[0]['reason']})")
     found = decide(analyses, args.budget, args.worthwhile)

@@ -28,6 +28,7 @@ from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_price,
     add_source_arguments,
+    analysed,
     back_test_cell,
     curve_cells,
     fit_options,
@@ -64,10 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit and print; 1 if a curve was refused."""
-    from scalelab.curves import analyse_all, parallel
+    from scalelab.curves import parallel
 
     curves = read_curves(args, price := pricing(args))
-    analyses, refused = analyse_all(curves, fit_options(args, args.method))
+    analyses, refused = analysed(curves, fit_options(args, args.method))
     pairs = parallel(analyses, args.parallel_margin)
     if args.plot:
         from scalelab.report.plots import plot_fits

@@ -17,6 +17,7 @@ from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_price,
     add_source_arguments,
+    analysed,
     back_test_cell,
     curve_cells,
     fit_options,
@@ -58,10 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Forecast and print; 1 if a curve was refused."""
-    from scalelab.curves import analyse_all, compute_for, extend_or_stop, forecast
+    from scalelab.curves import compute_for, extend_or_stop, forecast
 
     curves = read_curves(args, price := pricing(args))
-    analyses, refused = analyse_all(curves, fit_options(args, args.method))
+    analyses, refused = analysed(curves, fit_options(args, args.method))
     forecasts = [(item, value) for item in analyses for value in forecast(item, args.at)] if args.at else []
     targets = [(item, compute_for(item, target)) for item in analyses for target in args.target]
     extensions = [(item, extend_or_stop(item, args.worthwhile)) for item in analyses]

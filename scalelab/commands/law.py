@@ -24,6 +24,7 @@ from scalelab.commands.arguments import Once, add_json
 from scalelab.commands.curve_options import (
     add_fit_arguments,
     add_source_arguments,
+    analysed,
     fit_options,
     print_remarks,
     read_curves,
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     """Fit the law of every task and print it; 1 if a curve was refused."""
     from dataclasses import replace
 
-    from scalelab.curves import analyse_all, pool_seeds
+    from scalelab.curves import pool_seeds
     from scalelab.curves.branches import counted_once
     from scalelab.curves.design import allocate, grid_of
     from scalelab.curves.law import law_of, leave_one_out
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         if spent is not None and not 0 < spent < math.inf:
             raise LabError(f"{name} {spent:g} cannot be spent: give a positive number")
     predicted = [_place(text, args.axis, args.linear) for text in args.predict]
-    analyses, refused = analyse_all(curves, fit_options(args))
+    analyses, refused = analysed(curves, fit_options(args))
     answers: dict[str, Any] = {}
     for task in dict.fromkeys(item.fit.curve.task for item in analyses):
         members = [item for item in analyses if item.fit.curve.task == task]

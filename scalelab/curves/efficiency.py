@@ -26,7 +26,7 @@ def refit_at(fit: Fit, A: float, rate_MN: Array | None = None) -> Array:
         np.repeat(fit.theta_P[None], len(rate_MN), axis=0),
         lower_P,
         upper_P,
-        tolerance=1e-6,
+        tolerance=1e-4,
     )
     return solution.theta_BP
 
@@ -35,7 +35,7 @@ def at_common_A(item: Analysis, A: float) -> tuple[float, Interval]:
     """B with A held, and its interval: draws of the curve, seen at the points, are refitted with that A."""
     fit = item.fit
     draws = item.draws().sigmoid
-    chosen_M = np.linspace(0, len(draws) - 1, min(len(draws), 120)).astype(int)
+    chosen_M = np.linspace(0, len(draws) - 1, min(len(draws), 60)).astype(int)
     u_N = make_problem(fit.curve, SIGMOID, fit.fixed_r0, fit.prior)[0].u_N
     rate_MN = value(SIGMOID, draws.theta_MP[chosen_M], u_N)
     B_M = np.exp(refit_at(fit, A, rate_MN)[:, 2])

@@ -26,7 +26,7 @@ from scalelab.curves.efficiency import efficiency
 from scalelab.curves.fitting.shapes import Rise
 from scalelab.errors import LabError
 from scalelab.jsonl import plain
-from scalelab.view.cache import Kept, key_of
+from scalelab.kept import Kept, key_of
 
 DRAWS = 400
 """Curves of the posterior that the page gets, of the thousands that a fit draws: enough for 80 % bands."""

@@ -15,8 +15,8 @@ from scalelab.curves import Curve, Options
 from scalelab.curves.branches import parents_first, trunk_points
 from scalelab.curves.reading import Reading
 from scalelab.errors import LabError
+from scalelab.kept import Kept, user_folder
 from scalelab.view.answer import answers
-from scalelab.view.cache import Kept, user_folder
 from scalelab.view.discover import find_runs
 from scalelab.view.judge import Judge, as_recipe
 from scalelab.view.palette import codes

@@ -19,9 +19,9 @@ import pytest
 
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.shapes import OTHERS
+from scalelab.kept import Kept
 from scalelab.report import write_report
 from scalelab.store.status_file import StatusFile
-from scalelab.view.cache import Kept
 from scalelab.view.lab import Lab
 from scalelab.view.server import Refresher, make_app
 from tests.helpers.view_runs import HOSTILE, add_rollouts, made_run

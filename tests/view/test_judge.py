@@ -13,8 +13,8 @@ from scalelab.curves.comparison import entry_summary
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.shapes import OTHERS
 from scalelab.curves.reading import Reading
+from scalelab.kept import Kept
 from scalelab.view import judge as module
-from scalelab.view.cache import Kept
 from scalelab.view.judge import DRAWS, Judge
 from scalelab.view.lab import Lab
 from tests.helpers.view_runs import made_run

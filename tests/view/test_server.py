@@ -10,8 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from scalelab.curves.reading import Reading
+from scalelab.kept import Kept
 from scalelab.store.status_file import StatusFile
-from scalelab.view.cache import Kept
 from scalelab.view.discover import RunSource
 from scalelab.view.lab import Lab
 from scalelab.view.now import now

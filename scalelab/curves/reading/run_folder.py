@@ -17,6 +17,7 @@ from scalelab.curves.reading.table import Table, from_records
 from scalelab.errors import LabError
 from scalelab.guarded import LONGEST_TEXT, read_below, read_text
 from scalelab.jsonl import objects_in
+from scalelab.kept import Kept, key_of, user_folder
 
 
 def read_run_folder(path: Path, wanted: Sequence[str] = ()) -> Table:
@@ -95,16 +96,21 @@ def shown_manifest(folder: Path) -> dict[str, Any]:
 
 def _configuration(path: Path, tasks: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Facts of a run's `config.gin`, "recipe", "places" and "batch", and a note if it cannot be read."""
-    from scalelab.experiment import recipe_digest, settings_in  # gin, which fits of tables do without
-
     content = read_below(path, "config.gin", LONGEST_TEXT)
     if content is None:
         return {"recipe": "", "places": {}}, ()
+    kept = Kept(user_folder())  # a sweep has hundreds of configurations, which take longer to read than all else
     try:
-        settings = settings_in(content.decode("utf-8", "replace"), str(path / "config.gin"))
+        return kept.get(key_of("config", content, tasks), lambda: _facts_of(content, path, tasks)), ()
     except LabError as error:
         return {"recipe": "", "places": {}}, (f"its configuration gives no axes: {error}",)
-    return {"recipe": recipe_digest(settings), "places": config_axes(settings, tasks)}, ()
+
+
+def _facts_of(content: bytes, path: Path, tasks: Sequence[str]) -> dict[str, Any]:
+    from scalelab.experiment import recipe_digest, settings_in  # gin, which fits of tables do without
+
+    settings = settings_in(content.decode("utf-8", "replace"), str(path / "config.gin"))
+    return {"recipe": recipe_digest(settings), "places": config_axes(settings, tasks)}
 
 
 def _completions(path: Path, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:

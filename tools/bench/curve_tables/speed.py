@@ -37,7 +37,7 @@ def speed_section() -> str:
 
 def _spent(argv: Sequence[str], cache: Path) -> str:
     before = os.times()
-    environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
+    environment = os.environ | {"SCALELAB_CACHE": str(cache)}
     command = [sys.executable, "-m", "scalelab.cli", *argv]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, check=False)
     after = os.times()

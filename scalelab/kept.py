@@ -1,7 +1,7 @@
-"""Keep what is slow to compute by the content it was computed from: fits, comparisons, parallelism tests.
+"""Keep what is slow to compute by the content it was computed from: fits, comparisons, configurations.
 
-An entry is a JSON file named by a SHA-256 over the points, the options and the code of the curves. It is never wrong,
-only absent: an entry that cannot be read, or a folder that cannot be written, costs the time of computing it again.
+An entry is a file named by a SHA-256 over the content, the options and the code that computes from it. It is never
+wrong, only absent: an entry that cannot be read, or a folder that cannot be written, costs the time of doing it again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -47,23 +48,25 @@ class Kept:
         return self._memory.get(key)
 
     def _write(self, key: str, value: Any) -> None:
-        if self._folder is None:
-            return
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            partial = self._folder / f".{key}.{os.getpid()}"
-            partial.write_text(json.dumps(value, allow_nan=False), encoding="utf-8")
-            os.replace(partial, self._folder / f"{key}.json")
-            self._prune()
-        except OSError:
+        content = json.dumps(value, allow_nan=False).encode()
+        if self._folder is not None and not write_entry(self._folder / f"{key}.json", content, MOST_ENTRIES):
             self._folder = None  # a full or read-only disk: go on in memory
 
-    def _prune(self) -> None:
-        assert self._folder is not None
-        entries = list(self._folder.glob("*.json"))
-        if len(entries) > MOST_ENTRIES:
-            for old in sorted(entries, key=lambda entry: entry.stat().st_mtime)[: MOST_ENTRIES // 4]:
+
+def write_entry(path: Path, content: bytes, most: int) -> bool:
+    """Write an entry whole; the oldest quarter of its kind goes where there are too many. False if it cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_bytes(content)
+        os.replace(partial, path)
+        entries = list(path.parent.glob(f"*{path.suffix}"))
+        if len(entries) > most:
+            for old in sorted(entries, key=lambda entry: entry.stat().st_mtime)[: most // 4]:
                 old.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
 
 
 def user_folder() -> Path:
@@ -82,7 +85,9 @@ def key_of(*parts: object) -> str:
 
 @cache
 def _code() -> bytes:
-    """A fingerprint of the modules that compute what is kept."""
+    """A fingerprint of the modules that compute what is kept, and of the libraries below them."""
     here = Path(__file__).resolve().parent
-    sources = [*sorted((here.parent / "curves").rglob("*.py")), here / "judge.py"]
-    return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).digest()
+    folders = (here / "curves", here / "experiment")
+    sources = [*(file for folder in folders for file in sorted(folder.rglob("*.py"))), here / "view" / "judge.py"]
+    versions = [version(name).encode() for name in ("numpy", "scipy", "gin-config")]
+    return hashlib.sha256(b"\0".join([*(source.read_bytes() for source in sources), *versions])).digest()
