@@ -5,6 +5,7 @@ its interval; --at compares at another compute. The verdict on each run is one o
 --margin), unstable (it falls, and nothing else can be said) or cannot tell. All verdicts of a table together are wrong
 with a probability of --error at most; --calibrate simulates runs like these through this command and prints how often
 each word is wrong. The spread between runs of one recipe is estimated from all recipes that have several seeds.
+With --by-prompt, tables of completions are compared prompt by prompt, for new prompts.
 --wide adds "compute to R", what a run needs for a pass rate (--reach) as a multiple of what the baseline needs, and A,
 B and C_mid; A is an extrapolation, in brackets where other shapes than the sigmoid may go beyond it. Run folders that
 differ in their seed alone are pooled.
@@ -83,6 +84,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         help="runs of the same kind with several seeds, to estimate the spread from",
     )
+    parser.add_argument(
+        "--by-prompt",
+        nargs="?",
+        const="mean",
+        metavar="METRIC",
+        help="SOURCES are tables of completions (run, prompt, outcome; perhaps seed, task, compute, answer): compare "
+        "prompt by prompt by mean (default), pass@K or majority",
+    )
     add_fit_arguments(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="efficiency plot F(R) = C^B: .png, .svg or .pdf")
     add_json(parser)
@@ -93,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.curves import compare, pool_seeds, read_sources
     from scalelab.curves.comparison import entry_summary
 
+    if args.by_prompt:
+        return _by_prompt(args)
     given = read_curves(args, price := pricing(args))
     curves, pooled = pool_seeds(given)
     if len({item.run for item in curves}) < 2:
@@ -149,6 +160,19 @@ def run(args: argparse.Namespace) -> int:
     print_prices(price)
     print_remarks(analyses, refused)
     return int(bool(refused))
+
+
+def _by_prompt(args: argparse.Namespace) -> int:
+    """Compare tables of completions prompt by prompt."""
+    from scalelab.curves.prompts import compare_prompts
+
+    found = compare_prompts(args.sources, args.by_prompt, args.margin, args.error, args.level)
+    if args.json:
+        print_json({"by_prompt": [vars(one) for one in found], "metric": args.by_prompt})
+    else:
+        for one in found:
+            print_filled(one.text() + ".")
+    return 0
 
 
 def print_comparisons(comparisons: list[Comparison], pooled: list[str], wide: bool = False) -> None:

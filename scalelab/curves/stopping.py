@@ -4,8 +4,7 @@ Looking after every evaluation gives chance many occasions. Under a model whose 
 that a run is the best of all, given the evaluations so far, is a martingale, and a run that is ended the first time
 that its probability is below ε is the best one with a probability below ε, however often one looks (Doob). With N runs,
 of which N − 1 can be ended at most, ε = error / (N − 1) then bounds the chance to end the best by `error`. The prior of
-C_mid here moves with the compute spent, so the bound is a guide and not a theorem; docs/curves.md has how often
-simulated sweeps kept it.
+C_mid here moves with the compute spent, so the bound is a guide and not a theorem.
 
 The best is the run, or the mean of a recipe's runs, whose own curve is highest. What another seed would have done is
 left out: going on with a run does not tell it.

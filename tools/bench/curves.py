@@ -4,8 +4,8 @@ python tools/bench/curves.py                 everything, about ten minutes of on
 python tools/bench/curves.py --only speed    one part, such as paper, verdicts or speed
 python tools/bench/curves.py --runs 50       fewer simulated runs, for a look
 
-Coverage over the families of runs and the rule that ends runs early go on where they stopped: every
-simulated run or sweep is a line in the folder `--kept`, and `--runs 0` makes the tables of what is there.
+Coverage goes on where it stopped: every simulated run is a line in the folder `--kept`, and `--runs 0` makes the
+table of what is there.
 
 python tools/bench/curves.py --only coverage --runs 300 --families Gompertz seeds
 python tools/bench/curves.py --only verdicts --runs 60
@@ -28,10 +28,8 @@ from pathlib import Path
 from curve_tables.contradictions import contradictions_section
 from curve_tables.coverage import coverage_section, families_matching, run_family
 from curve_tables.holdback import holdback_section
-from curve_tables.laws import law_section
-from curve_tables.paper import forecast_section, paper_section
+from curve_tables.paper import paper_section
 from curve_tables.speed import speed_section
-from curve_tables.sweeps import STOPPED, kinds_matching, run_kind, stopping_section
 from curve_tables.verdicts import verdicts_section
 from sections import replace_section
 
@@ -48,39 +46,19 @@ def coverage(runs: int, words: list[str], folder: Path) -> str:
     return coverage_section(folder)
 
 
-def sweeps(kinds: list[str], runs: int, words: list[str], folder: Path) -> None:
-    """Simulate what is missing of some kinds of sweeps, a quarter of each at a time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for part in range(1, 5):
-        for name in kinds_matching(words, kinds):
-            run_kind(name, runs * part // 4, folder)
-            print(f"{name}: {runs * part // 4} sweeps", file=sys.stderr)
-
-
-def stopping(runs: int, words: list[str], folder: Path) -> str:
-    """The table of what ending losers costs and saves."""
-    sweeps([*STOPPED], runs, words, folder)
-    return stopping_section(folder)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sections: dict[str, Callable[[], str]] = {
         "paper": paper_section,
-        "forecast": forecast_section,
         "coverage": lambda: coverage(args.runs, args.families, args.kept),
         "holdback": lambda: holdback_section(args.logs),
-        "verdicts": lambda: verdicts_section(args.runs),
-        "contradictions": lambda: contradictions_section(args.runs),
-        "stopping": lambda: stopping(args.runs, args.families, args.kept),
-        "law": lambda: law_section(args.runs),
+        "verdicts": lambda: verdicts_section(args.runs, args.kept),
+        "contradictions": lambda: contradictions_section(args.runs, args.kept),
         "speed": speed_section,
     }
     parser.add_argument("--only", choices=tuple(sections), action="append", help="one part; repeat for more")
-    parser.add_argument("--runs", type=int, default=500, metavar="N", help="simulated runs, or sweeps, of each kind")
-    parser.add_argument(
-        "--families", nargs="+", default=[], metavar="WORD", help="only families, or kinds of sweeps, with such a name"
-    )
+    parser.add_argument("--runs", type=int, default=500, metavar="N", help="simulated runs of each kind")
+    parser.add_argument("--families", nargs="+", default=[], metavar="WORD", help="only families with such a name")
     parser.add_argument("--kept", type=Path, default=Path("runs/bench_curves"), help="folder of the simulated runs")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="also hold back the last half of its real_*.csv")
     args = parser.parse_args()

@@ -38,7 +38,7 @@ def speed_section() -> str:
 def _spent(argv: Sequence[str], cache: Path) -> str:
     before = os.times()
     environment = os.environ | {"SCALELAB_CACHE": str(cache)}
-    command = [sys.executable, "-m", "scalelab.cli", *argv]
+    command = [sys.executable, "-m", "scalelab", *argv]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, check=False)
     after = os.times()
     spent = after.children_user + after.children_system - before.children_user - before.children_system

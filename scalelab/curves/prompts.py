@@ -1,0 +1,236 @@
+"""Comparison prompt by prompt: paired over the prompts, over seeds, with inference to new prompts and new seeds.
+
+A table has a row for each completion: run, prompt, outcome, and perhaps seed, task, compute and answer. The number of
+a prompt is the mean of its outcomes, pass@k, or whether the majority of its answers is right. Recipe r has on prompt p
+with seed s the number y = μ_r + u_p + v_rp + a_rs + w_rsp: u cancels between recipes, v and w differ from prompt to
+prompt, a from seed to seed.
+
+Axes: `_P` prompts, `_S` seeds, `_M` draws.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalelab.curves.compare import ERROR, claim_of
+from scalelab.curves.fitting.intervals import Interval, equal_tailed
+from scalelab.curves.fitting.models import Array
+from scalelab.curves.reading.cells import blank, numbers
+from scalelab.curves.reading.sources import read_table
+from scalelab.curves.reading.table import Table, listed
+from scalelab.errors import LabError
+
+NAMES = {
+    "prompt": ("prompt", "prompt_id", "question_id", "problem_id", "question", "problem"),
+    "outcome": ("outcome", "correct", "passed", "is_correct", "score", "reward"),
+    "run": ("run", "recipe", "model"),
+    "seed": ("seed",),
+    "task": ("task", "benchmark"),
+    "compute": ("compute", "gpu_hours", "core_hours", "step"),
+    "answer": ("answer", "extracted_answer", "prediction"),
+}
+"""Columns by what they hold, the first that is there."""
+
+WORDS = {"passed": 1.0, "true": 1.0, "yes": 1.0, "failed": 0.0, "false": 0.0, "no": 0.0}
+"""Outcomes in words; any other word counts as not passed, as the lab's verifiers have more than one."""
+
+DRAWS = 4000
+
+
+@dataclass(frozen=True)
+class PromptDifference:
+    """Difference of one recipe to the baseline on one task.
+
+    Attributes:
+        task: the task.
+        run: the recipe.
+        baseline: what it is held against.
+        difference: mean over the prompts that both have.
+        interval: for new prompts and new seeds.
+        verdict: `better`, `worse`, `equal` or `cannot tell`.
+        prompts: how many both have.
+        seeds: of the recipe and of the baseline.
+        parts: standard error that prompts and seeds leave; that of seeds is None where none has two.
+    """
+
+    task: str
+    run: str
+    baseline: str
+    difference: float
+    interval: Interval
+    verdict: str
+    prompts: int
+    seeds: tuple[int, int]
+    parts: tuple[float, float | None]
+
+    def text(self) -> str:
+        """The difference in a sentence."""
+        low, high = self.interval
+        of_seeds = "no recipe has two seeds, so only these runs are compared" if self.parts[1] is None else ""
+        by = of_seeds or f"standard error {self.parts[0]:.4f} by prompts, {self.parts[1]:.4f} by seeds"
+        return (
+            f"{self.task or 'all'}: {self.run} less {self.baseline} {self.difference:+.4f} [{low:+.4f}, {high:+.4f}], "
+            f"{self.verdict}, for new prompts like these {self.prompts} ({by})"
+        )
+
+
+def compare_prompts(
+    sources: Sequence[str | Path], metric: str = "mean", margin: float = 0.02, error: float = ERROR, level: float = 0.8
+) -> list[PromptDifference]:
+    """Hold every recipe against the first, prompt by prompt, at the last evaluation of each seed.
+
+    Args:
+        sources: tables of completions; a file without a column `run` is a run.
+        metric: `mean`, `pass@K` or `majority`.
+        margin: difference below which recipes are equal.
+        error: probability of a wrong verdict.
+        level: probability of intervals.
+
+    Raises:
+        LabError: a table lacks a column, recipes share no prompts, or the metric is none.
+    """
+    rates: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    tables = [read_table(Path(path)) for path in sources]
+    names = [table.run for table in tables]
+    for table in tables:
+        own = table.run if names.count(table.run) == 1 else str(table.path)
+        for key, seeds in _rates(replace(table, run=own), metric).items():
+            rates.setdefault(key, {}).update({f"{table.path} {seed}": value for seed, value in seeds.items()})
+    tasks = list(dict.fromkeys(task for task, _ in rates))
+    found, shared = [], error / max(len(rates) - len(tasks), 1)  # Bonferroni over all lines
+    for task in tasks:
+        runs = [run for other, run in rates if other == task]
+        for run in runs[1:]:
+            pair = (rates[task, run], rates[task, runs[0]])
+            found.append(_difference((task, run, runs[0]), pair, margin, shared, level))
+    if not found:
+        raise LabError("one run only: give completions of two recipes or more, named by a column run or by their files")
+    return found
+
+
+def _rates(table: Table, metric: str) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
+    """(task, run) → seed → prompt → the metric, at the seed's last evaluation."""
+    columns = {ours: next((name for name in names if name in table.cells), None) for ours, names in NAMES.items()}
+    for needed in ("prompt", "outcome", *(["answer"] if metric == "majority" else [])):
+        if columns[needed] is None:
+            raise LabError(f"{table.path}: no column {needed}; it has {listed(table.columns)}")
+    cells: dict[str, Sequence[Any]] = {ours: table.cells[name] for ours, name in columns.items() if name is not None}
+    count = len(table.rows)
+    outcome_N = _outcomes(table, cells["outcome"])
+    compute_N = numbers(cells["compute"]).value_N if "compute" in cells else np.zeros(count)
+    seeds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for row in range(count):
+        run, seed, task = (str(cells[name][row]) if name in cells else "" for name in ("run", "seed", "task"))
+        seeds[task, run or table.run, seed].append(row)
+    found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for (task, run, seed), rows in seeds.items():
+        last = np.nanmax(compute_N[rows])
+        prompts: dict[str, list[int]] = defaultdict(list)
+        for row in rows:
+            if compute_N[row] == last:
+                prompts[str(cells["prompt"][row])].append(row)
+        answers = [str(cell) for cell in cells.get("answer", [""] * count)]
+        values = {
+            name: of_metric(metric, outcome_N[own], [answers[row] for row in own]) for name, own in prompts.items()
+        }
+        found.setdefault((task, run), {})[seed] = values
+    return found
+
+
+def _outcomes(table: Table, cells: Sequence[Any]) -> Array:
+    """Outcomes from 0 to 1 `[N]`; words count as `WORDS` has them."""
+    if any(isinstance(cell, str) and cell.strip()[:1].isalpha() for cell in cells):
+        return np.array([WORDS.get(str(cell).strip().lower(), 0.0) for cell in cells])
+    found = numbers(cells)
+    bad = np.flatnonzero(found.blank_N | ~((found.value_N >= 0) & (found.value_N <= 1)))
+    if found.wrong or bad.size:
+        row = min([*found.wrong, *bad.tolist()])
+        shown = "nothing" if blank(cells[row]) else repr(cells[row])
+        raise LabError(f"{table.path}, {table.counted} {table.rows[row]}: an outcome is from 0 to 1, not {shown}")
+    return found.value_N
+
+
+def of_metric(metric: str, outcome_K: Array, answers: Sequence[str]) -> float:
+    """One prompt's number, by its completions.
+
+    pass@k is 1 − C(n − c, k) / C(n, k) for c of n passed (Chen et al. 2021, arXiv 2107.03374, Eq. 1). Of answers that
+    are equally frequent, each is taken with the same probability.
+    """
+    if metric == "mean":
+        return float(outcome_K.mean())
+    if metric == "majority":
+        count = Counter(answers)
+        first = [answer for answer, times in count.items() if times == max(count.values())]
+        right = [np.mean([value for value, own in zip(outcome_K, answers) if own == answer]) for answer in first]
+        return float(np.mean(right))
+    _, _, digits = metric.partition("pass@")
+    k, n = int(digits) if digits.isdecimal() else 0, len(outcome_K)
+    if not 1 <= k <= n:
+        raise LabError(f"{metric} of {n} completions of a prompt: use mean, majority, or pass@K with K up to {n}")
+    passed = int(np.count_nonzero(outcome_K >= 0.5))
+    return 1 - comb(n - passed, k) / comb(n, k)
+
+
+def _difference(
+    names: tuple[str, str, str],
+    pair: tuple[Mapping[str, Mapping[str, float]], Mapping[str, Mapping[str, float]]],
+    margin: float,
+    error: float,
+    level: float,
+) -> PromptDifference:
+    common = set.intersection(*(set(prompts) for one in pair for prompts in one.values()))
+    if len(common) < 2:
+        raise LabError(f"{names[1]} and {names[2]} have {len(common)} prompts in common: name prompts alike in both")
+    order = sorted(common)
+    first_SP, second_SP = (np.array([[own[prompt] for prompt in order] for own in one.values()]) for one in pair)
+    difference = float(first_SP.mean() - second_SP.mean())
+    of_prompts, of_seeds, degrees = variances(first_SP, second_SP)
+    gap_M = difference + np.sqrt(of_prompts + (of_seeds or 0.0)) * _student(degrees)
+    claim, wrong = claim_of(gap_M, margin)
+    return PromptDifference(
+        *names,
+        difference=difference,
+        interval=equal_tailed(gap_M, level),
+        verdict=claim if wrong <= error else "cannot tell",
+        prompts=len(order),
+        seeds=(len(first_SP), len(second_SP)),
+        parts=(float(np.sqrt(of_prompts)), None if of_seeds is None else float(np.sqrt(of_seeds))),
+    )
+
+
+def variances(first_SP: Array, second_SP: Array) -> tuple[float, float | None, float]:
+    """Variance of the difference of two means by prompts and by seeds, and its degrees of freedom.
+
+    The differences of the prompts' means vary by v and w, the means of the seeds by a and w; what w adds to the seeds
+    is taken off (crossed effects by moments; Owen 2007, arXiv 0712.1111; degrees of freedom by Satterthwaite 1946).
+    The seeds of both recipes are taken to spread alike.
+    """
+    prompts = first_SP.shape[1]
+    of_prompts = float((first_SP.mean(0) - second_SP.mean(0)).var(ddof=1)) / prompts
+    spare = len(first_SP) + len(second_SP) - 2
+    if spare == 0:
+        return of_prompts, None, prompts - 1.0
+    squares, inner = 0.0, 0.0
+    for each_SP in (first_SP, second_SP):
+        apart_S = each_SP.mean(1) - each_SP.mean()
+        left_SP = each_SP - each_SP.mean(0) - apart_S[:, None]
+        squares, inner = squares + float((apart_S**2).sum()), inner + float((left_SP**2).sum())
+    share = 1 / len(first_SP) + 1 / len(second_SP)
+    of_seeds = max(squares / spare - inner / (spare * (prompts - 1) * prompts), 0.0) * share
+    total = of_prompts + of_seeds
+    degrees = total**2 / max(of_prompts**2 / (prompts - 1) + of_seeds**2 / spare, 1e-300)
+    return of_prompts, of_seeds, max(degrees, 1.0)
+
+
+def _student(degrees: float) -> Array:
+    """Student's t as evenly spaced quantiles `[M]`."""
+    from scipy.special import stdtrit
+
+    return np.asarray(stdtrit(degrees, (np.arange(DRAWS) + 0.5) / DRAWS), float)

@@ -1,0 +1,82 @@
+"""Comparison prompt by prompt: its numbers against slow versions, its intervals against the truth, its command."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scalelab.cli import main
+from scalelab.curves.prompts import _student, of_metric, variances
+
+
+def test_pass_at_k_is_the_share_of_all_subsets_with_a_pass() -> None:
+    outcomes = np.array([1.0, 0, 0, 1, 0, 0, 0])
+    for k in (1, 2, 4, 7):
+        slow = np.mean([any(outcomes[list(chosen)] > 0) for chosen in combinations(range(7), k)])
+        assert of_metric(f"pass@{k}", outcomes, []) == pytest.approx(slow)
+
+
+def test_the_majority_is_that_of_the_answers_and_a_tie_is_shared() -> None:
+    assert of_metric("majority", np.array([1.0, 1, 0, 0, 0]), ["4", "4", "5", "6", "7"]) == 1.0
+    assert of_metric("majority", np.array([1.0, 1, 0, 0]), ["4", "4", "5", "5"]) == 0.5
+
+
+def test_intervals_hold_the_difference_for_new_prompts_and_new_seeds() -> None:
+    rng, held = np.random.default_rng(3), []
+    for _ in range(400):
+        prompts, recipes = rng.normal(0, 0.3, 40), []
+        for seeds in (2, 4):
+            of_recipe = prompts + rng.normal(0, 0.1, 40)
+            recipes.append(np.stack([of_recipe + rng.normal(0, 0.03) + rng.normal(0, 0.2, 40) for _ in range(seeds)]))
+        of_prompts, of_seeds, degrees = variances(*recipes)
+        assert of_seeds is not None
+        gap = recipes[0].mean() - recipes[1].mean()
+        low, high = gap + np.sqrt(of_prompts + of_seeds) * np.quantile(_student(degrees), [0.1, 0.9])
+        held.append(low <= 0 <= high)
+    assert 0.74 <= np.mean(held) <= 0.9
+
+
+def write(path: Path, run: str, gain: float, seeds: int = 2, prompts: int = 60) -> str:
+    rng = np.random.default_rng(len(run))
+    easy = np.random.default_rng(0).uniform(0.1, 0.8, prompts)
+    lines = ["run,seed,step,prompt_id,outcome"]
+    for seed in range(seeds):
+        for step, share in ((0, 0.5), (10, 1.0)):
+            for at, rate in enumerate(easy * share):
+                passed = rng.random(8) < min(rate + gain * share, 1)
+                lines += [f"{run},{seed},{step},q{at},{'passed' if one else 'wrong answer'}" for one in passed]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_the_command_says_what_the_last_completions_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = [write(tmp_path / "a.csv", "base", 0.0), write(tmp_path / "b.csv", "longer", 0.2)]
+    assert main(["compare", *sources, "--by-prompt"]) == 0
+    assert "longer less base +0." in (out := capsys.readouterr().out)
+    assert "better, for new prompts like these 60" in " ".join(out.split())
+    assert main(["compare", *sources, "--by-prompt", "pass@4", "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)["by_prompt"]
+    assert (found["run"], found["baseline"], found["seeds"], found["verdict"]) == ("longer", "base", [2, 2], "better")
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "message"),
+    [
+        ("run,outcome\na,1\n", "mean", "no column prompt"),
+        ("prompt,outcome\n1,2\n", "mean", "from 0 to 1, not '2'"),
+        ("prompt,outcome\n1,1\n", "pass@2", "use mean, majority, or pass@K with K up to 1"),
+        ("prompt,outcome\n1,1\n", "majority", "no column answer"),
+        ("prompt,outcome\n1,1\n", "mean", "one run only"),
+        ("run,prompt,outcome\na,1,1\nb,2,1\n", "mean", "0 prompts in common"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, metric: str, message: str
+) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    assert main(["compare", str(tmp_path / "a.csv"), "--by-prompt", metric]) == 1
+    assert message in " ".join(capsys.readouterr().err.split())
