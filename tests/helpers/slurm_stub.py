@@ -46,16 +46,22 @@ class SlurmStub:
         folder: takes everything.
         nodes: names of the job's nodes.
         addresses: of the first node.
-        lab: body of the script that takes the place of `scalelab`.
+        lab: body of the script that takes the place of `scalelab`, after it has told how it was called.
+        first: its body before that.
     """
 
     def __init__(
-        self, folder: Path, nodes: Sequence[str], addresses: str = "127.0.1.1 10.1.2.3", lab: str = ""
+        self,
+        folder: Path,
+        nodes: Sequence[str],
+        addresses: str = "127.0.1.1 10.1.2.3",
+        lab: str = "",
+        first: str = "",
     ) -> None:
         self.folder, self.bin, self.out = folder, folder / "bin", folder / "out"
         self.bin.mkdir()
         told = 'echo "$RAY_ADDRESS $RAY_AUTH_TOKEN $*" >> "$STUB/lab"\n'
-        scripts = {"srun": SRUN, "scontrol": SCONTROL, "ray": RAY, "python": PYTHON, "scalelab": told + lab}
+        scripts = {"srun": SRUN, "scontrol": SCONTROL, "ray": RAY, "python": PYTHON, "scalelab": first + told + lab}
         for name, body in {**scripts, "hostname": f"echo {addresses}\n"}.items():
             self.write(name, body)
         self.environment = os.environ | {
@@ -100,7 +106,7 @@ class SlurmStub:
 
     def wait(self, condition: Callable[[], object]) -> None:
         """Wait until something is so."""
-        ends = time.monotonic() + 120
+        ends = time.monotonic() + 900
         while not condition():
             assert time.monotonic() < ends
             time.sleep(0.05)

@@ -95,12 +95,15 @@ def test_a_requeued_job_resumes_its_run(tmp_path: Path) -> None:
 
 def test_slurms_warning_reaches_the_run_and_its_code_is_the_jobs(tmp_path: Path) -> None:
     stub = SlurmStub(
-        tmp_path, NODES, lab="trap 'echo checkpoint >> \"$STUB/lab\"; exit 130' INT; while :; do sleep 0.1; done\n"
+        tmp_path,
+        NODES,
+        first="trap 'echo checkpoint >> \"$STUB/lab\"; exit 130' INT\n",
+        lab="while :; do sleep 0.1; done\n",
     )
     job = stub.start()
     stub.wait(stub.lab)
     job.send_signal(signal.SIGINT)
-    _, said = job.communicate(timeout=120)
+    _, said = job.communicate(timeout=900)
     assert job.returncode == 130, said
     assert stub.lab()[1:] == ["checkpoint"]
     assert not (tmp_path / "requeued").exists()
@@ -114,7 +117,7 @@ def test_a_lost_node_is_taken_back_while_the_run_goes_on(tmp_path: Path) -> None
     stub.wait(lambda: not (tmp_path / "lost_n1").exists())
     stub.wait(lambda: (tmp_path / "up_n1").exists())
     (tmp_path / "enough").touch()
-    _, said = job.communicate(timeout=120)
+    _, said = job.communicate(timeout=900)
     assert job.returncode == 0
     assert "Ray on n1 ended (raylet of n1 was killed): trying to take it back" in said
 
@@ -127,7 +130,7 @@ def test_a_run_that_its_machines_broke_off_is_queued_again(lost: str, tmp_path: 
     stub.wait(stub.lab)
     if head:
         (tmp_path / "lost_n0").touch()
-    _, said = job.communicate(timeout=120)
+    _, said = job.communicate(timeout=900)
     assert job.returncode == 75, said
     assert (tmp_path / "requeued").read_text() == "77\n"
     assert ("Ray's head on n0 ended: raylet of n0 was killed" in said) == head
