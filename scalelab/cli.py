@@ -46,6 +46,7 @@ COMMANDS: dict[str, str] = {
     "eval": "mean@k and pass@k of a model on held-out prompts",
     "grade": "answers in a file, by the verifiers alone",
     "data": "rows of a data set that cannot teach: check FILE",
+    "task": "a task of your own before a run: rewards that leak, hang or lie: check FILE",
     "status": "what a run and every actor of it is doing now, or how it ended",
     "check": "whether the books of a run balance, by its files alone",
     "import": "a Hugging Face folder to a Megatron checkpoint, which loads at any layout",

@@ -1,4 +1,4 @@
-"""Tasks of one's own: a class with problems and a reward, or a file of prompts and a function; see docs/tasks.md."""
+"""Tasks of one's own: problems from a generator or a file, rewarded by a method or a function (docs/tasks.md)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import hashlib
 import json
 import random
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tasks.data.rows import Row, RowError, numbered_rows
 from tasks.errors import TaskError
 from tasks.finite import Finite
 from tasks.procedural import Procedural
@@ -19,6 +21,9 @@ from tasks.stream import problem_key
 from tasks.task import Verifier
 from tasks.thinking import THINK_OPEN
 from tasks.types import Message, Prompt
+
+COLUMNS = ("prompt", "gold", "trace")
+"""What a file's columns may hold: the problem, what its answer is graded against, and a worked example."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,25 @@ class Asking:
     """Weight of each part of the reward; None gives all the same."""
 
     reward_seconds: float = 5.0
-    """Processor time of one reward; if it sleeps, ten times that."""
+    """Limit on one reward: processor time, or ten times that if it sleeps; of an `async` one, time by the clock."""
 
     workers: int = 2
-    """Completions graded at the same time, by each verifier."""
+    """Processes of each verifier, each of which grades one completion at a time, or 16 with an `async` reward."""
+
+    seconds_per_reward: float = 0.0
+    """Processor time that a reward takes, as `scalelab task check` measures it; plans count it."""
+
+    max_tokens: int | None = None
+    """Most tokens of a completion of this task; None is the recipe's."""
+
+    interrupt: tuple[int, int] | None = None
+    """First and last token at which the thinking is ended by force; None is as the recipe's length control says."""
+
+    typical_tokens: int | None = None
+    """Median length of a completion, for plans and simulations; None assumes half of the most."""
+
+    evaluation_prompts: int | None = None
+    """Held-out prompts of an evaluation; None is as many as the run's evaluations say."""
 
     def __post_init__(self) -> None:
         if not 0 < self.pass_at <= 1:
@@ -52,6 +72,15 @@ class Asking:
         if self.workers < 1 or self.reward_seconds <= 0:
             raise TaskError(
                 f"workers is {self.workers} and reward_seconds {self.reward_seconds}: give 1 or more, and more than 0"
+            )
+        for name, least in (("max_tokens", 1), ("typical_tokens", 1), ("evaluation_prompts", 2)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise TaskError(f"{name} is {value}: give {least} or more")
+        if self.seconds_per_reward < 0:
+            raise TaskError(f"seconds_per_reward is {self.seconds_per_reward}: give 0 or more")
+        if self.interrupt is not None and not (self.thinking and 0 <= self.interrupt[0] <= self.interrupt[1]):
+            raise TaskError(
+                f"interrupt is {self.interrupt} and thinking {self.thinking}: give (first, last) and thinking = True"
             )
         if self.weights is not None and not all(weight > 0 for weight in self.weights.values()):
             raise TaskError(f"weights are {self.weights}: give positive numbers, or leave a part out of the reward")
@@ -90,7 +119,7 @@ class RewardTask(Asking, Procedural):
         """One problem: what is asked, and what `reward` needs to know of it (JSON-able), as `prompt.gold`."""
 
     @abstractmethod
-    def reward(self, prompt: Prompt, answer: str) -> Reward:
+    def reward(self, prompt: Prompt, answer: str) -> Reward | Awaitable[Reward]:
         """The reward of an answer, from 0 to 1, or named parts of it. Runs in a process of its own."""
 
     def draw(self, number: int) -> Prompt:
@@ -104,17 +133,22 @@ class RewardTask(Asking, Procedural):
 
 
 @dataclass(frozen=True)
-class FunctionTask(Asking, Finite):
-    """Prompts of a JSON-lines file, rewarded by a function.
+class FileTask(Asking, Finite):
+    """Problems of a file, each a row; extend it with `reward`.
 
-    A line is `{"prompt": text, "gold": …}`; other keys become `prompt.meta`.
+    A row without named columns is `{"prompt": text, "gold": …}`; all columns without a part in the task are in
+    `prompt.meta`.
     """
 
     prompts: str = ""
-    """The file."""
+    """The file: JSON lines (`.gz` or not), a JSON list, or Parquet."""
 
-    function: Callable[[Prompt, str], Reward] | None = None
-    """Function of a module; called with the prompt (`tasks.types.Prompt`) and the answer (text), returns the reward."""
+    columns: dict[str, str] | None = None
+    """Columns of `prompt`, `gold` and `trace`, where they have other names, such as `{"prompt": "question"}`. A `trace`
+    is a worked example: a completion to fine-tune on."""
+
+    template: str = "{prompt}"
+    """Text of a prompt, around the problem."""
 
     name: str = "own"
     """Task name, in prompt ids, weights and curves."""
@@ -129,52 +163,112 @@ class FunctionTask(Asking, Finite):
         super().__post_init__()
         if "/" in self.name or not self.name:
             raise TaskError(f"name {self.name!r} of a task must be there and hold no slash")
-        if not self.prompts or self.function is None:
-            raise TaskError(
-                f"task {self.name} has prompts = {self.prompts!r} and function = {self.function}: "
-                "give a JSON-lines file, and a function as @my_module.my_function"
-            )
+        if not self.prompts:
+            raise TaskError(f"task {self.name} has no prompts: give a JSON lines or Parquet file")
+        if "{prompt}" not in self.template:
+            raise TaskError(f"template {self.template!r} of task {self.name} has no {{prompt}} in it")
+        if unknown := sorted(set(self.columns or ()) - set(COLUMNS)):
+            raise TaskError(f"columns of task {self.name} name {unknown[0]!r}: name {', '.join(COLUMNS)}")
         if self.held_out_size < 1:
             raise TaskError(f"held_out_size of {self.name} is {self.held_out_size}: give 1 or more")
 
-    def reward(self, prompt: Prompt, answer: str) -> Reward:
-        """Call the function and return its reward."""
-        assert self.function is not None
-        return self.function(prompt, answer)
+    @abstractmethod
+    def reward(self, prompt: Prompt, answer: str) -> Reward | Awaitable[Reward]:
+        """The reward of an answer, from 0 to 1, or named parts of it. Runs in a process of its own."""
 
     def verifier(self) -> RewardVerifier:
-        """A verifier that runs the function in worker processes, with a time limit."""
+        """A verifier that runs the reward in worker processes, with a time limit."""
         return RewardVerifier(self)
+
+    @property
+    def has_trace(self) -> bool:
+        """True if the file holds worked examples."""
+        return "trace" in (self.columns or ())
+
+    def trace(self, index: int) -> tuple[Prompt, str]:
+        """Worked example number `index`, of a prompt that is trained on.
+
+        Raises:
+            TaskError: its row has none.
+        """
+        prompt = self.prompt(index)
+        text = self._traces.get(prompt.id)
+        if not text:
+            raise TaskError(f"task {self.name} has no worked example of {prompt.text[:40]!r}: fill its column")
+        return prompt, text
 
     def describe(self) -> dict[str, Any]:
         """The file with its SHA-256, and how it was split."""
-        digest = hashlib.sha256(self._content).hexdigest()
-        return {"file": self.prompts, "sha256": digest, "held_out": self.held_out_count, "train": self.size}
-
-    @property
-    def _content(self) -> bytes:
         try:
-            return Path(self.prompts).read_bytes()
+            digest = hashlib.sha256(Path(self.prompts).read_bytes()).hexdigest()
         except OSError as problem:
             raise TaskError(f"prompts of task {self.name} cannot be read: {problem}") from None
+        return {"file": self.prompts, "sha256": digest, "held_out": self.held_out_count, "train": self.size}
 
     def _why_empty(self) -> str:
         return f"all of {self.prompts} is held out"
 
-    def _prompts(self) -> dict[str, Prompt]:
-        prompts: dict[str, Prompt] = {}
-        for number, line in enumerate(self._content.split(b"\n"), 1):
-            if line.strip():
-                prompt = self._read(line, f"{self.prompts}, line {number}")
-                prompts.setdefault(prompt.id, prompt)
-        return prompts
+    def _prompts(self) -> Mapping[str, Prompt]:
+        return self._rows[0]
 
-    def _read(self, line: bytes, where: str) -> Prompt:
+    @property
+    def _traces(self) -> dict[str, str]:
+        return self._rows[1]
+
+    @cached_property
+    def _rows(self) -> tuple[dict[str, Prompt], dict[str, str]]:
+        """The prompts and the worked examples, by the prompts' ids; of copies the first."""
+        prompts: dict[str, Prompt] = {}
+        traces: dict[str, str] = {}
+        if not Path(self.prompts).is_file():
+            raise TaskError(f"prompts of task {self.name} cannot be read: there is no file {self.prompts}")
+        for number, row in numbered_rows(Path(self.prompts)):
+            try:
+                prompt, trace = self._read(row)
+            except RowError as problem:
+                raise TaskError(f"{self.prompts}, line {number} {problem}") from None
+            if prompt.id not in prompts:
+                prompts[prompt.id], traces[prompt.id] = prompt, trace
+        if not prompts:
+            raise TaskError(f"{self.prompts} of task {self.name} is empty: write a row for each prompt")
+        return prompts, traces
+
+    def _read(self, row: Row | RowError) -> tuple[Prompt, str]:
+        if isinstance(row, RowError):
+            raise row
+        columns = {name: (self.columns or {}).get(name, name) for name in COLUMNS}
+        named = ("prompt", *(self.columns or ()))
+        if missing := [columns[name] for name in named if columns[name] not in row]:
+            has = ", ".join(map(str, row))[:80]
+            raise RowError(f"has no column {missing[0]!r} (it has {has}): say which one by columns = {{'prompt': …}}")
+        text, trace = row[columns["prompt"]], row.get(columns["trace"]) if self.has_trace else ""
+        if not isinstance(text, str) or not text.strip():
+            raise RowError(f"asks nothing: its {columns['prompt']} is {text!r:.40}, where a text is expected")
+        if not isinstance(trace or "", str):
+            raise RowError(f"has a {type(trace).__name__} as {columns['trace']}, where a text is expected")
+        gold = row.get(columns["gold"])
+        meta = {name: value for name, value in row.items() if name not in columns.values()}
         try:
-            row = json.loads(line)
-            text = row.pop("prompt")
-            if not isinstance(text, str):
-                raise TypeError
-        except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
-            raise TaskError(f'{where} is no prompt: write {{"prompt": text, "gold": …}}') from None
-        return self.asked(self.name, text, row.pop("gold", None), row)
+            json.dumps([gold, meta], allow_nan=False)
+        except (TypeError, ValueError) as problem:
+            raise RowError(f"holds what JSON cannot: {str(problem)[:80]}; give texts, finite numbers, lists") from None
+        return self.asked(self.name, self.template.replace("{prompt}", text), gold, meta), trace or ""
+
+
+@dataclass(frozen=True)
+class FunctionTask(FileTask):
+    """Problems of a file, rewarded by a function."""
+
+    function: Callable[[Prompt, str], Reward | Awaitable[Reward]] | None = None
+    """Function of a module, `async` or not: called with the prompt (`tasks.types.Prompt`) and the answer (text), it
+    returns the reward."""
+
+    def __post_init__(self) -> None:
+        if self.function is None:
+            raise TaskError(f"task {self.name} has no function: give one as @my_module.my_function")
+        super().__post_init__()
+
+    def reward(self, prompt: Prompt, answer: str) -> Reward | Awaitable[Reward]:
+        """Call the function and return its reward."""
+        assert self.function is not None
+        return self.function(prompt, answer)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import math
 import os
 import pickle
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
 from tasks.bounded.pool import Answer, BoundedPool, Service
+from tasks.bounded.worker import reason
 from tasks.errors import TaskError
 from tasks.thinking import answer_part
 from tasks.types import Outcome, Prompt, Verdict, verdict
@@ -53,8 +56,8 @@ class Rewarding(Protocol):
         """Completions graded at the same time."""
         ...
 
-    def reward(self, prompt: Prompt, answer: str) -> Reward:
-        """The reward of an answer."""
+    def reward(self, prompt: Prompt, answer: str) -> Reward | Awaitable[Reward]:
+        """The reward of an answer; `async` where it waits for a server."""
         ...
 
 
@@ -92,9 +95,13 @@ class PooledVerifier(ABC):
         """
         answers = [answer_part(text, whole_if_unclosed=not self._has_thinking) for _, text in items]
         requests = [self._request(prompt, answer) for (prompt, _), answer in zip(items, answers) if answer is not None]
-        given = iter(self._workers().answer(requests) if requests else [])
+        given = iter(self._answers(requests) if requests else [])
         unanswered = verdict("failed", detail="no answer: the thinking does not end")
         return [unanswered if answer is None else self._verdict(next(given)) for answer in answers]
+
+    def _answers(self, requests: list[dict[str, Any]]) -> list[Answer]:
+        """An answer to each question."""
+        return self._workers().answer(requests)
 
     def close(self) -> None:
         """End the worker processes."""
@@ -112,7 +119,8 @@ class PooledVerifier(ABC):
 class RewardVerifier(PooledVerifier):
     """Verdicts by a task's reward function, which runs in worker processes.
 
-    A function that raises, or returns no reward, makes an `error`, which says nothing about the completion.
+    A function that raises, returns no reward, or waits too long for a server makes an `error`, which says nothing about
+    the completion and trains nothing. One that takes too long to compute makes a `timeout`: the completion failed.
     """
 
     def __init__(self, task: Rewarding) -> None:
@@ -135,6 +143,19 @@ class RewardVerifier(PooledVerifier):
 
     def _request(self, prompt: Prompt, answer: str) -> dict[str, Any]:
         return {"prompt": asdict(prompt), "answer": answer}
+
+    def _answers(self, requests: list[dict[str, Any]]) -> list[Answer]:
+        if not is_async(self._task):
+            return super()._answers(requests)
+        batches = [requests[first : first + AT_ONCE] for first in range(0, len(requests), AT_ONCE)]
+        found: list[Answer] = []
+        for batch, answer in zip(batches, self._workers().answer([{"batch": one} for one in batches]), strict=True):
+            each = answer.seconds / len(batch)
+            if answer.status == "done":
+                found += [Answer(one["status"], one["value"], each) for one in answer.value]
+            else:
+                found += [answer] * len(batch)
+        return found
 
     def _verdict(self, answer: Answer) -> Verdict:
         return verdict_of(answer, self._task.weights, self._task.pass_at, "the reward function")
@@ -189,18 +210,48 @@ def weighted(reward: Any, weights: Mapping[str, float] | None) -> tuple[float, d
     return sum(weight[name] * value for name, value in parts.items()) / total, {k: float(v) for k, v in parts.items()}
 
 
+AT_ONCE = 16
+"""Completions whose `async` rewards a worker waits for at the same time."""
+
+
+def is_async(task: Rewarding) -> bool:
+    """True if a task's reward is a coroutine."""
+    return inspect.iscoroutinefunction(getattr(task, "function", None) or task.reward)
+
+
 def service(payload: bytes) -> Callable[[Any], Any]:
-    """Service of a worker of `tasks.bounded`: (prompt, answer) → the task's reward."""
+    """Service of a worker of `tasks.bounded`: (prompt, answer) → the task's reward, or a batch of them at once."""
     task: Rewarding = pickle.loads(payload)
 
     def answer(request: Any) -> Any:
-        prompt = Prompt(**request["prompt"])
-        reward = task.reward(prompt, request["answer"])
-        if isinstance(reward, Mapping):
-            return {str(name): _plain(value) for name, value in reward.items()}
-        return _plain(reward)
+        if "batch" in request:
+            return asyncio.run(_together(task, request["batch"]))
+        return plain_reward(task.reward(Prompt(**request["prompt"]), request["answer"]))
 
     return answer
+
+
+async def _together(task: Rewarding, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Wait for the rewards of several completions, for each no longer than the task says."""
+
+    async def one(request: dict[str, Any]) -> dict[str, Any]:
+        reward: Any = task.reward(Prompt(**request["prompt"]), request["answer"])
+        try:
+            async with asyncio.timeout(task.reward_seconds) as limit:
+                return {"status": "done", "value": plain_reward(await reward)}
+        except Exception as error:
+            if limit.expired():
+                return {"status": "raised", "value": f"TimeoutError: no reward within {task.reward_seconds:g} s"}
+            return {"status": "raised", "value": reason(error)}
+
+    return await asyncio.gather(*map(one, requests))
+
+
+def plain_reward(reward: Any) -> Any:
+    """A reward, or its parts, as JSON has it."""
+    if isinstance(reward, Mapping):
+        return {str(name): _plain(value) for name, value in reward.items()}
+    return _plain(reward)
 
 
 def _plain(value: Any) -> Any:

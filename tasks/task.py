@@ -74,6 +74,11 @@ class Task(Protocol):
         ...
 
 
+def has_worked_examples(task: Task) -> bool:
+    """True if a task has worked examples: a method `trace(index)`, and, where it says so, data for it."""
+    return callable(getattr(task, "trace", None)) and getattr(task, "has_trace", True)
+
+
 def worked_example(task: Task, index: int) -> tuple[Prompt, str]:
     """Example number `index` of a task's own `trace`: a prompt that is not held out, and a completion to learn.
 

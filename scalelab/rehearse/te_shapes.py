@@ -178,15 +178,23 @@ def generic_gemm(
     bulk_overlap: bool = False,
     alpha: float = 1.0,
     beta: float | None = None,
-) -> tuple[Tensor, None, None, None]:
-    """Product b·a of what cuBLAS, column by column, calls a·b; torch's counter sees it (`csrc/extensions/gemm.cpp`)."""
-    _without(generic_gemm, out=out, quantizer=quantizer, bias=bias, gelu=gelu, accumulate=accumulate)
+) -> tuple[Tensor, Tensor | None, None, None]:
+    """Product b·a of what cuBLAS, column by column, calls a·b; torch's counter sees it (`csrc/extensions/gemm.cpp`).
+
+    A bias is added to the product; with `grad` its gradient, the sum of b's rows, is returned beside it.
+    """
+    _without(generic_gemm, out=out, quantizer=quantizer, gelu=gelu, accumulate=accumulate)
     _without(generic_gemm, comm_overlap=comm_overlap, extra_output=extra_output)
     if out_dtype is not None and _TYPES.get(out_dtype) is not a.dtype:
         _without(generic_gemm, out_dtype=out_dtype)
     left, right = b.view(-1, b.shape[-1]), a.view(-1, a.shape[-1])
     product = torch.mm(left.t() if transb else left, right.t() if transa else right)
-    return product if transb else product.view(*b.shape[:-1], -1), None, None, None
+    if bias is not None and not grad:
+        _require(
+            bias.shape == product.shape[-1:], generic_gemm, f"a bias of {tuple(bias.shape)} on {product.shape[-1]}"
+        )
+    of_bias = product.new_empty(b.shape[-1]) if bias is not None and grad else None
+    return product if transb else product.view(*b.shape[:-1], -1), of_bias, None, None
 
 
 @_kernel

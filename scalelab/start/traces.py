@@ -27,7 +27,7 @@ from tasks.data.decontaminate import decontaminate
 from tasks.data.loading import load
 from tasks.data.traces import PublicTraces, Trace, read_trace
 from tasks.stream import epoch_position, stable_number
-from tasks.task import worked_example
+from tasks.task import has_worked_examples, worked_example
 from tasks.types import Prompt
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def check_worked_examples(run: Run) -> None:
 
 
 def _demand_worked_examples(run: Run) -> None:
-    if without := [task.name for task in run.tasks if not callable(getattr(task, "trace", None))]:
+    if without := [task.name for task in run.tasks if not has_worked_examples(task)]:
         raise LabError(
             f"{', '.join(without)}: no worked examples to fine-tune a model on; give the task a method "
             "trace(index), or bind SFT.pretrained (and SFT.traces for public ones)"

@@ -21,6 +21,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any
@@ -63,7 +64,7 @@ def main() -> None:
     try:
         function = _function(setup)
     except Exception as error:
-        _send(replies, {"problem": _reason(error)})
+        _send(replies, {"problem": reason(error)})
         return
     _send(replies, {"ready": os.getpid()})
     supervisor = os.getpid()
@@ -114,7 +115,7 @@ def _serve(requests: IO[bytes], replies: int, seconds: float, function: Callable
         except MemoryError:
             reply["memory"] = True
         except Exception as error:
-            reply["raised"] = _reason(error)
+            reply["raised"] = reason(error)
         signal.setitimer(signal.ITIMER_PROF, 0)
         _send(replies, reply)
         if "memory" in reply:
@@ -122,9 +123,12 @@ def _serve(requests: IO[bytes], replies: int, seconds: float, function: Callable
     return 0
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """An exception in one line, with the line of code that raised it."""
     try:
-        return f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+        last = traceback.extract_tb(error.__traceback__)[-1:]
+        where = "".join(f" ({os.path.basename(frame.filename)}:{frame.lineno})" for frame in last)
+        return f"{type(error).__name__}: {error}"[:_LONGEST_REASON] + where
     except Exception:
         return type(error).__name__
 

@@ -34,7 +34,8 @@ def gemm(a, transa, b, transb, **changed):
         **dict.fromkeys(("gelu", "grad", "accumulate", "use_split_accumulator"), False),
         **{"out_dtype": BF16, "bias_dtype": BF16, "workspace": on_device(1), "workspace_size": 1},
     }
-    return te_shapes.generic_gemm(a, transa, b, transb, **{**given, **changed})[0]
+    product, of_bias, *_ = te_shapes.generic_gemm(a, transa, b, transb, **{**given, **changed})
+    return (product, of_bias) if changed.get("grad") else product
 
 
 @settings(deadline=None, max_examples=20)
@@ -54,6 +55,15 @@ def test_the_three_products_of_a_layer_are_torchs_in_shape_and_flops(rows, inner
     for made, like in ((forward, like_y), (of_x, like_x.grad), (of_weight, like_weight.grad)):
         assert (made.shape, made.dtype, made.device) == (like.shape, like.dtype, x.device)
     assert found.get_total_flops() == wanted.get_total_flops()
+
+
+def test_a_bias_is_added_and_has_a_gradient_of_its_own_shape():
+    x, weight, bias, gradient = on_device(2, 3, 4), on_device(5, 4), on_device(5), on_device(2, 3, 5)
+    assert gemm(weight, True, x, False, bias=bias).shape == (2, 3, 5)
+    of_weight, of_bias = gemm(x, False, gradient, True, bias=bias, grad=True)
+    assert (of_weight.shape, of_bias.shape, of_bias.dtype) == (weight.shape, bias.shape, bias.dtype)
+    with pytest.raises(RuntimeError, match=r"generic_gemm: a bias of \(4,\) on 5"):
+        gemm(weight, True, x, False, bias=on_device(4))
 
 
 def test_a_norm_keeps_a_number_of_fp32_for_each_row():
@@ -103,7 +113,7 @@ def test_tensors_of_the_host_are_refused():
         gemm(on_device(3, 2), True, torch.empty(4, 2, dtype=torch.bfloat16), False)
 
 
-@pytest.mark.parametrize("used", ["out", "bias", "quantizer", "comm_overlap"])
+@pytest.mark.parametrize("used", ["out", "gelu", "quantizer", "comm_overlap"])
 def test_an_argument_that_is_not_covered_is_named(used):
     with pytest.raises(NotImplementedError, match=f"generic_gemm with {used}"):
         gemm(on_device(3, 2), True, on_device(4, 2), False, **{used: on_device(1)})

@@ -1,22 +1,25 @@
 """Tasks of one's own: the tutorial runs as written, and no reward function can hold or break a run."""
 
+import http.server
 import importlib
 import json
 import pickle
 import re
 import subprocess
 import sys
+import threading
 import time
 from fractions import Fraction
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from tasks.errors import TaskError
 from tasks.gym import ReasoningGym, committed, stated_number
 from tasks.own import FunctionTask
 from tasks.rewards import weighted
-from tasks.task import require_task
+from tasks.task import has_worked_examples, require_task, worked_example
 from tasks.types import Prompt
 
 DOCS = Path(__file__).parents[2] / "docs" / "tasks.md"
@@ -145,7 +148,7 @@ def test_thinking_is_cut_off_before_the_reward(home):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"prompts": "", "function": len}, "give a JSON-lines file"),
+        ({"prompts": "", "function": len}, "give a JSON lines or Parquet file"),
         ({"prompts": "p.jsonl"}, "@my_module.my_function"),
         ({"prompts": "p.jsonl", "function": len, "pass_at": 0.0}, "pass_at is 0.0"),
         ({"prompts": "p.jsonl", "function": len, "weights": {"x": 0.0}}, "give positive numbers"),
@@ -159,10 +162,86 @@ def test_settings_that_cannot_work_are_refused(settings, reason):
 
 def test_what_is_missing_is_named_in_one_line(home, tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{"gold": 1}\n')
-    with pytest.raises(TaskError, match="line 2 is no prompt"):
+    with pytest.raises(TaskError, match=r"line 2 has no column 'prompt' \(it has gold\)"):
         FunctionTask(prompts=str(tmp_path / "bad.jsonl"), function=rewards().exact).held_out(1)
     with pytest.raises(TaskError, match="cannot be read"):
         FunctionTask(prompts=str(tmp_path / "none.jsonl"), function=rewards().exact).held_out(1)
+
+
+def test_a_parquet_file_is_a_task_by_its_columns(home, tmp_path):
+    rows = [{"question": f"Say {n}", "answer": str(n), "solution": f"It is {n}.", "level": n} for n in range(9)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "p.parquet")
+    columns = {"prompt": "question", "gold": "answer", "trace": "solution"}
+    given = {"prompts": str(tmp_path / "p.parquet"), "function": rewards().exact, "held_out_size": 3}
+    task = FunctionTask(columns=columns, template="{prompt}, please.\n", **given)
+    prompt, text = worked_example(task, 4)
+    assert (prompt.text, text) == (f"Say {prompt.gold}, please.\n", f"It is {prompt.gold}.")
+    assert prompt.meta == {"level": int(prompt.gold)}
+    assert prompt.id not in {one.id for one in task.held_out(3)}
+    assert has_worked_examples(task)
+    assert not has_worked_examples(FunctionTask(columns={"prompt": "question"}, **given))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"prompt": "a', "line 2 is no JSON: "),
+        ('["a"]', "line 2 is a list, no object"),
+        ('{"prompt": " "}', "line 2 asks nothing: its prompt is ' '"),
+        ('{"prompt": 3}', "line 2 asks nothing: its prompt is 3"),
+        ('{"prompt": "a", "gold": NaN}', "line 2 holds what JSON cannot"),
+    ],
+)
+def test_a_row_that_asks_nothing_is_named_with_its_reason(home, tmp_path, line, said):
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n' + line)
+    with pytest.raises(TaskError, match=re.escape(said)):
+        FunctionTask(prompts=str(tmp_path / "p.jsonl"), function=rewards().exact).held_out(1)
+
+
+class Judge(http.server.BaseHTTPRequestHandler):
+    """A judge that is busy at first, and takes long over one answer."""
+
+    asked = 0
+
+    def do_POST(self):
+        Judge.asked += 1
+        answer = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answer"]
+        if answer == "silence":
+            time.sleep(1.0)
+        busy = Judge.asked == 1
+        body = json.dumps({"score": float(answer == "good")}).encode()
+        self.send_response(503 if busy else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_reward_may_ask_a_judge_with_retries_and_a_deadline(home, tmp_path):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (home / "my_judge.py").write_text(
+            "from scalelab.own import ask_server\n\n\n"
+            "async def judged(prompt, answer):\n"
+            "    if answer == 'raise':\n"
+            "        raise KeyError('score')\n"
+            f"    reply = await ask_server('http://127.0.0.1:{server.server_port}', {{'answer': answer}})\n"
+            "    return {'judge': reply['score']}\n"
+        )
+        judged = importlib.import_module("my_judge").judged
+        task = FunctionTask(prompts=str(home / "prompts.jsonl"), function=judged, reward_seconds=0.9, workers=1)
+        prompt = Prompt("own/1", "own", "", None)
+        got = verdicts(task, *((prompt, answer) for answer in ("good", "bad", "silence", "raise")))
+        server.shutdown()
+    assert [(one.outcome, one.reward) for one in got] == [
+        ("passed", 1.0), ("failed", 0.0), ("error", 0.0), ("error", 0.0)
+    ]  # fmt: skip
+    assert got[0].parts == {"judge": 1.0}
+    assert "no reward within 0.9 s" in got[2].detail
+    assert "raised KeyError: 'score' (my_judge.py:6)" in got[3].detail
+    assert Judge.asked == 4
 
 
 def test_a_task_whose_module_is_not_importable_says_so(home, tmp_path, monkeypatch):
