@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -199,15 +200,13 @@ def test_a_row_that_asks_nothing_is_named_with_its_reason(home, tmp_path, line, 
 
 
 class Judge(http.server.BaseHTTPRequestHandler):
-    """A judge that is busy at first, and takes long over one answer."""
+    """A judge that is busy at first."""
 
     asked = 0
 
     def do_POST(self):
         Judge.asked += 1
         answer = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answer"]
-        if answer == "silence":
-            time.sleep(1.0)
         busy = Judge.asked == 1
         body = json.dumps({"score": float(answer == "good")}).encode()
         self.send_response(503 if busy else 200)
@@ -223,25 +222,28 @@ def test_a_reward_may_ask_a_judge_with_retries_and_a_deadline(home, tmp_path):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         (home / "my_judge.py").write_text(
+            "import asyncio\n\n"
             "from scalelab.own import ask_server\n\n\n"
             "async def judged(prompt, answer):\n"
+            "    if answer == 'hang':\n"
+            "        await asyncio.Event().wait()\n"
             "    if answer == 'raise':\n"
             "        raise KeyError('score')\n"
             f"    reply = await ask_server('http://127.0.0.1:{server.server_port}', {{'answer': answer}})\n"
             "    return {'judge': reply['score']}\n"
         )
         judged = importlib.import_module("my_judge").judged
-        task = FunctionTask(prompts=str(home / "prompts.jsonl"), function=judged, reward_seconds=0.9, workers=1)
+        task = FunctionTask(prompts=str(home / "prompts.jsonl"), function=judged, reward_seconds=60.0, workers=1)
         prompt = Prompt("own/1", "own", "", None)
-        got = verdicts(task, *((prompt, answer) for answer in ("good", "bad", "silence", "raise")))
+        good, bad, raised = verdicts(task, *((prompt, answer) for answer in ("good", "bad", "raise")))
         server.shutdown()
-    assert [(one.outcome, one.reward) for one in got] == [
-        ("passed", 1.0), ("failed", 0.0), ("error", 0.0), ("error", 0.0)
-    ]  # fmt: skip
-    assert got[0].parts == {"judge": 1.0}
-    assert "no reward within 0.9 s" in got[2].detail
-    assert "raised KeyError: 'score' (my_judge.py:6)" in got[3].detail
-    assert Judge.asked == 4
+    assert (good.outcome, good.parts, bad.outcome, bad.parts) == ("passed", {"judge": 1.0}, "failed", {"judge": 0.0})
+    assert raised.outcome == "error"
+    assert "raised KeyError: 'score' (my_judge.py:10)" in raised.detail
+    assert Judge.asked == 3
+    (hung,) = verdicts(replace(task, reward_seconds=0.2), (prompt, "hang"))
+    assert hung.outcome == "error"
+    assert "no reward within 0.2 s" in hung.detail
 
 
 def test_a_task_whose_module_is_not_importable_says_so(home, tmp_path, monkeypatch):
