@@ -112,6 +112,15 @@ def _llama(hf: dict[str, Any]) -> Architecture:
     return Architecture(_llama_fields(hf), (layer,) * hf["num_hidden_layers"], hf.get("tie_word_embeddings", False))
 
 
+def _smollm3(hf: dict[str, Any]) -> Architecture:
+    """Read a SmolLM3 config: Llama, some of whose layers do not rotate queries and keys."""
+    layers, step = range(hf["num_hidden_layers"]), hf["no_rope_layer_interval"]
+    rope = hf.get("no_rope_layers") or [int((i + 1) % step != 0) for i in layers]
+    turned = _rotated(hf)
+    plans = tuple(LayerPlan(turned if rope[i] else AttentionPlan(None)) for i in layers)
+    return Architecture(_llama_fields(hf), plans, hf.get("tie_word_embeddings", True))
+
+
 def _qwen2(hf: dict[str, Any]) -> Architecture:
     """Read a Qwen2 or Qwen2.5 config: Llama with biases on queries, keys and values."""
     plain = _llama(hf)
@@ -205,6 +214,7 @@ ARCHITECTURES: dict[str, Callable[[dict[str, Any]], Architecture]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "smollm3": _smollm3,
 }
 
 _ONLY = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "use_sliding_window": False}

@@ -179,6 +179,29 @@ class Qwen3(DenseConfig):
 
 
 @dataclass(frozen=True, config=CHECKED)
+class SmolLM3(DenseConfig):
+    """SmolLM3: Llama with layers that do not rotate; a miniature of about 1M parameters."""
+
+    model_type: ClassVar[str] = "smollm3"
+    hf_class: ClassVar[str] = "SmolLM3ForCausalLM"
+
+    no_rope_layer_interval: PositiveInt = 4
+    """Every such layer has no rotary embedding."""
+
+    def to_hf(self) -> dict[str, Any]:
+        """The content of ``config.json`` that transformers and vLLM load."""
+        layers = range(self.num_hidden_layers)
+        return {
+            **super().to_hf(),
+            "mlp_bias": False,
+            "no_rope_layers": [int((i + 1) % self.no_rope_layer_interval != 0) for i in layers],
+            "layer_types": ["full_attention" for _ in layers],
+            "use_sliding_window": False,
+            "sliding_window": None,
+        }
+
+
+@dataclass(frozen=True, config=CHECKED)
 class Qwen3Moe(DecoderConfig):
     """Qwen3 with mixtures of experts; the defaults are Qwen3-30B-A3B in miniature, about 3M parameters.
 
@@ -307,7 +330,7 @@ class Llama4Text(DecoderConfig):
         }
 
 
-Model = Llama | Llama4Text | Mistral | Mixtral | Qwen2 | Qwen3 | Qwen3Moe
+Model = Llama | Llama4Text | Mistral | Mixtral | Qwen2 | Qwen3 | Qwen3Moe | SmolLM3
 """Every model the trainer and the generators both run."""
 
 

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from moe.checkpoint.folder import CheckpointPolicy
-from moe.model.config import Llama, Llama3Rope, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe, YarnRope
+from moe.model.config import (
+    Llama,
+    Llama3Rope,
+    Llama4Text,
+    Mistral,
+    Mixtral,
+    Qwen2,
+    Qwen3,
+    Qwen3Moe,
+    SmolLM3,
+    YarnRope,
+)
 from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from scalelab.experiment.registry import Registry
 from scalelab.experiment.retired import RETIRED
@@ -32,7 +43,7 @@ from tasks.own import FunctionTask
 LAB = Registry(
     Run,
     (
-        *(Llama4Text, Llama, Llama3Rope, YarnRope, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe),
+        *(Llama4Text, Llama, Llama3Rope, YarnRope, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe, SmolLM3),
         Pretrained,
         *(TrainerConfig, Layout, OptimizerConfig, CheckpointPolicy),
         GeneratorConfig,

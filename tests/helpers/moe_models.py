@@ -11,7 +11,19 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from moe.model.config import Llama, Llama3Rope, Llama4Text, Mistral, Mixtral, Model, Qwen2, Qwen3, Qwen3Moe, YarnRope
+from moe.model.config import (
+    Llama,
+    Llama3Rope,
+    Llama4Text,
+    Mistral,
+    Mixtral,
+    Model,
+    Qwen2,
+    Qwen3,
+    Qwen3Moe,
+    SmolLM3,
+    YarnRope,
+)
 from moe.train.batch import TrainingSequence
 from moe.train.config import OptimizerConfig, TrainerSetup
 from moe.train.trainer import Trainer
@@ -37,6 +49,10 @@ QWEN2 = Qwen2(
 QWEN3 = Qwen3(
     vocab_size=96, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
     head_dim=16, intermediate_size=80, tie_word_embeddings=True,
+)  # fmt: skip
+SMOLLM3 = SmolLM3(
+    vocab_size=96, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=12, intermediate_size=80, tie_word_embeddings=True, no_rope_layer_interval=2,
 )  # fmt: skip
 QWEN3_MOE = Qwen3Moe(
     vocab_size=96, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,

@@ -13,7 +13,19 @@ from moe.model import gpt as models
 from moe.model.architectures import architecture
 from moe.model.config import Llama3Rope
 from moe.train.packing import pack
-from tests.helpers.moe_models import DENSE, MISTRAL, MIXTRAL, MOE, QWEN2, QWEN3, QWEN3_MOE, batch, trainer, weights
+from tests.helpers.moe_models import (
+    DENSE,
+    MISTRAL,
+    MIXTRAL,
+    MOE,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    SMOLLM3,
+    batch,
+    trainer,
+    weights,
+)
 
 pytestmark = pytest.mark.slow
 MODELS = {
@@ -25,6 +37,7 @@ MODELS = {
     "qwen2, stretched by YaRN": QWEN2,
     "qwen2": replace(QWEN2, rope_scaling=None),
     "qwen3": QWEN3,
+    "smollm3": SMOLLM3,
     "qwen3_moe": QWEN3_MOE,
     "qwen3_moe, some layers dense, weights as they are": replace(
         QWEN3_MOE, decoder_sparse_step=2, norm_topk_prob=False
