@@ -79,7 +79,7 @@ class ClusterRun:
         faults.retry_with_new_trainer(self.trainer.ready, self.trainer.restart)
         folder.describe(clock="wall", verifiers=self.graders.describe())
         self.engines.ready()
-        self.work = RolloutWork(run.recipe, tokenizer, run.seed, False, run.retention.train_every)
+        self.work = RolloutWork(run.recipe, tokenizer, run.seed, False, run.retention.train_every, run.tasks)
         self.books = new_books(run)
         self.keeper = Keeper(run, self.books, folder, progress.say)
         self._copier = Copier(folder.path, run.retention.copy_to, progress.say)

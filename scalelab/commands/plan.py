@@ -93,6 +93,7 @@ def _json(
 ) -> dict[str, Any]:
     from moe.model.size import parameters
     from scalelab.plan.planner import hours
+    from scalelab.plan.prompts import draws, reward_seconds
 
     place, sizes = plan.placement, parameters(run.model.to_hf())
     steps, gpu_hours = hours(run, plan)
@@ -113,6 +114,8 @@ def _json(
         "steps": steps,
         "gpu_hours": gpu_hours,
         "fine_tuning": _fine_tuning(run, hardware, assumed),
+        "prompts": {name: asdict(one) | {"epochs": one.epochs} for name, one in draws(run, steps).items()},
+        "reward_seconds_per_step": reward_seconds(run),
         "fits": not plan.problems,
         "problems": list(plan.problems),
         "proposal": None if proposal is None else proposal.placement.settings(),
@@ -150,6 +153,7 @@ def _print(
     from moe.model.size import parameters
     from scalelab.commands.output import print_table
     from scalelab.plan.planner import hours
+    from scalelab.plan.prompts import draws, reward_seconds, running_out
 
     place, sizes = plan.placement, parameters(run.model.to_hf())
     steps, gpu_hours = hours(run, plan)
@@ -170,6 +174,8 @@ def _print(
             f"at most {tuned['most_seconds_per_step']:.1f} s a step, {tuned['most_gpu_hours']:,.0f} {run.compute_unit}"
         )
         rows.append(("fine-tuning", f"{tuned['steps']:,} steps on {tuned['ranks']} ranks; {cost}"))
+    if graded := reward_seconds(run):
+        rows.append(("rewards", f"{graded:.3g} s of processor time a step, on {run.cluster.verifiers} verifiers"))
     print_table(rows)
     print(f"\nGiB on a device, of {hardware.memory_gib:.0f}")
     kinds = list(dict.fromkeys(f.name for m in (plan.trainer, plan.generator) for f in fields(m)))
@@ -181,7 +187,11 @@ def _print(
     print_table(table, header)
     shown = ", ".join(f"{k.replace('_', '-')} {v:g}" for k, v in asdict(assumed).items())
     print(f"\nassumed: {shown}")
-    for line in (*_idle(run, plan), *(f"does not run: {problem}" for problem in plan.problems)):
+    for line in (
+        *running_out(run, draws(run, steps)),
+        *_idle(run, plan),
+        *(f"does not run: {problem}" for problem in plan.problems),
+    ):
         print(f"\n{line}")
     if plan.problems:
         print(_proposal(proposal))

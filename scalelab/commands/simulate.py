@@ -23,7 +23,8 @@ from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import DEVICES
 from scalelab.plan.check import usual
-from scalelab.plan.lengths import LogNormal, Recorded
+from scalelab.plan.lengths import Recorded, lengths_of
+from scalelab.plan.prompts import draws, running_out
 from scalelab.virtual.simulation_figures import Figures, SimulationSettings, best_split, simulate
 from scalelab.virtual.simulation_settings import build, override
 
@@ -66,6 +67,10 @@ def run(args: argparse.Namespace) -> None:
     print(f"{resolved.name}: {setting.schedule}, {args.hours:g} h; lengths {setting.lengths.describe()}\n")
     print_table(_rows(setting, found), ("", *found))
     print(f"\nrates: {', '.join(f'{name}={value:.3g}' for name, value in _json(setting)['rates'].items())}")
+    budget, each = resolved.run.budget, found["split"].device_hours_per_step
+    steps = budget.steps if budget.hours is None else min(budget.steps, int(budget.hours / each))
+    for line in running_out(resolved.run, draws(resolved.run, steps)):
+        print(f"\n{line}")
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -81,7 +86,7 @@ def _setting(args: argparse.Namespace, run: Any) -> SimulationSettings:
     if args.lengths:
         lengths: Any = Recorded.read(args.lengths)
     else:
-        lengths = LogNormal.of_recipe(run.recipe, args.median, args.sigma)
+        lengths = lengths_of(run, args.sigma, median=args.median)
     room = run.generator.max_model_len - run.recipe.max_tokens
     return build(
         run,

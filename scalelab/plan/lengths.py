@@ -13,7 +13,8 @@ import numpy as np
 
 from scalelab.errors import LabError
 from scalelab.recipe.length_control import ForcedInterruption
-from scalelab.recipe.recipe import Recipe
+from scalelab.run.config import Run
+from scalelab.run.limits import TaskLimits, limits_of, task_shares
 
 # The share of an answer in the room that the limit leaves after the last place for an interruption.
 ANSWER_SHARE = 0.5
@@ -75,12 +76,11 @@ class LogNormal:
             )
 
     @classmethod
-    def of_recipe(cls, recipe: Recipe, median: float | None, sigma: float) -> LogNormal:
-        """The lengths of a recipe's completions; the median is half of its limit unless it is given."""
-        control = recipe.length_control
+    def of_limits(cls, limits: TaskLimits, median: float, sigma: float) -> LogNormal:
+        """The lengths of a task's completions."""
+        control = limits.control
         interrupt = (control.earliest, control.latest) if isinstance(control, ForcedInterruption) else None
-        middle = recipe.max_tokens / 2 if median is None else median
-        return cls(middle, sigma, recipe.max_tokens, interrupt=interrupt)
+        return cls(median, sigma, limits.max_tokens, interrupt=interrupt)
 
     def draw(self, rng: np.random.Generator, groups: int, generations: int) -> np.ndarray:
         """Draw int[groups, generations]: tokens of each completion, at least 1."""
@@ -112,6 +112,52 @@ class LogNormal:
     def describe(self) -> str:
         """Describe the distribution in words."""
         return f"log-normal, median {self.median:g}, sigma {self.sigma:g}, at most {self.max_tokens} tokens"
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Lengths of several tasks; a group is of one of them.
+
+    Attributes:
+        parts: lengths and share of each task, by its name.
+    """
+
+    parts: tuple[tuple[str, LogNormal, float], ...]
+
+    def draw(self, rng: np.random.Generator, groups: int, generations: int) -> np.ndarray:
+        """Draw int[groups, generations]: tokens of each completion, at least 1."""
+        of_P = rng.choice(len(self.parts), size=groups, p=[share for _, _, share in self.parts])
+        tokens_PG = np.empty((groups, generations), dtype=np.int64)
+        for number, (_, lengths, _) in enumerate(self.parts):
+            tokens_PG[of_P == number] = lengths.draw(rng, int((of_P == number).sum()), generations)
+        return tokens_PG
+
+    def moments(self) -> Moments:
+        """Compute the moments: those of the parts, each by its share."""
+        found = [(lengths.moments(), share) for _, lengths, share in self.parts]
+        mean, square = (sum(share * getattr(one, name) for one, share in found) for name in ("mean", "square"))
+        return Moments(float(mean), float(square), max(one.most for one, _ in found))
+
+    def describe(self) -> str:
+        """Describe the distribution in words."""
+        return "; ".join(f"{name} ({share:.0%}): {lengths.describe()}" for name, lengths, share in self.parts)
+
+
+def lengths_of(run: Run, sigma: float, share: float = 0.5, median: float | None = None) -> LogNormal | Mixture:
+    """The lengths of a run's completions, by what its tasks say of theirs.
+
+    Args:
+        run: the run.
+        sigma: standard deviation of the log length.
+        share: median as a share of a task's limit, where neither the task nor `median` says it.
+        median: median of all tasks, in tokens.
+    """
+    shares, parts = task_shares([task.name for task in run.tasks], run.task_weights), []
+    for task in run.tasks:
+        limits = limits_of(task, run.recipe)
+        middle = median or limits.typical or share * limits.max_tokens
+        parts.append((task.name, LogNormal.of_limits(limits, middle, sigma), shares[task.name]))
+    return parts[0][1] if len({lengths for _, lengths, _ in parts}) == 1 else Mixture(tuple(parts))
 
 
 @dataclass(frozen=True, eq=False)

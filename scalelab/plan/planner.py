@@ -11,7 +11,7 @@ from moe.errors import MoeError
 from moe.train.config import RECOMPUTE, Layout, TrainerSetup
 from moe.train.layout import check_layout
 from scalelab.hardware import Device, Hardware, device
-from scalelab.plan.lengths import LogNormal, Moments
+from scalelab.plan.lengths import Moments, lengths_of
 from scalelab.plan.memory import (
     GeneratorMemory,
     SendMemory,
@@ -127,7 +127,7 @@ def fine_tuning_seconds(run: Run, device: Device, assumed: Assumptions) -> float
 
 def _moments(run: Run, assumed: Assumptions) -> Moments:
     """Moments of the lengths of a run's completions, as a simulation draws them."""
-    return LogNormal.of_recipe(run.recipe, assumed.median * run.recipe.max_tokens, assumed.sigma).moments()
+    return lengths_of(run, assumed.sigma, assumed.median).moments()
 
 
 def _problems(

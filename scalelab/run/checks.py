@@ -14,6 +14,7 @@ from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.limits import attention_problem
 from scalelab.rollout.split import split_problem
 from scalelab.run.evaluation_sets import ReadySet, check_metrics
+from scalelab.run.limits import check_limits
 from scalelab.run.ports import too_few_places
 from scalelab.run.settings import SFT, Cluster, Evaluation, Virtual
 from tasks.task import Task
@@ -30,12 +31,7 @@ def check_tasks(tasks: Sequence[Task], weights: Sequence[float] | None, recipe: 
         raise ValueError(f"Run.tasks is {names}: give at least one task, each name once")
     if weights is not None and len(weights) != len(names):
         raise ValueError(f"Run.task_weights is {weights} for {len(names)} tasks: give each a share")
-    for task in tasks:
-        if not task.has_thinking and (control := recipe.length_control) is not None and control.phrase:
-            raise ValueError(
-                f"length_control interrupts a thinking that {task.name} does not have: bind "
-                "Recipe.length_control = None or @LengthPenalty()"
-            )
+    check_limits(tasks, recipe)
 
 
 def check_sets(sets: Sequence[ReadySet], trained: Sequence[Task], generator: GeneratorConfig) -> None:
@@ -53,10 +49,12 @@ def check_sets(sets: Sequence[ReadySet], trained: Sequence[Task], generator: Gen
             )
         check_metrics(one)
         for task in one.tasks:
-            if one.prompts is not None and task.held_out_size is not None and one.prompts > task.held_out_size:
-                setting = "Evaluation.prompts" if one.trained else f"prompts of benchmark {one.name}"
+            prompts = one.prompts_of(task)
+            if prompts is not None and task.held_out_size is not None and prompts > task.held_out_size:
+                own = "evaluation_prompts" if prompts != one.prompts else "Evaluation.prompts"
+                setting = own if one.trained else f"prompts of benchmark {one.name}"
                 raise ValueError(
-                    f"{setting} ({one.prompts}) exceeds held_out_size ({task.held_out_size}) of {task.name}: lower the "
+                    f"{setting} ({prompts}) exceeds held_out_size ({task.held_out_size}) of {task.name}: lower the "
                     "one or raise the other"
                 )
 

@@ -9,6 +9,7 @@ from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.run.config import Run
 from scalelab.run.evaluations import PreparedSet
+from scalelab.run.limits import limits_of
 from scalelab.run.work import Sampling
 from tasks.task import Task
 from tasks.types import Prompt
@@ -31,7 +32,7 @@ def prepared_sets(run: Run, work: Sampling) -> dict[str, PreparedSet]:
                 generations=one.samples,
                 max_tokens=one.max_tokens,
                 temperature=one.temperature,
-                interrupted=all(task.has_thinking for task in one.tasks),
+                limits={task.name: limits_of(task, run.recipe, one.max_tokens) for task in one.tasks},
             ),
         )
         for one in run.sets

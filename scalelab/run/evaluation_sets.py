@@ -218,7 +218,12 @@ class ReadySet:
     @property
     def planned(self) -> int:
         """Completions of an evaluation, known without loading data; of a data set at most so many."""
-        return sum(self.prompts or task.held_out_size or 0 for task in self.tasks) * self.samples
+        return sum(self.prompts_of(task) or task.held_out_size or 0 for task in self.tasks) * self.samples
+
+    def prompts_of(self, task: Task) -> int | None:
+        """Prompts of one of the tasks: as many as a task that is trained on says of itself; None takes all."""
+        own: int | None = getattr(task, "evaluation_prompts", None)
+        return own if self.trained and own is not None else self.prompts
 
     def held_out(self, task: Task) -> list[Prompt]:
         """The prompts of one of the tasks.
@@ -227,7 +232,8 @@ class ReadySet:
             LabError: there are fewer than two.
             TaskError: there are fewer than asked for.
         """
-        count = self.prompts if self.prompts is not None else task.held_out_count  # type: ignore[attr-defined]
+        asked = self.prompts_of(task)
+        count = task.held_out_count if asked is None else asked  # type: ignore[attr-defined]
         if count < 2:
             raise LabError(
                 f"evaluation set {self.name} has {count} prompts of {task.name}, and it takes two or more: bind "

@@ -5,7 +5,7 @@ Axes: `_G` the generations of one prompt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,9 @@ from scalelab.recipe.step import StepLoss, build_step, drop_reason, in_loss, pas
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.rollout.types import Completion, Kind, Request
+from scalelab.run.limits import TaskLimits, limits_of
 from tasks.stream import stable_number
+from tasks.task import Task
 from tasks.types import Prompt, Verdict
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class Sampling:
         max_tokens: most tokens of a completion.
         temperature: of the sampling.
         length_control: what interrupts long thinking.
+        limits: of single tasks, by name, in place of the two.
         seed: with a group's name it decides where completions are interrupted.
         seeded: whether it decides how completions are sampled, too: the same prompt under the same name then draws the
             same random numbers.
@@ -78,21 +81,26 @@ class Sampling:
         max_tokens: int,
         temperature: float = 1.0,
         length_control: LengthControl | None = None,
+        limits: Mapping[str, TaskLimits] | None = None,
         seed: int = 0,
         seeded: bool = False,
     ) -> None:
         self.generations, self.max_tokens = generations, max_tokens
         self._tokenizer, self._temperature, self._control = tokenizer, temperature, length_control
+        self._limits = dict(limits or {})
         self._seed, self._seeded = seed, seeded
 
-    def like(self, *, generations: int, max_tokens: int, temperature: float, interrupted: bool) -> Sampling:
+    def like(
+        self, *, generations: int, max_tokens: int, temperature: float, limits: Mapping[str, TaskLimits]
+    ) -> Sampling:
         """Sampling with the same seed and tokenizer, and with these settings."""
         return Sampling(
             self._tokenizer,
             generations=generations,
             max_tokens=max_tokens,
             temperature=temperature,
-            length_control=self._control if interrupted else None,
+            length_control=self._control,
+            limits=limits,
             seed=self._seed,
             seeded=self._seeded,
         )
@@ -106,14 +114,15 @@ class Sampling:
         seed = stable_number(self._seed, kind, name)
         rng = np.random.default_rng(seed)
         ids = self.prompt_ids(prompt)
+        limits = self._limits.get(prompt.task) or TaskLimits(self.max_tokens, self._control)
         return [
             Request(
                 id=f"{kind}/{name}/{number}",
                 prompt_ids=ids,
-                max_tokens=self.max_tokens,
+                max_tokens=min(self.max_tokens, limits.max_tokens),
                 seed=(seed + number) % 2**63 if self._seeded else None,
                 temperature=self._temperature,
-                interrupt_at=interruption(self._control, rng),
+                interrupt_at=interruption(limits.control, rng),
                 kind=kind,
                 task=prompt.task,
             )
@@ -134,10 +143,17 @@ class RolloutWork(Sampling):
         seed: the run's.
         seeded: whether it decides how completions are sampled; see `Sampling`.
         keep_every: keep the completions of every step whose number is a multiple of this; None keeps none.
+        tasks: the run's, which may have limits of their own.
     """
 
     def __init__(
-        self, recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int, seeded: bool, keep_every: int | None = None
+        self,
+        recipe: Recipe,
+        tokenizer: PreTrainedTokenizerFast,
+        seed: int,
+        seeded: bool,
+        keep_every: int | None = None,
+        tasks: Sequence[Task] = (),
     ) -> None:
         super().__init__(
             tokenizer,
@@ -145,6 +161,7 @@ class RolloutWork(Sampling):
             max_tokens=recipe.max_tokens,
             temperature=recipe.temperature,
             length_control=recipe.length_control,
+            limits={task.name: limits_of(task, recipe) for task in tasks},
             seed=seed,
             seeded=seeded,
         )

@@ -22,6 +22,7 @@ from scalelab.rollout.types import Completion, Request
 from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.evaluation_sets import like_trained
 from scalelab.run.evaluations import Asked
+from scalelab.run.limits import limits_of
 from scalelab.run.work import Sampling
 from scalelab.start.base_model import tokenizer_of
 from scalelab.start.model_folder import ModelFolder
@@ -154,6 +155,7 @@ def _sampling(tokenizer: PreTrainedTokenizerFast, model: ModelFolder, asked: Eva
         max_tokens=asked.max_tokens or (run.recipe.max_tokens if run is not None else MAX_TOKENS),
         temperature=asked.temperature,
         length_control=run.recipe.length_control if run is not None else None,
+        limits={task.name: limits_of(task, run.recipe) for task in run.tasks} if run is not None else None,
         seed=asked.seed,
     )
 

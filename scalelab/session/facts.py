@@ -43,7 +43,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def facts(resolved: Resolved) -> dict[str, Any]:
     """Content of a manifest when the run starts."""
     run = resolved.run
-    held_out = {task.name: one.prompts for one in run.sets if one.trained for task in one.tasks}
+    held_out = {task.name: one.prompts_of(task) for one in run.sets if one.trained for task in one.tasks}
     return {
         "experiment": resolved.name,
         "description": resolved.description,

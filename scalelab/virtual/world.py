@@ -135,7 +135,7 @@ class VirtualRun:
         self._trainer = Trainer(run.model.to_hf(), run.trainer_setup, rendezvous=None, weights=str(base))
         self._real_graders = LocalGraders(run.graded_tasks, 1, run.cluster.stall_seconds)
         folder.describe(verifiers=self._verifiers(), **clock_facts(run))
-        self.work = RolloutWork(run.recipe, tokenizer, run.seed, True, run.retention.train_every)
+        self.work = RolloutWork(run.recipe, tokenizer, run.seed, True, run.retention.train_every, run.tasks)
         self._sets = prepared_sets(run, self.work)
         units = run.cluster.trainers // trainer_unit(run)
         self.changes = Changes()

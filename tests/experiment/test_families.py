@@ -196,7 +196,6 @@ def test_the_miniatures_share_one_base_model() -> None:
         ("math_code", ["Run.task_weights=(1.0,)"], "for 2 tasks: give each a share"),
         ("math_code", ["Run.task_weights=(1.0, 0.0)"], "must be a tuple of float above 0 or None, not"),
         ("scalerl_8b", ["Evaluation.prompts=2000"], "exceeds held_out_size"),
-        ("scalerl_8b", ["MathDataset.thinking=False"], "interrupts a thinking that math does not have"),
         ("scalerl_8b", ["ForcedInterruption.latest=14336"], "no room for an answer"),
         ("leave_one_out/length_control", ["LengthPenalty.max_tokens=20000"], "beyond max_tokens"),
         ("scalerl_8b", ["GSPO.eps_low=1e-3"], "has no effect"),

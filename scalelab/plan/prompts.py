@@ -1,0 +1,70 @@
+"""Draws of each prompt over a run, and the cost of its rewards, as far as no data set is loaded for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scalelab.run.config import Run
+from scalelab.run.limits import task_shares
+from tasks.own import FileTask
+from tasks.procedural import Procedural
+from tasks.task import Task
+
+MANY = 1.0
+"""Epochs from which a message warns that prompts run out."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Draws of one task's prompts over a run.
+
+    Attributes:
+        different: training prompts.
+        drawn: draws over all steps, if no prompt is retired.
+    """
+
+    different: int
+    drawn: int
+
+    @property
+    def epochs(self) -> float:
+        """Times that each prompt is drawn."""
+        return self.drawn / self.different
+
+
+def different_prompts(task: Task) -> int | None:
+    """Number of a task's training prompts, where no data set need be downloaded to know it."""
+    return task.size if isinstance(task, Procedural | FileTask) else None
+
+
+def draws(run: Run, steps: int) -> dict[str, Draws]:
+    """Draws of each task whose number of prompts is known, by name.
+
+    Args:
+        run: the run.
+        steps: its optimiser steps.
+    """
+    shares = task_shares([task.name for task in run.tasks], run.task_weights)
+    found: dict[str, Draws] = {}
+    for task in run.tasks:
+        if size := different_prompts(task):
+            found[task.name] = Draws(size, round(steps * run.recipe.prompts_per_step * shares[task.name]))
+    return found
+
+
+def running_out(run: Run, of_task: Mapping[str, Draws]) -> list[str]:
+    """Warnings of tasks whose prompts are drawn more than once."""
+    learnt = "" if run.recipe.retire_at is None else "; learnt ones are not drawn again, so the mix loses the task"
+    return [
+        f"{name}: {one.different:,} different prompts, drawn {one.drawn:,} times: each {one.epochs:.3g} times{learnt}"
+        for name, one in of_task.items()
+        if one.epochs > MANY
+    ]
+
+
+def reward_seconds(run: Run) -> float:
+    """Processor time of a step's rewards in seconds, of tasks that say what one costs (`seconds_per_reward`)."""
+    shares = task_shares([task.name for task in run.tasks], run.task_weights)
+    each = sum(shares[task.name] * getattr(task, "seconds_per_reward", 0.0) for task in run.tasks)
+    return each * run.recipe.completions_per_step
