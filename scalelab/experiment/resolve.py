@@ -71,6 +71,9 @@ class _Walk:
         self.used: set[Statement] = set()
         self._registry = registry
         self._sets = sets
+        self._since = (
+            -1
+        )  # the place from which on bindings count: what was bound before an expansion is of another object
         self._statements = statements = (*composed, *sets)
         self._macros = {s.key: s for s in statements if s.cls is None}
         self._bound = {(s.scope, s.cls, s.parameter): s for s in statements if s.cls is not None}
@@ -122,7 +125,7 @@ class _Walk:
     def _find(self, node: Node, name: str) -> Statement | None:
         for length in range(len(node.scope), -1, -1):
             statement = self._bound.get(("/".join(node.scope[:length]), node.cls, name))
-            if statement is not None:
+            if statement is not None and self._after(statement, self._since):
                 return statement
         return None
 
@@ -178,7 +181,9 @@ class _Walk:
         except LabError as error:
             given = [one.origin for one in node.settings.values() if one.origin != DEFAULT]
             raise LabError(f"{(given or [node.name])[0]}: {error}") from None
+        before, self._since = self._since, self._last(node.cls)
         whole = self.node(type(found.value), node.path, node.scope, found.value, found.origin)
+        self._since = before
         for (cls, name), value in found.others.items():
             self._follow(node.cls, cls, Statement(cls, self._registry.reference(cls).name, name, value, found.origin))
         return whole
@@ -187,12 +192,18 @@ class _Walk:
         """Take a value that follows from an object, unless another one is bound after that object or by a `--set`."""
         key = ("", cls, statement.parameter)
         bound = self._bound.get(key)
-        if bound is not None:
-            last = max((i for i, one in enumerate(self._statements) if _speaks_of(one, stand_in)), default=-1)
-            if bound in self._sets or self._statements.index(bound) > last:
-                return
+        if bound is not None and self._after(bound, self._last(stand_in)):
+            return
         self._bound[key] = statement
         self.used.add(statement)
+
+    def _last(self, cls: type) -> int:
+        """Place of the last binding of a class or of an object of it."""
+        return max((i for i, one in enumerate(self._statements) if _speaks_of(one, cls)), default=-1)
+
+    def _after(self, statement: Statement, place: int) -> bool:
+        """True for a binding after a place, and for every `--set`."""
+        return place < 0 or statement in self._sets or self._statements.index(statement) > place
 
     def _meant(self, statement: Statement) -> str:
         """Hint to the field that `lr = …`, a value without its class, may have meant."""

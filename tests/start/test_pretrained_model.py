@@ -60,6 +60,14 @@ def test_nobody_writes_bindings_for_a_folder(tmp_path: Path, capsys: pytest.Capt
     assert "Qwen2.eos_token_id = (2, 3)" in shown
 
 
+def test_what_was_bound_for_the_experiment_s_own_model_does_not_change_the_folder_s(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "llama", model_type="llama", rope_scaling=None)
+    run = resolve("scalerl_8b_miniature", ["Run.model=@Pretrained()", f"Pretrained.folder={str(folder)!r}"]).run
+    assert (run.model.hidden_size, run.model.num_hidden_layers) == (64, 2)
+    sets = ["Run.model=@Pretrained()", f"Pretrained.folder={str(folder)!r}", "Llama.max_position_embeddings=256"]
+    assert resolve("scalerl_8b_miniature", sets).run.model.max_position_embeddings == 256
+
+
 def test_the_written_configuration_is_complete_without_the_folder(tmp_path: Path) -> None:
     resolved = with_model(folder_of(tmp_path / "qwen"))
     file = tmp_path / "config.gin"
