@@ -18,6 +18,7 @@ from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.run.config import Run
 from scalelab.run.limits import limits_of
 from scalelab.run.work import RolloutWork
+from tasks.errors import TaskError
 from tasks.math.miniature import MathMiniature
 from tasks.own import RewardTask
 from tests.helpers.crash_world import Letters
@@ -108,7 +109,7 @@ def test_a_task_says_how_many_of_its_prompts_are_evaluated() -> None:
     assert (held_out.prompts_of(math), held_out.prompts_of(short)) == (run.evaluation.prompts, 7)
     assert len(held_out.held_out(short)) == 7
     assert held_out.planned == (run.evaluation.prompts + 7) * run.evaluation.samples
-    with pytest.raises(LabError, match=r"evaluation_prompts is 1: give 2 or more"):
+    with pytest.raises(TaskError, match=r"evaluation_prompts is 1: give 2 or more"):
         mixed(evaluation_prompts=1)
 
 
