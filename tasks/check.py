@@ -81,7 +81,7 @@ def check_task(task: Task, prompts: int = 8) -> list[Finding]:
 
 
 def _prompts(task: Task, asked: Sequence[Prompt]) -> Iterator[Finding]:
-    """Whether prompts are the same in another process, differ, and are kept apart from the held-out ones."""
+    """Compare prompts with those of a copy of the task, and with the held-out ones."""
     copied: Task = pickle.loads(pickle.dumps(task))
     same = asked == [copied.prompt(number) for number in range(len(asked))]
     yield Finding("prompts drawn again", "the same" if same else "others: seed all random numbers by `rng`", same)
@@ -138,7 +138,7 @@ def _graded(task: Task, cases: Sequence[_Case]) -> list[Verdict]:
 
 
 def _repeated(cases: Sequence[_Case], first: Sequence[Verdict], again: Sequence[Verdict] | None) -> list[Finding]:
-    """Whether a reward depends on the answer alone, and not on chance or on what was graded before."""
+    """Find rewards that depend on chance, or on what was graded before."""
     if again is None:
         return [Finding("rewards given again", "not tried, as too many take too long", False)]
     fresh, later = again[: len(cases)], again[len(cases) :]
@@ -161,7 +161,7 @@ def _differences(cases: Sequence[_Case], these: Sequence[Verdict], those: Sequen
 
 
 def _gold(task: Any, cases: Sequence[_Case]) -> Finding:
-    """Whether a reward changes the prompt that it is given."""
+    """Find a reward that changes the prompt that it is given."""
     service = replace(RewardVerifier(task)._service(), make=f"{__name__}:watching")
     pool = BoundedPool(service, 1)
     with closing(pool):
@@ -185,7 +185,7 @@ def watching(payload: bytes) -> Callable[[Any], bool]:
 
 
 def _rewards(task: Task, cases: Sequence[_Case], verdicts: Sequence[Verdict]) -> Iterator[Finding]:
-    """What answers of each kind are worth, and whether all rewards have the same parts."""
+    """Rewards of each kind of answer, and their parts."""
     of_kind: dict[str, list[Verdict]] = {}
     for case, one in zip(cases, verdicts):
         of_kind.setdefault("odd" if case.kind in ODD else case.kind, []).append(one)

@@ -23,7 +23,7 @@ from tasks.thinking import THINK_OPEN
 from tasks.types import Message, Prompt
 
 COLUMNS = ("prompt", "gold", "trace")
-"""What a file's columns may hold: the problem, what its answer is graded against, and a worked example."""
+"""Contents of a file's columns: the problem, the gold that its answer is graded against, and a worked example."""
 
 
 @dataclass(frozen=True)

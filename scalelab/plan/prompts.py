@@ -16,7 +16,7 @@ MANY = 1.0
 
 
 @dataclass(frozen=True)
-class Draws:
+class PromptDraws:
     """Draws of one task's prompts over a run.
 
     Attributes:
@@ -38,7 +38,7 @@ def different_prompts(task: Task) -> int | None:
     return task.size if isinstance(task, Procedural | FileTask) else None
 
 
-def draws(run: Run, steps: int) -> dict[str, Draws]:
+def draws(run: Run, steps: int) -> dict[str, PromptDraws]:
     """Draws of each task whose number of prompts is known, by name.
 
     Args:
@@ -46,14 +46,14 @@ def draws(run: Run, steps: int) -> dict[str, Draws]:
         steps: its optimiser steps.
     """
     shares = task_shares([task.name for task in run.tasks], run.task_weights)
-    found: dict[str, Draws] = {}
+    found: dict[str, PromptDraws] = {}
     for task in run.tasks:
         if size := different_prompts(task):
-            found[task.name] = Draws(size, round(steps * run.recipe.prompts_per_step * shares[task.name]))
+            found[task.name] = PromptDraws(size, round(steps * run.recipe.prompts_per_step * shares[task.name]))
     return found
 
 
-def running_out(run: Run, of_task: Mapping[str, Draws]) -> list[str]:
+def running_out(run: Run, of_task: Mapping[str, PromptDraws]) -> list[str]:
     """Warnings of tasks whose prompts are drawn more than once."""
     learnt = "" if run.recipe.retire_at is None else "; learnt ones are not drawn again, so the mix loses the task"
     return [

@@ -10,7 +10,7 @@ import pytest
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import DEVICES, device
-from scalelab.plan.lengths import LogNormal, Recorded
+from scalelab.plan.lengths import LogNormal, Recorded, lengths_of
 from scalelab.plan.memory import message_memory, trainer_memory
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
@@ -39,7 +39,7 @@ def test_moments_are_those_of_what_is_drawn(lengths):
 def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
     run, gb200 = resolve("scalerl_8b").run, device("gb200")
     assumed = Assumptions()
-    lengths = LogNormal.of_recipe(run.recipe, assumed.median * run.recipe.max_tokens, assumed.sigma)
+    lengths = lengths_of(run, assumed.sigma, assumed.median)
     plan = plan_of(run, placement(run), gb200, assumed)
     found = rates(run, gb200, lengths, prompt_tokens=assumed.prompt)
     units = run.cluster.trainers // trainer_unit(run)
@@ -54,7 +54,7 @@ def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
 def test_devices_that_are_shared_have_no_rates():
     run = resolve("smollm2_one_gpu").run
     with pytest.raises(LabError, match=r"one device is not estimated: bind Cluster.share_devices = False$"):
-        rates(run, device("h100"), LogNormal.of_recipe(run.recipe, 100, 0.5), prompt_tokens=100.0)
+        rates(run, device("h100"), lengths_of(run, 0.5, median=100), prompt_tokens=100.0)
 
 
 def test_two_messages_of_a_broadcast_take_room_on_an_engines_device():

@@ -2,6 +2,7 @@
 
 import http.server
 import importlib
+import itertools
 import json
 import pickle
 import re
@@ -202,12 +203,11 @@ def test_a_row_that_asks_nothing_is_named_with_its_reason(home, tmp_path, line, 
 class Judge(http.server.BaseHTTPRequestHandler):
     """A judge that is busy at first."""
 
-    asked = 0
+    asked = itertools.count()
 
     def do_POST(self):
-        Judge.asked += 1
+        busy = next(Judge.asked) == 0
         answer = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answer"]
-        busy = Judge.asked == 1
         body = json.dumps({"score": float(answer == "good")}).encode()
         self.send_response(503 if busy else 200)
         self.send_header("Content-Length", str(len(body)))
@@ -240,7 +240,7 @@ def test_a_reward_may_ask_a_judge_with_retries_and_a_deadline(home, tmp_path):
     assert (good.outcome, good.parts, bad.outcome, bad.parts) == ("passed", {"judge": 1.0}, "failed", {"judge": 0.0})
     assert raised.outcome == "error"
     assert "raised KeyError: 'score' (my_judge.py:10)" in raised.detail
-    assert Judge.asked == 3
+    assert next(Judge.asked) == 3, "one answer more than asked for, after the judge was busy"
     (hung,) = verdicts(replace(task, reward_seconds=0.2), (prompt, "hang"))
     assert hung.outcome == "error"
     assert "no reward within 0.2 s" in hung.detail

@@ -27,7 +27,7 @@ from sections import replace_section
 from watched import WatchedRun, watched
 
 from scalelab.experiment import resolve
-from scalelab.plan.lengths import LogNormal, Recorded
+from scalelab.plan.lengths import Recorded, lengths_of
 from scalelab.plan.rates import decoding_line
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.tokenizer import load_tokenizer
@@ -286,7 +286,7 @@ def worded(rates: Rates) -> str:
 def simulated_section(sets: Sequence[str]) -> str:
     began = time.monotonic()
     run = resolve("scalerl_8b", list(sets)).run
-    lengths = LogNormal.of_recipe(run.recipe, None, 0.6)
+    lengths = lengths_of(run, 0.6)
     setting = build(run, lengths, device="gb200", overrides={}, prompt_tokens=512, kept=1.0)
     schedules = [
         Synchronous(),
