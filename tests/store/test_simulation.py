@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
@@ -65,10 +66,23 @@ def no_look_at_the_lease() -> Iterator[None]:
         yield
 
 
+class Swallowing(asyncio.TaskGroup):
+    """asyncio's group as it is before CPython 3.13, which asks for the cancellation again (gh-116720)."""
+
+    async def __aexit__(self, *error: Any) -> None:
+        try:
+            await super().__aexit__(*error)
+        except BaseExceptionGroup:
+            task = asyncio.current_task()
+            while sys.version_info >= (3, 13) and task is not None and task.uncancel():
+                pass
+            raise
+
+
 @contextmanager
 def a_swallowed_cancellation() -> Iterator[None]:
     """Engines start anew in `while True` when an actor dies as they are cancelled."""
-    with mock.patch.object(Engines, "group", asyncio.TaskGroup):
+    with mock.patch.object(Engines, "group", Swallowing):
         yield
 
 
