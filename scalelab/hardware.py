@@ -15,11 +15,13 @@ class Device:
 
     Attributes:
         name: what `--hardware` calls it.
-        memory_gib: its memory, GiB.
+        memory_gib: its memory as CUDA reports it to a process, GiB.
         tflops: dense bf16 matrix products, 10¹² FLOP/s (fp32 on a CPU core).
         bandwidth: of its memory, 10⁹ bytes/s.
-        per_node: devices in a node, joined by NVLink where there is one.
-        network: from a device to another node, 10⁹ bytes/s in one direction.
+        per_node: devices in a node.
+        joined: devices that NVLink joins: those of a node, of an NVL72 those of the rack.
+        link: from a device to another that NVLink joins to it, 10⁹ bytes/s in one direction.
+        network: from a device to any other, 10⁹ bytes/s in one direction.
         capability: CUDA's compute capability; (0, 0) for what is no GPU.
     """
 
@@ -28,6 +30,8 @@ class Device:
     tflops: float
     bandwidth: float
     per_node: int
+    joined: int
+    link: float
     network: float
     capability: tuple[int, int]
 
@@ -40,15 +44,19 @@ class Device:
 DEVICES = {
     device.name: device
     for device in (
-        Device("a100", 80e9 / 2**30, 312, 2039, 8, 25, (8, 0)),
-        Device("h100", 80e9 / 2**30, 989, 3350, 8, 50, (9, 0)),
-        Device("h200", 141e9 / 2**30, 989, 4800, 8, 50, (9, 0)),
-        Device("b200", 180e9 / 2**30, 2250, 8000, 8, 50, (10, 0)),
-        Device("gb200", 186e9 / 2**30, 2500, 8000, 4, 100, (10, 0)),
-        Device("cpu", 4.0, 0.03, 10, 1, 1, (0, 0)),
+        Device("a100", 79.1, 312, 2039, 8, 8, 300, 25, (8, 0)),
+        Device("h100", 79.1, 989, 3350, 8, 8, 450, 50, (9, 0)),
+        Device("h200", 139.7, 989, 4800, 8, 8, 450, 50, (9, 0)),
+        Device("b200", 178.3, 2250, 8000, 8, 8, 900, 50, (10, 0)),
+        Device("gb200", 184.3, 2500, 8000, 4, 72, 900, 100, (10, 0)),
+        Device("cpu", 4.0, 0.03, 10, 1, 1, 1, 1, (0, 0)),
     )
 }
-"""NVIDIA's data sheets of A100, H100, H200, B200 (SXM) and GB200 NVL72; "cpu" is a rule of thumb for one core."""
+"""NVIDIA's data sheets of A100, H100, H200, B200 (SXM) and GB200 NVL72; "cpu" is a rule of thumb for one core.
+
+Memory is the "total capacity" in public out-of-memory messages of PyTorch on these devices (79.1 to 79.3, 139.7 to 139.8,
+178.35 and 184.31 GiB): what the sheets call 80, 141, 180 and 186 GB.
+"""
 
 
 def packed(devices: int, per_node: int) -> list[int]:
@@ -122,8 +130,8 @@ def found(name: str, count: int, per_node: int, memory_gib: float | None = None)
         count: how many there are.
         per_node: most of them in one node.
         memory_gib: of each, if it was measured. Of a device in the table the smaller of both counts: an A100 may have
-            40 GB, and a driver's total includes what a process cannot have. Without it, the table's; of a device that
-            is not in it, an A100's.
+            40 GB, and the table has the least of many. Without it, the table's; of a device that is not in it, an
+            A100's.
     """
     words = name.lower().replace("-", " ").split()
     entry = next((entry for entry in DEVICES.values() if entry.gpu and entry.name in words), None)

@@ -7,19 +7,23 @@ Examples:
   scalelab plan scalerl_8b
   scalelab plan scalerl_17bx16 --gpus 160 --hardware h100
   scalelab plan scalerl_8b --set GeneratorConfig.max_model_len=32768 --set Recipe.max_tokens=30720
+  scalelab plan h100/scalerl_8b --like runs/scalerl_8b_node    # with the speeds and lengths of a run's first steps
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.errors import LabError
+from scalelab.terminal import plain_line
 
 if TYPE_CHECKING:
     from scalelab.hardware import Device
+    from scalelab.plan.calibration import Calibration
     from scalelab.plan.placement import Placement
     from scalelab.plan.planner import RunPlan
     from scalelab.plan.speed import Assumptions
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 _OPTIONS = {
     "mfu": "share of the peak that training reaches, of a dense model",
     "expert_mfu": "the same of a mixture of experts",
+    "imbalance": "tokens of the busiest expert rank by its even share",
+    "exchange": "share of NVLink or network that an exchange among trainer ranks reaches",
     "bandwidth": "share of the memory bandwidth that decoding reaches",
     "iteration": "seconds an engine needs between two tokens beside the kernels",
     "median": "median length of a completion, as a share of Recipe.max_tokens",
@@ -43,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hardware", metavar="NAME", help="a100, h100, h200, b200, gb200, cpu (Cluster.hardware)")
     for name, what in _OPTIONS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="X", help=f"assumption: {what}")
+    parser.add_argument("--like", type=Path, metavar="RUN", help="take speeds and lengths from the steps of this run")
     add_json(parser)
 
 
@@ -60,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
         raise LabError(f"{args.experiment} is a family: plan one member of it, such as {next(iter(members))}")
     ((name, member),) = members.items()
     experiment = resolve_experiment(name, member, args.sets).run
-    assumed = _assumptions(args)
+    calibration = None if args.like is None else _calibration(args.like)
+    assumed = _assumptions(args, None if calibration is None else calibration.assumed)
     hardware = device(args.hardware or usual(experiment))
     place = placement(experiment) if args.gpus is None else resize(experiment, args.gpus)
     plan = plan_of(experiment, place, hardware, assumed)
@@ -74,24 +82,45 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_json(name, experiment, plan, proposal, hardware, assumed))
     else:
+        if calibration is not None:
+            print(plain_line(calibration.line(str(args.like))))
         _print(name, experiment, plan, proposal, hardware, assumed)
     return 1 if plan.problems else 0
 
 
-def _assumptions(args: argparse.Namespace) -> Assumptions:
+def _calibration(folder: Path) -> Calibration:
+    """Calibrate by a run on the devices that its configuration names."""
+    from scalelab.experiment import resolve
+    from scalelab.hardware import device
+    from scalelab.plan.calibration import calibrate
+    from scalelab.plan.check import usual
+    from scalelab.plan.speed import Assumptions
+    from scalelab.store.lines import read_lines
+
+    run = resolve(str(folder / "config.gin")).run
+    name = usual(run) if run.virtual is None else run.virtual.hardware or usual(run)
+    return calibrate(run, read_lines(folder / "metrics.jsonl"), device(name), Assumptions())
+
+
+def _assumptions(args: argparse.Namespace, measured: Assumptions | None) -> Assumptions:
     from scalelab.plan.speed import Assumptions
 
     given = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
+    if not given.get("imbalance", 1.0) >= 1:
+        raise LabError(f"--imbalance {given['imbalance']} is less than an even share: give 1 or more")
     for name, value in given.items():
+        if name == "imbalance":
+            continue
         if not 0 <= value <= 1 or (value == 0 and name not in ("iteration", "dropped")):
             raise LabError(f"--{name.replace('_', '-')} {value} is no share: give a number between 0 and 1")
-    return replace(Assumptions(), **given)
+    return replace(measured or Assumptions(), **given)
 
 
 def _json(
     name: str, run: Run, plan: RunPlan, proposal: RunPlan | None, hardware: Device, assumed: Assumptions
 ) -> dict[str, Any]:
     from moe.model.size import parameters
+    from scalelab.plan.notes import notes
     from scalelab.plan.planner import hours
     from scalelab.plan.prompts import draws, reward_seconds
 
@@ -118,6 +147,7 @@ def _json(
         "reward_seconds_per_step": reward_seconds(run),
         "fits": not plan.problems,
         "problems": list(plan.problems),
+        "notes": notes(run, plan),
         "proposal": None if proposal is None else proposal.placement.settings(),
         "assumptions": asdict(assumed),
     }
@@ -152,6 +182,7 @@ def _print(
 ) -> None:
     from moe.model.size import parameters
     from scalelab.commands.output import print_table
+    from scalelab.plan.notes import notes
     from scalelab.plan.planner import hours
     from scalelab.plan.prompts import draws, reward_seconds, running_out
 
@@ -189,7 +220,7 @@ def _print(
     print(f"\nassumed: {shown}")
     for line in (
         *running_out(run, draws(run, steps)),
-        *_idle(run, plan),
+        *notes(run, plan),
         *(f"does not run: {problem}" for problem in plan.problems),
     ):
         print(f"\n{line}")
@@ -219,21 +250,6 @@ def _seconds(run: Run, plan: RunPlan) -> str:
     )
     work = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     return f"{s['step']:.1f} s of {work} completions ({parts}); {plan.flops:.2e} FLOP to train"
-
-
-def _idle(run: Run, plan: RunPlan) -> list[str]:
-    """Warn of a trainer that stands idle for half of a step and more, and say what would use it."""
-    s, prompts = plan.seconds, run.recipe.prompts_per_step
-    idle = 1 - s["train"] / s["step"]
-    if plan.placement.shared or idle < 0.5:
-        return []
-    works = max(s["train"], s["generate"])
-    if s["hold"] > works:  # of the longest completion, whatever the batch
-        more = int(prompts * s["hold"] / works)
-        do = f"a step waits for its longest completion, so Recipe.prompts_per_step={more} takes about the same time"
-    else:
-        do = "give the generators more of the devices, or more devices (Cluster.generators, Cluster.trainers)"
-    return [f"the trainer stands idle for {idle:.0%} of a step: {do}"]
 
 
 def _proposal(proposal: RunPlan | None) -> str:

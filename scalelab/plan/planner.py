@@ -26,6 +26,7 @@ from scalelab.plan.shape import parameter_counts
 from scalelab.plan.speed import (
     Assumptions,
     Decoding,
+    cache_sequences,
     decoding,
     host_step_seconds,
     publication,
@@ -52,6 +53,7 @@ class RunPlan:
             last engine's new weights), "hold" (what a step takes at least, whatever the devices: the longest completion
             over the steps that it may last, and a publication), and "step", which they make.
         decoding: an engine in steady state.
+        cache_sequences: running sequences of the usual length for which an engine's KV cache has room.
         flops: of one optimiser step.
         problems: why it cannot run; none if it can.
     """
@@ -61,6 +63,7 @@ class RunPlan:
     generator: GeneratorMemory
     seconds: dict[str, float]
     decoding: Decoding
+    cache_sequences: float
     flops: float
     problems: tuple[str, ...]
 
@@ -112,7 +115,8 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
         split_head=splits_head(place.trainer),
     )
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
-    return RunPlan(place, trainer, generator, seconds, engine, flops, problems)
+    room = cache_sequences(hf, place.generator, length, assumed)
+    return RunPlan(place, trainer, generator, seconds, engine, room, flops, problems)
 
 
 def fine_tuning_seconds(run: Run, device: Device, assumed: Assumptions) -> float:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from moe.model.size import Parameters
 from moe.train.config import TrainerSetup
 from scalelab.hardware import Device
+from scalelab.plan.exchanges import exchange_seconds
 from scalelab.plan.lengths import Moments
 from scalelab.plan.memory import kv_bytes_per_token
 from scalelab.plan.shape import parameter_counts, shape
@@ -24,11 +25,14 @@ class Assumptions:
     """Assumptions of the performance model.
 
     Attributes:
-        mfu: share of the peak that the trainer's products reach, all of a step's communication included.
+        mfu: share of the peak that the trainer's products reach, what ranks exchange apart.
         expert_mfu: the same for mixtures of experts.
+        imbalance: tokens of the busiest expert rank by its even share, for which the others wait.
+        exchange: share of NVLink or network that an exchange among trainer ranks reaches.
         bandwidth: share of the memory bandwidth that decoding reaches.
         decode_mfu: share of the peak that the generators' products reach.
         iteration: seconds that an engine takes between two tokens beside the kernels.
+        chunked: seconds more where layers attend in chunks: vLLM takes no whole CUDA graphs there (vllm#21761).
         link: seconds of one all-reduce of a decoding step among devices that share an engine, twice per layer.
         median: median length of a completion as a share of the most tokens (`scalelab.plan.lengths.LogNormal`).
         sigma: standard deviation of the logarithm of a length.
@@ -44,9 +48,12 @@ class Assumptions:
 
     mfu: float = 0.40
     expert_mfu: float = 0.30
+    imbalance: float = 1.0
+    exchange: float = 0.7
     bandwidth: float = 0.6
     decode_mfu: float = 0.4
     iteration: float = 0.004
+    chunked: float = 0.002
     link: float = 15e-6
     median: float = 0.5
     sigma: float = 0.6
@@ -106,9 +113,10 @@ def training_seconds(
     device: Device,
     assumed: Assumptions,
 ) -> float:
-    """One optimiser step: products at the assumed MFU, more where a pipeline fills and empties.
+    """One optimiser step: products at the assumed MFU, what ranks exchange, more where a pipeline fills and empties.
 
     With p stages and m micro-batches each, a share (p − 1)/(m + p − 1) of the time is idle (arXiv 2104.04473 §2.2).
+    The products of a mixture wait for its busiest expert rank (`Assumptions.imbalance`, of the experts' share of them).
     """
     tokens = length.mean + assumed.prompt
     square = length.square + 2 * assumed.prompt * length.mean + assumed.prompt**2
@@ -121,8 +129,19 @@ def training_seconds(
     rows = ranks / (layout.tensor * layout.pipeline * layout.context)
     micro_batches = max(1.0, completions * tokens / rows / config.tokens_per_micro_batch)
     fill = 1 + (layout.pipeline - 1) / micro_batches
-    mfu = assumed.expert_mfu if "num_moe_experts" in shape(hf_config).fields else assumed.mfu
-    return flops / (ranks * device.tflops * 1e12 * mfu) * fill
+    mixture = "num_moe_experts" in shape(hf_config).fields
+    mfu = assumed.expert_mfu if mixture else assumed.mfu
+    waits = 1 + (assumed.imbalance - 1) * _routed_share(hf_config) if mixture else 1.0
+    own = completions * (1 - assumed.dropped) * tokens / rows / layout.context
+    exchanged = exchange_seconds(hf_config, config, own, device, assumed.exchange)
+    return (flops / (ranks * device.tflops * 1e12 * mfu) * waits + exchanged) * fill
+
+
+def _routed_share(hf_config: dict[str, Any]) -> float:
+    """Share of the active parameters of the layers that is in routed experts."""
+    counts, fields = parameter_counts(hf_config), shape(hf_config).fields
+    routed = sum(layer.experts for layer in counts.layers) * fields["moe_router_topk"] / fields["num_moe_experts"]
+    return routed / sum(layer.active for layer in counts.layers)
 
 
 def host_step_seconds(hf_config: dict[str, Any], config: TrainerSetup, ranks: int, assumed: Assumptions) -> float:
@@ -174,17 +193,29 @@ def decoding(
     """
     counts, fields = parameter_counts(hf_config), shape(hf_config).fields
     ranks, width = config.tensor_parallel, BYTES[config.dtype]
-    context = assumed.prompt + length.square / (2 * length.mean)
+    context = usual_context(length, assumed)
     per_token = kv_bytes_per_token(hf_config, config.dtype, ranks)
-    sequences = max(1.0, min(config.max_sequences, available, config.kv_cache_gib * 2**30 / (per_token * context)))
+    sequences = max(1.0, min(config.max_sequences, available, cache_sequences(hf_config, config, length, assumed)))
     read = _weights_read(counts, fields, sequences) * width / ranks + sequences * context * per_token
     memory = read / (device.bandwidth * 1e9 * assumed.bandwidth)
     attention = 4.0 * fields["num_layers"] * fields["num_attention_heads"] * fields["kv_channels"] * context
     flops = sequences * (2.0 * (counts.active - counts.embedding) + attention) / ranks
     compute = flops / (device.tflops * 1e12 * assumed.decode_mfu)
     links = 2 * fields["num_layers"] * assumed.link if ranks > 1 else 0.0
-    seconds = max(memory, compute) + links + assumed.iteration
+    chunked = assumed.chunked if any(layer.attention.chunk for layer in shape(hf_config).layers) else 0.0
+    seconds = max(memory, compute) + links + assumed.iteration + chunked
     return Decoding(sequences, seconds, "memory" if memory >= compute else "compute")
+
+
+def usual_context(length: Moments, assumed: Assumptions) -> float:
+    """Tokens behind a running sequence in the mean: its prompt, and E[L²]/2E[L] of its completion."""
+    return assumed.prompt + length.square / (2 * length.mean)
+
+
+def cache_sequences(hf_config: dict[str, Any], config: GeneratorSetup, length: Moments, assumed: Assumptions) -> float:
+    """Running sequences of the usual context for which an engine's KV cache has room."""
+    per_token = kv_bytes_per_token(hf_config, config.dtype, config.tensor_parallel)
+    return config.kv_cache_gib * 2**30 / (per_token * usual_context(length, assumed))
 
 
 def _weights_read(counts: Parameters, fields: dict[str, Any], sequences: float) -> float:

@@ -64,7 +64,7 @@ def test_on_one_gpu_both_roles_are_put_on_it_with_the_cache_that_fits():
 
     much = replace(found, generator=replace(found.generator, kv_cache_gib=60.0))
     full = check(much, one)
-    assert full.problems[0].startswith("a trainer rank and an engine do not fit on one h100 of 75 GiB: ")
+    assert full.problems[0].startswith("a trainer rank and an engine do not fit on one h100 of 79 GiB: ")
     cache = full.nearest.placement.generator.kv_cache_gib
     fits = replace(found, generator=replace(found.generator, kv_cache_gib=cache))
     assert check(fits, one).problems == ()

@@ -13,6 +13,7 @@ from moe.train.config import RECOMPUTE, Layout
 from moe.weights.links import shapes
 from scalelab.experiment import resolve
 from scalelab.hardware import device
+from scalelab.plan.exchanges import exchanged_bytes
 from scalelab.rehearse.roles import Role, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
 from scalelab.rehearse.trainer import micro_batch, rehearse
@@ -42,6 +43,12 @@ LAYOUTS = [
     ("llama4", Layout(tensor=8, expert=8, pipeline=4), 32, "none"),
 ]
 
+EXCHANGES = {
+    "tensor": ("all-gather", "reduce-scatter"),
+    "expert": ("all-to-all",),
+    "expert-tensor": ("all-gather", "reduce-scatter"),
+}
+
 
 def rehearsed(model, layout, world, recompute, role=-1, micro_batches=1):
     run = run_of(model, layout, world, recompute)
@@ -64,6 +71,14 @@ def test_every_family_lives_through_every_layout(family, layout, world, recomput
     assert [phase.name for phase in result.phases] == ["build", "load", "step", "export"]
     for kind in ("weights", "gradients", "optimizer"):
         assert result.memory_gib[kind] == pytest.approx(result.plan_memory_gib[kind], rel=1e-2), kind
+    planned = exchanged_bytes(
+        MODELS[family].to_hf(), run_of(MODELS[family], layout, world, recompute).trainer_setup, -1
+    )
+    for group, ops in EXCHANGES.items():
+        size = getattr(layout, group.replace("-", "_"))
+        found = [e["bytes"] for e in result.collectives if e["group"] == f"{group} × {size}" and e["op"] in ops]
+        tokens = LENGTH / layout.context
+        assert sum(found) == pytest.approx(getattr(planned, group.replace("-", "_")) * tokens, rel=1e-2), group
 
 
 def test_flops_before_the_last_stage_are_the_plans():

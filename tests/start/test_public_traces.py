@@ -343,7 +343,7 @@ def test_the_large_experiments_are_fine_tuned_alike_and_hold_what_they_train_on(
         check_fine_tuning(run, Hardware(device("h100"), count))
         with pytest.raises(LabError, match=f"wants SFT.trainers = {count} devices, there are 8"):
             check_fine_tuning(run, Hardware(device("h100"), 8))
-    with pytest.raises(LabError, match=r"does not fit: \d+ GiB of 75 on h100: raise SFT.trainers"):
+    with pytest.raises(LabError, match=r"does not fit: \d+ GiB of 79 on h100: raise SFT.trainers"):
         check_fine_tuning(resolve("sft/scalerl_17bx16", ["Layout.pipeline=1"]).run, Hardware(device("h100"), 32))
 
 
@@ -364,7 +364,7 @@ OWN = ["SFT.pretrained=None"]
         ("sft/scalerl_8b", ["SFT.trainers=96"], "fine-tuning wants SFT.trainers = 96 devices, there are 80: lower it"),
         ("sft/scalerl_8b", ["SFT.trainers=2"], "a rank of the fine-tuning does not fit"),
         ("h100/scalerl_8b", [*OWN, "SFT.trainers=2"], "a rank of the fine-tuning does not fit"),
-        ("scalerl_8b", [], r"a generator device does not fit: 118 GiB of 75 on h100 .*; what fits on 80 × h100: --set"),
+        ("scalerl_8b", [], r"a generator device does not fit: 118 GiB of 79 on h100 .*; what fits on 80 × h100: --set"),
         (
             "h100/scalerl_8b",
             ["GeneratorConfig.tensor_parallel=16"],
