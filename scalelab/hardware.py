@@ -54,8 +54,8 @@ DEVICES = {
 }
 """NVIDIA's data sheets of A100, H100, H200, B200 (SXM) and GB200 NVL72; "cpu" is a rule of thumb for one core.
 
-Memory is the "total capacity" in public out-of-memory messages of PyTorch on these devices (79.1 to 79.3, 139.7 to 139.8,
-178.35 and 184.31 GiB): what the sheets call 80, 141, 180 and 186 GB.
+Memory is the "total capacity" in public out-of-memory messages of PyTorch on these devices (79.1 to 79.3, 139.7 to
+139.8, 178.35 and 184.31 GiB): what the sheets call 80, 141, 180 and 186 GB.
 """
 
 

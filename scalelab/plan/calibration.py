@@ -1,4 +1,4 @@
-"""Assumptions of a plan replaced by what a run measured: speed of training, speed of decoding, length of completions."""
+"""Assumptions of a plan from what a run measured: speed of training and decoding, length of completions."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Calibration:
         """What was measured, as a sentence."""
         decodes = "" if self.decoding is None else f", decoding {self.decoding:.2f} ×"
         return (
-            f"calibrated by steps {self.steps[0]} to {self.steps[1]} of {name}: training takes {self.training:.2f} × the "
-            f"assumed time{decodes}, a completion has {self.mean_length:,.0f} tokens"
+            f"calibrated by steps {self.steps[0]} to {self.steps[1]} of {name}: training takes {self.training:.2f} × "
+            f"the assumed time{decodes}, a completion has {self.mean_length:,.0f} tokens"
         )
 
 

@@ -1,8 +1,8 @@
 """Bytes that the ranks of one copy of a model exchange, and the time that takes.
 
 Counts are those of Megatron's tensor parallelism along sequences (arXiv 2205.05198 §4.2) and of its all-to-all
-dispatcher; `tests/rehearse/test_trainer.py` holds them to what the lab's own trainer exchanges in a rehearsal. Left out:
-gradients and weights among data ranks, once a step; activations between pipeline stages; keys and values between
+dispatcher; `tests/rehearse/test_trainer.py` holds them to what the lab's own trainer exchanges in a rehearsal. Left
+out: gradients and weights among data ranks, once a step; activations between pipeline stages; keys and values between
 context ranks. In the big experiments they are less than one part in fifty.
 """
 
