@@ -227,7 +227,7 @@ def _weights_read(counts: Parameters, fields: dict[str, Any], sequences: float) 
 
 
 @dataclass(frozen=True)
-class Publication:
+class PublicationTime:
     """Seconds of one publication of the weights.
 
     Attributes:
@@ -249,7 +249,7 @@ def publication(
     device: Device,
     assumed: Assumptions,
     way: Literal["files", "nccl"] = "files",
-) -> Publication:
+) -> PublicationTime:
     """Estimate a publication from the bytes of the real path and the assumed speeds of memory and network.
 
     A rank stages 1/trainers of the model. Machines with engines fetch the model once each: a receiving machine is
@@ -277,5 +277,5 @@ def publication(
     pause = size / devices / (assumed.copying * 1e9) if device.gpu else 0.0
     staging = size / trainers / (assumed.staging * 1e9)
     if way == "nccl":
-        return Publication(staging + max(size / (device.network * 1e9 * assumed.broadcast), pause), 0.0, pause)
-    return Publication(staging, network + size / (assumed.loading * 1e9), pause)
+        return PublicationTime(staging + max(size / (device.network * 1e9 * assumed.broadcast), pause), 0.0, pause)
+    return PublicationTime(staging, network + size / (assumed.loading * 1e9), pause)
