@@ -23,7 +23,7 @@ from scalelab.terminal import plain_line
 
 if TYPE_CHECKING:
     from scalelab.hardware import Device
-    from scalelab.plan.calibration import Calibration
+    from scalelab.plan.measured import MeasuredSpeeds
     from scalelab.plan.placement import Placement
     from scalelab.plan.planner import RunPlan
     from scalelab.plan.speed import Assumptions
@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
         raise LabError(f"{args.experiment} is a family: plan one member of it, such as {next(iter(members))}")
     ((name, member),) = members.items()
     experiment = resolve_experiment(name, member, args.sets).run
-    calibration = None if args.like is None else _calibration(args.like)
-    assumed = _assumptions(args, None if calibration is None else calibration.assumed)
+    speeds = None if args.like is None else _measured(args.like)
+    assumed = _assumptions(args, None if speeds is None else speeds.assumed)
     hardware = device(args.hardware or usual(experiment))
     place = placement(experiment) if args.gpus is None else resize(experiment, args.gpus)
     plan = plan_of(experiment, place, hardware, assumed)
@@ -82,24 +82,24 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_json(name, experiment, plan, proposal, hardware, assumed))
     else:
-        if calibration is not None:
-            print(plain_line(calibration.line(str(args.like))))
+        if speeds is not None:
+            print(plain_line(speeds.line(str(args.like))))
         _print(name, experiment, plan, proposal, hardware, assumed)
     return 1 if plan.problems else 0
 
 
-def _calibration(folder: Path) -> Calibration:
-    """Calibrate by a run on the devices that its configuration names."""
+def _measured(folder: Path) -> MeasuredSpeeds:
+    """Read the speeds of a run on the devices that its configuration names."""
     from scalelab.experiment import resolve
     from scalelab.hardware import device
-    from scalelab.plan.calibration import calibrate
     from scalelab.plan.check import usual
+    from scalelab.plan.measured import measured_speeds
     from scalelab.plan.speed import Assumptions
     from scalelab.store.lines import read_lines
 
     run = resolve(str(folder / "config.gin")).run
     name = usual(run) if run.virtual is None else run.virtual.hardware or usual(run)
-    return calibrate(run, read_lines(folder / "metrics.jsonl"), device(name), Assumptions())
+    return measured_speeds(run, read_lines(folder / "metrics.jsonl"), device(name), Assumptions())
 
 
 def _assumptions(args: argparse.Namespace, measured: Assumptions | None) -> Assumptions:

@@ -18,12 +18,12 @@ from scalelab.schedule.pipeline import PipelineRL
 SETTLED = 3
 """First steps of a run that are left out: compilation, empty engines."""
 FEWEST = 5
-"""Steps that a calibration needs behind those."""
+"""Steps that a plan like a run needs behind those."""
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """What a run measured, beside what was assumed.
+class MeasuredSpeeds:
+    """Measured speeds of a run, beside the assumed ones.
 
     Attributes:
         assumed: the assumptions under which the plan's speeds are the measured ones.
@@ -40,15 +40,17 @@ class Calibration:
     mean_length: float
 
     def line(self, name: str) -> str:
-        """What was measured, as a sentence."""
+        """A sentence for people."""
         decodes = "" if self.decoding is None else f", decoding {self.decoding:.2f} ×"
         return (
-            f"calibrated by steps {self.steps[0]} to {self.steps[1]} of {name}: training takes {self.training:.2f} × "
+            f"measured in steps {self.steps[0]} to {self.steps[1]} of {name}: training takes {self.training:.2f} × "
             f"the assumed time{decodes}, a completion has {self.mean_length:,.0f} tokens"
         )
 
 
-def calibrate(run: Run, records: Sequence[Mapping[str, Any]], device: Device, assumed: Assumptions) -> Calibration:
+def measured_speeds(
+    run: Run, records: Sequence[Mapping[str, Any]], device: Device, assumed: Assumptions
+) -> MeasuredSpeeds:
     """Fit the assumptions to the steps of a run.
 
     The training's efficiency follows from the median of seconds by token; that of decoding from the tokens that engines
@@ -76,10 +78,10 @@ def calibrate(run: Run, records: Sequence[Mapping[str, Any]], device: Device, as
         tokens = [float(one["tokens"]) for one in read]
         ends = [(float(one["time"]), float(one["generator_idle_seconds"])) for one in read]
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise LabError(f"the run's steps lack what a calibration reads ({problem})") from None
+        raise LabError(f"the run's steps lack what a plan reads ({problem})") from None
     if len(read) < FEWEST or not all(count > 0 for count in (*completions, *tokens, *seconds)):
         raise LabError(
-            f"a calibration needs {FEWEST} steps behind the first {SETTLED}, and the run has {len(read)}: wait for more"
+            f"a plan like a run needs {FEWEST} steps behind the first {SETTLED}, and the run has {len(read)}: wait for more"
         )
     mean = sum(made) / sum(completions)
     known = replace(assumed, prompt=round(sum(tokens) / sum(completions) - mean))
@@ -97,7 +99,7 @@ def calibrate(run: Run, records: Sequence[Mapping[str, Any]], device: Device, as
             chunked=known.chunked * decodes,
             link=known.link * decodes,
         )
-    return Calibration(known, (steps[0][0], steps[-1][0]), train, decodes, mean)
+    return MeasuredSpeeds(known, (steps[0][0], steps[-1][0]), train, decodes, mean)
 
 
 def _with_mean(run: Run, assumed: Assumptions, mean: float) -> Assumptions:

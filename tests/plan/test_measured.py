@@ -12,8 +12,8 @@ from scalelab import cli
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import device
-from scalelab.plan.calibration import FEWEST, SETTLED, calibrate
 from scalelab.plan.check import usual
+from scalelab.plan.measured import FEWEST, SETTLED, measured_speeds
 from scalelab.plan.speed import Assumptions
 from scalelab.store.lines import read_lines
 
@@ -32,7 +32,7 @@ def run() -> Any:
 
 def test_a_run_whose_clock_is_the_plans_confirms_the_plan(run: Any, records: list[dict[str, Any]]) -> None:
     """The recorded run took its durations from the model that `plan` uses, and engine and trainer really worked."""
-    found = calibrate(run, records, device(usual(run)), Assumptions())
+    found = measured_speeds(run, records, device(usual(run)), Assumptions())
     assert found.training == pytest.approx(1, rel=0.05)
     assert found.decoding == pytest.approx(1, rel=0.05)
 
@@ -48,19 +48,19 @@ def test_slower_steps_make_the_plan_slower_by_as_much(run: Any, records: list[di
         for one in records
     ]
     gpu = device(usual(run))
-    once, twice = (calibrate(run, lines, gpu, Assumptions()) for lines in (records, slower))
+    once, twice = (measured_speeds(run, lines, gpu, Assumptions()) for lines in (records, slower))
     assert twice.training == pytest.approx(2 * once.training)
     assert twice.decoding == pytest.approx(3 * (once.decoding or 0))
     assert twice.assumed.mfu == pytest.approx(once.assumed.mfu / 2)
     assert twice.assumed.iteration == pytest.approx(3 * once.assumed.iteration)
-    again = calibrate(run, slower, gpu, twice.assumed)
+    again = measured_speeds(run, slower, gpu, twice.assumed)
     assert (again.training, again.decoding) == pytest.approx((1, 1))
 
 
 def test_the_command_plans_with_what_a_run_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "quickstart", "--like", str(RECORDED)]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"calibrated by steps {SETTLED + 1} to 32 of {RECORDED}: training takes ")
+    assert said.startswith(f"measured in steps {SETTLED + 1} to 32 of {RECORDED}: training takes ")
     assert cli.main(["plan", "quickstart", "--like", str(RECORDED), "--mfu", "0.1", "--json"]) == 0
     assumed = json.loads(capsys.readouterr().out)["assumptions"]
     assert assumed["mfu"] == 0.1
@@ -70,7 +70,7 @@ def test_the_command_plans_with_what_a_run_measured(capsys: pytest.CaptureFixtur
 def test_too_few_steps_and_steps_without_times_are_one_line(run: Any, records: list[dict[str, Any]]) -> None:
     gpu = device(usual(run))
     with pytest.raises(LabError, match=f"needs {FEWEST} steps behind the first {SETTLED}, and the run has 4: wait"):
-        calibrate(run, records[: SETTLED + 4], gpu, Assumptions())
+        measured_speeds(run, records[: SETTLED + 4], gpu, Assumptions())
     for wrong in ([{"step": 1}] * 20, [{}], [{"step": "x"}], [one | {"tokens": 0} for one in records], [{"tasks": 3}]):
-        with pytest.raises(LabError, match="calibration"):
-            calibrate(run, wrong, gpu, Assumptions())
+        with pytest.raises(LabError, match="a plan"):
+            measured_speeds(run, wrong, gpu, Assumptions())
