@@ -19,7 +19,7 @@ from scalelab.plan.sizes import BYTES
 _TENSOR = {"none": (3, 2), "selective": (3, 2), "full": (4, 3)}
 """All-gathers and reduce-scatters of the hidden states in an attention block: forward, backward, and once more."""
 _FEED_FORWARD = {"none": (3, 2), "selective": (4, 3), "full": (4, 3)}
-"""The same of a dense feed-forward, or of a shared expert."""
+"""All-gathers and reduce-scatters in a dense feed-forward or a shared expert."""
 _ROUTED = {"none": 2, "selective": 3, "full": 3}
 """Times that routed tokens go to their experts and back: forward, backward, and once more."""
 _EXPERT_TENSOR = {"none": 6, "selective": 9, "full": 9}

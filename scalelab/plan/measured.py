@@ -81,7 +81,7 @@ def measured_speeds(
         raise LabError(f"the run's steps lack what a plan reads ({problem})") from None
     if len(read) < FEWEST or not all(count > 0 for count in (*completions, *tokens, *seconds)):
         raise LabError(
-            f"a plan like a run needs {FEWEST} steps behind the first {SETTLED}, and the run has {len(read)}: wait for more"
+            f"a plan like a run needs {FEWEST} steps behind the first {SETTLED}, and it has {len(read)}: wait for more"
         )
     mean = sum(made) / sum(completions)
     known = replace(assumed, prompt=round(sum(tokens) / sum(completions) - mean))

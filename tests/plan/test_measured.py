@@ -69,7 +69,7 @@ def test_the_command_plans_with_what_a_run_measured(capsys: pytest.CaptureFixtur
 
 def test_too_few_steps_and_steps_without_times_are_one_line(run: Any, records: list[dict[str, Any]]) -> None:
     gpu = device(usual(run))
-    with pytest.raises(LabError, match=f"needs {FEWEST} steps behind the first {SETTLED}, and the run has 4: wait"):
+    with pytest.raises(LabError, match=f"needs {FEWEST} steps behind the first {SETTLED}, and it has 4: wait"):
         measured_speeds(run, records[: SETTLED + 4], gpu, Assumptions())
     for wrong in ([{"step": 1}] * 20, [{}], [{"step": "x"}], [one | {"tokens": 0} for one in records], [{"tasks": 3}]):
         with pytest.raises(LabError, match="a plan"):
