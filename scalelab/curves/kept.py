@@ -54,7 +54,7 @@ def analyse_kept(
 def _one(item: Curve, options: Options, folder: Path) -> Analysis | str:
     path = folder / f"{key_of('analysis', *_content(item), options)}.draws"
     try:
-        found = unpack(path.read_bytes())
+        found = entry_value(path.read_bytes())
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         found = None
     if isinstance(found, (Analysis, str)):
@@ -64,7 +64,7 @@ def _one(item: Curve, options: Options, folder: Path) -> Analysis | str:
         made = analyse(item, options)
     except FitError as error:
         made = str(error)
-    write_entry(path, pack(made), MOST_ENTRIES)
+    write_entry(path, entry_bytes(made), MOST_ENTRIES)
     return made
 
 
@@ -79,15 +79,15 @@ def _content(item: Curve) -> list[object]:
     return parts
 
 
-def pack(value: Any) -> bytes:
+def entry_bytes(value: Any) -> bytes:
     """An analysis, or the reason of a refusal, as bytes with their digest in front."""
     arrays: list[bytes] = []
     body = json.dumps(_packed(value, arrays)).encode() + b"\n" + b"".join(arrays)
     return hashlib.sha256(body).digest() + body
 
 
-def unpack(content: bytes) -> Any:
-    """What `pack` was given.
+def entry_value(content: bytes) -> Any:
+    """The value that `entry_bytes` was given.
 
     Raises:
         ValueError: the content is damaged.

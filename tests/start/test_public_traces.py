@@ -193,7 +193,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-SHAPE = ["Llama.num_hidden_layers=2", "Llama.hidden_size=64", "Llama.intermediate_size=64", "Llama.head_dim=16"]
+SHAPE = ["Llama.num_hidden_layers=2", "Llama.hidden_size=64", "Llama.intermediate_size=64", "Llama.head_dim=32"]
 
 
 @pytest.fixture
@@ -401,7 +401,7 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line_before_an_actor_starts(
     monkeypatch.setattr(actors, "guard_ray", lambda report: lambda: None)
     run = resolve(name, sets).run
     with pytest.raises(LabError, match=said) as refused:
-        session._run_cluster(run, RunFolder(tmp_path), Progress(), None)
+        session._run_cluster(run, run, RunFolder(tmp_path), Progress(), None)
     assert "\n" not in str(refused.value)
 
 
