@@ -9,7 +9,7 @@ from typing import Any
 
 from scalelab.errors import LabError
 from scalelab.hardware import Device
-from scalelab.plan.lengths import LogNormal, Moments
+from scalelab.plan.lengths import Moments, lengths_of
 from scalelab.plan.placement import placement
 from scalelab.plan.speed import Assumptions, decoding, training_seconds
 from scalelab.run.config import Run
@@ -86,7 +86,7 @@ def measured_speeds(
     mean = sum(made) / sum(completions)
     known = replace(assumed, prompt=round(sum(tokens) / sum(completions) - mean))
     known = _with_mean(run, known, mean)
-    length = LogNormal.of_recipe(run.recipe, known.median * run.recipe.max_tokens, known.sigma).moments()
+    length = lengths_of(run, known.sigma, known.median).moments()
     train = _training(run, device, known, length, median(s / t for s, t in zip(seconds, tokens)))
     decodes = _decoding(run, device, known, length, sum(made[1:]), ends[0], ends[-1])
     known = replace(known, mfu=known.mfu / train, expert_mfu=known.expert_mfu / train, exchange=known.exchange / train)
@@ -103,12 +103,12 @@ def measured_speeds(
 
 
 def _with_mean(run: Run, assumed: Assumptions, mean: float) -> Assumptions:
-    """The median at which the lengths of the recipe have this mean, by bisection; the nearest where none has it."""
+    """The median at which completions have this mean, by bisection; the nearest where none has it."""
     low, high = 1e-4, 1.0
     for _ in range(30):
         middle = (low + high) / 2
-        lengths = LogNormal.of_recipe(run.recipe, middle * run.recipe.max_tokens, assumed.sigma)
-        low, high = (middle, high) if lengths.moments().mean < mean else (low, middle)
+        shorter = lengths_of(run, assumed.sigma, middle).moments().mean < mean
+        low, high = (middle, high) if shorter else (low, middle)
     return replace(assumed, median=(low + high) / 2)
 
 
