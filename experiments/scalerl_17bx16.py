@@ -2,4 +2,6 @@
 
 from experiments.scalerl_8b import experiment as scalerl_8b
 
-experiment = scalerl_8b.with_fragments("model/scout_17bx16", "cluster/gpus_80_scout", "budget/scout_50k")
+experiment = scalerl_8b.with_fragments(
+    "model/scout_17bx16", "cluster/gpus_80_scout", "budget/scout_50k", "evaluation/aime_24"
+)

@@ -2,4 +2,4 @@
 
 from experiments.scalerl_8b import experiment as scalerl_8b
 
-experiment = scalerl_8b.with_fragments("budget/long_100k")
+experiment = scalerl_8b.with_fragments("budget/long_100k", "evaluation/aime_24")

@@ -1,6 +1,8 @@
 """Evaluate a model on held-out prompts: mean@k and pass@k with standard errors over prompts.
 
-CHECKPOINT is a Hugging Face folder, or a checkpoint of a run (runs/NAME/checkpoints/step_000100). A task is one of:
+CHECKPOINT is a Hugging Face folder, a checkpoint of a run (runs/NAME/checkpoints/step_000100), or the folder of a run.
+Of a run, every checkpoint (or those of --steps) is evaluated on the sets that --set binds, and the points join its
+curves. A task is one of:
   a task of the run, by its name;
   a data set of the table in docs/tasks.md (gsm8k, math_500, livecodebench, …), from the hub or from the folder of
   --data;
@@ -14,6 +16,7 @@ give --trust if they are yours.
 Examples:
   scalelab eval runs/quickstart/checkpoints/step_000150
   scalelab eval runs/quickstart/checkpoints/step_000150 --task math --k 4
+  scalelab eval runs/quickstart --set 'Evaluation.sets=(@Benchmark(),)' --set Benchmark.data=gsm8k_test --steps 100 150
   scalelab eval models/SmolLM2-135M-Instruct --task gsm8k --prompts 100
   scalelab eval models/SmolLM2-135M-Instruct --task my_task.Reverse --set my_task.Reverse.letters=7
 """
@@ -35,9 +38,12 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a Hugging Face folder, or a run's step_N")
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="a Hugging Face folder, a run's step_N, or a run"
+    )
     parser.add_argument("--task", dest="tasks", nargs="+", metavar="NAME", help="tasks to evaluate; default: the run's")
-    add_sets(parser)
+    add_sets(parser, "a field of a --task that is a class, or of a run's evaluation sets; may be repeated")
+    parser.add_argument("--steps", type=int, nargs="+", metavar="N", help="of a run: the checkpoints (default: all)")
     parser.add_argument("--trust", action="store_true", help="import the classes of your own that the run names")
     parser.add_argument("--data", metavar="DIR", help="folder of local data sets; default: the hub")
     parser.add_argument("--k", type=int, help="completions of each prompt; default: the run's, else 1")
@@ -62,6 +68,11 @@ def run(args: argparse.Namespace) -> int | None:
         raise LabError("--temperature 0 gives the same completion k times: leave --k out, or sample")
     if args.out is not None:
         check_out(args.out)
+    if (args.checkpoint / "manifest.json").is_file():
+        _evaluate_run(args)
+        return None
+    if args.steps:
+        raise LabError("--steps names checkpoints of a run's folder; give runs/NAME in place of one checkpoint")
     from scalelab.session.evaluate_model import EvaluationRequest, evaluate_model
     from scalelab.start.model_folder import config_of, find_model
 
@@ -83,6 +94,38 @@ def run(args: argparse.Namespace) -> int | None:
     )
     _report(args, evaluate_model(model, asked, args.out))
     return None
+
+
+def _evaluate_run(args: argparse.Namespace) -> None:
+    """Evaluate the checkpoints of a run on further sets, which `--set` binds."""
+    from scalelab.commands.output import print_json, print_table
+    from scalelab.experiment import resolve
+    from scalelab.session.evaluate_run import evaluate_run
+    from scalelab.watch.progress import Progress
+
+    alone = {"tasks": "task", "data": "data", "k": "k", "prompts": "prompts", "max_tokens": "max-tokens", "ask": "ask"}
+    given = [option for name, option in alone.items() if getattr(args, name) is not None]
+    if given or args.out is not None or args.think is not None or args.seed or args.temperature != 1.0:
+        raise LabError(
+            f"--{given[0] if given else 'seed, --temperature, --think or --out'} is for one checkpoint; the sets "
+            "of a run say such things by --set, such as --set Benchmark.samples=8"
+        )
+    try:
+        resolved = resolve(str(args.checkpoint / "config.gin"), args.sets, imports=args.trust)
+    except UntrustedError as error:
+        raise LabError(f"{error}; if it is yours, add --trust") from None
+    with Progress() as progress:
+        lines = evaluate_run(args.checkpoint, resolved, args.steps, progress)
+    if args.json:
+        print_json({"run": str(args.checkpoint), "evaluations": lines})
+        return
+    rows = []
+    for one in lines:
+        best = one["metrics"].get(f"pass@{one['k']}", one["metrics"]["passed"])["value"]
+        mean = f"{one['pass_rate']:.3f} ± {one['stderr']:.3f}"
+        counts = [str(one["n_prompts"]), str(one["k"])]
+        rows.append([str(one["step"]), one["task"], *counts, mean, f"{best:.3f}", f"{one['mean_length']:.0f}"])
+    print_table(rows, ["step", "task", "prompts", "k", "mean@k", "pass@k", "tokens"])
 
 
 def _run_of(config: Path, trust: bool) -> Run:

@@ -255,6 +255,8 @@ def check_metrics(ready: ReadySet) -> None:
     """
     for metric in ready.metrics:
         if (match := _AT_K.fullmatch(metric)) and not 2 <= int(match[1]) <= ready.samples:
+            kind = "HeldOut" if ready.trained else "Benchmark"
+            more = "; name passed in its place" if int(match[1]) < 2 else f": raise {kind}.samples"
             raise ValueError(
-                f"{metric} of evaluation set {ready.name} needs k from 2 to its {ready.samples} samples: raise samples"
+                f"{metric} of evaluation set {ready.name} is no metric of {ready.samples} completions a prompt{more}"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moe.model.config import routed_experts
@@ -155,40 +155,16 @@ class Journal:
 
     def evaluated(self, spent: Spent, graded: list[Graded]) -> None:
         """Write the lines of an evaluation; its completions are on the disk already."""
-        head = {
-            "step": spent.version,
-            "version": spent.version,
-            **_ledger(spent.hours, self._run.compute_unit),
-            "completions": spent.completions,
-            "tokens": spent.tokens,
-            "flops": self._flops(spent),
-        }
-        sets = self._run.sets
-        by_task = evaluate(graded, {task.name: one.max_tokens for one in sets for task in one.tasks})
-        records = [
-            head | {"set": one.name, "curves": list(one.metrics)} | by_task[task.name].record()
-            for one in sets
-            for task in one.tasks
-            if task.name in by_task
-        ]
-        timed = [self._with_clock(record, self._wall()) for record in records]
+        timed = [self._with_clock(record, self._wall()) for record in evaluation_lines(self._run, spent, graded)]
         records = [record for record, _ in timed]
         self._folder.add_evaluation(records, [apart for _, apart in timed if apart])
         prune_completions(self._folder.path, self._run.retention)
         self._progress.evaluated(records)
 
-    def _flops(self, spent: Spent) -> float:
-        """Arithmetic behind a policy: 6 N a token trained on, 2 N a token generated, for N active parameters.
-
-        Source: Kaplan et al., *Scaling Laws* (arXiv 2001.08361, §2.1): 2 N forward, 4 N backward; attention's own
-        products are left out.
-        """
-        return self._size.active * (6.0 * spent.tokens + 2.0 * spent.generated)
-
     def _speed(self, result: StepResult) -> dict[str, float]:
         """Model TFLOP/s of a trainer rank, and their share of the peak (MFU) where the device is known.
 
-        6 N a token as in `_flops`, so the true arithmetic is a little more.
+        6 N a token as in `_arithmetic`, so the true arithmetic is a little more.
         """
         cluster = self._run.cluster
         tflops = 6.0 * self._size.active * result.tokens / result.seconds / cluster.trainers / 1e12
@@ -215,6 +191,34 @@ class Journal:
         about = {name: record[name] for name in ("step", "task") if name in record}
         apart = {"of": "evaluation" if "task" in record else "step"} | about | wall
         return record | {"time": self._clock()}, apart
+
+
+def evaluation_lines(run: Run, spent: Spent, graded: Sequence[Graded]) -> list[Record]:
+    """Lines of `evals.jsonl` for an evaluation, one for each task of its sets, without the clock's time."""
+    head = {
+        "step": spent.version,
+        "version": spent.version,
+        **_ledger(spent.hours, run.compute_unit),
+        "completions": spent.completions,
+        "tokens": spent.tokens,
+        "flops": _arithmetic(parameters(run.model.to_hf()).active, spent),
+    }
+    by_task = evaluate(graded, {task.name: one.max_tokens for one in run.sets for task in one.tasks})
+    return [
+        head | {"set": one.name, "curves": list(one.metrics)} | by_task[task.name].record()
+        for one in run.sets
+        for task in one.tasks
+        if task.name in by_task
+    ]
+
+
+def _arithmetic(active: int, spent: Spent) -> float:
+    """Floating-point operations behind a policy: 6 N a token trained on, 2 N a token generated, N active parameters.
+
+    Source: Kaplan et al., *Scaling Laws* (arXiv 2001.08361, §2.1): 2 N forward, 4 N backward; attention's own products
+    are left out.
+    """
+    return active * (6.0 * spent.tokens + 2.0 * spent.generated)
 
 
 def _trained(result: StepResult | None) -> dict[str, Any]:

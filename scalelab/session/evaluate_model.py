@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,7 +109,7 @@ def evaluate_model(model: ModelFolder, asked: EvaluationRequest, out: Path | Non
     prompts = [prompt for task in tasks for prompt in task.held_out(_how_many(task, model, asked))]
     tokenizer = tokenizer_of(model)
     work = _sampling(tokenizer, model, asked)
-    config = _generator_config(model, prompts, work)
+    config = engine_config(model, prompts, work)
     with (
         closing(LocalGraders(tasks, os.cpu_count() or 1, STALL_SECONDS)) as graders,
         tempfile.TemporaryDirectory(prefix="scalelab-eval-") as scratch,
@@ -117,7 +117,8 @@ def evaluate_model(model: ModelFolder, asked: EvaluationRequest, out: Path | Non
         for sandbox in graders.sandboxes().values():
             print(sandbox, file=sys.stderr)
         folder = model.hf_folder(Path(scratch))
-        graded = _generate_and_grade(folder, config, tokenizer, prompts, work, graders, model, asked.seed)
+        named = {prompt.id: Asked(prompt, work) for prompt in prompts}
+        graded = sample(folder, config, tokenizer, named, graders, model, asked.seed)
     if out is not None:
         _write(out, graded)
     return _scores([Graded.of(one) for one in graded], [task.name for task in tasks])
@@ -160,7 +161,7 @@ def _sampling(tokenizer: PreTrainedTokenizerFast, model: ModelFolder, asked: Eva
     )
 
 
-def _generator_config(model: ModelFolder, prompts: Sequence[Prompt], work: Sampling) -> GeneratorSetup:
+def engine_config(model: ModelFolder, prompts: Sequence[Prompt], work: Sampling) -> GeneratorSetup:
     """Engine settings with room for the longest request: the run's own, or of a size that fits the model."""
     prompt = max(len(work.prompt_ids(prompt)) for prompt in prompts)
     hf, longest = model.hf_config, prompt + work.max_tokens
@@ -188,17 +189,16 @@ def _generator_config(model: ModelFolder, prompts: Sequence[Prompt], work: Sampl
     )
 
 
-def _generate_and_grade(
+def sample(
     folder: Path,
     config: GeneratorSetup,
     tokenizer: PreTrainedTokenizerFast,
-    prompts: Sequence[Prompt],
-    work: Sampling,
+    named: Mapping[str, Asked],
     graders: LocalGraders,
     model: ModelFolder,
     seed: int,
 ) -> list[Rollout]:
-    """Generate and grade all completions, in the order of the prompts."""
+    """Generate and grade all completions, in the order of the prompts, on an engine in this process."""
     from scalelab.rollout.generator import Generator
     from scalelab.rollout.tokenizer import with_texts
     from scalelab.session.session import phrase_ids, unwrapped
@@ -214,7 +214,6 @@ def _generate_and_grade(
         print(file=sys.stderr)
 
     phrase, end = phrase_ids(model.run, tokenizer) if model.run is not None else ([], ())
-    named = {prompt.id: Asked(prompt, work) for prompt in prompts}
     generator = Generator(folder, config, phrase, end, threads=os.cpu_count() or 1, seed=seed)
     try:
         # Not asyncio.run: it would keep Ctrl-C from ending a wait for completions.

@@ -102,13 +102,14 @@ class Account:
     def _prune(self) -> None:
         """Forget the completions that the run's rule has deleted, as `scalelab.store.retention` does."""
         kept = retention_of(self.manifest)
-        steps: dict[str, dict[int, str]] = {"step": {}, "train": {}}
+        steps: dict[str, dict[str, int]] = {"step": {}, "train": {}}
         for name in self.files:
             if match := _ROLLOUTS.fullmatch(name):
-                steps[match[1]][int(match[2])] = name
-        gone = [name for step, name in steps["step"].items() if step not in kept.kept(steps["step"])]
-        sizes = {step: self.files[name][0] for step, name in steps["train"].items()}
-        gone += [steps["train"][step] for step in kept.too_old(sizes)]
+                steps[match[1]][name] = int(match[2])
+        stay = kept.kept({*steps["step"].values()})
+        gone = [name for name, step in steps["step"].items() if step not in stay]
+        trained = {step: name for name, step in steps["train"].items()}
+        gone += [trained[step] for step in kept.too_old({step: self.files[one][0] for step, one in trained.items()})]
         for name in gone:
             del self.files[name]
 
@@ -139,7 +140,7 @@ _RECORDS = {"step": METRICS, "evaluation": EVALS, "alarm": ALARMS, "fault": FAUL
 """Kinds of lines that hold records, and the file that shows them."""
 
 
-_ROLLOUTS = re.compile(r"rollouts/(step|train)_(\d+)\.parquet")
+_ROLLOUTS = re.compile(r"rollouts/(step|train)_(\d+)(?:_[\w-]+)?\.parquet")
 
 
 def step_of_rollouts(name: str) -> int | None:

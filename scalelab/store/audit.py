@@ -18,7 +18,7 @@ from moe.errors import MoeError, first_line
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
 from scalelab.store.account import EVALS, METRICS, Account, retention_of
-from scalelab.store.folder import CHECKPOINTS, ROLLOUTS, check_config, read_run_manifest
+from scalelab.store.folder import CHECKPOINTS, ROLLOUTS, check_config, completions_name, read_run_manifest
 from scalelab.store.lines import read_lines
 from scalelab.store.proof import prove
 from scalelab.store.recovery import lost_rollouts
@@ -227,11 +227,13 @@ def _completions(path: Path, evals: list[Line], kept: set[int], contents: bool) 
         return
     import pyarrow.parquet as parquet
 
-    by_step: defaultdict[int, list[Line]] = defaultdict(list)
+    by_step: defaultdict[tuple[int, str], list[Line]] = defaultdict(list)
     for line in evals:
-        by_step[line["step"]].append(line)
-    for step in sorted(kept & by_step.keys()):
-        file = path / ROLLOUTS / f"step_{step:06d}.parquet"
+        by_step[line["step"], str(line.get("set")) if line.get("afterwards") else ""].append(line)
+    for step, of_set in sorted(by_step):
+        file = path / ROLLOUTS / f"{completions_name(step, of_set)}.parquet"
+        if step not in kept:
+            continue
         if not file.exists():
             yield f"evaluation {step} has no completions: {file.name} is missing"
             continue
@@ -241,7 +243,7 @@ def _completions(path: Path, evals: list[Line], kept: set[int], contents: bool) 
         except Exception as error:  # pyarrow raises many kinds for damaged files
             yield f"rollouts/{file.name} cannot be read: {first_line(error)}"
             continue
-        for line in by_step[step] if contents else ():
+        for line in by_step[step, of_set] if contents else ():
             problem = _disagreement(line, [row for row in rows if row["task"] == line.get("task")])
             if problem:
                 yield f"evaluation {step}, {line.get('task')}: {problem}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -218,7 +219,7 @@ class RunFolder:
             write_whole(self.path / MANIFEST, manifest_text(account.manifest), self.check)
         self._hours, self.wall_seconds = account.hours, account.wall_seconds
         self._noted, self._steps = dict(account.checkpoints), dict(account.lines)
-        self._evaluated = set(map(_evaluated, account.views[EVALS]))
+        self._evaluated = {_evaluated(record) for record in account.views[EVALS] if not record.get("afterwards")}
 
     @property
     def epoch(self) -> int:
@@ -289,15 +290,16 @@ class RunFolder:
         for one in self._observers:
             one.step(record)
 
-    def add_evaluation(self, records: Sequence[Record], walls: Sequence[Record] = ()) -> None:
+    def add_evaluation(self, records: Sequence[Record], walls: Sequence[Record] = (), of_set: str = "") -> None:
         """Write the lines of an evaluation, one a task; all of them count, or none.
 
         Args:
             records: the lines.
             walls: their wall-clock times, for a run on a simulated clock.
+            of_set: of an evaluation that is made afterwards, the name of its set.
         """
-        self._record("evaluation", EVALS, records, walls, f"step_{records[0]['step']:06d}")
-        self._evaluated |= set(map(_evaluated, records))
+        self._record("evaluation", EVALS, records, walls, completions_name(records[0]["step"], of_set))
+        self._evaluated |= {_evaluated(record) for record in records if not record.get("afterwards")}
         for record in records:
             for one in self._observers:
                 one.evaluation(record)
@@ -415,14 +417,14 @@ class RunFolder:
         self.manifest.update(plain(facts))
         write_whole(self.path / MANIFEST, manifest_text(self.manifest), self.check)
 
-    def evaluation_file(self, step: int) -> CompletionsFile:
-        """Open the file for the completions of the evaluation at a step."""
+    def evaluation_file(self, step: int, of_set: str = "") -> CompletionsFile:
+        """Open the file for the completions of the evaluation at a step, or of one that is made afterwards on a set."""
 
         def shown(rows: list[dict[str, Any]]) -> None:
             for one in self._observers:
                 one.completions(step, rows)
 
-        return CompletionsFile(self.path / ROLLOUTS / f"step_{step:06d}.parquet", shown, self.settle)
+        return CompletionsFile(self.path / ROLLOUTS / f"{completions_name(step, of_set)}.parquet", shown, self.settle)
 
     def keep_trained(self, step: int, rollouts: Sequence[Rollout], logprobs: Sequence[np.ndarray]) -> None:
         """Write the completions of a training step, with the trainer's log-probabilities of prompt and completion."""
@@ -448,6 +450,16 @@ class RunFolder:
         for lines in self._lines.values():
             lines.close()
         self._journal.close()
+
+
+def completions_name(step: int, of_set: str = "") -> str:
+    """Name, without its ending, of the file of the completions of an evaluation.
+
+    Args:
+        step: of the weights.
+        of_set: of an evaluation that was made afterwards, the name of its set; else empty.
+    """
+    return f"step_{step:06d}" + (f"_{re.sub(r'[^0-9A-Za-z-]', '_', of_set)}" if of_set else "")
 
 
 def _evaluated(record: Record) -> tuple[str, int]:

@@ -63,10 +63,11 @@ class Retention:
 
 def prune_completions(folder: Path, kept: Retention) -> None:
     """Delete the completions in a run's folder that its rule does not keep."""
-    files = {int(path.stem.removeprefix("step_")): path for path in (folder / ROLLOUTS).glob("step_*.parquet")}
-    gone = files.keys() - kept.kept(files)
-    for step in gone:
-        files[step].unlink()
+    files = {path: int(path.stem.split("_")[1]) for path in (folder / ROLLOUTS).glob("step_*.parquet")}
+    stay = kept.kept({*files.values()})
+    gone = [path for path, step in files.items() if step not in stay]
+    for path in gone:
+        path.unlink()
     if gone:
         sync(folder / ROLLOUTS)
 

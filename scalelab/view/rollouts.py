@@ -23,8 +23,9 @@ from scalelab.parquet import TEXT, take_rows
 from scalelab.view.files import number
 from scalelab.view.pieces import Pieces, read_pieces
 
-NAME = re.compile(r"([a-z]+)_(\d{1,12})\.parquet")
-"""Files of completions: `step_000100.parquet` is the evaluation at step 100, `train_…` what a step trained on."""
+NAME = re.compile(r"([a-z]+)_(\d{1,12})(?:_[\w-]{1,80})?\.parquet")
+"""Files of completions: `step_000100.parquet` is the evaluation at step 100, `step_000100_aime_24.parquet` one that was
+made afterwards, `train_…` what a step trained on."""
 
 INDEX = ("task", "prompt_id", "outcome", "reward", "tokens", "truncated", "interrupted")
 TOKENS = ("pieces", "token_ids", "logprobs", "trainer_logprobs", "forced", "spans", "versions")

@@ -35,6 +35,8 @@ def read_run_folder(path: Path, wanted: Sequence[str] = ()) -> Table:
     content = read_below(path, "evals.jsonl") or b""
     records, torn = objects_in(path / "evals.jsonl", content, LONGEST_TEXT)
     notes = ("evals.jsonl: the last line is torn and was left out",) if torn else ()
+    if any(record.get("afterwards") is True for _, record in records):  # in the order in which they were made
+        records = sorted(records, key=lambda line: _step(line[1]))
     manifest = shown_manifest(path)
     held_out = manifest.get("held_out")
     facts, unread = _configuration(path, list(held_out) if isinstance(held_out, dict) else [])
@@ -60,6 +62,11 @@ def read_run_folder(path: Path, wanted: Sequence[str] = ()) -> Table:
     if "wall_seconds" not in cells and "time" in cells and manifest.get("clock") != "virtual":
         cells["wall_seconds"] = _since(manifest.get("started"), cells["time"])
     return replace(table, cells=cells, notes=tuple(said))
+
+
+def _step(record: dict[str, Any]) -> float:
+    step = record.get("step")
+    return float(step) if isinstance(step, int | float) else 0.0
 
 
 def _with_metrics(line: tuple[int, dict[str, Any]], wanted: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
