@@ -26,6 +26,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 gc.disable()  # while test files import what they need, which is not looked at later either
 
 
+LONG_AND_LATE = ("transfer", "view", "virtual")
+"""Folders with the longest files of those that would come last."""
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with what would come last and takes long, or one of two workers would be idle at the end."""
+    items.sort(key=lambda item: item.path.parent.name not in LONG_AND_LATE)
+
+
 def pytest_collection_finish(session):
     """Let the garbage collector begin its work."""
     gc.freeze()

@@ -103,6 +103,7 @@ def attend(
             for number, handler in before.items():
                 signal.signal(number, handler)
     _end_what_is_left(before_it)
+    _prctl(_SET_CHILD_SUBREAPER, 0)  # nobody would reap what others leave
     told = _read(reading)
     folder = Path(told) if told else None
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import signal
 import subprocess
@@ -22,6 +23,9 @@ STEP = "import pathlib, sys; path = pathlib.Path(sys.argv[1]); open(path / 'metr
 KILLED = "import os; os.kill(os.getpid(), 9)"
 
 
+PR_GET_CHILD_SUBREAPER = 37
+
+
 def program(source: str, path: Path) -> list[str]:
     return [sys.executable, "-c", source, str(path)]
 
@@ -33,6 +37,9 @@ def test_a_killed_run_goes_on_until_it_ends(tmp_path: Path) -> None:
     assert code == 0
     assert len(said) == 8, "each step gives it all its attempts again"
     assert "the run's process was ended by SIGKILL without a word" in said[0]
+    adopts = ctypes.c_int(1)
+    ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts))
+    assert adopts.value == 0, "orphans of later processes would stay as zombies"
 
 
 def test_a_run_that_brings_no_step_is_given_up(tmp_path: Path) -> None:
