@@ -51,8 +51,8 @@ class Verdict:
 
     Attributes:
         outcome: `passed` or `failed` judge the completion; `timeout` and `memory` say that running or
-            grading it took more than it was given; `error` is the verifier's own trouble and says nothing
-            about the completion.
+            grading it took more than it was given, so it failed and is trained on with reward 0; `error` is the
+            verifier's own trouble, says nothing about the completion, and trains nothing.
         reward: from 0 (wrong) to 1 (right); a verifier without partial credit gives 1 if passed, else 0.
         seconds: wall time that grading took.
         detail: one line for people, never parsed; lone surrogates are replaced.
