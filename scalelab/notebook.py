@@ -7,33 +7,55 @@
     fits.to_frame()
     fits.plot()
 
-They call what `scalelab fit`, `forecast` and `compare` call, and give the same numbers.
+They call what `scalelab fit`, `forecast`, `compare` and `decide` call, and give the same numbers.
 """
 
 from __future__ import annotations
 
+import glob
+import inspect
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.curves import Analysis, Curve, Options, analyse_all, compare, extend_or_stop, forecast
+from scalelab.curves import (
+    Analysis,
+    Curve,
+    Options,
+    analyse_all,
+    compare,
+    decide,
+    extend_or_stop,
+    forecast,
+    pool_seeds,
+)  # fmt: skip
 from scalelab.curves.data import same_unit
+from scalelab.curves.decide import Decision
 from scalelab.curves.reading import Reading, load_reading, read_with
-from scalelab.errors import LabError
+from scalelab.curves.reading.sources import open_table
+from scalelab.curves.reading.table import Table
+from scalelab.errors import LabError, nearest
 from scalelab.numbers import with_error, with_interval
 
 if TYPE_CHECKING:
     import pandas
 
+TOLD = ("task", "run", "measured", "difference", "probability", "verdict_text")
+"""Columns of a comparison that come first."""
+
 SHOWN = ("R0", "A", "B", "C_mid", "D")
 """Parameters in the order in which they are shown; D is the power law's."""
 
 
+RunsGiven = Any
+"""A run folder or a file by its path, a pattern of these such as `"runs/*/seed_*"`, or a pandas DataFrame."""
+
+
 def load(
-    sources: Sequence[str | Path],
+    sources: Sequence[RunsGiven],
     columns: Mapping[str, str] | None = None,
     compute_scale: float | None = None,
     unit: str | None = None,
@@ -42,7 +64,6 @@ def load(
     """Read runs; see `scalelab.load_runs`."""
     if not sources:
         raise LabError("name at least one run folder or file")
-    paths = [Path(source).expanduser() for source in sources]
     reading = load_reading(Path(mapping).expanduser()) if mapping else Reading()
     reading = replace(
         reading,
@@ -50,7 +71,76 @@ def load(
         compute_scale=reading.compute_scale if compute_scale is None else compute_scale,
         unit=reading.unit if unit is None else unit,
     )
-    return Runs(tuple(read_with(paths, reading)))
+    curves: list[Curve] = []
+    for place, source in enumerate(sources):
+        curves += (
+            read_with(_paths(source), reading) if isinstance(source, str | Path) else _of_frame(source, reading, place)
+        )
+    return Runs(tuple(curves))
+
+
+def decided(
+    sources: Sequence[RunsGiven], budget: float, worthwhile: float | None, options: Mapping[str, Any]
+) -> Advice:
+    """Decide; see `scalelab.decide`."""
+    given = [source for source in sources if isinstance(source, Runs)]
+    rest = [source for source in sources if not isinstance(source, Runs)]
+    curves = [curve for runs in given for curve in runs.curves] + (list(load(rest).curves) if rest or not given else [])
+    _number(budget, "a budget", "decide(…, budget=100)")
+    pooled, _ = pool_seeds(curves)
+    analyses, refused = analyse_all(pooled, _options(Options, options, "decide"))
+    if not analyses:
+        raise LabError(f"none of the runs carries a fit ({refused[0]['reason']})")
+    return Advice(decide(analyses, budget) if worthwhile is None else decide(analyses, budget, worthwhile))
+
+
+def _paths(source: str | Path) -> list[Path]:
+    """The paths that a source names; a pattern stands for all that it matches."""
+    path = Path(source).expanduser()
+    if path.exists() or not glob.has_magic(str(path)):
+        return [path]
+    found = [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]
+    if not found:
+        raise LabError(f"{source}: nothing matches this pattern")
+    return found
+
+
+def _of_frame(frame: Any, reading: Reading, place: int) -> list[Curve]:
+    """The curves of a DataFrame, by the columns that a file would have."""
+    try:
+        cells = {str(name): frame[name].tolist() for name in frame.columns}
+    except (AttributeError, TypeError, KeyError):
+        kind = type(frame).__name__
+        raise LabError(f"runs are read from paths and pandas DataFrames; a {kind} is neither") from None
+    if not cells or not len(frame):
+        raise LabError("the DataFrame is empty")
+    name = f"table {place + 1}" if place else "table"
+    held = Table(Path(name), "table", cells, range(1, len(frame) + 1), name)
+    unit = getattr(frame, "attrs", {}).get("unit")
+    reading = replace(reading, unit=unit) if reading.unit is None and isinstance(unit, str) else reading
+    return list(open_table(held, Path(name), reading).curves)
+
+
+def _options(kind: Callable[..., Any], given: Mapping[str, Any], what: str) -> Any:
+    """The options as an object, or for a function as they are.
+
+    Raises:
+        LabError: one is unknown.
+    """
+    known = (
+        [field.name for field in fields(kind)]
+        if isinstance(kind, type)
+        else [name for name, one in inspect.signature(kind).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    )
+    for name in given:
+        if name not in known:
+            raise LabError(f"{what} has no option {name!r}; {nearest(name, known)}")
+    return kind(**given) if isinstance(kind, type) else dict(given)
+
+
+def _number(value: Any, what: str, example: str) -> None:
+    if isinstance(value, bool) or (not isinstance(value, int | float) and not hasattr(value, "__float__")):
+        raise LabError(f"{value!r} is not {what}: give a number, as in {example}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,12 +182,12 @@ class Runs:
         Returns:
             The fits; curves that carry none are in its `refused`, with the reason.
         """
-        analyses, refused = analyse_all(self.curves, Options(**options))
+        analyses, refused = analyse_all(self.curves, _options(Options, options, "fit"))
         return Fits(self, tuple(analyses), tuple(refused))
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row per evaluation: run, task, seed, compute, pass_rate, stderr."""
-        return _frame(
+        """One row per evaluation: run, task, seed, compute, pass_rate, stderr; `attrs["unit"]` is compute's unit."""
+        frame = _frame(
             {
                 "run": curve.run,
                 "task": curve.task,
@@ -109,6 +199,8 @@ class Runs:
             for curve in self.curves
             for point in range(len(curve))
         )
+        frame.attrs["unit"] = same_unit(self.curves)
+        return frame
 
     def plot(self) -> Picture:
         """Draw the points."""
@@ -116,8 +208,32 @@ class Runs:
 
         return Picture(lambda path: plot_fits(self.curves, [], path))
 
+    def decide(self, budget: float, worthwhile: float | None = None, **options: Any) -> Advice:
+        """Decide how to spend further compute; see `scalelab.decide`."""
+        return decided([self], budget, worthwhile, options)
+
     def __len__(self) -> int:
         return len(self.curves)
+
+    def __iter__(self) -> Iterator[Runs]:
+        """Each curve, one run and task, by itself."""
+        return (Runs((curve,)) for curve in self.curves)
+
+    def __getitem__(self, which: int | slice | str | tuple[str, str]) -> Runs:
+        """A curve by its place, several by a slice, a run by its name, or one task of it: `runs["seed0", "math"]`.
+
+        Raises:
+            LabError: there is no such run or task.
+        """
+        if isinstance(which, slice):
+            return Runs(self.curves[which])
+        if isinstance(which, str):
+            return self.select(which)
+        if isinstance(which, tuple) and len(which) == 2:
+            return self.select(*which)
+        if isinstance(which, int):
+            return Runs((self.curves[which],))
+        raise LabError(f"{which!r} is no run: give a number, a name, or a name and a task")
 
     def __repr__(self) -> str:
         points, spent = sum(map(len, self.curves)), max(float(c.compute_N.max()) for c in self.curves)
@@ -155,7 +271,12 @@ class Fits:
 
         Args:
             *at: compute, in the unit of the runs.
+
+        Raises:
+            LabError: one of them is not a number.
         """
+        for one in at:
+            _number(one, "compute", "forecast(16_000)")
         return _frame(
             {"run": a.fit.curve.run, "task": a.fit.curve.task, "compute": f.at, "pass_rate": f.value}
             | {"low": f.interval[0], "high": f.interval[1], "level": a.level}
@@ -178,7 +299,12 @@ class Fits:
         Args:
             **options: as `scalelab.curves.compare` takes them, such as `margin=0.01`.
         """
-        return _frame(vars(row) for one in compare(self.analyses, **options) for row in one.rows())
+        options = _options(compare, options, "compare")
+        return _frame(
+            {name: getattr(row, name) for name in TOLD} | vars(row)
+            for one in compare(self.analyses, **options)
+            for row in one.rows()
+        )
 
     def plot(self) -> Picture:
         """Draw points, curves and the bands that they lie in."""
@@ -205,6 +331,28 @@ class Fits:
         ]
         refused = "".join(f"<p>refused: {escape(one['reason'])}</p>" for one in self.refused)
         return _html(["run", "task", *names], rows) + refused
+
+
+class Advice:
+    """Advice on a budget: prints as sentences.
+
+    Attributes:
+        decision: the numbers behind them.
+    """
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The ways to spend the budget, the most promising first."""
+        return _frame(
+            {"step": one.step, "run": one.run, "gain": one.gain, "seeds": one.seeds}
+            | {"low": one.interval[0], "high": one.interval[1]}
+            for one in self.decision.choices
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join(self.decision.text())
 
 
 class Picture:

@@ -9,7 +9,7 @@ from typing import Any
 from scalelab.errors import LabError
 from scalelab.guarded import check_table, read_whole
 
-TEXT = ("task", "prompt_id", "prompt", "completion", "outcome", "detail", "gold", "answer")
+TEXT = ("task", "prompt_id", "prompt", "completion", "outcome", "detail", "gold", "parts")
 """Columns of text, which repeats: it stays dictionary-encoded until a row is asked for."""
 
 MOST_ROWS = 2_000_000

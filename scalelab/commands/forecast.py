@@ -26,7 +26,7 @@ from scalelab.commands.curve_options import (
     print_remarks,
     read_curves,
 )
-from scalelab.commands.output import print_json, print_table
+from scalelab.commands.output import print_filled, print_json, print_table
 from scalelab.numbers import percent, with_interval
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="joint", choices=("joint", "power"), help="how to fit")
     add_fit_arguments(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the forecasts: .png, .svg or .pdf")
+    parser.add_argument("--wide", action="store_true", help="what each target's chance means, gain per hour, back-test")
     add_json(parser)
 
 
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(forecasts, targets, extensions, analyses, refused)
     else:
-        _print_tables(forecasts, targets, extensions)
+        _print_tables(forecasts, targets, extensions, args.wide)
         print_prices(price)
         print_remarks(analyses, refused)
     return int(bool(refused))
@@ -103,27 +104,41 @@ def _print_tables(
     forecasts: list[tuple[Analysis, Forecast]],
     targets: list[tuple[Analysis, Target]],
     extensions: list[tuple[Analysis, Extension]],
+    wide: bool,
 ) -> None:
+    """Print the advice in sentences, then tables of 80 columns, or `wide` ones."""
+    for item, advice in extensions:
+        print_filled(_advice(item, advice, wide))
     if forecasts:
         unit = forecasts[0][0].fit.curve.counted_in
         rows = [
             [*curve_cells(item), f"{one.at:,g}", with_interval(one.value, one.interval), with_interval(*_curve(one))]
             for item, one in forecasts
         ]
-        print_table(rows, ["run", "task", f"at ({unit})", f"an evaluation, {forecasts[0][0].level:.0%}", "the curve"])
         print()
+        print_table(rows, ["run", "task", f"at ({unit})", f"an evaluation, {forecasts[0][0].level:.0%}", "the curve"])
     if targets:
         rows = []
         for item, goal in targets:
             compute = "–" if goal.compute is None else with_interval(goal.compute, goal.interval)
-            rows.append([*curve_cells(item), f"{goal.target:g}", compute, percent(goal.probability), goal.reading])
-        print_table(rows, ["run", "task", "target", "compute", "reached at all", "reading"])
+            reading = [goal.reading] if wide else []
+            rows.append([*curve_cells(item), f"{goal.target:g}", compute, percent(goal.probability), *reading])
         print()
-    for item, advice in extensions:
-        unit = item.fit.curve.unit.removesuffix("s")
-        print(f"{item.fit.curve.name}: {advice.reading}; now {advice.gain_per_hour:.2g} per {unit}")
-    for item, _ in extensions:
-        print(f"{item.fit.curve.name}: back-test (forecast of the second half by the first): {back_test_cell(item)}")
+        print_table(rows, ["run", "task", "target", "compute", "reached at all", *(["reading"] if wide else [])])
+    if wide:
+        print("\nBack-test: mean of the second half, as the first half forecast it and as it was measured.")
+        print_table([[*curve_cells(item), back_test_cell(item)] for item, _ in extensions])
+
+
+def _advice(item: Analysis, advice: Extension, wide: bool) -> str:
+    """Advice in a sentence."""
+    low, high = advice.interval
+    word = {"extend": "worth it", "stop": "not worth it"}.get(advice.reading.partition(":")[0])
+    judged = f"that is {word}" if word else "it is unclear whether that is worth it"
+    chance = f"{percent(advice.probability_worthwhile)} that it adds {advice.worthwhile:g} or more"
+    rate = f" Now {advice.gain_per_hour:.2g} per {item.fit.curve.unit.removesuffix('s')}." if wide else ""
+    gain = f"{advice.gain_if_doubled:.3f} ({low:.3f} to {high:.3f})"
+    return f"{item.fit.curve.name}: twice the compute is expected to add {gain}; {judged} ({chance}).{rate}"
 
 
 def _curve(one: Forecast) -> tuple[float, tuple[float, float]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.commands.arguments import add_json
-from scalelab.commands.output import print_cut, print_json
+from scalelab.commands.output import print_filled, print_json
 from scalelab.errors import LabError
 from scalelab.experiment import Listed, listing
 from scalelab.terminal import plain_text
@@ -68,7 +68,9 @@ def _print_groups(found: list[Listed]) -> None:
         family, slash, member = entry.name.partition("/")
         if slash:
             families.setdefault(family, []).append(member)
-    print("Experiments")
+    start = f"Begin with `scalelab run {FIRST}`." if single and single[0].name == FIRST else ""
+    print(f"{len(single)} experiments and {len(families)} families of them. {start}".rstrip())
+    print("\nExperiments")
     _print_lines([(entry.name, entry.description) for entry in single])
     if families:
         print("\nFamilies (`scalelab list FAMILY` describes the members)")
@@ -119,6 +121,7 @@ def _words(group: dict[str, Any]) -> str:
 
 
 def _print_lines(rows: list[tuple[str, str]]) -> None:
+    """Print names with texts beside them; on a terminal a text goes on below its beginning."""
     width = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
-        print_cut(f"  {name:<{width}}  {text}")
+        print_filled(f"  {name:<{width}}  {text}", " " * (width + 4))

@@ -37,13 +37,14 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] | None = No
         print("  ".join(cell.rjust(width) if ends else cell.ljust(width) for cell, width, ends in cells).rstrip())
 
 
-def print_filled(text: str) -> None:
-    """Print a sentence, broken between words where it is longer than a terminal is wide; pipes get it in one line."""
-    width = shutil.get_terminal_size().columns
-    print(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) if sys.stdout.isatty() else text)
+def print_filled(text: str, after: str = "") -> None:
+    """Print a sentence, broken between words where it is longer than a terminal is wide; pipes get it in one line.
 
-
-def print_cut(line: str) -> None:
-    """Print a line, cut with an ellipsis at the width of a terminal; pipes get it whole."""
+    Args:
+        text: the sentence.
+        after: what stands before its second and later lines.
+    """
     width = shutil.get_terminal_size().columns
-    print(f"{line[: width - 1]}…" if sys.stdout.isatty() and len(line) > width else line)
+    if sys.stdout.isatty() and len(text) > width:
+        text = textwrap.fill(text, width, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
+    print(text)

@@ -121,6 +121,8 @@ def _print(record: Mapping[str, Any]) -> None:
     if closed:
         _part("thinking", thinking)
     _part("answer" if closed else "completion", answer if closed else thinking)
+    if record.get("gold"):
+        _part("expected", record["gold"])
     _part("verdict", record.get("detail") or "the verifier gave no detail")
     print()
 

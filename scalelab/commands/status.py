@@ -25,12 +25,13 @@ FAULTS = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, such as runs/quickstart")
+    parser.add_argument("--wide", action="store_true", help="the weights and the process of every actor, too")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the state of a run by its files."""
-    from scalelab.commands.output import print_json
+    from scalelab.commands.output import print_filled, print_json
     from scalelab.jsonl import plain
     from scalelab.store.standing import standing
 
@@ -40,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(plain(head | _facts(found)))
         return 0
     for line in _told(found):
-        print(plain_line(line))
-    _print_actors(found)
+        print_filled(plain_line(line), "  ")
+    _print_actors(found, args.wide)
     return 0
 
 
@@ -78,7 +79,7 @@ def _told(found: Standing) -> list[str]:
     return lines
 
 
-def _print_actors(found: Standing) -> None:
+def _print_actors(found: Standing, wide: bool) -> None:
     """Print the actors' last reported work, unless the run ended in order."""
     from scalelab.commands.output import print_table
 
@@ -95,10 +96,10 @@ def _print_actors(found: Standing) -> None:
             actor.get("version", "–"),
             f"{actor.get('node', '–')}:{actor.get('pid', '–')}",
         )
-        rows.append([plain_line(str(cell)) for cell in cells])
+        rows.append([plain_line(str(cell)) for cell in cells][: None if wide else 4])
     if rows:
         print()
-        print_table(rows, ("actor", "doing", "for", "heard", "weights", "process"))
+        print_table(rows, ("actor", "doing", "for", "heard", "weights", "process")[: len(rows[0])])
 
 
 def _ago(seconds: Any) -> str:

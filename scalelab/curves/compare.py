@@ -25,7 +25,7 @@ from scalelab.curves.analysis import MARGIN, Analysis
 from scalelab.curves.asymptotes import TieRule, asymptotes_note, order_by_A, tie_groups
 from scalelab.curves.comparison import ComparedRun, Comparison, ComparisonSettings, ComparisonVerdict, Difference
 from scalelab.curves.crossing import crossings
-from scalelab.curves.data import same_unit
+from scalelab.curves.data import Curve, same_unit
 from scalelab.curves.fitting.intervals import equal_tailed
 from scalelab.curves.fitting.models import SIGMOID, Array
 from scalelab.curves.joint_draws import JointDraws, joint_draws, several
@@ -157,7 +157,7 @@ def _compare_task(
     order = np.argsort(-np.median(value_MR, axis=0), kind="stable").tolist()
     by_A = order_by_A(tie_groups(analyses, tie, asked.margin))
     stable = {item.fit.curve.run: stability(item.fit.curve, asked.level) for item in analyses}
-    measured = {item.fit.curve.run: measured_rate(item, asked.at) for item in analyses}
+    measured = {item.fit.curve.run: measured_rate(item.fit.curve, asked.at) for item in analyses}
     differences_to = _differences(numbers, measured, asked)
     entries = []
     for place, index in enumerate(order, 1):
@@ -329,12 +329,22 @@ def _hold_together(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return [replace(one, verdicts=found) for one, found in zip(comparisons, words)]
 
 
-def measured_rate(item: Analysis, at: float) -> float:
+def against(one: Comparison, baseline: str) -> Comparison:
+    """Change the baseline of a comparison, so that its words hold for all lines against the new one.
+
+    Args:
+        one: a comparison of one task.
+        baseline: the run that the others are held against.
+    """
+    return _hold_together([replace(one, baseline=baseline)])[0]
+
+
+def measured_rate(curve: Curve, at: float) -> float:
     """Mean of each seed's last evaluations up to some compute, and of the seeds; not a number if it is not measured.
 
     It is measured if every seed has an evaluation in the last quarter before `at`.
     """
-    curve, rates = item.fit.curve, []
+    rates = []
     for seed in range(len(curve.seeds)):
         mine = np.flatnonzero((curve.seed_N == seed) & (curve.compute_N > 0) & (curve.compute_N <= 1.001 * at))
         if not mine.size or curve.compute_N[mine[-1]] < 0.75 * at:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalelab.errors import LabError, UntrustedError
+from scalelab.errors import LabError, UntrustedError, nearest
 
 INSTALLED = Path(__file__).resolve().parents[2]
 """The folder that holds the lab's packages: a checkout, or site-packages."""
@@ -124,6 +125,13 @@ def import_user_code(load: Callable[[], Any], file: Path) -> Any:
         lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()]
         line = f":{lines[-1]}" if lines else ""
         message = str(error).partition("\n")[0]
+        unknown = re.fullmatch(r"Experiment\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
+        if unknown:
+            known = ("fragments", "overrides", "description")
+            raise LabError(
+                f"{display_path(file)}{line}: an Experiment has no {unknown[1]!r}; "
+                f"{nearest(unknown[1], known)} It takes {', '.join(known)}"
+            ) from None
         raise LabError(f"{display_path(file)}{line}: {type(error).__name__}: {message}") from None
 
 

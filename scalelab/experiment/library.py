@@ -186,10 +186,20 @@ def _fragment(name: str, experiment: Experiment, registry: Registry) -> list[Sta
         known = {
             path.relative_to(folder).with_suffix("").as_posix() for folder in folders for path in folder.rglob("*.gin")
         }
-        raise LabError(f"{site}: there is no fragment {name!r}; {nearest(name, sorted(known))}")
+        raise LabError(f"{site}: there is no fragment {name!r}; {_other_fragment(name, folders[0], sorted(known))}")
     shown = display_path(file)
     written = experiment.fragments == (name,) and name.endswith(".gin")  # the configuration of a finished run
     return registry.parse(read_text(file, shown), lambda line: f"{shown}:{line}", written)
+
+
+def _other_fragment(name: str, folder: Path, known: Sequence[str]) -> str:
+    """The end of a message about a fragment that is not there."""
+    if (folder / name).is_file():
+        return f"{display_path(folder / name)} is there, but files of fragments end in .gin: rename it to {name}.gin"
+    kind = [one for one in known if one.startswith(name.partition("/")[0] + "/")]
+    kinds = ", ".join(dict.fromkeys(one.partition("/")[0] + "/…" for one in known))
+    there = f"there are {', '.join(kind) or kinds}; one of your own is the file {display_path(folder / name)}.gin"
+    return nearest(name, known, there)
 
 
 def _override(key: str, value: Any, site: Site, registry: Registry) -> Statement:
@@ -211,6 +221,12 @@ def _literal(value: Any, origin: str, key: str, registry: Registry) -> Any:
         registry.admit(type(value), origin)
         return value
     if isinstance(value, FunctionType):
+        if "<" in value.__qualname__:
+            what = "a lambda" if value.__name__ == "<lambda>" else f"the function {value.__name__} inside of another"
+            raise LabError(
+                f"{origin}: {key} cannot be {what}, which other processes cannot import; write a class or a function "
+                "with a name into a file beside the experiment"
+            )
         return Mention(f"{value.__module__}.{value.__qualname__}", called=False)
     if isinstance(value, (tuple, list)):
         return tuple(_literal(item, origin, key, registry) for item in value)

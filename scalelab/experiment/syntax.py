@@ -7,6 +7,7 @@ import re
 import tokenize
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -141,10 +142,26 @@ def settings_in(text: str, name: str) -> dict[str, Any]:
         text: gin source.
         name: what messages call it.
     """
-    bindings = [binding for binding in parse(text, lambda line: f"{name}:{line}") if binding.owner]
-    bindings = [one for one in bindings if f"{one.owner}.{one.parameter}" not in RETIRED]
-    keys = ["/".join(filter(None, (one.scope, f"{one.owner}.{one.parameter}"))) for one in bindings]
-    return {key: replace_inside(one.value, (Mention, Macro), str) for key, one in zip(keys, bindings, strict=True)}
+    found: dict[str, Any] = {}
+    try:
+        for paragraph in text.split("\n\n"):
+            found |= _settings(paragraph)
+    except LabError:  # a value with an empty line in it, or a mistake, whose line in the whole text is to be named
+        found = _by_key(parse(text, lambda line: f"{name}:{line}"))
+    return found
+
+
+@lru_cache(8192)
+def _settings(paragraph: str) -> dict[str, Any]:
+    """Settings of lines without an empty one between them; the runs of a study share most of them."""
+    return _by_key(parse(paragraph, str))
+
+
+def _by_key(bindings: list[Binding]) -> dict[str, Any]:
+    """Values by the keys that `read_settings` gives them."""
+    used = [one for one in bindings if one.owner and f"{one.owner}.{one.parameter}" not in RETIRED]
+    keys = ["/".join(filter(None, (one.scope, f"{one.owner}.{one.parameter}"))) for one in used]
+    return {key: replace_inside(one.value, (Mention, Macro), str) for key, one in zip(keys, used, strict=True)}
 
 
 def recipe_digest(settings: Mapping[str, Any]) -> str:

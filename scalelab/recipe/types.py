@@ -56,6 +56,8 @@ class Rollout:
     """The verifier's remark, for readers."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """Named parts that the reward is made of, each from 0 to 1."""
+    gold: str = ""
+    """The right answer, for readers; empty where it is no short text, such as a set of tests."""
 
     def __post_init__(self) -> None:
         n_tokens = len(self.completion_ids)

@@ -84,6 +84,8 @@ def page_data(lab: Lab, overview: Mapping[str, Any]) -> dict[str, Any]:
     kept = {id: run for id, run in lab.runs.items() if run.member.folder and run.rollouts.steps()}
     return {
         "overview": overview,
+        "curves": {name: lab.curve_data(name) for name in lab.groups()},
+        "comparisons": {one["task"]: lab.comparison(one["task"]) for one in overview["comparisons"]},
         "details": details,
         "prompts": {id: run.rollouts.prompts(None, None, None, PROMPTS) for id, run in kept.items()},
         "completions": {id: list(sample(run, SAMPLED // len(kept))) for id, run in kept.items()},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from tasks.types import Prompt, Verdict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+LONGEST_GOLD = 500
+"""Characters of a right answer that are kept with a completion."""
 
 
 @dataclass(frozen=True)
@@ -200,5 +203,13 @@ def rollout(prompt: Prompt, completion: Completion, verdict: Verdict) -> Rollout
         prompt=prompt.text,
         text=completion.text,
         detail=verdict.detail,
+        gold=shown_gold(prompt.gold),
         parts=dict(verdict.parts),
     )
+
+
+def shown_gold(gold: Any) -> str:
+    """A right answer as readers see it; empty for what is no text, number or list of these, such as tests."""
+    if isinstance(gold, list | tuple) and all(isinstance(one, str | int | float) for one in gold):
+        gold = " or ".join(map(str, gold))
+    return str(gold)[:LONGEST_GOLD] if isinstance(gold, str | int | float) else ""

@@ -6,6 +6,7 @@ many completions an evaluation has.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -55,6 +56,8 @@ def completions_table(rollouts: Sequence[Rollout], trainer: Sequence[np.ndarray]
     columns |= {
         "reward": pa.array([float(one.reward) for one in rollouts], pa.float64()),
         "detail": texts("detail"),
+        "gold": texts("gold"),
+        "parts": pa.array([json.dumps(dict(one.parts)) if one.parts else "" for one in rollouts], pa.string()),
         "tokens": pa.array([one.tokens for one in rollouts], pa.int64()),
         "truncated": pa.array([bool(one.truncated) for one in rollouts], pa.bool_()),
         "interrupted": pa.array([bool(one.interrupted) for one in rollouts], pa.bool_()),

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from scalelab.curves import Curve
+from scalelab.curves.compare import measured_rate
 from scalelab.numbers import percent, quantity, with_interval
 
 SURE = 0.95
@@ -14,7 +18,7 @@ LIKELY = 0.8
 def answers(
     tasks: Sequence[str], fits: Sequence[Mapping[str, Any]], comparisons: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, str]]:
-    """One entry `{"task", "text", "verdict", "note"}` for each task.
+    """One entry `{"task", "text", "lead", "verdict", "note"}` for each task; `lead` is the first half of the text.
 
     Args:
         tasks: the tasks, in order.
@@ -31,39 +35,67 @@ def answers(
         if not fitted:
             reasons = "; ".join(dict.fromkeys(str(fit["refused"]) for fit in mine if "refused" in fit))
             text = f"No fit yet: {reasons or 'no evaluations'}."
-            found.append({"task": task, "text": text, "verdict": "", "note": ""})
+            found.append({"task": task, "text": text, "lead": text, "verdict": "", "note": ""})
             continue
         if task in ranked:
             leader = ranked[task]["entries"][0]
             [fit] = [fit for fit in fitted if fit["run"] == leader["run"]]
-            text = _lead(ranked[task])
+            lead, more = _lead(ranked[task])
         else:
             fit = fitted[0]
-            text = _alone(fit)
-        text += " " + _outlook(fit, name=task in ranked)
+            lead, more = _alone(fit), ""
+        text = f"{lead}{more} {_outlook(fit, name=task in ranked)}"
         single = task in ranked and any(entry["seeds"] == 1 for entry in ranked[task]["entries"])
         note = "Recipes with a single seed are judged by an assumed spread between runs." if single else ""
         verdict = fit["extension"]["reading"].partition(":")[0]
-        found.append({"task": task, "text": text, "verdict": verdict, "note": note})
+        found.append({"task": task, "text": text, "lead": lead, "verdict": verdict, "note": note})
     return found
 
 
-def _lead(one: Mapping[str, Any]) -> str:
-    """The leader of a ranking by the rate at the common compute, and its probability against the strongest rival."""
-    leader, *others = one["entries"]
+def by_measured_rate(curves: Sequence[Curve]) -> list[Curve]:
+    """The curves of one task, the highest measured rate at the largest compute that all have reached first."""
+    at = _common(curves)
+    return sorted(curves, key=lambda item: -np.nan_to_num(measured_rate(item, at), nan=-1.0))
+
+
+def measured(task: str, curves: Sequence[Curve]) -> dict[str, str]:
+    """An entry of `answers` from the evaluations alone, for the time until the curves are fitted."""
+    at = _common(curves)
+    ranked = [(item, rate) for item in by_measured_rate(curves) if np.isfinite(rate := measured_rate(item, at))]
+    if not ranked:
+        text = (
+            "No fit yet: no evaluations." if not curves else f"Measured so far: {len(curves)} curves, none to the end."
+        )
+        return {"task": task, "text": text, "lead": text, "verdict": "", "note": ""}
+    (leader, rate), others = ranked[0], ranked[1:]
+    where = f"Measured so far ({quantity(at, leader.unit)})"
+    text = f"{where}: {leader.run} has a pass rate of {rate:.3f}."
+    if others:
+        after = _few([f"{item.run} {value:.3f}" for item, value in others[:2]])
+        text = f"{where}: {leader.run} has the highest pass rate of {len(curves)} recipes, {rate:.3f}; next {after}."
+    note = "These are means of the last evaluations; how sure the order is, the fits will say."
+    return {"task": task, "text": text, "lead": text, "verdict": "", "note": note}
+
+
+def _common(curves: Sequence[Curve]) -> float:
+    """The largest compute that all curves have reached."""
+    return min((float(item.compute_N.max(initial=0.0)) for item in curves), default=0.0)
+
+
+def _lead(one: Mapping[str, Any]) -> tuple[str, str]:
+    """The leader of a ranking and its probability against the strongest rival; then the others that are close."""
+    leader = one["entries"][0]
     beats = {run: chance for run, chance in leader["beats"].items() if chance is not None}
     rate = with_interval(leader["value"], leader["value_interval"])
-    start = f"{leader['run']} leads {len(others) + 1} recipes at {quantity(one['at'], one['unit'])} with {rate}"
+    start = f"{leader['run']} leads {one['of']} recipes at {quantity(one['at'], one['unit'])} with {rate}"
     if not beats:
-        return f"{start}."
+        return f"{start}.", ""
     rival = min(beats, key=lambda run: beats[run])
     chance = beats[rival]
     sure = "surely" if chance >= SURE else "probably" if chance >= LIKELY else "not surely"
-    text = f"{start}; it is {sure} better than {rival} ({percent(chance)})"
     close = [run for run, chance in beats.items() if chance < SURE and run != rival]
-    if close:
-        text += f", and not surely better than {_few(close)} either"
-    return text + "."
+    more = f" Nor is it surely better than {_few(close)}." if close and chance < SURE else ""
+    return f"{start}; it is {sure} better than {rival} ({percent(chance)}).", more
 
 
 def _alone(fit: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from scalelab.errors import LabError
 from scalelab.experiment import recipe_digest, settings_in
 from scalelab.guarded import read_text
 
-MOST_RUNS = 500
+MOST_RUNS = 2000
 """Run folders that are shown; a source with more is refused."""
 
 

@@ -5,7 +5,7 @@ Everything that takes time goes through `Kept`, so that runs whose points did no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,8 @@ from scalelab.curves import (
     parallel,
     pool,
 )
-from scalelab.curves.comparison import ComparedRun, entry_summary
+from scalelab.curves.compare import against
+from scalelab.curves.comparison import ComparedRun, Comparison, entry_summary
 from scalelab.curves.efficiency import efficiency
 from scalelab.curves.fitting.shapes import Rise
 from scalelab.errors import LabError
@@ -30,6 +31,9 @@ from scalelab.kept import Kept, key_of
 
 DRAWS = 400
 """Curves of the posterior that the page gets, of the thousands that a fit draws: enough for 80 % bands."""
+
+MOST_KEYS, MOST_ANALYSES = 10_000, 300
+"""Curves whose keys, and whose fits with all their draws, are held in memory."""
 
 
 def as_recipe(curves: Sequence[Curve], name: str) -> list[Curve]:
@@ -49,14 +53,26 @@ class Judge:
     Args:
         options: how to fit.
         kept: where results are kept.
+        elsewhere: who makes what is not kept, as `FittingProcess.ask`; None makes it here.
     """
 
-    def __init__(self, options: Options, kept: Kept) -> None:
-        self.options, self._kept = options, kept
+    def __init__(
+        self, options: Options, kept: Kept, elsewhere: Callable[[str, Sequence[Curve]], Any] | None = None
+    ) -> None:
+        self.options, self._kept, self.elsewhere = options, kept, elsewhere
         self._analyses: dict[str, Analysis] = {}
+        self._keys: dict[int, tuple[Curve, str]] = {}
 
     def key(self, item: Curve) -> str:
         """The key of a curve's fit."""
+        known = self._keys.get(id(item))
+        if known is None or known[0] is not item:
+            if len(self._keys) >= MOST_KEYS:
+                self._keys.clear()
+            known = self._keys[id(item)] = item, self._key(item)
+        return known[1]
+
+    def _key(self, item: Curve) -> str:
         stderr = b"" if item.stderr_N is None else item.stderr_N.tobytes()
         arrays = item.compute_N.tobytes(), item.pass_rate_N.tobytes(), stderr, item.seed_N.tobytes()
         facts = item.run, item.task, item.seeds, item.unit, item.epoch_end, item.fit_window, item.notes
@@ -68,30 +84,61 @@ class Judge:
 
     def fit(self, item: Curve) -> dict[str, Any]:
         """The fit of a curve as a record; `{"refused": reason}` where its points carry none."""
-        return self._kept.get(self.key(item), lambda: self._fit(item))
+        return self._kept.get(self.key(item), lambda: self._made("fit", [item]))
 
     def compare(self, curves: Sequence[Curve]) -> dict[str, Any] | None:
         """The ranking of one task's curves; None if fewer than two of them carry a fit."""
-        fitted = [item for item in curves if "refused" not in self.fit(item)]
-        if len(fitted) < 2:
-            return None
-        return self._kept.get(key_of("compare", *map(self.key, fitted)), lambda: self._compare(fitted))
+        return self._together("compare", curves)
 
     def parallel(self, curves: Sequence[Curve]) -> dict[str, Any] | None:
         """The pairs of tasks of one recipe and whether they are parallel; None if fewer than two carry a fit."""
-        fitted = [item for item in curves if "refused" not in self.fit(item)]
+        return self._together("parallel", curves)
+
+    def known_together(self, what: str, curves: Sequence[Curve]) -> tuple[bool, dict[str, Any] | None]:
+        """True with the answer to `compare` or `parallel`, where it is kept or is None; else False."""
+        if any(self.known(item) is None for item in curves):
+            return False, None
+        fitted = self._fitted(curves)
+        if len(fitted) < 2:
+            return True, None
+        found = self._kept.peek(self._key_together(what, fitted))
+        return found is not None, found
+
+    def make(self, what: str, curves: Sequence[Curve]) -> Any:
+        """Make the record of a question, `fit`, `compare` or `parallel`, in this process.
+
+        Raises:
+            LabError: the curves cannot be held together.
+        """
+        if what == "fit":
+            return self._fit(curves[0])
+        return self._compare(curves) if what == "compare" else self._parallel(curves)
+
+    def _made(self, what: str, curves: Sequence[Curve]) -> Any:
+        return (self.elsewhere or self.make)(what, curves)
+
+    def _together(self, what: str, curves: Sequence[Curve]) -> dict[str, Any] | None:
+        fitted = self._fitted(curves)
         if len(fitted) < 2:
             return None
-        return self._kept.get(key_of("parallel", *map(self.key, fitted)), lambda: self._parallel(fitted))
+        return self._kept.get(self._key_together(what, fitted), lambda: self._made(what, fitted))
+
+    def _fitted(self, curves: Sequence[Curve]) -> list[Curve]:
+        return [item for item in curves if "refused" not in self.fit(item)]
+
+    def _key_together(self, what: str, curves: Sequence[Curve]) -> str:
+        return key_of(what, *map(self.key, curves))
 
     def analysis(self, item: Curve) -> Analysis:
-        """The analysis of a curve, made once in the life of this process.
+        """The analysis of a curve; the newest are held in memory.
 
         Raises:
             LabError: its points carry no fit.
         """
         key = self.key(item)
         if key not in self._analyses:
+            if len(self._analyses) >= MOST_ANALYSES:
+                del self._analyses[next(iter(self._analyses))]
             self._analyses[key] = analyse(item, self.options)
         return self._analyses[key]
 
@@ -110,6 +157,7 @@ class Judge:
 
     def _compare(self, curves: Sequence[Curve]) -> dict[str, Any]:
         [one] = compare([self.analysis(item) for item in curves])
+        names = [item.run for item in one.entries]
         return plain(
             {
                 "task": one.task,
@@ -122,11 +170,21 @@ class Judge:
                 "short_header": one.short_header(),
                 "rows": [vars(row) | {"cells": row.cells(), "short_cells": row.short_cells()} for row in one.rows()],
                 "entries": [_entry(item) for item in one.entries],
+                "against": {run: _against(one, run) for run in names},
             }
         )
 
     def _parallel(self, curves: Sequence[Curve]) -> dict[str, Any]:
         return plain({"name": curves[0].run, "pairs": [one.as_json() for one in parallel(map(self.analysis, curves))]})
+
+
+def _against(one: Comparison, baseline: str) -> dict[str, Any]:
+    """The short table of a comparison with another baseline."""
+    held = against(one, baseline)
+    rows = [{"run": row.run, "short_cells": row.short_cells(), "verdict": row.verdict} for row in held.rows()]
+    numbers = ("measured", "difference", "probability", "verdict_text")
+    rows = [short | {name: getattr(row, name) for name in numbers} for short, row in zip(rows, held.rows())]
+    return {"sentence": held.sentence(), "short_header": held.short_header(), "rows": rows}
 
 
 def _entry(item: ComparedRun) -> dict[str, Any]:

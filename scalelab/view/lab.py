@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from scalelab.curves import Curve, Options
 from scalelab.curves.branches import parents_first, trunk_points
 from scalelab.curves.reading import Reading
 from scalelab.errors import LabError
-from scalelab.kept import Kept, user_folder
-from scalelab.view.answer import answers
+from scalelab.kept import Kept, key_of, user_folder
+from scalelab.view.answer import answers, by_measured_rate, measured
 from scalelab.view.discover import find_runs
 from scalelab.view.judge import Judge, as_recipe
 from scalelab.view.palette import codes
@@ -26,6 +25,34 @@ from scalelab.view.settings import axes, differences
 
 MOST_DIFFERENCES = 80
 """Settings in which runs differ that the page lists."""
+
+FIRST = 8
+"""Recipes of a task that are fitted and compared before the others, those with the highest measured rates."""
+
+MOST_COMPARED = 64
+"""Recipes of a task that are compared with each other: the work grows with the square of their number."""
+
+LATER = ("against", "efficiency", "beats")
+"""Parts of a comparison that are sent when somebody asks for them."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A piece of work that is missing: a fit, a comparison, or a test of parallel tasks.
+
+    Attributes:
+        what: `fit`, `compare` or `parallel`.
+        curves: what it is about.
+    """
+
+    what: str
+    curves: Sequence[Curve]
+
+    @property
+    def weight(self) -> float:
+        """Time that it takes, in fits."""
+        pairs = len(self.curves) * (len(self.curves) - 1) / 2
+        return {"fit": 1.0, "compare": 0.015 * pairs, "parallel": 0.05 * pairs}[self.what]
 
 
 class Lab:
@@ -53,65 +80,136 @@ class Lab:
         self.judge = Judge(self.options, kept or Kept(user_folder()))
         self.runs: dict[str, ViewedRun] = {}
         self.curves: list[Curve] = []
+        self.failed: dict[tuple[str, ...], str] = {}
         self._problems: list[str] = []
         self._discover()
 
-    def update(self) -> bool:
-        """Read what is new, runs that have begun since included; whether anything changed."""
+    def update(self, progress: Callable[[int, int], None] | None = None) -> bool:
+        """Read what is new, runs that have begun since included; whether anything changed.
+
+        Args:
+            progress: told how many runs are read, and of how many.
+        """
         changed = self._discover()
-        for run in self.runs.values():
+        for index, run in enumerate(self.runs.values()):
             changed = run.update() or changed
+            if progress is not None:
+                progress(index + 1, len(self.runs))
         if changed:
+            self.failed.clear()
             self.curves = self._pooled()
         return changed
 
     def overview(self, fit: bool = True, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
-        """Everything that the page's first view shows.
+        """Everything that the page's first view shows, but for points, draws and the `LATER` parts of comparisons.
 
         Args:
-            fit: whether to make fits that are not kept; without, what is not kept is counted as `pending`.
+            fit: whether to make what is not kept; without, it is counted as `pending`.
             progress: told how many fits are done, and of how many.
         """
-        fits, missing = [], 0
-        for index, item in enumerate(self.curves):
-            found = self.judge.fit(item) if fit else self.judge.known(item)
-            if found is None:
-                missing += 1
-            else:
-                fits.append(found)
-            if progress is not None:
-                progress(index + 1, len(self.curves))
-        whole = fit or not missing
-        comparisons = self._comparisons() if whole else []
+        if fit:
+            for index, item in enumerate(self.curves):
+                self.judge.fit(item)
+                if progress is not None:
+                    progress(index + 1, len(self.curves))
+        fits = [without(found, "draws") for item in self.curves if (found := self.judge.known(item)) is not None]
+        problems = [*self._problems, *self.failed.values()]
+        comparisons = self._comparisons(fit, problems)
         tasks = list(dict.fromkeys(item.task for item in self.curves))
-        groups = list(dict.fromkeys([*self._groups(), *(item.run for item in self.curves)]))
+        groups = self.groups()
         settings = self._settings()
         changed_settings = differences(settings)
+        by_task = {task: [item for item in self.curves if item.task == task] for task in tasks}
+        said = answers(tasks, fits, comparisons)
+        ready = {one["task"] for one in comparisons} | {
+            task for task, items in by_task.items() if all(self.judge.known(item) is not None for item in items)
+        }
         return {
             "title": groups[0] if len(groups) == 1 else f"{len(groups)} recipes, {len(self.runs)} runs",
             "made": time.time(),
             "level": self.options.level,
-            "pending": missing,
+            "pending": 0 if fit else len(self.steps()),
             "groups": [{"name": name, **code} for name, code in zip(groups, codes(len(groups)))],
             "tasks": [
                 {"name": name, "measure": self._measure(name), **code} for name, code in zip(tasks, codes(len(tasks)))
             ],
             "runs": [run.summary() for run in self.runs.values()],
-            "points": self._points(),
+            "axes_known": self._axes_known(),
+            "stamps": {name: self._stamp(name) for name in groups},
             "fits": fits,
-            "comparisons": comparisons,
-            "parallel": [found for run in groups if whole and (found := self._parallel(run))],
+            "comparisons": [without(one, *LATER) | {"entries": _short(one)} for one in comparisons],
+            "parallel": [found for run in groups if (found := self._parallel(run, fit))],
             "axes": axes(settings, [found for found in fits if "refused" not in found]),
             "differences": changed_settings[:MOST_DIFFERENCES],
             "more_differences": max(len(changed_settings) - MOST_DIFFERENCES, 0),
-            "answers": answers(tasks, fits, comparisons) if whole else [],
-            "problems": self._problems,
+            "answers": [one if one["task"] in ready else measured(one["task"], by_task[one["task"]]) for one in said],
+            "problems": problems,
         }
 
     def _measure(self, task: str) -> str:
         """Name of what the curves of a task have in common on the y-axis."""
         names = {item.measure for item in self.curves if item.task == task}
         return names.pop() if len(names) == 1 else "score"
+
+    def steps(self) -> list[Step]:
+        """The work that is missing, in the order in which it says most: the leaders of each task, then the others."""
+        found: list[Step] = []
+        tasks = dict.fromkeys(item.task for item in self.curves)
+        for most in (FIRST, MOST_COMPARED):
+            for task in tasks:
+                if self._compared(task, MOST_COMPARED)[0]:
+                    continue
+                chosen = self._leading(task, most)
+                found += [Step("fit", [item]) for item in chosen]
+                found += [Step("compare", chosen)] if len(chosen) > 1 and not self._compared(task, most)[0] else []
+        found += [Step("fit", [item]) for item in self.curves]
+        for name in dict.fromkeys(item.run for item in self.curves):
+            mine = [item for item in self.curves if item.run == name]
+            found += [Step("parallel", mine)] if len(mine) > 1 and not self._known_parallel(mine) else []
+        unique: dict[tuple[str, ...], Step] = {}
+        for step in found:
+            unique.setdefault((step.what, *map(self.judge.key, step.curves)), step)
+        missing = [step for key, step in unique.items() if key not in self.failed]
+        return [step for step in missing if step.what != "fit" or self.judge.known(step.curves[0]) is None]
+
+    def take(self, step: Step) -> None:
+        """Do a piece of missing work; one that fails is put into `failed`, and not tried again before runs change."""
+        try:
+            if step.what == "fit":
+                self.judge.fit(step.curves[0])
+            else:
+                getattr(self.judge, step.what)(step.curves)
+        except LabError as error:
+            what = f"no comparison of {step.curves[0].task}: " if step.what == "compare" else ""
+            self.failed[(step.what, *map(self.judge.key, step.curves))] = f"{what}{error}"
+
+    def curve_data(self, name: str) -> dict[str, Any]:
+        """Data of the charts of a recipe: its points, and the draws of its fits by task."""
+        draws = {}
+        for item in self.curves:
+            if item.run == name and (found := self.judge.known(item)) is not None and "draws" in found:
+                draws[item.task] = found["draws"]
+        points = [points for points in self.points() if points["group"] == name]
+        return {"stamp": self._stamp(name), "points": points, "draws": draws}
+
+    def comparison(self, task: str) -> dict[str, Any]:
+        """The `LATER` parts of a task's comparison.
+
+        Raises:
+            LabError: there is none yet.
+        """
+        for most in (MOST_COMPARED, FIRST):
+            found = self._compared(task, most)[1]
+            if found is not None:
+                later = [name for name in LATER if name != "against"]
+                entries = {entry["run"]: {name: entry[name] for name in later} for entry in found["entries"]}
+                return {"against": found["against"], "entries": entries}
+        raise LabError(f"there is no comparison of {task[:80]!r} yet")
+
+    def groups(self) -> list[str]:
+        """The recipes, in order; those of a table are named by its runs."""
+        named = [run.member.group for run in self.runs.values() if run.member.folder]
+        return list(dict.fromkeys([*named, *(item.run for item in self.curves)]))
 
     def pool(self, name: str) -> None:
         """Take all runs for seeds of one recipe with this name.
@@ -135,18 +233,6 @@ class Lab:
             raise LabError(f"there is no run {id[:40]!r}")
         return self.runs[id]
 
-    def warm(self) -> None:
-        """Make the comparisons and tests that the next overview needs."""
-        for task in dict.fromkeys(item.task for item in self.curves):
-            with suppress(LabError):  # the overview reports it
-                self.judge.compare([item for item in self.curves if item.task == task])
-        for name in dict.fromkeys(item.run for item in self.curves):
-            self._parallel(name)
-
-    def pending(self) -> int:
-        """Number of curves whose fit is not kept yet."""
-        return sum(self.judge.known(item) is None for item in self.curves)
-
     def _discover(self) -> bool:
         """Take in runs that are new; whether the runs changed."""
         members = {member.id: member for member in find_runs(self.sources)}
@@ -163,10 +249,6 @@ class Lab:
             runs[id] = run
         self.runs = runs
         return True
-
-    def _groups(self) -> list[str]:
-        """The recipes, in order; those of a table are named by its runs."""
-        return [run.member.group for run in self.runs.values() if run.member.folder]
 
     def _pooled(self) -> list[Curve]:
         """One curve for each recipe and task."""
@@ -186,7 +268,7 @@ class Lab:
                 self._problems.append(f"{name}: {error}")
         return _same_unit(pooled, self._problems)
 
-    def _points(self) -> list[dict[str, Any]]:
+    def points(self) -> list[dict[str, Any]]:
         """The points of every run and task; a trunk's are those of the run that it is of, where that is shown, too."""
         curves = [(run.member.id, item) for run in self.runs.values() for item in run.curves]
         branches: dict[str, list[dict[str, Any]]] = {id: [] for id, item in curves if item.fork is not None}
@@ -200,23 +282,53 @@ class Lab:
             for points in branches.get(run.member.id, run.points)
         ]
 
-    def _comparisons(self) -> list[dict[str, Any]]:
+    def _comparisons(self, fit: bool, problems: list[str]) -> list[dict[str, Any]]:
+        """The comparison of each task, or that of its leaders while the whole one is not there."""
         found = []
         for task in dict.fromkeys(item.task for item in self.curves):
-            try:
-                one = self.judge.compare([item for item in self.curves if item.task == task])
-            except LabError as error:
-                self._problems.append(f"no comparison of {task}: {error}")
-                continue
+            one = None
+            if fit:
+                try:
+                    one = self.judge.compare(self._leading(task, MOST_COMPARED))
+                except LabError as error:
+                    problems.append(f"no comparison of {task}: {error}")
+            else:
+                known, one = self._compared(task, MOST_COMPARED)
+                one = one if known else self._compared(task, FIRST)[1]
             if one is not None:
-                found.append(one)
+                found.append(one | {"of": sum(item.task == task for item in self.curves)})
         return found
 
-    def _parallel(self, name: str) -> dict[str, Any] | None:
+    def _leading(self, task: str, most: int) -> list[Curve]:
+        """The curves of a task; of more than `most` those with the highest measured rates, in their usual order."""
+        curves = [item for item in self.curves if item.task == task]
+        if len(curves) <= most:
+            return curves
+        best = {item.run for item in by_measured_rate(curves)[:most]}
+        return [item for item in curves if item.run in best]
+
+    def _compared(self, task: str, most: int) -> tuple[bool, dict[str, Any] | None]:
+        return self.judge.known_together("compare", self._leading(task, most))
+
+    def _known_parallel(self, curves: Sequence[Curve]) -> bool:
+        return self.judge.known_together("parallel", curves)[0]
+
+    def _parallel(self, name: str, fit: bool) -> dict[str, Any] | None:
+        curves = [item for item in self.curves if item.run == name]
         try:
-            return self.judge.parallel([item for item in self.curves if item.run == name])
+            return self.judge.parallel(curves) if fit else self.judge.known_together("parallel", curves)[1]
         except LabError:
             return None  # no joint fit: the tasks' own fits stand in the table
+
+    def _axes_known(self) -> list[str]:
+        """Horizontal axes that some run has values for."""
+        return list(dict.fromkeys(axis for run in self.runs.values() for points in run.points for axis in points["x"]))
+
+    def _stamp(self, name: str) -> str:
+        """A stamp that changes whenever `curve_data` does."""
+        known = [(self.judge.key(item), self.judge.known(item) is None) for item in self.curves if item.run == name]
+        members = [run.member.id for run in self.runs.values() if run.member.group == name or not run.member.folder]
+        return key_of(known, members)[:16]
 
     def _settings(self) -> dict[str, dict[str, str]]:
         """The bindings of each recipe: those of its first run."""
@@ -235,6 +347,15 @@ def _own(curves: Sequence[tuple[str, Curve]]) -> list[tuple[str, Curve]]:
         if own_N.any():
             found.append((owner, item.select(np.flatnonzero(own_N))))
     return found
+
+
+def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
+    """A record but for some of its entries."""
+    return {name: value for name, value in record.items() if name not in names}
+
+
+def _short(one: dict[str, Any]) -> list[dict[str, Any]]:
+    return [without(entry, *LATER) for entry in one["entries"]]
 
 
 def _same_unit(curves: list[Curve], problems: list[str]) -> list[Curve]:

@@ -89,7 +89,7 @@ def metric_panels(records: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, 
     """The charts of a run's `metrics.jsonl`, and the titles of what stayed at zero or was left out.
 
     Returns:
-        `{"title", "log", "lines": [{"label", "x", "y"}]}` against the step.
+        `{"title", "log", "lines": [{"label", "x", "y"}], "names": of the metrics}` against the step.
     """
     columns: dict[str, Points] = {}
     for index, record in enumerate(records, 1):
@@ -101,7 +101,8 @@ def metric_panels(records: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, 
         lines = _match(panel, columns)
         used |= {name for name, _ in lines}
         if any(value for name, _ in lines for _, value in columns[name]):
-            panels.append(_chart(panel.title, panel.log, [(label, columns[name]) for name, label in lines]))
+            chart = _chart(panel.title, panel.log, [(label, columns[name]) for name, label in lines])
+            panels.append(chart | {"names": [name for name, _ in lines]})
         elif lines:
             still.append(panel.title)
     for name, points in columns.items():
@@ -109,7 +110,7 @@ def metric_panels(records: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, 
             if len(panels) >= MOST_PANELS:
                 still.append(f"{name} (not drawn)")
             else:
-                panels.append(_chart(name, False, [(name, points)]))
+                panels.append(_chart(name, False, [(name, points)]) | {"names": [name]})
     return panels, still[:MOST_PANELS]
 
 

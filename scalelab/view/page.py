@@ -28,6 +28,7 @@ SCRIPTS = (
     "runs.js",
     "run.js",
     "completions.js",
+    "pair.js",
     "main.js",
 )
 """The page's scripts, in the order in which they are loaded."""

@@ -198,6 +198,15 @@ class Rollouts:
             "rows": rows,
         }
 
+    def last_tally(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Passes and completions of each prompt, by task and prompt, at the last evaluation."""
+        files = [file for file in self._all() if file.kind == "step"][-1:]
+        return {key: (passed[0], n[0]) for key, (passed, n) in _tally(files, None).items()}
+
+    def add_prompts(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Put the beginning of each prompt's text to its row, as the last evaluation has it."""
+        self._add_prompts([file for file in self._all() if file.kind == "step"][-1], rows)
+
     def _add_prompts(self, file: _File, rows: Sequence[dict[str, Any]]) -> None:
         """Put the beginning of each prompt's text to its row."""
         where = {key: at for at, key in reversed(list(enumerate(_keys(file))))}
@@ -289,6 +298,25 @@ class Rollouts:
             if file.path.stem == stem and at.isdecimal() and len(at) < 12 and int(at) < file.rows:
                 return file, int(at)
         raise LabError(f"there is no completion {id[:80]!r} in {self.folder}")
+
+
+def differing(first: Sequence[Rollouts], second: Sequence[Rollouts], limit: int = 20) -> dict[str, Any]:
+    """The prompts whose shares of passes differ most between two sets of runs, each at its last evaluation."""
+    sides = []
+    for runs in (first, second):
+        counts: dict[tuple[str, str], list[int]] = {}
+        for run in runs:
+            for key, (passed, n) in run.last_tally().items():
+                sums = counts.setdefault(key, [0, 0])
+                sums[0], sums[1] = sums[0] + passed, sums[1] + n
+        sides.append(counts)
+    one, two = sides
+    common = [key for key in one if key in two]
+    common.sort(key=lambda key: (-abs(one[key][0] / one[key][1] - two[key][0] / two[key][1]), key))
+    rows = [{"task": key[0], "prompt_id": key[1], "first": one[key], "second": two[key]} for key in common[:limit]]
+    if rows:
+        next(run for run in first if run.last_tally()).add_prompts(rows)
+    return {"common": len(common), "rows": rows}
 
 
 def _previewed(path: Path, at: Sequence[int], names: Sequence[str]) -> dict[str, list[str]]:

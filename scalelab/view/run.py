@@ -26,6 +26,9 @@ from scalelab.view.unusual import unusual
 SILENT_AFTER = 600.0
 """Seconds without a line after which a run that says it is running is called silent."""
 
+NOTES, LONGEST_NOTE = "notes.md", 10_000
+"""File of a run's folder that people write their notes into, and characters of it that are shown."""
+
 FILES = ("evals.jsonl", "metrics.jsonl", "alarms.jsonl", "faults.jsonl")
 
 
@@ -45,6 +48,7 @@ class ViewedRun:
         self.points: list[dict[str, Any]] = []
         self.settings: dict[str, str] = {}
         self.manifest: dict[str, Any] = {}
+        self.note = ""
         self.problems: list[str] = []
         self._lines = {name: GrowingFile(member.path, name) for name in FILES}
         self._seen: object = None
@@ -63,6 +67,7 @@ class ViewedRun:
                 if lines.broken:
                     self.problems.append(f"{lines.name}: {lines.broken} lines are not JSON objects and were left out")
             self.manifest = self._try(lambda: shown_manifest(self.member.path)) or {}
+            self.note = (self._try(lambda: read_text(self.member.path, NOTES)) or "").strip()[:LONGEST_NOTE]
             self.settings = self._try(lambda: bindings(read_text(self.member.path, "config.gin"))) or {}
         self.curves = self._read_curves()
         self.points = self._read_points()
@@ -101,6 +106,7 @@ class ViewedRun:
             "unusual": self.unusual(),
             "rollouts": self.member.folder and (self.member.path / "rollouts").is_dir(),
             "folder": self.member.folder,
+            "note": self.note.partition("\n")[0][:200],
         }
 
     @property
@@ -126,9 +132,8 @@ class ViewedRun:
     def unusual(self) -> list[dict[str, Any]]:
         """Unusual events of the run, the worst first."""
         problems = self.problems + self.rollouts.problems
-        return unusual(
-            self.points, self._records("alarms.jsonl"), self._records("faults.jsonl"), problems[:20], self.status
-        )
+        alarms, faults, metrics = (self._records(f"{name}.jsonl") for name in ("alarms", "faults", "metrics"))
+        return unusual(self.points, alarms, faults, problems[:20], self.status, metrics)
 
     def detail(self) -> dict[str, Any]:
         """The run's own page: metrics, staleness, time line, alarms, faults, settings."""
@@ -151,6 +156,7 @@ class ViewedRun:
             "settings": self.settings,
             "manifest": self.manifest,
             "path": str(self.member.path),
+            "note": self.note,
         }
 
     def now(self) -> dict[str, Any] | None:
@@ -220,7 +226,7 @@ class ViewedRun:
         if not self.member.folder:
             files = [self.member.path] if self.member.path.is_file() else sorted(self.member.path.glob("*"))
         else:
-            files = [self.member.path / name for name in (*FILES, "manifest.json", "config.gin")]
+            files = [self.member.path / name for name in (*FILES, "manifest.json", "config.gin", NOTES)]
         stamps = []
         for file in files:
             try:

@@ -14,7 +14,9 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -27,8 +29,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scalelab.errors import LabError
-from scalelab.view.lab import Lab
+from scalelab.view.fitting import FittingProcess
+from scalelab.view.lab import Lab, Step
 from scalelab.view.page import SCRIPTS, STATIC, page_html
+from scalelab.view.pair import between, pair
 from scalelab.view.rollouts import Filter
 
 POLL = 1.5
@@ -47,6 +51,35 @@ POLICY = (
 
 COOKIE = "scalelab_token"
 
+MOST_POOLED = 64
+"""Runs that may be pooled by hand."""
+
+SOME_FITS = 3.0
+"""Fits after which the time left is told."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Progress of the work on a page.
+
+    Attributes:
+        doing: `reading` or `fitting`.
+        done: runs read, or pieces of work done.
+        total: of so many.
+        left: seconds until all is done; None while they cannot be told.
+    """
+
+    doing: str
+    done: int
+    total: int
+    left: float | None = None
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], done: int, seconds: float) -> Stage:
+        """The progress after some of the steps took so many seconds."""
+        spent, rest = (sum(step.weight for step in part) for part in (steps[:done], steps[done:]))
+        return cls("fitting", done, len(steps), round(seconds / spent * rest, 1) if spent >= SOME_FITS else None)
+
 
 class Refresher:
     """A thread that keeps the overview of a lab up to date while somebody watches.
@@ -59,22 +92,25 @@ class Refresher:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.lock = threading.RLock()
+        self.fitting = FittingProcess(lab.options)
+        lab.judge.elsewhere = self.fitting.ask
         self._asked, self._stop = time.monotonic(), threading.Event()
         self._wake = threading.Event()
+        self._overview: dict[str, Any] = {}
         self._published: tuple[str, bytes] = ("", b"")
+        self._said = self._looked = 0.0
         self._thread = threading.Thread(target=self._work, name="scalelab-view", daemon=True)
 
     def start(self) -> None:
-        """Read the runs, publish their points, and begin to fit."""
-        with self.lock:
-            self.lab.update()
-            self._publish(self.lab.overview(fit=False))
+        """Begin to read the runs, then to fit."""
+        self._publish(self.lab.overview(fit=False), Stage("reading", 0, len(self.lab.runs)))
         self._thread.start()
 
     def stop(self, seconds: float = 10.0) -> None:
-        """End the thread; wait for the fit that it is at, so many seconds at most."""
+        """End the thread and the process that fits, so many seconds at most."""
         self._stop.set()
         self._wake.set()
+        self.fitting.close()
         self._thread.join(seconds)
 
     def overview(self) -> tuple[str, bytes]:
@@ -84,30 +120,38 @@ class Refresher:
         return self._published
 
     def _work(self) -> None:
-        self._bring_up()
+        self._look()
         while not self._stop.is_set():
             self._wake.wait(POLL if time.monotonic() - self._asked < WATCHED else None)
             self._wake.clear()
-            if self._stop.wait(POLL):
-                return
-            with self.lock:
-                changed = self.lab.update()
-            if changed or self.lab.pending():
-                self._bring_up()
+            if not self._stop.wait(max(POLL, 10 * self._looked)):
+                self._look()
+
+    def _look(self) -> None:
+        """Read what is new; if there is anything, publish it, and do what is missing."""
+        before, first = time.monotonic(), not self.lab.curves
+        with self.lock:
+            changed = self.lab.update(self._reading if first else None)
+        self._looked = time.monotonic() - before
+        if changed or self.lab.steps():
+            self._bring_up()
+
+    def _reading(self, done: int, total: int) -> None:
+        if time.monotonic() - self._said > POLL:
+            self._publish(self._overview, Stage("reading", done, total))
 
     def _bring_up(self) -> None:
-        """Make the fits that are missing, and publish as they come."""
-        published = 0.0
-        for item in list(self.lab.curves):
-            if self.lab.judge.known(item) is None:
-                if time.monotonic() - published > POLL:
-                    self._publish_now()
-                    published = time.monotonic()
-                self.lab.judge.fit(item)
+        """Make what is missing, and publish as it comes."""
+        steps = self.lab.steps()
+        self._publish_now(Stage.of(steps, 0, 0.0) if steps else None)
+        begun = time.monotonic()
+        for done, step in enumerate(steps):
+            self.lab.take(step)
             if self._stop.is_set():
                 return
-        self.lab.warm()
-        self._publish_now()
+            if step.what == "compare" or time.monotonic() - self._said > POLL:
+                self._publish_now(Stage.of(steps, done + 1, time.monotonic() - begun))
+        self._publish_now(None)
         self._index()
 
     def _index(self) -> None:
@@ -119,12 +163,14 @@ class Refresher:
             with self.lock:
                 rows += sum(step["rows"] for step in run.rollouts.steps())
 
-    def _publish_now(self) -> None:
+    def _publish_now(self, stage: Stage | None) -> None:
         with self.lock:
             overview = self.lab.overview(fit=False)
-        self._publish(overview)
+        self._publish(overview, stage)
 
-    def _publish(self, overview: dict[str, Any]) -> None:
+    def _publish(self, overview: dict[str, Any], stage: Stage | None) -> None:
+        self._said, self._overview = time.monotonic(), overview
+        overview = overview | {"stage": None if stage is None else vars(stage)}
         content = json.dumps(overview, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
         same = json.dumps(overview | {"made": 0}, allow_nan=False).encode()  # the time of writing is no news
         self._published = (f'"{hashlib.sha256(same).hexdigest()[:32]}"', content)
@@ -170,6 +216,10 @@ def make_app(keeper: Refresher, token: str | None = None) -> Starlette:
         Route("/static/{name}", _static),
         *(Route(path, _json(keeper, answer)) for path, answer in QUESTIONS.items()),
         Route("/api/overview", _overview(keeper)),
+        Route("/api/curves", _json(keeper, _curves)),
+        Route("/api/comparison", _json(keeper, _comparison)),
+        Route("/api/pair", _json(keeper, _pair, locked=False)),
+        Route("/api/between", _json(keeper, _between)),
     ]
     guards = [Middleware(_Guard, token=token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)]
     return Starlette(routes=routes, middleware=guards)
@@ -178,6 +228,33 @@ def make_app(keeper: Refresher, token: str | None = None) -> Starlette:
 def new_token(host: str) -> str | None:
     """A token for a server at some address; None for a loopback address."""
     return None if _is_loopback(host) else secrets.token_urlsafe(24)
+
+
+def _curves(keeper: Refresher, request: Request) -> Any:
+    groups = keeper.lab.groups()
+    asked = [place for text in request.query_params.get("groups", "").split(",") if (place := _whole(text)) is not None]
+    return {groups[place]: keeper.lab.curve_data(groups[place]) for place in asked if place < len(groups)}
+
+
+def _comparison(keeper: Refresher, request: Request) -> Any:
+    return keeper.lab.comparison(request.query_params.get("task", ""))
+
+
+def _pair(keeper: Refresher, request: Request) -> Any:
+    return pair(keeper.lab, *_sides(request))
+
+
+def _between(keeper: Refresher, request: Request) -> Any:
+    return between(keeper.lab, *_sides(request))
+
+
+def _sides(request: Request) -> tuple[list[str], list[str]]:
+    """The ids of runs on the two sides of a pair, so many at most."""
+    first, second = (
+        list(dict.fromkeys(filter(None, request.query_params.get(name, "").split(","))))[:MOST_POOLED]
+        for name in ("first", "second")
+    )
+    return first, second
 
 
 def _steps(keeper: Refresher, request: Request) -> Any:
@@ -237,12 +314,20 @@ def _run(keeper: Refresher, request: Request) -> Any:
     return keeper.lab.run(request.path_params["run"])
 
 
-def _json(keeper: Refresher, answer: Callable[[Refresher, Request], Any]) -> Callable[[Request], Response]:
-    """A route for one of the questions; Starlette runs it in a thread."""
+def _json(
+    keeper: Refresher, answer: Callable[[Refresher, Request], Any], locked: bool = True
+) -> Callable[[Request], Response]:
+    """A route for one of the questions; Starlette runs it in a thread.
+
+    Args:
+        keeper: the runs.
+        answer: the question.
+        locked: whether to hold the runs still meanwhile; not where fits are made, which takes seconds.
+    """
 
     def respond(request: Request) -> Response:
         try:
-            with keeper.lock:
+            with keeper.lock if locked else nullcontext():
                 content = json.dumps(answer(keeper, request), allow_nan=False, ensure_ascii=False)
         except LabError as error:
             return _answer(json.dumps({"error": str(error)}).encode(), "application/json", 404)

@@ -61,6 +61,49 @@ def falls(points: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda fall: fall["to"] - fall["from"])[:MOST_OF_A_KIND]
 
 
+FORETOLD_Z = 4.0
+"""Spreads by which a step metric was off before a fall, to be named with it."""
+
+LOOK_BACK, USUAL = 10, 50
+"""Steps before a fall that are looked at, and steps before those that say what is usual."""
+
+SIGNS = ("entropy", "grad_norm", "loss", "gap_mean", "gap_max", "kl", "ratio_max", "ratio_clipped", "truncated")
+"""Step metrics that tend to move before a pass rate falls."""
+
+
+def foretold(metrics: Sequence[Mapping[str, Any]], step: float | None) -> list[dict[str, Any]]:
+    """Step metrics that were off before a fall, the most unusual first.
+
+    A metric is off if its mean over the last `LOOK_BACK` steps up to the fall differs from the median of the `USUAL`
+    steps before those by `FORETOLD_Z` spreads: 1.4826 times the median absolute deviation, which is a normal's
+    standard deviation.
+
+    Args:
+        metrics: lines of `metrics.jsonl`.
+        step: of the fall.
+
+    Returns:
+        `{"name", "value", "usual", "z"}`, three at most.
+    """
+    if step is None:
+        return []
+    before = [line for line in metrics if (at := number(line.get("step"))) is not None and at <= step]
+    near, usual = before[-LOOK_BACK:], before[-LOOK_BACK - USUAL : -LOOK_BACK]
+    found: list[dict[str, Any]] = []
+    for name in SIGNS:
+        late, early = (
+            [value for line in part if (value := number(line.get(name))) is not None] for part in (near, usual)
+        )
+        if len(late) < 3 or len(early) < LOOK_BACK:
+            continue
+        middle = float(np.median(early))
+        spread = max(1.4826 * float(np.median(np.abs(np.array(early) - middle))), 0.01 * abs(middle), 1e-9)
+        z = (float(np.mean(late)) - middle) / spread
+        if abs(z) >= FORETOLD_Z:
+            found.append({"name": name, "value": float(np.mean(late)), "usual": middle, "z": z})
+    return sorted(found, key=lambda one: -abs(one["z"]))[:3]
+
+
 def describe_fall(fall: Mapping[str, Any]) -> str:
     """A fall in words."""
     where = "" if fall["step"] is None else f" at step {fall['step']:,.6g}"
@@ -78,6 +121,7 @@ def unusual(
     faults: Sequence[Mapping[str, Any]],
     problems: Sequence[str],
     status: str,
+    metrics: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
     """Unusual events of one run, the worst first.
 
@@ -87,9 +131,10 @@ def unusual(
         faults: lines of `faults.jsonl`.
         problems: what could not be read.
         status: of the run.
+        metrics: lines of `metrics.jsonl`.
 
     Returns:
-        `{"kind", "level": "bad" | "warn", "step", "task", "text"}`.
+        `{"kind", "level": "bad" | "warn", "step", "task", "text"}`; falls have `foretold`, too.
     """
     found = [_entry("problem", "bad", None, "", text) for text in problems]
     if status == "failed":
@@ -102,7 +147,8 @@ def unusual(
     for one in points:
         for fall in falls(one):
             level = "bad" if fall["back_at"] is None else "warn"
-            found.append(_entry("fall", level, fall["step"], one["task"], describe_fall(fall)))
+            entry = _entry("fall", level, fall["step"], one["task"], describe_fall(fall))
+            found.append(entry | {"foretold": foretold(metrics, fall["step"])})
         errors = [index for index, count in enumerate(one.get("errors", [])) if count]
         if errors:
             total = sum(one["errors"][index] for index in errors)

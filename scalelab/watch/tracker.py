@@ -6,7 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-TrackerName = Literal["wandb", "mlflow", "trackio"]
+TrackerName = Literal["wandb", "mlflow", "trackio", "webhook", "mail"]
+
+ALERTS = ("webhook", "mail")
+"""Trackers that are no packages: they tell people of alarms and of the run's end."""
 
 UNSENT = ("step", "version", "time")
 """Keys of a line that are not sent as numbers."""

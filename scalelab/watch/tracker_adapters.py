@@ -1,4 +1,4 @@
-"""One adapter per tracker: Weights & Biases, MLflow and Trackio.
+"""One adapter per tracker: Weights & Biases, MLflow, Trackio, and alerts by webhook and mail.
 
 Where a run goes is said by each tracker's own environment variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI`, …); the
 project is called scalelab unless they name another. A package is imported by the adapter that needs it alone.
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalelab.watch.alerts import Alerts, channel
 from scalelab.watch.tracker import COLUMNS, Rows, Tracker, Values
 
 PROJECT = "scalelab"
@@ -199,6 +200,8 @@ ADAPTERS: dict[str, Callable[[Opening], Tracker]] = {
     "wandb": WandB,
     "mlflow": MLflow,
     "trackio": Trackio,
+    "webhook": lambda opening: Alerts(opening.name, channel("webhook")),
+    "mail": lambda opening: Alerts(opening.name, channel("mail")),
 }
 """Adapter of each name that `Run.trackers` takes."""
 

@@ -22,7 +22,8 @@ from typing import Any, Protocol, get_args
 from moe.durable import write_whole
 from moe.errors import first_line
 from scalelab.errors import LabError
-from scalelab.watch.tracker import COLUMNS, Rows, Tracker, TrackerName, scalars
+from scalelab.watch.alerts import channel
+from scalelab.watch.tracker import ALERTS, COLUMNS, Rows, Tracker, TrackerName, scalars
 from scalelab.watch.tracker_adapters import ADAPTERS, Opening
 
 IDENTITIES = "trackers.json"
@@ -168,7 +169,7 @@ class Trackers:
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Check that trackers are known and installed.
+    """Check that trackers are known, and installed or described by the environment.
 
     Raises:
         LabError: one is not.
@@ -176,7 +177,9 @@ def check_trackers(names: Sequence[str]) -> None:
     for name in names:
         if name not in get_args(TrackerName):
             raise LabError(f"Run.trackers names {name!r}: there are {', '.join(get_args(TrackerName))}")
-        if importlib.util.find_spec(name) is None:
+        if name in ALERTS:
+            channel(name)
+        elif importlib.util.find_spec(name) is None:
             raise LabError(f"Run.trackers names {name}, which is not installed: pip install 'scalelab[trackers]'")
     if len(set(names)) < len(names):
         raise LabError("Run.trackers names a tracker twice: leave one out")

@@ -329,7 +329,8 @@ def test_every_extra_that_a_message_names_is_declared_and_brings_its_modules() -
 
 def test_list_groups_experiments_and_families(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("list") == 0
-    title, first, *rest = capsys.readouterr().out.splitlines()
+    sentence, _, title, first, *rest = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"\d+ experiments and \d+ families of them. Begin with `scalelab run quickstart`.", sentence)
     assert title == "Experiments"
     assert first.split()[0] == "quickstart"
     family = next(line for line in rest if line.split()[:1] == ["recipes"])

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from smallest_run import SMALLEST
 
-from scalelab import load_runs, run_experiment
+from scalelab import decide, load_runs, run_experiment
 from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.experiment import load
-from scalelab.notebook import Fits
+from scalelab.notebook import Fits, Runs
 
 RUNS = [Path(__file__).parents[2] / "docs" / "quickstart" / name for name in ("seed0", "seed1")]
 
@@ -89,6 +90,52 @@ def test_points_are_a_table_with_one_row_an_evaluation() -> None:
     frame = runs.to_frame().sort_values(["task", "compute"])
     expected = sorted((line["task"], line["compute"], line["pass_rate"], line["stderr"]) for line in lines)
     assert list(zip(frame.task, frame.compute, frame.pass_rate, frame.stderr)) == expected
+
+
+def test_a_frame_goes_in_as_it_came_out() -> None:
+    runs = load_runs(*RUNS)
+    again = load_runs(runs.to_frame())
+    assert repr(again) == repr(runs)
+    for one, two in zip(runs.curves, again.curves, strict=True):
+        assert (one.run, one.task, one.unit) == (two.run, two.task, two.unit)
+        assert one.compute_N.tolist() == two.compute_N.tolist()
+        assert one.pass_rate_N.tolist() == two.pass_rate_N.tolist()
+    other = runs.to_frame().rename(columns={"pass_rate": "accuracy"})
+    assert len(load_runs(other, columns={"pass_rate": "accuracy"}, unit="hours")) == 4
+
+
+def test_runs_iterate_index_and_come_by_a_pattern() -> None:
+    runs = load_runs(str(RUNS[0].parent / "seed*"))
+    assert (runs.names, len(runs), len(list(runs))) == (["seed0", "seed1"], 4, 4)
+    assert runs["seed1"].names == ["seed1"]
+    assert (runs["seed1", "math"].tasks, runs[-1].tasks, len(runs[1:3])) == (["math"], [runs.curves[-1].task], 2)
+
+
+def test_advice_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decide", str(RUNS[0]), "--budget", "0.1"]) == 0
+    printed = capsys.readouterr().out
+    advice = decide(RUNS[0], budget=0.1)
+    assert printed.startswith(repr(advice))
+    assert list(advice.to_frame().run) == ["seed0"] * len(advice.decision.choices)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda runs: runs.fit(levle=0.9), "fit has no option 'levle'; did you mean 'level'"),
+        (lambda runs: runs[:1].fit().compare(marign=1), "compare has no option 'marign'; did you mean 'margin'"),
+        (lambda runs: runs[:1].fit().forecast("16000"), "'16000' is not compute: give a number"),
+        (lambda runs: runs.decide("9"), "'9' is not a budget"),
+        (lambda runs: runs[{}], "is no run"),
+        (lambda runs: load_runs(runs), "a Runs is neither"),
+        (lambda runs: load_runs("nothing/*"), "nothing matches"),
+    ],
+)
+def test_mistakes_in_a_call_are_said_in_one_line(call: Callable[[Runs], object], says: str) -> None:
+    with pytest.raises(LabError) as caught:
+        call(load_runs(RUNS[0]))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_everything_prints_in_a_few_lines(fits: Fits) -> None:

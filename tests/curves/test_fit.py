@@ -100,7 +100,7 @@ def test_the_window_keeps_step_zero_and_leaves_out_the_first_epoch_where_known()
     assert fit_curve(item, since=0.5, until=0.9).window == (0.5, 0.9)
     whole = fit_curve(replace(item, epoch_end=None))
     assert whole.window == (0.05, 1.0)
-    assert "no source says how long its first epoch was" in whole.window_rule
+    assert "the files do not say where the first epoch ends" in whole.window_rule
 
 
 def test_a_window_that_ends_before_the_bend_is_warned_of() -> None:

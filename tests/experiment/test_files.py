@@ -114,12 +114,31 @@ def test_listing_names_all_and_reads_past_what_is_broken(folder: Path) -> None:
     assert [str(error) for error in broken] == ["broken.py:1: invalid syntax"]
 
 
+def test_a_fragment_whose_file_does_not_end_in_gin_is_named(folder: Path) -> None:
+    (folder / "fragments" / "recipe" / "mine").write_text("")
+    assert "fragments/recipe/mine is there, but files of fragments end in .gin: rename it to recipe/mine.gin" in (
+        complaint(HEAD + "experiment = Experiment(('recipe/mine',))\n")
+    )
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
         (
             "experiment = Experiment(\n    (\n    'recipe/clp',),\n)",
             "mine.py:6: there is no fragment 'recipe/clp'; did you mean 'recipe/clip'?",
+        ),
+        (
+            "experiment = Experiment(('own/thing',))",
+            "schedule/…, sft/…, tasks/…; one of your own is the file fragments/own/thing.gin",
+        ),
+        (
+            "experiment = Experiment(fragment=('recipe/clip',))",
+            "mine.py:4: an Experiment has no 'fragment'; did you mean",
+        ),
+        (
+            "experiment = Experiment(('recipe/clip',), {'ToyRun.loss': lambda: 1})",
+            "override in mine.py:4: ToyRun.loss cannot be a lambda, which other processes cannot import; write",
         ),
         ("experiment = Experiment('recipe/clip')", "mine.py:4: fragments must be a tuple of names"),
         ("experiment = Experiment(('recipe/clip',), ['a'])", "mine.py:4: overrides must be a dict"),

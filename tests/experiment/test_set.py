@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from scalelab.errors import LabError
-from scalelab.experiment import read_settings, resolve
+from scalelab.experiment import read_settings, resolve, settings_in
 from scalelab.experiment.lab import LAB
 from scalelab.experiment.library import listing
 from scalelab.experiment.overrides import set_statement
@@ -187,6 +187,17 @@ def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
         read_settings(file)
     with pytest.raises(LabError, match="larger than 4 MiB"):
         resolve(str(file))
+
+
+def test_empty_lines_change_no_setting() -> None:
+    """Paragraphs are read one by one; a value or a text with an empty line in it is still one."""
+    lines = ["A.a = (1,", "2)", "A.b = '''one", "B.a = 3", "two'''", "# B.c = 1", 's/C.d = {"x": @B()}', "A.a = 7"]
+    for gap in range(len(lines)):
+        text = "\n".join(lines[:gap]) + "\n\n" + "\n".join(lines[gap:]) + "\n"
+        inside = text.split("'''")[1]
+        assert settings_in(text, "x") == {"A.a": 7, "A.b": inside, "s/C.d": {"x": "@B()"}}, gap
+    with pytest.raises(LabError, match=r"^x:4: "):
+        settings_in("A.a = 1\n\nA.b = 2\nA.c = nothing\n", "x")
 
 
 def test_the_settings_in_a_saved_configuration_are_its_bindings(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_the_core_fits_forecasts_compares_plans_and_shows_without_an_engine(core
     assert json.loads(call(core, "plan", "scalerl_8b", "--json"))["fits"]
     call(core, "report", seeds[0], "-o", tmp_path / "report.html")
     assert "<html" in (tmp_path / "report.html").read_text()
-    assert call(core, "list").startswith("Experiments\n  quickstart ")
+    assert "\nExperiments\n  quickstart " in call(core, "list")
     simulated = call(core, "simulate", "quickstart", "--no-search", "--hours", 0.1, "--json")
     assert json.loads(simulated)["split"]["steps"] > 0
     assert "quickstart" in call(core, "completion", "bash")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ def rollouts(draw: st.DrawFn) -> Rollout:
         prompt=draw(TEXTS),
         text=draw(TEXTS),
         detail=draw(TEXTS),
+        gold=draw(TEXTS),
+        parts=draw(st.dictionaries(st.sampled_from(["form", "value"]), st.floats(0, 1))),
     )
 
 
@@ -56,6 +59,8 @@ def by_hand(one: Rollout) -> dict[str, Any]:
         "outcome": one.outcome,
         "reward": one.reward,
         "detail": told(one.detail),
+        "gold": told(one.gold),
+        "parts": json.dumps(one.parts) if one.parts else "",
         "tokens": len(one.completion_ids),
         "truncated": one.truncated,
         "interrupted": one.interrupted,

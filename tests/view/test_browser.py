@@ -38,7 +38,7 @@ ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-VIEWS = ("#/", "#/runs", "#/run/r0", "#/completions/r0", "#/completions/r0/prompts")
+VIEWS = ("#/", "#/runs", "#/pair", "#/run/r0", "#/completions/r0", "#/completions/r0/prompts")
 WAIT = 300_000
 
 
@@ -152,8 +152,8 @@ def go(page, address: str, view: str) -> None:
 
 
 def fitted(page) -> None:
-    """Wait for the answer."""
-    page.wait_for_selector("#answer .card")
+    """Wait for the whole answer: all fits and comparisons are made."""
+    page.wait_for_selector("#answer:not(:has(.working)) .card")
 
 
 def drawn(page) -> list[int]:
@@ -297,7 +297,9 @@ def test_the_budget_moves_the_forecast_as_numpy_has_it(visit, served: Served) ->
     page = visit(served.address)
     fitted(page)
     found = page.evaluate(
-        """() => { const fit = Lab.state.overview.fits[0];
+        """async () => { const name = Lab.state.overview.fits[0].run;
+        await Lab.curves.need([name]);
+        const fit = Lab.curves.drawable(name, Lab.state.overview.fits[0].task);
         return {fit, forecast: Lab.curve.forecast(fit, 3), reach: Lab.curve.reach(fit, 0.6)}; }"""
     )
     fit = found["fit"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from scalelab.curves import Options, analyse, compare, forecast
+from scalelab.curves.compare import against
 from scalelab.curves.comparison import entry_summary
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.shapes import OTHERS
@@ -46,17 +47,18 @@ def test_a_fit_is_that_of_the_curves(lab: Lab, overview: dict) -> None:
         own = analyse(item, Options())
         assert record["parameters"] == pytest.approx(own.params)
         assert record["intervals"]["A"] == pytest.approx(own.intervals["A"])
-        assert len(record["draws"]["A"]) == DRAWS
+        assert len(lab.curve_data(item.run)["draws"][item.task]["A"]) == DRAWS
 
 
 @pytest.mark.slow
 def test_the_page_s_draws_forecast_as_all_draws_do(lab: Lab, overview: dict) -> None:
     """400 of 4,000 draws: quantiles of the curve move by less than a fifth of the interval's width."""
     item, record = lab.curves[0], overview["fits"][0]
+    draws = lab.curve_data(item.run)["draws"][item.task]
     [own] = forecast(analyse(item, Options()), [3.0])
-    d = {name: np.array(values) for name, values in record["draws"].items() if name != "shapes"}
+    d = {name: np.array(values) for name, values in draws.items() if name != "shapes"}
     share = np.empty(DRAWS)
-    for index, (name, numbers) in enumerate(record["draws"]["shapes"]):
+    for index, (name, numbers) in enumerate(draws["shapes"]):
         mine = d["shape"] == index
         z = d["B"][mine] * np.log(3.0 / d["C_mid"][mine])
         rise = next((one for one in OTHERS if one.page == (name, numbers)), None)
@@ -77,7 +79,14 @@ def test_the_ranking_is_that_of_compare(lab: Lab, overview: dict) -> None:
     [math] = [one for one in overview["comparisons"] if one["task"] == "math"]
     [own] = compare([analyse(item, Options()) for item in lab.curves if item.task == "math"])
     assert [entry["run"] for entry in math["entries"]] == [entry.run for entry in own.entries]
-    assert math["entries"][0]["beats"] == pytest.approx(entry_summary(own.entries[0])["beats"])
+    parts = lab.comparison("math")
+    assert parts["entries"][own.entries[0].run]["beats"] == pytest.approx(entry_summary(own.entries[0])["beats"])
+    other = own.entries[-1].run
+    held = against(own, other)
+    assert parts["against"][other]["sentence"] == held.sentence()
+    assert [row["short_cells"] for row in parts["against"][other]["rows"]] == [row.short_cells() for row in held.rows()]
+    [alone] = compare([analyse(item, Options()) for item in lab.curves if item.task == "math"], baseline=other)
+    assert held.verdicts == alone.verdicts
     assert overview["answers"][0]["text"].startswith("best leads 3 recipes at 1 GPU-hours with ")
 
 
@@ -125,7 +134,7 @@ def test_seeds_are_pooled_and_not_ranked_against_each_other(tmp_path: Path) -> N
     overview = lab.overview()
     assert overview["comparisons"] == []
     assert {fit["seeds"] for fit in overview["fits"]} == {2}
-    assert len(overview["points"]) == 4
+    assert len(lab.points()) == 4
 
 
 def test_other_units_are_left_out_with_a_reason(runs: Path, tmp_path: Path) -> None:
@@ -177,5 +186,5 @@ def test_a_run_that_grows_is_fitted_again(tmp_path: Path) -> None:
     assert "No fit yet" in lab.overview()["answers"][0]["text"]
     (folder / "evals.jsonl").write_text("".join(whole))
     assert lab.update()
-    assert lab.pending() == 2
+    assert [step.what for step in lab.steps()] == ["fit", "fit", "parallel"]
     assert "heads for A" in lab.overview()["answers"][0]["text"]

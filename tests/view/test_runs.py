@@ -20,7 +20,7 @@ from scalelab.view.metrics import MOST_POINTS, flatten, metric_panels, thin
 from scalelab.view.run import SILENT_AFTER, ViewedRun
 from scalelab.view.settings import bindings, differences
 from scalelab.view.timeline import timeline
-from scalelab.view.unusual import falls, unusual
+from scalelab.view.unusual import falls, foretold, unusual
 from tests.helpers.view_runs import made_run, metrics_line, write_lines
 
 
@@ -258,3 +258,31 @@ def test_a_simulated_clock_gives_no_axis_of_wall_hours(tmp_path: Path) -> None:
     assert run.update()
     for points in run.points:
         assert set(points["x"]) == {"compute", "step", "completions", "tokens", "flops"}
+
+
+def test_a_fall_names_the_metrics_that_were_off_before_it_and_none_that_were_as_usual() -> None:
+    rng = np.random.default_rng(0)
+    lines = [
+        {
+            "step": step,
+            "entropy": 1 + 0.01 * rng.standard_normal() - 0.05 * max(step - 95, 0),
+            "loss": rng.standard_normal(),
+        }
+        for step in range(1, 140)
+    ]
+    found = foretold(lines, 100)
+    assert [one["name"] for one in found] == ["entropy"]
+    assert found[0]["value"] < 0.98 < found[0]["usual"]
+    assert foretold(lines, 60) == []
+    assert foretold(lines[:15], 15) == []
+    assert foretold([{"step": "x"}, {"entropy": None}], 5.0) == []
+
+
+def test_notes_are_read_from_the_run_s_folder(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run", rollouts=False)
+    run = ViewedRun(find_runs([folder])[0], Reading())
+    run.update()
+    assert run.summary()["note"] == ""
+    (folder / "notes.md").write_text("Looks good.\nMore.\n")
+    assert run.update()
+    assert (run.summary()["note"], run.detail()["note"]) == ("Looks good.", "Looks good.\nMore.")

@@ -10,9 +10,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from scalelab.curves.reading import Reading
+from scalelab.errors import LabError
 from scalelab.kept import Kept
 from scalelab.store.status_file import StatusFile
 from scalelab.view.discover import RunSource
+from scalelab.view.fitting import FittingProcess
 from scalelab.view.lab import Lab
 from scalelab.view.now import now
 from scalelab.view.page import SCRIPTS
@@ -42,16 +44,65 @@ def whole(client: TestClient) -> dict:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         overview = client.get("/api/overview").json()
-        if not overview["pending"] and overview["answers"]:
+        if overview["stage"] is None and overview["answers"]:
             return overview
         time.sleep(0.1)
     raise AssertionError("the fits took more than a minute")
 
 
-def test_points_are_there_at_once_and_fits_follow(client: TestClient) -> None:
-    first = client.get("/api/overview")
-    assert len(first.json()["points"]) == 4
-    assert len(whole(client)["fits"]) == 4
+def test_the_measured_rates_are_told_before_anything_is_fitted(keeper: Refresher) -> None:
+    """The first sentence needs no fit: a lab whose process that fits is closed gives it, too."""
+    lab = Lab(keeper.lab.sources, kept=Kept(None))
+    refresher = Refresher(lab)
+    refresher.fitting.close()
+    lab.update()
+    overview = lab.overview(fit=False)
+    assert overview["pending"] == 8  # four fits, two comparisons, two tests of parallel tasks
+    assert [one["text"].partition(":")[0] for one in overview["answers"]] == ["Measured so far (1 GPU-hours)"] * 2
+    assert overview["comparisons"] == []
+
+
+def test_points_and_draws_are_sent_for_the_recipes_that_are_drawn(client: TestClient) -> None:
+    overview = whole(client)
+    assert len(overview["fits"]) == 4
+    assert "draws" not in overview["fits"][0]
+    found = client.get("/api/curves", params={"groups": "1,7,x"}).json()
+    [(name, data)] = found.items()
+    assert name == overview["groups"][1]["name"]
+    assert data["stamp"] == overview["stamps"][name]
+    assert {points["group"] for points in data["points"]} == {name}
+    assert set(data["draws"]) == {"math", "code"}
+
+
+def test_two_recipes_and_runs_pooled_by_hand_are_held_against_each_other(client: TestClient) -> None:
+    whole(client)
+    found = client.get("/api/pair", params={"first": "r0", "second": "r1"}).json()
+    assert {one["task"] for one in found["tasks"]} == {"math", "code"}
+    for one in found["tasks"]:
+        assert [row["run"] for row in one["rows"]] == found["names"]
+        assert one["rows"][1]["short_cells"][-1] == "baseline"
+        assert one["rows"][0]["verdict"] in ("better", "worse", "equal", "unstable", "cannot tell")
+    assert set(found["curves"]) == set(found["names"])
+    assert client.get("/api/pair", params={"first": "r0", "second": "r0"}).status_code == 404
+    common = client.get("/api/between", params={"first": "r0", "second": "r1"}).json()
+    gaps = [abs(row["first"][0] / row["first"][1] - row["second"][0] / row["second"][1]) for row in common["rows"]]
+    assert gaps == sorted(gaps, reverse=True)
+
+
+def test_a_lost_process_is_said_and_begun_anew(tmp_path: Path) -> None:
+    made_run(tmp_path / "run", rollouts=False, tasks=("math",))
+    lab = Lab([tmp_path], kept=Kept(None))
+    lab.update()
+    fitting = FittingProcess(lab.options)
+    try:
+        assert fitting.ask("fit", lab.curves)["n_points"]
+        fitting._process.kill()
+        fitting._process.join()
+        with pytest.raises(LabError, match="the process that fits ended"):
+            fitting.ask("fit", lab.curves)
+        assert fitting.ask("fit", lab.curves)["n_points"]
+    finally:
+        fitting.close()
 
 
 def test_what_did_not_change_is_not_sent_again(client: TestClient) -> None:
@@ -177,7 +228,7 @@ def test_a_new_run_and_new_evaluations_appear(tmp_path: Path) -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             overview = whole(client)
-            counts = [len(points["y"]) for points in overview["points"]]
+            counts = [points["n_points"] for points in overview["fits"]]
             if len(overview["runs"]) == 2 and max(counts) == 17:
                 break
             time.sleep(0.2)

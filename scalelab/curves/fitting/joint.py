@@ -141,7 +141,7 @@ def select_window(item: Curve, since: float | None, until: float | None) -> tupl
     elif since is None and item.epoch_end is not None:
         since, rule = item.epoch_end, f"after the first epoch, which ended at {item.epoch_end:.4g} {item.unit}"
     elif since is None and until is None:
-        rule = "all evaluations, as no source says how long its first epoch was"
+        rule = "all evaluations, as the files do not say where the first epoch ends"
     else:
         rule = "as given"
     keep_N = item.compute_N == 0

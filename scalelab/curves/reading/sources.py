@@ -160,7 +160,11 @@ def open_source(path: Path, reading: Reading, run: str | None = None) -> ReadLog
     Raises:
         LabError: it is missing, unreadable or holds a value that cannot be; one line naming the place.
     """
-    table = read_table(path, (*reading.tasks, *reading.metrics, *reading.mean))
+    return open_table(read_table(path, (*reading.tasks, *reading.metrics, *reading.mean)), path, reading, run)
+
+
+def open_table(table: Table, path: Path, reading: Reading, run: str | None = None) -> ReadLog:
+    """Read a table that is in memory already; arguments and errors as of `open_source`."""
     recognised = recognise(table, reading)
     curves = CurveReader(replace(table, run=run) if run else table, recognised, reading).curves()
     curves = [item for item in with_mean(curves, reading) if not reading.tasks or item.task in reading.tasks]

@@ -13,7 +13,7 @@
   /** What each view puts into its address; a part that is as at first is left out. */
   const FIELDS = {
     x: { read: (value) => { state.x = Lab.curves.choices().some(([key]) => key === value) ? value : "compute"; }, write: () => (state.x === "compute" ? null : state.x) },
-    log: flag("log", false), points: flag("points", true), bands: flag("bands", null), target: text("target"),
+    baseline: text("baseline"), smooth: text("smooth"), metric: text("metric"), log: flag("log", false), points: flag("points", true), bands: flag("bands", null), target: text("target"),
     budget: { read: (value) => { state.budget = Number(value) > 0 ? Number(value) : null; }, write: () => (state.budget ? String(Number(state.budget.toPrecision(4))) : null) },
     tasks: { read: (value) => { state.tasks = value === null ? null : new Set(names(value)); }, write: () => (state.tasks ? list(state.tasks) : null) },
     show: {
@@ -32,8 +32,21 @@
     },
     against: { read: (value) => { state.other = value === null ? "" : find(value)?.id ?? ""; }, write: () => (state.other ? decodeURIComponent(name(state.other)) : null) },
   };
-  const CHARTS = ["x", "log", "points", "bands", "tasks", "budget", "target", "show"];
-  const VIEWS = { overview: CHARTS, curves: CHARTS, runs: ["filter", "status", "together", "chosen"], run: ["against"] };
+  for (const side of ["first", "second"]) FIELDS[side] = { read: (value) => { state.pair[side] = value === null ? [] : members(value); }, write: () => (state.pair[side].length ? written(state.pair[side]) : null) };
+  const CHARTS = ["x", "log", "points", "bands", "smooth", "tasks", "budget", "target", "show", "baseline"];
+  const VIEWS = { overview: CHARTS, curves: CHARTS, runs: ["filter", "status", "together", "chosen"], run: ["against", "smooth", "metric"], pair: ["first", "second"] };
+
+  /** The runs of one side of a pair: those of a recipe, or those that are named. */
+  function members(value) {
+    const named = names(value);
+    const group = named.length === 1 && groups().includes(named[0]) ? Lab.pair.membersOf(named[0]) : [];
+    return group.length ? group.map((run) => run.id) : named.map((one) => find(one)?.id).filter(Boolean);
+  }
+
+  function written(ids) {
+    const group = Lab.pair.whole(ids);
+    return group === null ? ids.map(name).join(",") : list([group]);
+  }
 
   /** A run by its name, as addresses have it, or by its place in this page. */
   function find(wanted) {

@@ -88,12 +88,33 @@
       h("header", { class: "verdict" }, outcome(row), h("span", { class: "quiet" }, ` ${row.task} · prompt ${visible(row.prompt_id)} · step ${row.step} · ${number(row.tokens)} tokens · reward ${number(row.reward)}`)),
       h("h3", {}, "Prompt"), h("pre", { class: "text", tabindex: "0" }, long(row.prompt)),
       ...answerParts(row), row.remark ? h("p", { class: "note" }, visible(row.remark)) : null,
-      row.gold || row.answer ? [h("h3", {}, "Expected"), h("pre", { class: "text", tabindex: "0" }, long(row.gold || row.answer))] : null,
-      h("h3", {}, "Verdict"), h("p", {}, outcome(row), " ", row.detail ? null : "the verifier gave no detail"), row.detail ? h("pre", { class: "text", tabindex: "0" }, long(row.detail)) : null,
+      ...expected(row),
+      h("h3", {}, "Verdict"), h("p", {}, outcome(row), " ", row.detail ? null : "the verifier gave no detail", ...parts(row)), row.detail ? h("pre", { class: "text", tabindex: "0" }, long(row.detail)) : null,
       h("h3", {}, "The same prompt through the run"), history(through, row, show, (id) => beside(place, run, row, run, id)),
+      changed(through, row, (id) => beside(place, run, row, run, id)),
       others.length ? h("div", { class: "controls" }, select("Beside another run", [["", "choose"], ...others.map((one) => [one.id, one.name])], "", (id) => other(place, run, row, id))) : null,
       place,
     ].flat().filter(Boolean);
+  }
+
+  /** The named parts of a reward. */
+  function parts(row) {
+    let found = {};
+    try { found = JSON.parse(row.parts || "{}") || {}; } catch { return []; } // a stranger's file may hold anything
+    return Object.entries(found).slice(0, 20).map(([name, value]) => h("span", { class: "chip" }, `${visible(name)} ${number(value)}`));
+  }
+
+  /** Buttons that put the nearest completions of the other outcome beside this one: what changed between two steps. */
+  function changed(through, row, put) {
+    const [same, evaluations] = [row.outcome === "passed", through.filter((one) => one.kind === row.kind)];
+    const other = (list) => list.flatMap((one) => one.rows.map((each) => ({ ...each, step: one.step }))).find((one) => (one.outcome === "passed") !== same);
+    const found = [other(evaluations.filter((one) => one.step < row.step).reverse()), other(evaluations.filter((one) => one.step > row.step))].filter(Boolean);
+    return found.length ? h("div", { class: "controls" }, found.map((one) => button(`What changed ${one.step < row.step ? "since" : "until"} step ${one.step}, where it ${same ? "did not pass" : "passed"}`, () => put(one.id), { class: "small" }))) : null;
+  }
+
+  /** What a right answer is, where the run wrote it down. */
+  function expected(row) {
+    return row.gold ? [h("h3", {}, "Expected"), h("pre", { class: "text", tabindex: "0" }, long(row.gold))] : [];
   }
 
   function long(text) {
@@ -236,5 +257,15 @@
     return h("a", { href: address, class: compared ? "heat compared" : "heat", style: Lab.heat(share), title: `step ${step}: ${passed} of ${n} passed` }, `${passed}/${n}`);
   }
 
-  Lab.completions = { view };
+  /** A completion of one prompt by each of two runs, at their last evaluations. */
+  async function together(place, first, second, task, prompt) {
+    const [one, two] = await Promise.all([first, second].map((run) => Lab.data.prompt(run.id, task, prompt)));
+    const last = (found) => found.filter((each) => each.kind === "step").at(-1);
+    if (!last(one) || !last(two)) { place.replaceChildren(h("p", { class: "note" }, "This file does not hold their completions of that prompt.")); return; }
+    const row = await Lab.data.completion(first.id, last(one).rows[0].id);
+    await beside(place, first, row, second, last(two).rows[0].id);
+    place.prepend(h("h3", {}, "Prompt"), h("pre", { class: "text", tabindex: "0" }, long(row.prompt)), ...expected(row));
+  }
+
+  Lab.completions = { view, together };
 })();

@@ -139,8 +139,43 @@ window.Lab = {};
         h(index === 0 && !options.plain ? "th" : "td", { scope: index === 0 && !options.plain ? "row" : null, class: column.numeric ? "numeric" : null }, column.cell(row))))));
     }
     fill();
-    return h("div", { class: rows.length > 12 && !options.whole ? "scroll long" : "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      h("table", {}, h("caption", { class: options.captioned ? null : "hidden" }, caption), h("thead", {}, h("tr", {}, heads)), body));
+    const whole = h("table", {}, h("caption", { class: options.captioned ? null : "hidden" }, caption), h("thead", {}, h("tr", {}, heads)), body);
+    return h("div", { class: "tabled" }, h("div", { class: rows.length > 12 && !options.whole ? "scroll long" : "scroll", tabindex: "0", role: "region", "aria-label": caption }, whole),
+      rows.length > 1 ? copies(caption, whole) : null);
+  }
+
+  /** Buttons that copy a table as it is sorted now. */
+  function copies(caption, whole) {
+    const read = () => [...whole.querySelectorAll("tr")].map((row) => [...row.children].map((cell) => cell.innerText.replace(/\s+/g, " ").trim()));
+    const said = h("span", { role: "status", class: "quiet" });
+    const copy = (name) => button(name, async () => { said.textContent = (await clip(FORMATS[name](read(), caption))) ? ` ${name} copied` : " not copied: the browser forbids it"; }, { class: "quiet small", "aria-label": `Copy ${caption} as ${name}` });
+    return h("div", { class: "export copy" }, "Copy as ", Object.keys(FORMATS).map(copy), said);
+  }
+
+  const TEX = {
+    "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "&": "\\&", "%": "\\%", $: "\\$", "#": "\\#", _: "\\_", "{": "\\{", "}": "\\}",
+    "−": "$-$", "×": "$\\times$", "–": "--", "·": "$\\cdot$", "±": "$\\pm$", "<": "$<$", ">": "$>$",
+  };
+  const tex = (text) => text.replace(/[\\~^&%$#_{}−×–·±<>]/g, (sign) => TEX[sign]);
+  const quoted = (text) => (/[",\n]/.test(text) || /^[=+@]/.test(text) ? `"${(/^[=+@]/.test(text) ? "'" : "") + text.replace(/"/g, '""')}"` : text);
+  const FORMATS = {
+    CSV: (rows) => rows.map((row) => row.map(quoted).join(",")).join("\n") + "\n",
+    Markdown: (rows) => rows.map((row, at) => `| ${row.map((text) => text.replace(/[\\|`*_<>]/g, "\\$&")).join(" | ")} |${at ? "" : "\n|" + "---|".repeat(row.length)}`).join("\n") + "\n",
+    LaTeX: (rows, caption) => {
+      const lines = rows.map((row) => `  ${row.map(tex).join(" & ")} \\\\`);
+      return [`% ${caption}; needs \\usepackage{booktabs}`, `\\begin{tabular}{l${"r".repeat(rows[0].length - 1)}}`, "  \\toprule", lines[0], "  \\midrule", ...lines.slice(1), "  \\bottomrule", "\\end{tabular}", ""].join("\n");
+    },
+  };
+
+  /** Put a text into the clipboard; whether that was possible. */
+  async function clip(text) {
+    try { await navigator.clipboard.writeText(text); return true; } catch { /* older browsers, and pages without the right */ }
+    const box = h("textarea", { value: text, style: { position: "fixed", opacity: "0" } });
+    document.body.append(box);
+    box.select();
+    const done = document.execCommand("copy");
+    box.remove();
+    return done;
   }
 
   function select(label, choices, value, change) {
@@ -221,6 +256,10 @@ window.Lab = {};
         tag = answer.headers.get("etag");
         return answer.json();
       },
+      curves: (places) => get("curves", { groups: places.join(",") }),
+      comparison: (task) => get("comparison", { task }),
+      pair: (first, second) => get("pair", { first: first.join(","), second: second.join(",") }),
+      between: (first, second) => get("between", { first: first.join(","), second: second.join(",") }),
       run: (id) => get(`run/${id}`),
       now: (id) => get(`now/${id}`),
       steps: (id) => get(`steps/${id}`),
@@ -233,9 +272,39 @@ window.Lab = {};
 
   /** What the visitor chose; kept while the page is open. */
   const state = {
-    overview: null, x: "compute", log: false, bands: null, points: true, hidden: new Set(), tasks: null, budget: null, target: "",
-    selected: new Set(), run: null, other: "", filter: { text: "", status: "" }, grouped: true,
+    overview: null, x: "compute", log: false, bands: null, points: true, smooth: "", hidden: new Set(), tasks: null, budget: null, target: "",
+    baseline: "", metric: "", selected: new Set(), run: null, other: "", filter: { text: "", status: "" }, grouped: true, pair: { first: [], second: [] },
   };
 
-  Object.assign(Lab, { h, visible, number, interval, fixed, signed, percent, chance, quantity, duration, table, select, checkbox, button, mark, symbol, dash, tone, dark, heat, source, state });
+  /** Screens on which all but the answer and the first chart is folded. */
+  const narrow = () => window.matchMedia("(max-width: 599px)").matches;
+
+  /** A section; on a narrow screen folded, and made when it is opened. `make` gives its content. */
+  function section(id, title, make, options = {}) {
+    const heading = h("h2", { id: `${id}-title` }, title);
+    if (!narrow() || options.open) return h("section", { id, "aria-labelledby": `${id}-title` }, heading, make());
+    return h("section", { id, class: "folded", "aria-labelledby": `${id}-title` }, fold(heading, make, "whole"));
+  }
+
+  /** A part that is made when it is opened. */
+  function fold(title, make, kind = "fold") {
+    const body = h("div");
+    const box = h("details", { class: kind }, h("summary", {}, title), body);
+    box.addEventListener("toggle", () => { if (box.open && !body.childNodes.length) append(body, [make()]); });
+    return box;
+  }
+
+  /** Running means over so many neighbours; null stays null. */
+  function smooth(list, width) {
+    const half = Math.floor(Number(width) / 2);
+    if (!half) return list;
+    return list.map((one, at) => {
+      const near = list.slice(Math.max(0, at - half), at + half + 1).filter((value) => value !== null && value !== undefined);
+      return one === null || one === undefined || !near.length ? one : near.reduce((sum, value) => sum + value, 0) / near.length;
+    });
+  }
+
+  const SMOOTH = [["", "none"], ["3", "3 values"], ["5", "5 values"], ["9", "9 values"], ["25", "25 values"]];
+
+  Object.assign(Lab, { h, visible, number, interval, fixed, signed, percent, chance, quantity, duration, table, select, checkbox, button, mark, symbol, dash, tone, dark, heat, source, state, narrow, section, fold, smooth, SMOOTH, FORMATS });
 })();

@@ -56,18 +56,22 @@
     return [(1 - fit.level) / 2, (1 + fit.level) / 2];
   }
 
-  /** The band of a curve along some compute: {low, high} per point; kept with the fit. */
+  const bands = new WeakMap(); // draws → bands by grid: they last as long as the draws, whatever else is sent anew
+
+  /** The band of a curve along some compute: [low, middle, high] per point. */
   function band(fit, grid) {
     const key = grid.length + ":" + grid[0] + ":" + grid[grid.length - 1];
-    if (!fit.band || fit.band.key !== key) {
+    if (!bands.has(fit.draws)) bands.set(fit.draws, new Map());
+    const known = bands.get(fit.draws);
+    if (!known.has(key)) {
+      if (known.size >= 8) known.delete(known.keys().next().value);
       const [lower, upper] = tails(fit);
-      const rows = grid.map((compute) => {
+      known.set(key, grid.map((compute) => {
         const list = values(fit, compute);
         return [quantile(list, lower), quantile(list, 0.5), quantile(list, upper)];
-      });
-      Object.defineProperty(fit, "band", { value: { key, rows }, configurable: true, writable: true });
+      }));
     }
-    return fit.band.rows;
+    return known.get(key);
   }
 
   /** Median at some compute, where an evaluation there would fall, and the gain over what is spent. */

@@ -5,8 +5,44 @@
   const { ink, base, axis, tip, frame } = Lab.chart;
   const AXES = { compute: null, step: "optimiser steps", completions: "completions", tokens: "tokens", flops: "FLOPs", hours: "wall-clock hours" };
 
-  const fitted = (run, task) => state.overview.fits.find((fit) => fit.run === run && fit.task === task && !fit.refused);
-  const pointsOf = (group, task) => state.overview.points.filter((points) => points.group === group && points.task === task);
+  const held = new Map(); // recipe → its points and draws, and the stamp under which they were asked for
+  let index = { of: null, fits: new Map() };
+
+  /** The fit of a recipe and task, with its draws where they are here. */
+  function fitted(run, task) {
+    if (index.of !== state.overview) {
+      index = { of: state.overview, fits: new Map() };
+      for (const fit of state.overview.fits) if (!fit.refused) index.fits.set(fit.run + "\n" + fit.task, fit);
+    }
+    const fit = index.fits.get(run + "\n" + task) || (held.get(run) || { fits: {} }).fits?.[task];
+    if (fit && !fit.draws) fit.draws = (held.get(run) || { draws: {} }).draws[task];
+    return fit;
+  }
+
+  /** The fit of a recipe and task if it can be drawn: with its draws. */
+  function drawable(run, task) {
+    const fit = fitted(run, task);
+    return fit && fit.draws ? fit : null;
+  }
+
+  const pointsOf = (group, task) => (held.get(group) || { points: [] }).points.filter((points) => points.task === task);
+
+  /** Ask for the points and draws of recipes that are not here yet; whether anything came. */
+  async function need(names) {
+    const places = state.overview.groups.map((group, place) => [group.name, place]).filter(([name]) => names.includes(name) && (held.get(name) || {}).stamp !== state.overview.stamps[name]);
+    if (!places.length) return false;
+    const stamps = state.overview.stamps;
+    const found = await Lab.data.curves(places.map(([, place]) => place));
+    for (const [name, data] of Object.entries(found)) held.set(name, { ...data, stamp: stamps[name] });
+    index.of = null;
+    for (const fit of state.overview.fits) if (names.includes(fit.run)) delete fit.draws;
+    return true;
+  }
+
+  /** Take in recipes that were pooled by hand: {name: {points, draws, fits by task}}. */
+  function adopt(found) {
+    for (const [name, data] of Object.entries(found)) held.set(name, data);
+  }
   /** Compute as the axis shows it: minutes where all of it is a small part of an hour. */
   const scale = () => (state.x === "compute" && unit().endsWith("-hours") && spent() > 0 && spent() < 0.5 ? 60 : 1);
   const unit = () => (state.overview.fits[0] || {}).unit || (state.overview.runs[0] || {}).unit || "compute";
@@ -23,7 +59,7 @@
 
   /** The axes that some run has values for. */
   function choices() {
-    const present = Object.keys(AXES).filter((name) => state.overview.points.some((points) => (points.x[name] || []).some((value) => value !== null)));
+    const present = Object.keys(AXES).filter((name) => state.overview.axes_known.includes(name));
     return present.map((name) => [name, name === "compute" ? unit() + whose() : AXES[name]]);
   }
 
@@ -32,29 +68,34 @@
   }
 
   /** One task's chart. */
-  function taskChart(task) {
+  function taskChart(task, chosen = shownGroups, height = 420, together = false) {
     const single = state.overview.groups.length === 1;
     const make = () => {
-      const groups = shownGroups();
+      const groups = chosen();
       const series = [];
       const xs = [];
-      const horizon = state.budget || spent() * 1.5;
+      const reached = together ? Math.max(0, ...groups.map((group) => (fitted(group.name, task.name) || { window: [0, 0] }).window[1])) : spent();
+      const horizon = (!together && state.budget) || reached * 1.5;
       let lowest = Infinity;
       for (const group of groups) {
         const code = single ? task : group;
         const color = tone(code.color);
         const entries = pointsOf(group.name, task.name);
-        const fit = fitted(group.name, task.name);
+        const fit = drawable(group.name, task.name);
         const data = [];
         for (const points of entries) {
+          const line = [];
+          const y = Lab.smooth(points.y, state.smooth);
           (points.x[state.x] || []).forEach((x, index) => {
             if (x === null || (state.log && x <= 0)) return;
+            line.push([x * scale(), y[index]]);
             data.push({ value: [x * scale(), points.y[index], points.stderr[index] || 0, points.x.step ? points.x.step[index] : null, points.x.compute ? points.x.compute[index] : null], run: points.run });
             xs.push(x * scale());
             if (x > 0) lowest = Math.min(lowest, x * scale());
           });
+          if (state.smooth) series.push({ type: "line", name: group.name, data: line, showSymbol: false, silent: true, z: 3, lineStyle: { width: 1, color, opacity: 0.8 }, itemStyle: { color }, emphasis: { disabled: true } });
         }
-        if (fit && entries.length) series.push(...fitSeries(fit, entries, color, code, group.name, horizon, xs));
+        if (fit && entries.length) series.push(...fitSeries(fit, entries, color, code, group.name, horizon, xs, together || bands()));
         if (state.points || !fit) series.push(...pointSeries(data, color, code, group.name, fit));
       }
       const marks = state.budget && state.x === "compute" ? [{ xAxis: state.budget * scale(), name: "budget" }] : [];
@@ -69,13 +110,13 @@
       });
     };
     const describe = () => {
-      const words = shownGroups().map((group) => {
+      const words = chosen().map((group) => {
         const fit = fitted(group.name, task.name);
         return fit ? `${group.name} ${interval(fit.rates[0].value, fit.rates[0].interval, 3)} at the compute reached` : `${group.name} without a fit`;
       });
       return `${task.name || "pass rate"} against ${axisLabel()}: ${words.join("; ")}`;
     };
-    return frame(`curves ${task.name}`, 420, make, describe, { title: `${task.name || "Pass rate"}: held-out ${task.measure}`, ready: (chart) => chart.getZr().on("dblclick", (event) => setBudget(chart, event)) });
+    return frame(`curves ${task.name}`, height, make, describe, { title: `${task.name || "Pass rate"}: held-out ${task.measure}`, ready: (chart) => chart.getZr().on("dblclick", (event) => setBudget(chart, event)) });
   }
 
   function setBudget(chart, event) {
@@ -85,7 +126,7 @@
   }
 
   /** The fitted curve over its points, the forecast beyond them, and the band. */
-  function fitSeries(fit, entries, color, code, name, horizon, xs) {
+  function fitSeries(fit, entries, color, code, name, horizon, xs, banded) {
     const along = Lab.curve.axisOf(entries[0], state.x);
     if (!along) return [];
     const place = (compute) => along(compute) * scale();
@@ -104,7 +145,7 @@
       let step = 0;
       series.push(line(outside, () => beyond[step++][1], { lineStyle: { width: 1.5, color, type: [3, 5] } }));
     }
-    if (bands()) {
+    if (banded) {
       const rows = [...within.map((row, index) => [inside[index], row]), ...beyond.map((row, index) => [outside[index], row])];
       const outline = [...rows.map(([compute, row]) => [place(compute), row[2]]), ...rows.reverse().map(([compute, row]) => [place(compute), row[0]])];
       series.push({
@@ -149,7 +190,7 @@
     const rows = [];
     for (const task of shownTasks()) {
       for (const group of shownGroups()) {
-        const fit = fitted(group.name, task.name);
+        const fit = drawable(group.name, task.name);
         if (fit) rows.push({ task, group, fit, found: Lab.curve.forecast(fit, state.budget || 2 * fit.window[1]) });
       }
     }
@@ -182,7 +223,9 @@
   /** The section: controls, one chart per task, legend, budget and forecasts. */
   function section() {
     begin();
-    const charts = shownTasks().map((task) => taskChart(task));
+    const slim = Lab.narrow();
+    const tasks = shownTasks();
+    const charts = (slim ? tasks.slice(0, 1) : tasks).map((task) => taskChart(task, shownGroups, slim ? 300 : 420));
     const legend = h("div", { class: "legend", role: "group", "aria-label": "Recipes shown" });
     const forecasts = h("div", { class: "forecasts" });
     const budgetText = h("output", { class: "budget", "aria-live": "polite" });
@@ -199,34 +242,38 @@
       const at = state.budget || most * 1.5;
       budgetText.textContent = most ? `${quantity(at, unit())} (${number(at / most)} × what is spent)` : "–";
     }
-    function fillLegend() {
-      legend.replaceChildren(...(state.overview.groups.length > 1 ? [
-        ...state.overview.groups.map((group) => h("button", {
-          type: "button", class: "toggle", "aria-pressed": String(!state.hidden.has(group.name)),
-          onclick: () => { state.hidden.has(group.name) ? state.hidden.delete(group.name) : state.hidden.add(group.name); refresh(); fillLegend(); },
-        }, mark(group), group.name)),
-        button("all", () => { state.hidden.clear(); refresh(); fillLegend(); }, { class: "quiet small" }),
-        button("leaders", () => { leaders(); refresh(); fillLegend(); }, { class: "quiet small" }),
-        button("none", () => { state.overview.groups.forEach((group) => state.hidden.add(group.name)); refresh(); fillLegend(); }, { class: "quiet small" }),
-      ] : []));
+    function mark_pressed() {
+      for (const one of legend.querySelectorAll(".toggle")) one.setAttribute("aria-pressed", String(!state.hidden.has(one.title)));
     }
-    // One thing a frame: the control that was used answers at once, the charts follow one by one.
+    function fillLegend() {
+      const names = state.overview.groups.length > 1 ? state.overview.groups : [];
+      const toggles = names.map((group) => h("button", {
+        type: "button", class: "toggle", title: group.name, "aria-pressed": String(!state.hidden.has(group.name)),
+        onclick: () => { state.hidden.has(group.name) ? state.hidden.delete(group.name) : state.hidden.add(group.name); mark_pressed(); refresh(); },
+      }, mark(group), group.name));
+      const many = (word, choose) => button(word, () => { choose(); mark_pressed(); refresh(); }, { class: "quiet small" });
+      legend.replaceChildren(...(names.length ? [...toggles, many("all", () => state.hidden.clear()), many("leaders", leaders), many("none", () => names.forEach((group) => state.hidden.add(group.name)))] : []));
+    }
+    // The control that was used answers in the next frame; the charts follow one by one, each in a frame of its own.
     let queue = [];
     function next() {
       const task = queue.shift();
       if (!task) return;
       task();
-      if (queue.length) requestAnimationFrame(next);
+      if (queue.length) soon(next);
     }
+    const soon = (work) => requestAnimationFrame(() => setTimeout(work));
     function refresh() {
       const idle = queue.length === 0;
-      queue = [...charts.map((chart) => () => chart.draw()), () => forecasts.replaceChildren(forecastTable())];
+      queue = [...charts.map((chart) => () => chart.draw()), () => forecasts.isConnected && forecasts.replaceChildren(forecastTable())];
       showBudget();
-      if (idle) requestAnimationFrame(next);
+      if (idle) soon(next);
+      need(shownGroups().map((group) => group.name)).then((came) => came && refresh(), () => null);
     }
     const again = () => Lab.show();
     const controls = h("div", { class: "controls" },
       select("Horizontal axis", choices(), state.x, (value) => { state.x = value; refresh(); note.hidden = value === "compute"; }),
+      select("Smoothing", Lab.SMOOTH, state.smooth, (value) => { state.smooth = value; refresh(); }),
       checkbox("logarithmic", state.log, (on) => { state.log = on; refresh(); }),
       checkbox("bands", bands(), (on) => { state.bands = on; refresh(); }),
       checkbox("points", state.points, (on) => { state.points = on; refresh(); }),
@@ -241,15 +288,19 @@
     const note = h("p", { class: "note", hidden: state.x === "compute" }, `Curves are fitted against ${unit()}${whose()}; here they are drawn where that compute was spent.`);
     fillLegend();
     showBudget();
-    forecasts.replaceChildren(forecastTable());
     Lab.curves.refresh = refresh;
-    return h("section", { id: "curves", "aria-labelledby": "curves-title" }, h("h2", { id: "curves-title" }, "Curves and forecast"), controls, legend,
-      h("div", { class: charts.length > 1 ? "pair" : "single" }, charts.map((chart) => chart.figure)), few, note,
-      h("p", { class: "note" }, `Bars: one standard error. Shaded: ${percent(state.overview.level)} band of the curve. Dashed: forecast. Hollow points were not fitted. Ctrl and wheel zooms; a double click sets the budget.`),
-      h("div", { class: "budgetbar" }, h("label", { class: "field wide" }, h("span", {}, "Budget"), slider), budgetText,
-        button("reset", () => { state.budget = null; refresh(); }, { class: "quiet small" }),
-        h("label", { class: "field" }, h("span", {}, "Target pass rate"), h("input", { type: "number", min: "0.01", max: "0.99", step: "0.01", value: state.target, oninput: (event) => { state.target = event.target.value; forecasts.replaceChildren(forecastTable()); } }))),
-      forecasts);
+    need(shownGroups().map((group) => group.name)).then(refresh, () => null);
+    const drawn = h("div", { class: charts.length > 1 ? "pair" : "single" }, charts.map((chart) => chart.figure));
+    const key = h("p", { class: "note" }, `Bars: one standard error. Shaded: ${percent(state.overview.level)} band of the curve. Dashed: forecast. Hollow points were not fitted. Ctrl and wheel zooms; a double click sets the budget.`);
+    const budget = h("div", { class: "budgetbar" }, h("label", { class: "field wide" }, h("span", {}, "Budget"), slider), budgetText,
+      button("reset", () => { state.budget = null; refresh(); }, { class: "quiet small" }),
+      h("label", { class: "field" }, h("span", {}, "Target pass rate"), h("input", { type: "number", min: "0.01", max: "0.99", step: "0.01", value: state.target, oninput: (event) => { state.target = event.target.value; forecasts.replaceChildren(forecastTable()); } })));
+    const heading = h("h2", { id: "curves-title" }, "Curves and forecast");
+    const rest = () => [few, note, key, budget, forecasts];
+    if (!slim) return h("section", { id: "curves", "aria-labelledby": "curves-title" }, heading, controls, legend, drawn, rest());
+    const picked = tasks.length > 1 ? select("Task", state.overview.tasks.map((task) => [task.name, task.name || "pass rate"]), tasks[0].name, (value) => { state.tasks = new Set([value]); again(); }) : null;
+    return h("section", { id: "curves", "aria-labelledby": "curves-title" }, heading, picked, drawn,
+      Lab.fold("Recipes, axes and forecasts", () => { soon(refresh); return h("div", {}, controls, legend, rest()); }));
   }
 
   /** Of many recipes the best alone are shown at first. */
@@ -270,5 +321,5 @@
     state.hidden = new Set(state.overview.groups.map((group) => group.name).filter((name) => !best.has(name)));
   }
 
-  Lab.curves = { section, verdict, fitted, choices, unit, whose, refresh() {} };
+  Lab.curves = { section, verdict, fitted, drawable, need, adopt, taskChart, choices, unit, whose, refresh() {} };
 })();

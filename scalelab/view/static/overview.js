@@ -1,44 +1,64 @@
 // The first view: the answer, the ranking, what is unusual, then curves, then detail.
 "use strict";
 (function () {
-  const { h, number, interval, percent, chance, quantity, mark, tone, state } = Lab;
+  const { h, number, interval, percent, chance, quantity, mark, tone, select, button, state } = Lab;
 
   const codeOf = (name) => state.overview.groups.find((group) => group.name === name) || state.overview.groups[0];
 
+  const TOP = 12; // recipes of a ranking that are drawn before all are asked for
+
   function view() {
     const all = state.overview;
-    return [answer(), forests(), unusual(), all.points.length ? Lab.curves.section() : null, ranking(), h("section", {}, h("h2", {}, "Details"), details())];
+    const curves = all.axes_known.length ? Lab.curves.section() : null;
+    const parts = Lab.narrow() ? [answer(), curves, forests(), unusual(), ranking()] : [answer(), forests(), unusual(), curves, ranking()];
+    return [...parts, all.fits.length ? Lab.section("details", "Details", details) : null];
   }
 
   function answer() {
     const all = state.overview;
+    const slim = Lab.narrow();
     const cards = all.answers.map((one) => h("article", { class: "card" },
-      h("h3", {}, one.task || "pass rate", " ", one.verdict ? Lab.curves.verdict(one.verdict) : null), h("p", {}, one.text)));
-    const empty = all.pending ? `Fitting ${all.pending} curves …` : "No evaluations yet: the answer comes with the third.";
+      h("h3", {}, one.task || "pass rate", " ", one.verdict ? Lab.curves.verdict(one.verdict) : null), h("p", {}, slim ? one.lead : one.text)));
+    const notes = () => [...new Set(all.answers.map((one) => one.note).filter(Boolean))].map((text) => h("p", { class: "note" }, text));
+    const whole = () => [all.answers.map((one) => h("p", {}, h("b", {}, one.task), ` ${one.text}`)), notes()];
+    const more = slim ? (all.answers.some((one) => one.text !== one.lead) ? Lab.fold("In full", whole, "") : null) : notes();
     return h("section", { id: "answer", "aria-labelledby": "answer-title" }, h("h2", { id: "answer-title" }, "The answer"),
-      all.problems.map((text) => h("p", { class: "problem" }, text)),
-      cards.length ? [h("div", { class: "cards" }, cards), [...new Set(all.answers.map((one) => one.note).filter(Boolean))].map((text) => h("p", { class: "note" }, text))] : h("p", { class: "note" }, empty),
-      all.pending && cards.length ? h("p", { class: "note" }, `Fitting ${all.pending} curves that changed …`) : null);
+      all.problems.map((text) => h("p", { class: "problem" }, text)), progress(all.stage),
+      cards.length ? [h("div", { class: "cards" }, cards), more] : all.stage ? null : h("p", { class: "note" }, "No evaluations yet: the answer comes with the third."));
+  }
+
+  /** What the page is waiting for: how much of it is done, and how long the rest takes. */
+  function progress(stage) {
+    if (!stage) return null;
+    const what = stage.doing === "reading" ? "Reading the runs" : "Fitting and comparing";
+    const left = stage.left === null ? "" : stage.left < 90 ? `, about ${Math.max(1, Math.round(stage.left))} s left` : `, about ${Math.round(stage.left / 60)} min left`;
+    return h("p", { class: "note working" }, h("progress", { max: String(stage.total || 1), value: stage.done, "aria-label": what }), ` ${what}: ${number(stage.done)} of ${number(stage.total)}${left}`);
   }
 
   function forests() {
     const single = state.overview.groups.length === 1;
     const fits = state.overview.fits.filter((fit) => !fit.refused);
     const tasks = single ? [null] : state.overview.tasks;
-    const charts = tasks.map((task) => {
+    const chart = (task) => {
       const ranked = task && state.overview.comparisons.find((one) => one.task === task.name);
-      const rank = (fit) => (ranked ? ranked.entries.findIndex((entry) => entry.run === fit.run) : -fit.rates[1].value);
-      const mine = fits.filter((fit) => !task || fit.task === task.name).sort((a, b) => rank(a) - rank(b));
-      if (!mine.length) return null;
+      const places = new Map((ranked ? ranked.entries : []).map((entry, place) => [entry.run, place]));
+      const rank = (fit) => (ranked ? places.get(fit.run) : -fit.rates[1].value);
+      const mine = fits.filter((fit) => (!task || fit.task === task.name) && (!ranked || places.has(fit.run))).sort((a, b) => rank(a) - rank(b));
       const rows = mine.map((fit) => ({
         name: single ? fit.task || fit.run : fit.run, code: single ? state.overview.tasks.find((one) => one.name === fit.task) : codeOf(fit.run),
         ...rateOf(fit, ranked), note: `${fit.seeds} seed${fit.seeds > 1 ? "s" : ""}, ${fit.n_points} points`,
       }));
       const where = ranked ? `at ${quantity(ranked.at, ranked.unit)}` : "with twice the compute";
-      return Lab.chart.forest(task ? `${task.name || "pass rate"} ${where}` : `Pass rate of each task ${where}`, rows, `pass rate ${where}`).figure;
-    }).filter(Boolean);
-    return charts.length ? h("section", { "aria-labelledby": "forest-title" }, h("h2", { id: "forest-title" }, single ? "Where the tasks are heading" : "Ranking"),
-      h("div", { class: charts.length > 1 ? "pair" : "single" }, charts), h("p", { class: "note" }, `Bars: ${percent(state.overview.level)} intervals.${single ? "" :  " Ranked by the pass rate at the largest compute that all have spent."}`)) : null;
+      const draw = (shown) => Lab.chart.forest(task ? `${task.name || "pass rate"} ${where}` : `Pass rate of each task ${where}`, shown, `pass rate ${where}`).figure;
+      if (rows.length <= TOP + 2) return draw(rows);
+      const box = h("div", {}, draw(rows.slice(0, TOP)));
+      box.append(button(`show all ${rows.length}`, () => { box.replaceChildren(draw(rows)); }, { class: "quiet small" }));
+      return box;
+    };
+    const shown = tasks.filter((task) => fits.some((fit) => (!task || fit.task === task.name) && (single || state.overview.comparisons.some((one) => one.task === fit.task))));
+    if (!shown.length) return null;
+    return Lab.section("forest", single ? "Where the tasks are heading" : "Ranking", () => [
+      h("div", { class: shown.length > 1 ? "pair" : "single" }, shown.map(chart)), h("p", { class: "note" }, `Bars: ${percent(state.overview.level)} intervals.${single ? "" :  " Ranked by the pass rate at the largest compute that all have spent."}`)]);
   }
 
   /** What the forest shows of a fit: its rate where recipes are compared, or at twice the compute. */
@@ -58,13 +78,20 @@
     }
     found.sort((a, b) => (a.level === b.level ? 0 : a.level === "bad" ? -1 : 1));
     const item = (one) => h("li", { class: one.level }, h("b", {}, one.level === "bad" ? "▲ " : "△ "), state.overview.runs.length > 1 ? h("a", { href: link(one) }, one.run.name) : null,
-      state.overview.runs.length > 1 ? ": " : "", one.text, one.kind === "fall" && one.run.rollouts ? [" ", h("a", { href: link(one) }, "which prompts?")] : null);
+      state.overview.runs.length > 1 ? ": " : "", one.text, one.kind === "fall" && one.run.rollouts ? [" ", h("a", { href: link(one) }, "which prompts?")] : null, sign(one));
     const list = (items) => h("ul", { class: "unusual" }, items.map(item));
-    return h("section", { "aria-labelledby": "unusual-title" }, h("h2", { id: "unusual-title" }, "What is unusual"),
-      found.length ? list(found.slice(0, 8)) : h("p", {}, "Nothing: no fall of a pass rate beyond chance, no alarm, no restart."),
-      found.length > 8 ? h("details", {}, h("summary", {}, `${found.length - 8} more`), list(found.slice(8))) : null,
+    const few = 5;
+    return Lab.section("unusual", found.length && Lab.narrow() ? `What is unusual (${found.length})` : "What is unusual", () => [
+      found.length ? list(found.slice(0, few)) : h("p", {}, "Nothing: no fall of a pass rate beyond chance, no alarm, no restart."),
+      found.length > few ? Lab.fold(`${found.length - few} more`, () => list(found.slice(few)), "") : null,
       remarks.size ? h("details", {}, h("summary", {}, `Remarks on the fits (${remarks.size})`), h("ul", {}, [...remarks].map(([text, names]) =>
-        h("li", {}, text, " ", h("span", { class: "quiet" }, `(${names.slice(0, 6).join(", ")}${names.length > 6 ? ` and ${names.length - 6} more` : ""})`))))) : null);
+        h("li", {}, text, " ", h("span", { class: "quiet" }, `(${names.slice(0, 6).join(", ")}${names.length > 6 ? ` and ${names.length - 6} more` : ""})`))))) : null]);
+  }
+
+  /** What foretold a fall, as links to its charts. */
+  function sign(one) {
+    if (!one.foretold || !one.foretold.length) return null;
+    return ["; before it ", one.foretold.map((each, index) => [index ? ", " : "", h("a", { href: `${Lab.address.of("run", one.run.id)}?metric=${encodeURIComponent(each.name.replace(/_/g, " "))}` }, each.name.replace(/_/g, " ")), ` ${number(each.value)} (usually ${number(each.usual)})`])];
   }
 
   function link(one) {
@@ -75,27 +102,51 @@
   function ranking() {
     const { comparisons } = state.overview;
     if (!comparisons.length) return null;
-    return h("section", { "aria-labelledby": "ranking-title" }, h("h2", { id: "ranking-title" }, "Who beats whom"), comparisons.map((one) => {
-      const columns = (header, cells, keys) => header.map((title, index) => ({
-        title, numeric: !["run", "verdict"].includes(title), sort: (row) => row[keys[index]],
-        cell: (row) => (title === "run" ? [mark(codeOf(row.run)), row.run] : row[cells][index]),
-      }));
-      const short = columns(one.short_header, "short_cells", ["run", "measured", "difference", "probability", "verdict"]);
-      const all = columns(one.header, "cells", ["rank", "run", "measured", "value", "measured_difference", "difference", "probability", "compute_factor", "A", "B", "C_mid"]);
-      return [h("h3", {}, one.task || "pass rate"), h("p", {}, one.sentence), Lab.table(`Ranking of ${one.task}`, short, one.rows),
-        h("details", {}, h("summary", {}, "All columns"), Lab.table(`Ranking of ${one.task}, all columns`, all, one.rows)),
-        h("details", {}, h("summary", {}, "Win probabilities of every pair"), matrix(one)),
-        one.crossings.length ? h("details", {}, h("summary", {}, `Crossings (${one.crossings.length})`), h("ul", {}, one.crossings.map((item) => h("li", {},
-          `${item.first} and ${item.second} cross at ${quantity(item.compute, one.unit)} (${chance(item.probability)}); before, ${item.leader_before} is ahead.`)))) : null,
-        one.notes.map((text) => h("p", { class: "note" }, text, "."))];
-    }));
+    return Lab.section("ranking", "Who beats whom", () => {
+      const names = [...new Set(comparisons.flatMap((one) => one.entries.map((entry) => entry.run)))].sort();
+      const places = comparisons.map((one) => h("div", {}, task(one, null)));
+      async function pin(name) {
+        state.baseline = name;
+        await Promise.all(comparisons.map(async (one, index) => {
+          const found = name ? (await Lab.data.comparison(one.task)).against[name] : null;
+          places[index].replaceChildren(...task(one, found).flat().filter(Boolean));
+        }));
+      }
+      if (state.baseline) pin(state.baseline);
+      return [h("div", { class: "controls" }, select("Baseline", [["", "the first"], ...names.map((name) => [name, name])], state.baseline, pin)), places];
+    });
   }
 
-  function matrix(one) {
+  /** The comparison of one task, with the usual baseline or against another. */
+  function task(one, found) {
+    const held = found || one;
+    const columns = (header, cells, keys) => header.map((title, index) => ({
+      title, numeric: !["run", "verdict"].includes(title), sort: (row) => row[keys[index]],
+      cell: (row) => (title === "run" ? [mark(codeOf(row.run)), row.run] : row[cells][index]),
+    }));
+    const short = columns(held.short_header, "short_cells", ["run", "measured", "difference", "probability", "verdict"]);
+    const all = columns(one.header, "cells", ["rank", "run", "measured", "value", "measured_difference", "difference", "probability", "compute_factor", "A", "B", "C_mid"]);
+    const few = one.entries.length < one.of ? h("p", { class: "note" }, `The ${one.entries.length} recipes of ${one.of} with the highest measured rates.`) : null;
+    return [h("h3", {}, one.task || "pass rate"), h("p", { class: "sentence" }, held.sentence), few, Lab.table(`Ranking of ${one.task}`, short, held.rows),
+      found ? null : Lab.fold("All columns", () => Lab.table(`Ranking of ${one.task}, all columns`, all, one.rows), ""),
+      Lab.fold("Win probabilities of every pair", () => later(one, matrix), ""),
+      one.crossings.length ? Lab.fold(`Crossings (${one.crossings.length})`, () => h("ul", {}, one.crossings.map((item) => h("li", {},
+        `${item.first} and ${item.second} cross at ${quantity(item.compute, one.unit)} (${chance(item.probability)}); before, ${item.leader_before} is ahead.`))), "") : null,
+      one.notes.length > 2 ? Lab.fold(`Notes (${one.notes.length})`, () => one.notes.map((text) => h("p", { class: "note" }, text, ".")), "") : one.notes.map((text) => h("p", { class: "note" }, text, "."))];
+  }
+
+  /** A part of a comparison that is asked for when it is opened. */
+  function later(one, make) {
+    const place = h("div", {}, h("p", { class: "note" }, "…"));
+    Lab.data.comparison(one.task).then((found) => place.replaceChildren(make(one, found.entries)), (error) => place.replaceChildren(h("p", { class: "problem" }, error.message)));
+    return place;
+  }
+
+  function matrix(one, parts) {
     const names = one.entries.map((entry) => entry.run);
     const columns = [{ title: "probability that … is above", cell: (row) => row.run }, ...names.map((name, index) => ({
       title: h("span", { title: name }, String(index + 1)), numeric: true,
-      cell: (row) => (row.run === name ? "·" : h("span", { class: "cell", style: Lab.heat(row.beats[name] ?? 0) }, chance(row.beats[name]))),
+      cell: (row) => (row.run === name ? "·" : h("span", { class: "cell", style: Lab.heat(parts[row.run].beats[name] ?? 0) }, chance(parts[row.run].beats[name]))),
     }))];
     return Lab.table(`Win probabilities of ${one.task}; columns by rank`, columns, one.entries);
   }
@@ -103,20 +154,12 @@
   function details() {
     const all = state.overview;
     return [
-      fold("Fitted parameters", () => fits()),
-      all.comparisons.length ? fold("Efficiency: straight lines of slope B at the common A", () => h("div", { class: "pair" }, all.comparisons.map(efficiency))) : null,
-      all.parallel.length ? fold("Do the tasks of a recipe rise in parallel?", () => parallel()) : null,
-      all.axes.length ? fold("Scaling axes", () => h("div", { class: "pair" }, all.axes.map(scaling))) : null,
-      all.differences.length ? fold(`Settings that differ (${all.differences.length + all.more_differences})`, () => settings()) : null,
+      Lab.fold("Fitted parameters", () => fits()),
+      all.comparisons.length ? Lab.fold("Efficiency: straight lines of slope B at the common A", () => h("div", { class: "pair" }, all.comparisons.map((one) => later(one, efficiency)))) : null,
+      all.parallel.length ? Lab.fold("Do the tasks of a recipe rise in parallel?", () => parallel()) : null,
+      all.axes.length ? Lab.fold("Scaling axes", () => h("div", { class: "pair" }, all.axes.map(scaling))) : null,
+      all.differences.length ? Lab.fold(`Settings that differ (${all.differences.length + all.more_differences})`, () => settings()) : null,
     ];
-  }
-
-  /** A section that is made when it is opened. */
-  function fold(title, make) {
-    const body = h("div");
-    const box = h("details", { class: "fold" }, h("summary", {}, title), body);
-    box.addEventListener("toggle", () => { if (box.open && !body.childNodes.length) body.append(make()); });
-    return box;
   }
 
   function fits() {
@@ -133,7 +176,7 @@
     ], rows), h("p", { class: "note" }, `In brackets: ${percent(state.overview.level)} intervals. C_mid in ${Lab.curves.unit()}${Lab.curves.whose()}. Back-test: the first half of the budget was fitted; mean error of its forecast of the rest, and how many of those evaluations fell inside their intervals.`));
   }
 
-  function efficiency(one) {
+  function efficiency(one, parts) {
     const { axis, base, tip, frame, ink } = Lab.chart;
     const make = () => base({
       grid: { left: 8, right: 20, top: 14, bottom: 26, containLabel: true },
@@ -142,9 +185,9 @@
       tooltip: { trigger: "item", formatter: (p) => tip(p.seriesName, [["compute", quantity(p.value[0], one.unit)], ["F(R)", number(p.value[1])]]) },
       series: one.entries.flatMap((entry) => {
         const color = tone(codeOf(entry.run).color);
-        const data = (values) => entry.efficiency.compute.map((compute, index) => [compute, values[index]]).filter((pair) => pair[1] > 0);
-        return [{ type: "line", name: entry.run, data: data(entry.efficiency.line), showSymbol: false, silent: true, lineStyle: { color, width: 1.4, type: Lab.dash(codeOf(entry.run)) } },
-          { type: "scatter", name: entry.run, data: data(entry.efficiency.F), symbol: Lab.symbol(codeOf(entry.run)), symbolSize: 5, itemStyle: { color, borderColor: ink().ground } }];
+        const data = (values) => parts[entry.run].efficiency.compute.map((compute, index) => [compute, values[index]]).filter((pair) => pair[1] > 0);
+        return [{ type: "line", name: entry.run, data: data(parts[entry.run].efficiency.line), showSymbol: false, silent: true, lineStyle: { color, width: 1.4, type: Lab.dash(codeOf(entry.run)) } },
+          { type: "scatter", name: entry.run, data: data(parts[entry.run].efficiency.F), symbol: Lab.symbol(codeOf(entry.run)), symbolSize: 5, itemStyle: { color, borderColor: ink().ground } }];
       }),
     });
     return frame(`efficiency ${one.task}`, 360, make, () => `Efficiency of ${one.task}: ${one.entries.map((entry) => `${entry.run} B ${number(entry.B_at_common_A)}`).join("; ")}`, { title: `${one.task}: efficiency at the common A` }).figure;
@@ -195,5 +238,5 @@
     ], rows), state.overview.more_differences ? h("p", { class: "note" }, `${state.overview.more_differences} more are not listed.`) : null);
   }
 
-  Lab.overview = { view, fold, codeOf };
+  Lab.overview = { view, answer, codeOf };
 })();

@@ -13,7 +13,7 @@
     return [h("section", { "aria-labelledby": "run-title" }, h("h2", { id: "run-title" }, run.name),
       h("div", { class: "controls" }, select("Run", state.overview.runs.map((one) => [one.id, one.name]), run.id, (value) => { location.hash = Lab.address.of("run", value); }),
         run.rollouts ? h("a", { class: "button", href: Lab.address.of("completions", run.id) }, "Completions") : null),
-      facts(run, found)), await now(run), timeline(found), said(found), metrics(found), held(found), settings(run, found)];
+      facts(run, found), found.note ? [h("h3", {}, "Notes"), h("pre", { class: "text", tabindex: "0" }, visible(found.note))] : run.folder ? h("p", { class: "note" }, "Notes: write them into notes.md in the run's folder; they are shown here, in the table of runs and head to head.") : null), await now(run), timeline(found), said(found), metrics(found), held(found), settings(run, found)];
   }
 
   async function detail(id, fresh = false) {
@@ -83,15 +83,21 @@
   function metrics(found) {
     if (!found.panels.length) return h("section", {}, h("h2", {}, "Training"), h("p", { class: "note" }, "This run has no metrics.jsonl."));
     const marks = found.alarms.filter((alarm) => alarm.level === "alarm" && alarm.step !== null).map((alarm) => alarm.step).slice(0, 40);
-    const charts = found.panels.map((panel) => Lab.chart.lines(panel.title, panel.lines, { log: panel.log, marks, dashed: true }));
-    const filter = h("input", { type: "search", "aria-label": "Filter metrics", placeholder: "entropy, staleness …", oninput: (event) => {
-      const wanted = event.target.value.toLowerCase();
-      charts.forEach((chart) => { chart.figure.hidden = !chart.name.toLowerCase().includes(wanted); });
-      setTimeout(Lab.chart.redraw);
-    } });
+    const grid = h("div", { class: "grid" });
+    const words = new Map(found.panels.map((panel) => [panel.title, [panel.title, ...panel.names].join(" ").toLowerCase().replace(/_/g, " ")]));
+    let charts = [];
+    const choose = () => charts.forEach((chart) => { chart.figure.hidden = !words.get(chart.name).includes(state.metric.toLowerCase()); });
+    function draw() {
+      charts = found.panels.map((panel) => Lab.chart.lines(panel.title, panel.lines.map((line) => ({ ...line, y: Lab.smooth(line.y, state.smooth) })), { log: panel.log, marks, dashed: true }));
+      choose();
+      grid.replaceChildren(...charts.map((chart) => chart.figure));
+      if (grid.isConnected) Lab.chart.prune(); // before that, every chart of the view would be let go
+    }
+    draw();
+    const filter = h("input", { type: "search", "aria-label": "Filter metrics", placeholder: "entropy, staleness …", value: state.metric, oninput: (event) => { state.metric = event.target.value; choose(); setTimeout(Lab.chart.redraw); } });
     const heat = found.staleness ? Lab.chart.heat("Staleness of the completions trained on", found.staleness.steps, found.staleness.highest, found.staleness.cells).figure : null;
-    return h("section", {}, h("h2", {}, "Training"), h("div", { class: "controls" }, h("label", { class: "field" }, h("span", {}, "Filter"), filter)), heat,
-      h("div", { class: "grid" }, charts.map((chart) => chart.figure)), found.still.length ? h("p", { class: "note" }, `Zero throughout: ${found.still.join(", ").toLowerCase()}.`) : null);
+    return h("section", {}, h("h2", {}, "Training"), h("div", { class: "controls" }, h("label", { class: "field" }, h("span", {}, "Filter"), filter), select("Smoothing", Lab.SMOOTH, state.smooth, (value) => { state.smooth = value; draw(); })), heat,
+      grid, found.still.length ? h("p", { class: "note" }, `Zero throughout: ${found.still.join(", ").toLowerCase()}.`) : null);
   }
 
   function held(found) {

@@ -11,6 +11,7 @@
     function chosen() {
       choose.replaceChildren(
         button(`Compare ${state.selected.size || "the chosen"}`, compare, { disabled: !state.selected.size, class: "primary" }),
+        button("Head to head", pair, { disabled: state.selected.size < 2 }),
         button("clear", () => { state.selected.clear(); fill(); }, { disabled: !state.selected.size, class: "quiet small" }));
     }
     function fill() {
@@ -19,6 +20,8 @@
       place.replaceChildren(state.grouped ? grouped(rows, chosen) : list(rows, chosen), h("p", { class: "note" }, `${rows.length} of ${state.overview.runs.length} runs.`));
     }
     fill();
+    const going = new Set(state.overview.runs.filter((run) => run.progress > 0.02 && run.progress < 1).map((run) => run.group));
+    Lab.curves.need([...going].slice(0, 40)).then((came) => came && place.isConnected && fill(), () => null);
     return [h("section", { "aria-labelledby": "runs-title" }, h("h2", { id: "runs-title" }, "Runs"), h("div", { class: "controls" },
       h("label", { class: "field" }, h("span", {}, "Filter"), text),
       select("Status", [["", "any"], ...statuses.map((status) => [status, status])], state.filter.status, (value) => { state.filter.status = value; fill(); }),
@@ -37,6 +40,15 @@
     state.begun = true;
     state.hidden = new Set(state.overview.groups.map((group) => group.name).filter((name) => !groups.has(name)));
     location.hash = `#/curves?${new URLSearchParams({ show: Lab.address.list(groups) })}`;
+  }
+
+  /** Put the chosen runs against each other: of two recipes one against the other, else the first against the rest. */
+  function pair() {
+    const runs = state.overview.runs.filter((run) => state.selected.has(run.id));
+    const groups = [...new Set(runs.map((run) => run.group))];
+    const first = runs.filter((run) => (groups.length > 1 ? run.group === groups[0] : run === runs[0]));
+    state.pair = { first: first.map((run) => run.id), second: runs.filter((run) => !first.includes(run)).map((run) => run.id) };
+    location.hash = "#/pair";
   }
 
   function columns(changed, several) {
@@ -86,7 +98,7 @@
   }
 
   function endValue(row, task) {
-    const fit = Lab.curves.fitted(row.group, task);
+    const fit = Lab.curves.drawable(row.group, task);
     const share = mean(row, (run) => run.progress);
     return fit && share > 0.02 && share < 1 ? Lab.curve.forecast(fit, fit.window[1] / share).value : null;
   }

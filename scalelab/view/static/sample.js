@@ -27,6 +27,37 @@
       live: false,
       sampled: true,
       async overview() { return data.overview; },
+      async curves(places) {
+        const names = places.map((place) => data.overview.groups[place].name);
+        return Object.fromEntries(names.map((name) => [name, data.curves[name]]));
+      },
+      async comparison(task) {
+        if (!data.comparisons[task]) throw new Error("this file holds no comparison of that task");
+        return data.comparisons[task];
+      },
+      async pair() { throw new Error("this file holds whole recipes; the live page (scalelab view) pools by hand"); },
+      async between(first, second) {
+        const tally = (ids) => {
+          const found = new Map();
+          for (const id of ids) {
+            const table = data.prompts && data.prompts[id];
+            if (!table || !table.rows.length) continue;
+            const at = table.steps.length - 1;
+            for (const row of table.rows) {
+              const key = JSON.stringify([row.task, row.prompt_id]);
+              const sum = found.get(key) || { ...row, counts: [0, 0] };
+              found.set(key, { ...sum, counts: [sum.counts[0] + row.passed[at], sum.counts[1] + row.n[at]] });
+            }
+          }
+          return found;
+        };
+        const [a, b] = [tally(first), tally(second)];
+        const share = ([passed, n]) => passed / n;
+        const rows = [...a].filter(([key, one]) => b.has(key) && one.counts[1] && b.get(key).counts[1])
+          .map(([key, one]) => ({ task: one.task, prompt_id: one.prompt_id, prompt: one.prompt, first: one.counts, second: b.get(key).counts }));
+        rows.sort((x, y) => Math.abs(share(y.first) - share(y.second)) - Math.abs(share(x.first) - share(x.second)));
+        return { rows: rows.slice(0, 20), common: rows.length };
+      },
       async run(id) {
         if (!data.details[id]) throw new Error("this file does not hold that run");
         return data.details[id];
