@@ -133,7 +133,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class Mass:
-    """Where a density has its mass, by the last of ever finer grids.
+    """The mass of a density, by the last of ever finer grids.
 
     Attributes:
         density: what was looked at.
