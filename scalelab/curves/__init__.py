@@ -1,6 +1,7 @@
 """Fits, intervals and forecasts of pass rate against compute, with nothing but NumPy and SciPy."""
 
-from scalelab.curves.analysis import Analysis, Options, analyse, analyse_all, fit
+from scalelab.curves.analysis import Analysis, analyse, analyse_all, fit
+from scalelab.curves.checks import Options
 from scalelab.curves.compare import compare
 from scalelab.curves.data import Curve, curve
 from scalelab.curves.decide import decide

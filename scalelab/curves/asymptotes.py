@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scalelab.curves.analysis import MARGIN, Analysis
+from scalelab.curves.analysis import Analysis
+from scalelab.curves.checks import MARGIN
 from scalelab.curves.comparison import ComparedRun
 from scalelab.curves.efficiency import at_common_A
 

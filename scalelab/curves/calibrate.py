@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalelab.curves.analysis import Analysis, Options, analyse
+from scalelab.curves.analysis import Analysis, analyse
+from scalelab.curves.checks import Options
 from scalelab.curves.compare import compare
 from scalelab.curves.comparison import Comparison
 from scalelab.curves.data import curve

@@ -192,7 +192,8 @@ def _noise_of_mean(draws: Draws, later: Curve) -> Array:
         + draws.drift_M**2 / (DRIFTS_IN_A_HALF * len(later.seeds))
         + draws.spread_M**2 / len(later.seeds)
     )
-    return deviation_M * rng.standard_normal(len(draws))
+    result: Array = deviation_M * rng.standard_normal(len(draws))
+    return result
 
 
 OUT = 4.5

@@ -21,8 +21,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scalelab.curves.analysis import MARGIN, Analysis
+from scalelab.curves.analysis import Analysis
 from scalelab.curves.asymptotes import TieRule, asymptotes_note, order_by_A, tie_groups
+from scalelab.curves.checks import MARGIN
 from scalelab.curves.comparison import ComparedRun, Comparison, ComparisonSettings, ComparisonVerdict, Difference
 from scalelab.curves.crossing import crossings
 from scalelab.curves.data import Curve, same_unit

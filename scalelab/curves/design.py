@@ -189,7 +189,8 @@ class Studies:
         """Probability `[M]` that recipe 1 is above recipe 0, had its runs all come out higher by `difference`."""
         from scipy.special import ndtr
 
-        return (self._weight_TM * ndtr((self._gap_M + difference) / self._width_T1)).sum(0)
+        result: Array = (self._weight_TM * ndtr((self._gap_M + difference) / self._width_T1)).sum(0)
+        return result
 
 
 def studies(plan: Plan) -> Studies:
@@ -343,7 +344,8 @@ def knowledge_gradient(mean_K: Array, cov_KK: Array, error: float) -> Array:
     variance_K = np.maximum(np.diagonal(cov_KK), 0)
     slope_KK = cov_KK / np.sqrt(variance_K + error**2)
     largest_QK = (mean_K[None, :, None] + node_Q[:, None, None] * slope_KK[None]).max(1)
-    return np.maximum(weight_Q @ largest_QK - mean_K.max(), 0)
+    result: Array = np.maximum(weight_Q @ largest_QK - mean_K.max(), 0)
+    return result
 
 
 def place_error(law: Law, compute: float) -> float:

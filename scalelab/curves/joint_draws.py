@@ -51,11 +51,13 @@ class RecipeDraws:
 
     def value(self, compute: Sequence[float] | Array) -> Array:
         """Pass rate of the recipe's curve at some compute, `[M, C]`."""
-        return self.curves.value(compute)[self.order_M]
+        result: Array = self.curves.value(compute)[self.order_M]
+        return result
 
     def reached(self, rate: float) -> Array:
         """Compute at which the recipe's curve first reaches a pass rate, `[M]`."""
-        return self.curves.reached(rate)[self.order_M]
+        result: Array = self.curves.reached(rate)[self.order_M]
+        return result
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ def _pooled(own: Sequence[Analysis], elsewhere: Sequence[Analysis]) -> Array:
             spread_M = item.draws().sigmoid.spread_M
             count_T = np.bincount(_cell(np.log(np.maximum(spread_M, 1e-12))), minlength=len(centre_T))
             log_T += weight * (np.log((count_T + 0.5) / len(spread_M)) - log_prior_T)
-    return np.exp(log_T - np.logaddexp.reduce(log_T))
+    result: Array = np.exp(log_T - np.logaddexp.reduce(log_T))
+    return result
 
 
 def _member(item: Analysis, cell_M: np.ndarray, spread_M: Array, rng: np.random.Generator) -> RecipeDraws:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from scalelab.curves.analysis import Analysis, Options, analyse
-from scalelab.curves.checks import BackTest, Outlier
+from scalelab.curves.analysis import Analysis, analyse
+from scalelab.curves.checks import BackTest, Options, Outlier
 from scalelab.curves.data import Curve
 from scalelab.curves.draws import CurveDraws
 from scalelab.curves.fitting.density import Change

@@ -146,7 +146,8 @@ class Law:
         """θ of a new place, `[M, J]`: the law and a deviation of its own."""
         x_A = np.concatenate([[1.0], _transformed(at, self.axes, self.linear) - self.centre_A])
         noise_MJ = np.random.default_rng(seed).standard_normal(self.deviation_MJ.shape)
-        return np.einsum("a,maj->mj", x_A, self.weight_MAJ) + self.deviation_MJ * noise_MJ
+        result: Array = np.einsum("a,maj->mj", x_A, self.weight_MAJ) + self.deviation_MJ * noise_MJ
+        return result
 
     def forecast(self, at: Mapping[str, float], compute: float) -> PlaceForecast:
         """Parameters of a place that was not run, and its pass rate at some compute, each with an interval.

@@ -97,4 +97,5 @@ def readable(theta_MJ: Array) -> Array:
 
 def _logit(share: Array | float) -> Array:
     kept = np.clip(share, 1e-4, 1 - 1e-4)
-    return np.log(kept / (1 - kept))
+    result: Array = np.log(kept / (1 - kept))
+    return result

@@ -250,7 +250,8 @@ def seed_offsets(problem: Problem, theta_P: Array, sigma_N: Array, seed_N: np.nd
         gram_LL = scaled_NL.T @ scaled_NL + np.eye(count) / OFFSETS**2
         offset_SL[seed] = np.linalg.solve(gram_LL, scaled_NL.T @ (left_N[mine_N] / sigma_N[mine_N]))
     offset_SL -= offset_SL.mean(0)
-    return (features_NL * offset_SL[seed_N]).sum(-1)
+    result: Array = (features_NL * offset_SL[seed_N]).sum(-1)
+    return result
 
 
 def evaluation_scatter(points: Curve, merged_N: np.ndarray) -> float:

@@ -62,7 +62,8 @@ class Model(Protocol):
 def value(model: Model, theta_BP: Array, u_N: Array) -> Array:
     """The curve at `u_N`, `[B, N]`."""
     features_BNL = model.features(theta_BP[..., 2:], u_N)
-    return np.einsum("...nl,...l->...n", features_BNL, theta_BP[..., :2])
+    result: Array = np.einsum("...nl,...l->...n", features_BNL, theta_BP[..., :2])
+    return result
 
 
 def jacobian(model: Model, theta_BP: Array, u_N: Array) -> Array:
@@ -141,7 +142,8 @@ class PowerLaw:
         """Derivative by ln B."""
         exponent_BN = np.exp(theta_BP[..., 2:3]) * u_N
         fall_BN = np.exp(np.clip(-exponent_BN, -500, 500))
-        return (theta_BP[..., 1:2] * exponent_BN * fall_BN)[..., None]
+        result: Array = (theta_BP[..., 1:2] * exponent_BN * fall_BN)[..., None]
+        return result
 
     def bounds(self, u_N: Array) -> tuple[Array, Array]:
         """0 ≤ A ≤ 1, D > 0, B in 0.01–8."""

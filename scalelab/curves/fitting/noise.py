@@ -102,7 +102,8 @@ def drift_kernel(compute_N: Array, length: float, span: float) -> Array:
     if length == WALK:
         return np.minimum(compute_N[:, None], compute_N[None, :]) / span
     distance_NN = np.sqrt(3) * np.abs(compute_N[:, None] - compute_N[None, :]) / (length * span)
-    return (1 + distance_NN) * np.exp(-distance_NN)
+    result: Array = (1 + distance_NN) * np.exp(-distance_NN)
+    return result
 
 
 def typical(sigma_N: Array) -> float:
@@ -198,7 +199,8 @@ class Prior:
     def log_scale(self, log_scale: Array, relative: float, known: bool) -> Array:
         """Logarithm of the density of the noise scale's logarithm; arguments as above."""
         median, deviation = self.scale if known else (self.scatter[0] / relative, self.scatter[1])
-        return -0.5 * ((log_scale - np.log(median)) / deviation) ** 2
+        result: Array = -0.5 * ((log_scale - np.log(median)) / deviation) ** 2
+        return result
 
     def shape(self, model: Model, u_end: float) -> tuple[Array, Array]:
         """Mean and standard deviation of the shape parameters `[S]`; infinite deviation where nothing is believed.

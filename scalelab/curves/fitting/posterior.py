@@ -119,7 +119,8 @@ class Draws:
         rng = np.random.default_rng(0)
         noise_M1, seed_M1 = rng.standard_normal((2, len(self), 1))
         spread_MC = self.spread_M[:, None] * self.rise(compute)
-        return np.clip(self.value(compute) + self.noise(compute) * noise_M1 + spread_MC * seed_M1, 0, 1)
+        result: Array = np.clip(self.value(compute) + self.noise(compute) * noise_M1 + spread_MC * seed_M1, 0, 1)
+        return result
 
     def noise(self, compute: Array | Sequence[float]) -> Array:
         """Standard deviation of an evaluation about its run's curve, `[M, len(compute)]`: sampling and drift."""
@@ -128,7 +129,8 @@ class Draws:
         further_C = np.asarray(compute, float) / self.end
         growth_MC = np.where(self.walk_M[:, None], np.sqrt(further_C), 1.0)
         white_M1 = np.sqrt(np.maximum(self.noise_M**2 - self.drift_M**2, 0))[:, None]
-        return np.hypot(white_M1, self.drift_M[:, None] * growth_MC)
+        result: Array = np.hypot(white_M1, self.drift_M[:, None] * growth_MC)
+        return result
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,8 @@ def _systematic(weight: Array, size: int, rng: np.random.Generator) -> np.ndarra
     """Indices drawn in proportion to the weights, with as little chance in it as possible."""
     cumulative = np.cumsum(weight.ravel())
     at = (np.arange(size) + rng.random()) / size * cumulative[-1]
-    return np.minimum(np.searchsorted(cumulative, at), weight.size - 1)
+    result: Array = np.minimum(np.searchsorted(cumulative, at), weight.size - 1)
+    return result
 
 
 def _resample(weight_XK: Array, size: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
@@ -315,7 +318,8 @@ def _heights(change_MQ: Array, linear_ML: Array, scale_M: Array, rng: np.random.
     by_first_M, by_second_M, by_rate_M, own_M = change_MQ.T
     precision_M = CHANGE_SIZE**-2 + own_M
     mean_M = (by_rate_M - linear_ML[:, 0] * by_first_M - linear_ML[:, 1] * by_second_M) / precision_M
-    return mean_M + scale_M / np.sqrt(precision_M) * rng.standard_normal(len(mean_M))
+    result: Array = mean_M + scale_M / np.sqrt(precision_M) * rng.standard_normal(len(mean_M))
+    return result
 
 
 def _cut_normal(mean_M: Array, deviation_M: Array, upper: Array | float, rng: np.random.Generator) -> Array:
@@ -327,4 +331,5 @@ def _cut_normal(mean_M: Array, deviation_M: Array, upper: Array | float, rng: np
     low_M, high_M = ndtr(-mean_M / deviation_M), ndtr((upper - mean_M) / deviation_M)
     uniform_M = rng.permutation((np.arange(size) + rng.random(size)) / size)
     quantile_M = np.clip(low_M + uniform_M * (high_M - low_M), 1e-15, 1 - 1e-15)
-    return np.clip(mean_M + deviation_M * ndtri(quantile_M), 0, upper)
+    result: Array = np.clip(mean_M + deviation_M * ndtri(quantile_M), 0, upper)
+    return result

@@ -78,13 +78,15 @@ class Problem:
             cutoff,
             tolerance=tolerance,
         )
-        return solution.theta_BP[solution.cost_B.argmin()]
+        result: Array = solution.theta_BP[solution.cost_B.argmin()]
+        return result
 
     def spread(self, theta_BP: Array) -> Array:
         """Scatter of four fifths of the points about each curve `[B]`, in units of the stated standard errors."""
         z_BN = np.abs(self.rate_N - value(self.model, theta_BP, self.u_N)) / self.relative_N
         four_fifths_B = np.quantile(z_BN, 0.8, axis=-1, method="higher") / FOUR_FIFTHS
-        return four_fifths_B * np.sqrt(len(self.u_N) / max(self.spare, 1))
+        result: Array = four_fifths_B * np.sqrt(len(self.u_N) / max(self.spare, 1))
+        return result
 
     def scale(self, theta_P: Array) -> float:
         """Noise scale: residual spread in units of the stated standard errors, not led by outliers."""
@@ -197,7 +199,8 @@ def solve_box(gram_BLL: Array, moment_BL: Array, lower_L: Array, upper_L: Array)
     choices = np.clip(choices, lower_L, upper_L)
     cost = 0.5 * np.einsum("kbl,blm,kbm->kb", choices, gram_BLL, choices) - (choices * moment_BL).sum(-1)
     cost[0] = np.where(inside, -np.inf, np.inf)
-    return np.take_along_axis(choices, cost.argmin(0)[None, :, None], axis=0)[0]
+    result: Array = np.take_along_axis(choices, cost.argmin(0)[None, :, None], axis=0)[0]
+    return result
 
 
 Residuals = Callable[[Array, Array], tuple[Array, Array]]
@@ -234,7 +237,8 @@ def _loss(residuals_BN: Array, cutoff: float) -> Array:
     inside_BN = np.minimum(size_BN, cutoff)
     beyond_BN = np.log(np.maximum(size_BN / cutoff, 1.0)) if np.isfinite(cutoff) else 0.0
     tail_BN = 2 * cutoff**2 * beyond_BN if np.isfinite(cutoff) else 0.0
-    return 0.5 * (inside_BN**2 + tail_BN).sum(axis=-1)
+    result: Array = 0.5 * (inside_BN**2 + tail_BN).sum(axis=-1)
+    return result
 
 
 def minimise(

@@ -86,12 +86,14 @@ def _endless_start(power: float) -> tuple[float, float]:
 
 def weibull(z: Array) -> Array:
     """Weibull: 1 − 2^−x, an exponential approach to A, as of Gompertz's curve in compute."""
-    return -np.expm1(-np.log(2) * np.exp(np.minimum(z / (2 * np.log(2)), 50)))
+    result: Array = -np.expm1(-np.log(2) * np.exp(np.minimum(z / (2 * np.log(2)), 50)))
+    return result
 
 
 def gompertz(z: Array) -> Array:
     """Gompertz's curve in log compute: 2^(−1/x), a sharp start and a long way to A."""
-    return np.exp(-np.log(2) * np.exp(np.minimum(-z / (2 * np.log(2)), 50)))
+    result: Array = np.exp(-np.log(2) * np.exp(np.minimum(-z / (2 * np.log(2)), 50)))
+    return result
 
 
 def two_rises(share: float, apart: float) -> Callable[[Array], Array]:

@@ -140,7 +140,8 @@ def _tokens(path: Path, facts: dict[str, Any], steps: Sequence[Any]) -> list[flo
         return None
     ordered = sorted(counted)
     totals_N = np.array([0.0, *accumulate(counted[step] for step in ordered)])
-    return totals_N[np.searchsorted(ordered, numbers(steps).value_N, side="right")].tolist()
+    result: list[float] | None = totals_N[np.searchsorted(ordered, numbers(steps).value_N, side="right")].tolist()
+    return result
 
 
 def _since(started: Any, times: Sequence[Any]) -> list[float | None]:
@@ -148,4 +149,5 @@ def _since(started: Any, times: Sequence[Any]) -> list[float | None]:
     begun = numbers([started])
     if begun.blank_N[0] or begun.wrong:
         return [None] * len(times)
-    return np.maximum(numbers(times).value_N - begun.value_N[0], 0.0).tolist()
+    result: list[float | None] = np.maximum(numbers(times).value_N - begun.value_N[0], 0.0).tolist()
+    return result

@@ -126,7 +126,8 @@ def _latest(place_N: Array, keep_M: np.ndarray) -> np.ndarray:
     """Leave out what a later evaluation goes back behind."""
     ahead_M = np.minimum.accumulate(place_N[keep_M][::-1])[::-1]  # the lowest place from here to the end of the log
     later_M = np.append(ahead_M[1:], np.inf)
-    return keep_M[place_N[keep_M] < later_M]
+    result: Array = keep_M[place_N[keep_M] < later_M]
+    return result
 
 
 def _last_at(compute_N: Array, keep_M: np.ndarray) -> tuple[np.ndarray, int]:
