@@ -20,8 +20,8 @@ types: install
 	.venv/bin/mypy
 
 # Two workers, for two cores: three are hardly faster, and tests of whole runs then starve one another. Whole files to
-# each, for what their tests share takes long to make. In the order of their names: by number of tests the longest files,
-# which have a test or two, would come last, and one worker would be idle.
+# each, for what their tests share takes long to make. In the order of their names, but for those that tests/conftest.py
+# puts first: by number of tests the longest files, which have a test or two, would come last, and one worker would be idle.
 # A failure is shown at once. A worker that dies ends the run: pytest-xdist 3.8 gives the work of its successor to nobody,
 # and would wait.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --instafail --durations 20

@@ -22,16 +22,17 @@ install_torch() {
 # What pip cannot install; a machine without it runs the quickstart, but for libnuma, without which vLLM has no kernels.
 # Without bubblewrap the sandbox takes its next tier; grading C++ needs a compiler, grading JavaScript Node.js.
 system_packages() {
-    local missing=()
-    command -v bwrap >/dev/null || missing+=(bubblewrap)
-    command -v g++ >/dev/null || missing+=(g++)
-    command -v node >/dev/null || missing+=(nodejs)
-    .venv/bin/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || missing+=(libnuma1)
+    local missing=() lacks=""
+    command -v bwrap >/dev/null || missing+=(bubblewrap) lacks+=", the sandbox's strongest tier"
+    command -v g++ >/dev/null || missing+=(g++) lacks+=", C++"
+    command -v node >/dev/null || missing+=(nodejs) lacks+=", JavaScript"
+    .venv/bin/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null ||
+        missing+=(libnuma1) lacks+=", vLLM on a CPU"
     [ ${#missing[@]} -gt 0 ] || return 0
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         tools/apt_install.sh "${missing[@]}" >/dev/null 2>&1 && return
     fi
-    echo "missing for vLLM (libnuma1), the sandbox's strongest tier, C++ and JavaScript: sudo apt-get install ${missing[*]}" >&2
+    echo "this machine lacks what is needed for ${lacks#, }: sudo apt-get install ${missing[*]}" >&2
 }
 
 lock_set_up
