@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 LANGUAGES = ("python", "cpp", "javascript")
 """Languages of whole programs."""
@@ -68,7 +69,7 @@ def _chosen(found: Sequence[Block], answer: str, defines: str, language: str) ->
     """The program of these blocks."""
     if not found:
         return _visible(answer, language)
-    looked_for = re.compile(_DEFINITION.format(re.escape(defines)), re.MULTILINE) if defines else _WHOLE[language]
+    looked_for = _definition(defines) if defines else _WHOLE[language]
     found = [Block(block.language, _visible(block.text, language)) for block in found]
     marked = [block.text for block in found if block.language in _MARKS[language]]
     unmarked = [block.text for block in found if not block.language]
@@ -86,6 +87,12 @@ def _visible(code: str, language: str) -> str:
     if language == "python" and any(mark in code for mark in _INVISIBLE + _NO_BREAK_SPACE) and _parsed(code) is None:
         code = code.translate(dict.fromkeys(map(ord, _INVISIBLE)) | {ord(_NO_BREAK_SPACE): " "})
     return code
+
+
+@lru_cache(maxsize=1024)
+def _definition(name: str) -> re.Pattern[str]:
+    """Where a name is defined; kept, because all completions of a prompt look for the same one."""
+    return re.compile(_DEFINITION.format(re.escape(name)), re.MULTILINE)
 
 
 def _with_helpers(code: str, others: Sequence[str]) -> str:

@@ -18,7 +18,6 @@ from tasks.errors import TaskError
 from tasks.sandbox.job import CROWDED, Job, Limits, Result
 from tasks.sandbox.pool import Pool, Runner
 from tasks.sandbox.selftest import Survey
-from tasks.sandbox.worker import WorkerError
 from tasks.thinking import answer_part
 from tasks.types import Prompt, Verdict, verdict
 
@@ -108,12 +107,13 @@ class CodeVerifier:
         """
         pool = self._running()
         graded: dict[tuple[int, str | None], Future[Verdict]] = {}
+        read: dict[int, Tests] = {}
         verdicts = []
         for prompt, completion in items:
             answer = id(prompt), answer_part(completion, whole_if_unclosed=self._whole_if_unclosed)
             again = answer in graded
             if not again:
-                graded[answer] = pool.submit(partial(self._grade, prompt, completion))
+                graded[answer] = pool.submit(partial(self._grade, prompt, completion, read))
             verdicts.append((graded[answer], again))
         return [replace(one.result(), seconds=0.0) if again else one.result() for one, again in verdicts]
 
@@ -129,11 +129,14 @@ class CodeVerifier:
                 self._pool = Pool(self._workers, self._survey, self._packages)
             return self._pool
 
-    def _grade(self, prompt: Prompt, completion: str, run: Runner) -> Verdict:
+    def _grade(self, prompt: Prompt, completion: str, read: dict[int, Tests], run: Runner) -> Verdict:
+        """Grade one completion; `read` keeps the tests of each prompt of the call."""
         start, budget = time.monotonic(), _Budget(self._total_seconds, self._left_of_group(prompt.id))
         try:
-            judgement = self._judged(prompt.gold, completion, budget.limiting(run, self._limits))
-        except (WorkerError, _GroupIsUpError) as error:
+            if id(prompt) not in read:
+                read[id(prompt)] = parse_tests(prompt.gold)
+            judgement = self._judged(read[id(prompt)], completion, budget.limiting(run, self._limits))
+        except (TaskError, _GroupIsUpError) as error:  # tests that cannot be read, or a sandbox that failed twice
             judgement = Judgement("error", str(error))
         except _OutOfTimeError:
             judgement = Judgement("timeout", f"all runs together took longer than {self._total_seconds:g} s")
@@ -145,11 +148,7 @@ class CodeVerifier:
             return verdict(judgement.outcome, seconds, judgement.detail)
         return Verdict(judgement.outcome, judgement.share, seconds, judgement.detail, {"cases": judgement.share})
 
-    def _judged(self, gold: Any, completion: str, run: RunJob) -> Judgement:
-        try:
-            tests = parse_tests(gold)
-        except TaskError as error:
-            return Judgement("error", str(error))
+    def _judged(self, tests: Tests, completion: str, run: RunJob) -> Judgement:
         answer = answer_part(completion, whole_if_unclosed=self._whole_if_unclosed)
         if answer is None:
             return Judgement("failed", "no answer: the thinking does not end")

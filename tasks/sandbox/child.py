@@ -22,6 +22,7 @@ from tasks.sandbox.job import CONFINED, Ending, Job, Limits, job_from_parts
 _REPORT = 3
 # Where its descriptors are parked while the low numbers are taken.
 _PARKED = 64
+_HIGHEST = os.sysconf("SC_OPEN_MAX")
 _CORES = os.cpu_count() or 1
 
 
@@ -191,20 +192,17 @@ def _keep_only(
     """Close every descriptor but 0 to 3, rule set, executable and source; returns these three by their new numbers."""
     nothing, ruleset = confinement.nothing, confinement.ruleset
     prints = job.kind in ("program", "binary", "script")
-    wanted = [_input_of(job, nothing), stdout if prints else nothing, nothing, report]
-    more = [descriptor for descriptor in (ruleset, executable, source) if descriptor is not None]
-    parked = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _PARKED) for descriptor in (*wanted, *more)]
+    stdin = _sealed("stdin", job.stdin.encode("utf-8", "surrogatepass")) if job.stdin else nothing
+    wanted = [stdin, stdout if prints else nothing, nothing, report]
+    kept: list[int | None] = []
+    for descriptor in (ruleset, executable, source):
+        kept.append(None if descriptor is None else len(wanted))
+        wanted += [] if descriptor is None else [descriptor]
+    parked = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _PARKED) for descriptor in wanted]
     for number, descriptor in enumerate(parked):
         os.dup2(descriptor, number, inheritable=False)
-    os.closerange(len(parked), os.sysconf("SC_OPEN_MAX"))
-    numbers = iter(range(len(wanted), len(parked)))
-    kept = [None if descriptor is None else next(numbers) for descriptor in (ruleset, executable, source)]
-    return replace(confinement, ruleset=kept[0]), kept[1], kept[2]
-
-
-def _input_of(job: Job, nothing: int) -> int:
-    """A descriptor to read the standard input from."""
-    return _sealed("stdin", job.stdin.encode("utf-8", "surrogatepass")) if job.stdin else os.dup(nothing)
+    os.closerange(len(parked), _HIGHEST)
+    return (confinement if kept[0] == ruleset else replace(confinement, ruleset=kept[0])), kept[1], kept[2]
 
 
 def _sealed(name: str, content: bytes) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tasks.errors import TaskError
@@ -56,7 +56,7 @@ class Limits:
 
     def to_bytes(self) -> bytes:
         """The limits as a message."""
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(vars(self)).encode()
 
 
 def limits_from_bytes(message: bytes) -> Limits:
@@ -100,7 +100,7 @@ class Job:
 
     def to_parts(self) -> list[bytes]:
         """The job as a message."""
-        return [json.dumps(asdict(replace(self, binary=b"")) | {"binary": None}).encode(), self.binary]
+        return [json.dumps(vars(self) | {"binary": None}).encode(), self.binary]
 
 
 def job_from_parts(parts: list[bytes]) -> Job:

@@ -169,7 +169,7 @@ COMPILER = {
 } | {"clone": When((56, 220), 0, _NAMESPACES, (0,))}
 
 # Classic BPF: load a word, jump if equal, and with a constant, return.
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
+_LOAD, _JUMP, _JUMP_EQUAL, _JUMP_AT_LEAST, _AND, _RETURN = 0x20, 0x05, 0x15, 0x35, 0x54, 0x06
 _ALLOW, _NO_SUCH_CALL, _KILL = 0x7FFF0000, 0x00050000 | 38, 0x80000000
 # Offsets into struct seccomp_data: the number, the architecture, the low half of an argument (little endian).
 _NUMBER, _ARCHITECTURE = 0, 4
@@ -186,6 +186,9 @@ def filter_program(machine: Machine, more: Mapping[str, When] | None = None) -> 
         more: calls that are allowed beside the usual ones, or in place of those of the same name.
     """
     column = 0 if machine.name == "x86_64" else 1
+    checks = {numbers[column]: [_instruction(_RETURN, _ALLOW)] for numbers in ALWAYS.values()}
+    checks |= {when.numbers[column]: _check(when) for when in {**SOMETIMES, **(more or {})}.values()}
+    by_number = [(number, checks[number]) for number in sorted(number for number in checks if number is not None)]
     program = [
         _instruction(_LOAD, _ARCHITECTURE),
         _instruction(_JUMP_EQUAL, machine.audit, 1, 0),
@@ -193,18 +196,24 @@ def filter_program(machine: Machine, more: Mapping[str, When] | None = None) -> 
         _instruction(_LOAD, _NUMBER),
         _instruction(_JUMP_AT_LEAST, _X32_BIT, 0, 1),
         _instruction(_RETURN, _KILL),
+        *_search(by_number),
     ]
-    for numbers in ALWAYS.values():
-        number = numbers[column]
-        if number is not None:
-            program += [_instruction(_JUMP_EQUAL, number, 0, 1), _instruction(_RETURN, _ALLOW)]
-    for when in {**SOMETIMES, **(more or {})}.values():
-        number = when.numbers[column]
-        if number is not None:
-            check = _check(when)
-            program += [_instruction(_JUMP_EQUAL, number, 0, len(check)), *check]
-    program.append(_instruction(_RETURN, _NO_SUCH_CALL))
     return b"".join(program)
+
+
+def _search(checks: list[tuple[int, list[bytes]]]) -> list[bytes]:
+    """A binary search among calls by number: when a filter is installed, the kernel runs it for each call there is."""
+    if len(checks) == 1:
+        ((number, check),) = checks
+        return [_instruction(_JUMP_EQUAL, number, 0, len(check)), *check, _instruction(_RETURN, _NO_SUCH_CALL)]
+    half = len(checks) // 2
+    below, above = _search(checks[:half]), _search(checks[half:])
+    # A conditional jump reaches 255 instructions only.
+    return [_instruction(_JUMP_AT_LEAST, checks[half][0], 0, 1), _instruction(_JUMP, len(below)), *below, *above]
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
 def install(program: bytes) -> None:
@@ -213,13 +222,9 @@ def install(program: bytes) -> None:
     Raises:
         OSError: the kernel said no.
     """
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
-
     forbid_new_privileges()
     # A c_char_p keeps the bytes alive and points at them; the kernel counts instructions, not zero bytes.
-    described = Program(len(program) // 8, program)
+    described = _Program(len(program) // 8, program)
     prctl("PR_SET_SECCOMP", PR_SET_SECCOMP, 2, ctypes.cast(ctypes.pointer(described), ctypes.c_void_p))
 
 

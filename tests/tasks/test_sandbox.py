@@ -360,6 +360,8 @@ def evaluate(machine, number, arguments=(), audit=None):
                 (accumulator,) = struct.unpack_from("=I", data, constant)
             case 0x54:
                 accumulator &= constant
+            case 0x05:
+                at += constant
             case 0x15:
                 at += if_true if accumulator == constant else if_false
             case 0x35:
