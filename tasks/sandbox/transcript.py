@@ -269,17 +269,23 @@ class Remote:
             if facts["once"]:
                 raise TypeError(f"{_described(self)} has no length")
             return len(_items(facts))
+        _need(self)
         return int(_answered(transcript.ask("do", "len", self)))
 
     def __iter__(self) -> Iterator[Any]:
         transcript, facts = _of(self)
         if "items" in facts:
             return facts["items"] if facts["once"] else iter(_items(facts))
+        if facts.get("unknown") and not _is_own(self):
+            return iter(())  # so that what else the statement asks is asked in the same round
         return iter(_answered(transcript.ask("do", "list", self)))
 
     def __next__(self) -> Any:
         transcript, facts = _of(self)
-        return next(facts["items"]) if "items" in facts else transcript.next_of(self)
+        if "items" in facts:
+            return next(facts["items"])
+        _need(self)
+        return transcript.next_of(self)
 
     def __contains__(self, item: object) -> bool:
         if _is_own(self):
@@ -295,9 +301,11 @@ class Remote:
         raise TypeError(f"{_described(self)} cannot be copied")
 
     def __str__(self) -> str:
+        _need(self)
         return str(_answered(_of(self)[0].ask("do", "str", self)))
 
     def __repr__(self) -> str:
+        _need(self)
         return str(_answered(_of(self)[0].ask("do", "repr", self)))
 
     def __enter__(self) -> Any:
@@ -321,6 +329,12 @@ def _described(remote: Remote) -> str:
     return f"a {facts.get('type', 'value')} of the program's"
 
 
+def _need(remote: Remote) -> None:
+    """Stop where an answer is needed and not known; it is likely to be plain data, of which nothing more is asked."""
+    if _of(remote)[1].get("unknown") and not _is_own(remote):
+        raise UnknownError
+
+
 def _answered(value: Any) -> Any:
     if isinstance(value, Remote):
         raise UnknownError
@@ -338,6 +352,9 @@ def _operate(name: str, *operands: Any, either: bool) -> Any:
     if not any(map(_is_own, operands if either else operands[:1])):
         if name == "eq":
             return False
+        unknown = next((one for one in operands if isinstance(one, Remote) and _of(one)[1].get("unknown")), None)
+        if unknown is not None:
+            return unknown  # plain numbers need no answer for this
         raise TypeError(f"{name} is asked of {_described(next(one for one in operands if isinstance(one, Remote)))}")
     transcript = next(_of(one)[0] for one in operands if isinstance(one, Remote))
     return transcript.ask("do", name, *operands, own=True)
