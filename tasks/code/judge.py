@@ -25,7 +25,10 @@ _TESTS_OWN = Limits(seconds=5.0)
 # Words of tests that look at what a program prints.
 _READ_OUTPUT = ("stdout", "capsys", "StringIO")
 # Errors of tests that need what is not here, whatever the program.
-_TESTS_LACK = ("ImportError", "ModuleNotFoundError", "LookupError: no fixture")
+_TESTS_LACK = (
+    *("ImportError", "ModuleNotFoundError", "NotImplementedError", "LookupError: no fixture"),
+    *("AttributeError: <module '__main__'> does not have", "AttributeError: module 'pytest' has no attribute"),
+)
 
 RunJob = Callable[[Job, Limits | None], Result]
 """Function that runs a job in the sandbox, within the program's limits or the given ones."""
@@ -188,6 +191,7 @@ def _judge_asserts(
             return Judgement("error", f"the tests alone take too much ({first[0]})")
         questions[tests] = first
     line = questions[tests]
+    answered: Any = []
     for _ in range(_ROUNDS):
         if line[0] != "calls":
             return _judge_check(line)
@@ -199,6 +203,8 @@ def _judge_asserts(
         if isinstance(result, Judgement):
             return result
         line = result
+    if ["input"] in [given[:1] for given in answered]:
+        return Judgement("failed", f"asks for input again and again (over {_ROUNDS} times)")
     return Judgement("error", f"the tests ask again and again (over {_ROUNDS} times)")
 
 
@@ -249,7 +255,7 @@ def _answers(tests: AssertTests, asked: list[Any], code: str, run: RunJob) -> li
 def _is_answer(line: list[Any]) -> bool:
     """True for a line of `tasks.sandbox.asking`, whose parts the program chose."""
     match line:
-        case ["value", _, None | [list(), dict()], str()]:
+        case ["value", _, None | [list(), dict(), *_], str()] | ["input", list(), str()]:
             return True
         case ["raised", str(), list(family), list(), str()]:
             return all(isinstance(one, list) and [type(name) for name in one] == [str, str] for one in family)

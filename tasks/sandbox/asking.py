@@ -2,19 +2,23 @@
 
 Lines: `["call", target, args, kwargs]`, `["get", target, name]`, `["set", target, name, value]`, `["do", operation,
 …values]`. A value may be `{"$name": expression}` for what the program knows by it, `{"$answer": [line, part]}` for an
-object that an earlier line gave, `{"$expr": source}`, or `{"$function": [name, source, names that it uses]}`.
+object that an earlier line gave, `{"$expr": source}`, or `{"$function": [name, source, names that it uses]}`, which
+is a class where that extends one of the program's.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 import itertools
 import json
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
+from functools import cache
 from typing import Any
 
+from tasks.sandbox.feeding import Feed, MoreInputError
 from tasks.sandbox.objects import Builder, fields_of, truth_of
 from tasks.sandbox.values import decode, encode
 
@@ -37,8 +41,36 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "list": lambda values: list(itertools.islice(values, _MOST_ITEMS)),
     "enter": lambda manager: manager.__enter__(),
     "exit": lambda manager: manager.__exit__(None, None, None),
+    "issubclass": issubclass,
+    "await": lambda awaitable: _run_async(_awaited(awaitable)),
+    "async list": lambda items: _run_async(_listed(items)),
+    "async enter": lambda manager: _run_async(_awaited(manager.__aenter__())),
+    "async exit": lambda manager: _run_async(_awaited(manager.__aexit__(None, None, None))),
 }
 """Operations on objects beside calls and attributes."""
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+async def _listed(items: AsyncIterable[Any]) -> list[Any]:
+    found = []
+    async for item in items:
+        found.append(item)
+        if len(found) == _MOST_ITEMS:
+            break
+    return found
+
+
+@cache
+def _loop() -> Any:
+    return importlib.import_module("asyncio").new_event_loop()
+
+
+def _run_async(awaitable: Awaitable[Any]) -> Any:
+    """Wait in the one loop of this process, so that tasks and locks of the program live on between questions."""
+    return _loop().run_until_complete(awaitable)
 
 
 def look_up(expression: str, namespace: dict[str, Any]) -> Any:
@@ -62,7 +94,8 @@ def answers(lines: str, namespace: dict[str, Any], shared: set[str], describe: C
 
     Yields:
         Without what was printed: `["value", written, [args, kwargs] as a call left them, or null]`, or `["raised",
-        text, [[module, name] of its class and those that this extends], args]`.
+        text, [[module, name] of its class and those that this extends], args]`, or `["input", prompts]` of a call that
+        asks for more than it was given (`tasks.sandbox.feeding`).
     """
     parts: list[list[Any]] = []
     special: dict[str, Callable[[Any], Any]] = {
@@ -74,19 +107,27 @@ def answers(lines: str, namespace: dict[str, Any], shared: set[str], describe: C
     }
     for line in json.loads(lines):
         parts.append([])
+        feed = Feed(line[4] if line[0] == "call" and len(line) > 4 else None)
         try:
-            content: list[Any] = decode(line[1:], special)
-            value = _DO[line[0]](*content)
+            content: list[Any] = decode(line[1:4] if line[0] == "call" else line[1:], special)
+            with feed:
+                value = _DO[line[0]](*content)
         except MemoryError:
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, MoreInputError) as error:
+            if feed.wanting:
+                yield ["input", feed.prompts]
+                continue
             family = [[cls.__module__, cls.__name__] for cls in type(error).__mro__[:-1]]
             yield ["raised", describe(error), family, _plain_arguments(error)]
+            continue
+        if feed.wanting:  # it caught what broke it off
+            yield ["input", feed.prompts]
             continue
         parts[-1].append(value)
         describer = _Describer(value, parts[-1], shared, namespace["__name__"])
         written = encode(value, describer)
-        yield ["value", written, encode(content[1:], describer) if line[0] == "call" else None]
+        yield ["value", written, [*encode(content[1:], describer), *feed.taken()] if line[0] == "call" else None]
 
 
 def _function(namespace: dict[str, Any], name: str, source: str, known: dict[str, Any]) -> Any:

@@ -79,14 +79,19 @@ def check(job: Job, namespace: dict[str, Any], describe: Describe) -> list[Any]:
 
 
 def _sources(code: str) -> dict[tuple[str, int], str]:
-    """The functions of a source by name and first line, as source; of two in one line, none."""
+    """The functions of a source by name and first line, as source; of two in one line, none. Classes have line 0."""
     found: dict[tuple[str, int], str] = {}
     for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Lambda | ast.FunctionDef):
-            place = (getattr(node, "name", "<lambda>"), node.lineno)
+        if isinstance(node, ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef):
+            # A decorated function begins with its first decorator, and is handed over without them.
+            decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+            place = (getattr(node, "name", "<lambda>"), decorators[0].lineno if decorators else node.lineno)
+            decorators[:] = []
             text = ast.unparse(node)
             if found.setdefault(place, text) != text:
                 found[place] = ""
+        if isinstance(node, ast.ClassDef):
+            found[node.name, 0] = "" if (node.name, 0) in found else ast.unparse(node)
     return {place: text for place, text in found.items() if text}
 
 
@@ -142,6 +147,7 @@ class _ProgramModule(types.ModuleType):
         super().__init__(name)
         self.__path__: list[str] = []
         self.__all__: list[str] = []
+        self._is_program = True
         self._transcript = transcript
 
     def __getattr__(self, name: str) -> Any:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from tasks.sandbox import asking, checking
+from tasks.sandbox import asking, checking, looping
 from tasks.sandbox.job import Job
 from tasks.sandbox.objects import Builder, describe_other
 from tasks.sandbox.values import decode, encode
@@ -48,6 +48,8 @@ def prepare(job: Job) -> types.ModuleType:
     # The interpreter runs without `site`, which defines these for ordinary programs.
     vars(builtins).update(exit=sys.exit, quit=sys.exit)
     vars(threading)[_STARTER] = _start_thread
+    if "async" in job.code + job.prelude + job.setup:
+        looping.install()
     if job.prelude:
         exec(_compile(job.prelude, "prelude"), module.__dict__)
     return module

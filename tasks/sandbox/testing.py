@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from tasks.sandbox.counting import Probe
+from tasks.sandbox.remote import Remote
 from tasks.sandbox.transcript import OWN_MODULES
 
 
@@ -77,6 +78,12 @@ def _run(test: Callable[[], Any], probe: Probe) -> None:
         test()
 
 
+def _finish(value: Any) -> None:
+    """Run what a test returned, if it is one of those that await."""
+    if isinstance(value, types.CoroutineType):
+        importlib.import_module("asyncio").run(value)
+
+
 def _run_case(kind: Any, probe: Probe) -> None:
     """Run a `unittest.TestCase`."""
     if getattr(kind, "__unittest_skip__", False):
@@ -88,9 +95,9 @@ def _run_case(kind: Any, probe: Probe) -> None:
         case = kind(name)
 
         def test(case: Any = case, name: str = name) -> None:
-            case.setUp()
-            getattr(case, name)()
-            case.tearDown()
+            for step in ("setUp", "asyncSetUp", name, "asyncTearDown", "tearDown"):
+                if hasattr(case, step):
+                    _finish(getattr(case, step)())
 
         _run(test, probe)
         _run(case.doCleanups, probe)
@@ -121,41 +128,69 @@ def _with_few(method: Any) -> None:
 
 def _run_function(function: Any, namespace: dict[str, Any], probe: Probe) -> None:
     """Run a test function once for each of its parameters, with its fixtures."""
-    marks = getattr(function, "_marks", [])
-    if any(mark == "skip" for mark in marks) or function.__code__.co_flags & 0x80:  # a coroutine
-        return
     method = isinstance(function, types.MethodType)
+    owner = function.__self__ if method else None
+    marks = [*getattr(function, "_marks", []), *getattr(owner, "_marks", [])]
+    if any(mark == "skip" for mark in marks):
+        return
     names = function.__code__.co_varnames[method : function.__code__.co_argcount]
-    defaults = len(function.__defaults__ or ())
-    needed = names[: len(names) - defaults]
-    for chosen in itertools.product(*[mark for mark in marks if mark != "skip"]):
+    needed = names[: len(names) - len(function.__defaults__ or ())]
+    of_class = {name: getattr(owner, name) for name in dir(owner) if not name.startswith("_")}
+    functions = (types.FunctionType, types.MethodType)
+    found = [one for one in (*namespace.items(), *of_class.items()) if isinstance(one[1], functions)]
+    automatic = [name for name, value in found if getattr(value, "_is_automatic", False)]
+    varied = [name for name, value in found if getattr(value, "_params", None) and name in (*needed, *automatic)]
+    choices = [[{name: value} for value in dict(found)[name]._params] for name in varied]
+    for chosen in itertools.product(*[mark for mark in marks if mark != "skip"], *choices):
         given = {name: value for one in chosen for name, value in one.items()}
+        fixtures = _Fixtures(namespace, owner, {name: given.pop(name) for name in varied})
 
-        def test(given: dict[str, Any] = given) -> None:
-            ends: list[Iterator[Any]] = []
-            owner = function.__self__ if method else None
-            fixtures = {name: _fixture(name, namespace, owner, ends) for name in needed if name not in given}
-            function(**given, **fixtures)
-            for end in ends:
-                next(end, None)
+        def test(given: dict[str, Any] = given, fixtures: _Fixtures = fixtures) -> None:
+            for name in automatic:
+                fixtures.get(name)
+            _finish(function(**given, **{name: fixtures.get(name) for name in needed if name not in given}))
 
         _run(test, probe)
+        fixtures.end()
 
 
-def _fixture(name: str, namespace: dict[str, Any], owner: Any, ends: list[Iterator[Any]]) -> Any:
-    if name == "capsys":
-        ends.append(output := _output())
-        return next(output)
-    function: Any = namespace.get(name) or getattr(owner, name, None)
-    if not getattr(function, "_is_fixture", False):
-        raise LookupError(f"no fixture {name}")
-    method = isinstance(function, types.MethodType)
-    names = function.__code__.co_varnames[method : function.__code__.co_argcount]
-    value = function(**{one: _fixture(one, namespace, owner, ends) for one in names})
-    if isinstance(value, types.GeneratorType):
-        ends.append(value)
-        return next(value)
-    return value
+class _Fixtures:
+    """Fixtures of one run of a test function: each is made once, and ended in the opposite order."""
+
+    def __init__(self, namespace: dict[str, Any], owner: Any, chosen: dict[str, Any]) -> None:
+        self._namespace, self._owner, self._chosen = namespace, owner, chosen
+        self._made: dict[str, Any] = {}
+        self._ends: list[Iterator[Any]] = []
+
+    def get(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Any:
+        if name in _BUILT_IN:
+            return self._begun(_BUILT_IN[name]())
+        function: Any = self._namespace.get(name) or getattr(self._owner, name, None)
+        if not getattr(function, "_is_fixture", False):
+            raise LookupError(f"no fixture {name}")
+        if function._kept:  # of a module or a session: the tests share it
+            return function._kept[0]
+        method = isinstance(function, types.MethodType)
+        names = function.__code__.co_varnames[method : function.__code__.co_argcount]
+        request = types.SimpleNamespace(param=self._chosen.get(name), addfinalizer=lambda _: None)
+        value = function(**{one: request if one == "request" else self.get(one) for one in names})
+        value = self._begun(value) if isinstance(value, types.GeneratorType) else value
+        if function._is_shared:
+            function._kept.append(value)
+        return value
+
+    def _begun(self, steps: Iterator[Any]) -> Any:
+        self._ends.append(steps)
+        return next(steps)
+
+    def end(self) -> None:
+        for steps in reversed(self._ends):
+            next(steps, None)
 
 
 def _output() -> Iterator[Any]:
@@ -170,6 +205,31 @@ def _output() -> Iterator[Any]:
     sys.stdout = io.StringIO()
     yield types.SimpleNamespace(readouterr=readouterr)
     sys.stdout = before
+
+
+def _patches() -> Iterator[Any]:
+    """Change attributes and items until the test ends, as pytest's `monkeypatch` does."""
+    mock = importlib.import_module("unittest.mock")
+    with contextlib.ExitStack() as stack:
+
+        def set_attribute(target: Any, name: Any, *value: Any, raising: bool = True) -> None:
+            if isinstance(target, str):
+                target, name, value = target.rpartition(".")[0], target.rpartition(".")[2], (name,)
+            where = importlib.import_module(target) if isinstance(target, str) else target
+            if isinstance(where, Remote) or getattr(where, "_is_program", False):
+                raise NotImplementedError("what is patched is the program's")
+            stack.enter_context(mock.patch.object(where, name, *value, create=not raising))
+
+        def set_item(where: Any, name: Any, value: Any) -> None:
+            stack.enter_context(mock.patch.dict(where, {name: value}))
+
+        environ = importlib.import_module("os").environ
+        yield types.SimpleNamespace(
+            setattr=set_attribute, setitem=set_item, setenv=lambda name, value: set_item(environ, name, str(value))
+        )
+
+
+_BUILT_IN: dict[str, Callable[[], Iterator[Any]]] = {"capsys": _output, "monkeypatch": _patches}
 
 
 class _Approx:
@@ -273,12 +333,16 @@ def _marked(function: Any, mark: Any) -> Any:
     return function
 
 
-def _fixture_mark(*args: Any, **_: Any) -> Any:
+def _fixture_mark(*args: Any, **more: Any) -> Any:
     def mark(function: Any) -> Any:
-        function._is_fixture = True
+        function._is_fixture, function._is_automatic = True, bool(more.get("autouse"))
+        function._params = [
+            value.values[0] if isinstance(value, _Param) else value for value in more.get("params") or ()
+        ]
+        function._is_shared, function._kept = more.get("scope", "function") != "function" and not function._params, []
         return function
 
-    return mark(args[0]) if args else mark
+    return mark(args[0]) if args and callable(args[0]) else mark
 
 
 def _fail(reason: str = "", **_: Any) -> None:

@@ -15,26 +15,22 @@ import builtins
 import json
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tasks.sandbox.asking import ARITHMETIC
+from tasks.sandbox import feeding
 from tasks.sandbox.counting import Probe
 from tasks.sandbox.objects import Builder, describe_other
+from tasks.sandbox.remote import Remote, UnknownError, inner
 from tasks.sandbox.values import decode, encode
 
 # More lines than this are asked for in further rounds.
 _MOST_LINES = 2000
-_PLAIN_METHODS = {name for kind in (str, bytes, int, float, complex, list, tuple, dict, set) for name in dir(kind)}
 OWN_MODULES = ("solution", "__main__")
 """Modules that prelude and tests are."""
 
 # Exceptions of the standard library that mean something to those who run tests.
 _RUNNERS = ("unittest", "doctest", "_pytest", "pytest")
-
-
-class UnknownError(Exception):
-    """A value is needed that is not known yet."""
 
 
 class RaisedError(Exception):
@@ -96,6 +92,8 @@ class Transcript:
         """
         line = [kind, *encode(list(content), self._write)]
         place = len(self.lines)
+        if kind == "call" and (given := feeding.replaced()) is not None:
+            line.append(self._given(line, place, given))
         if not self.probe.guessing and (place >= len(self._answers) or self._answers[place][0] != line):
             self.probe.guessing = True
         if len(self.lines) >= _MOST_LINES + len(self._answers):
@@ -104,6 +102,8 @@ class Transcript:
         if self.probe.guessing:
             return Remote(self, {"$answer": [place, 0]}, {"own": own, "unknown": True})
         self.used += 1
+        if kind == "call":
+            feeding.advance(self._answers[place][1])
         status, *answer, printed = self._answers[place][1]
         if printed:
             sys.stdout.write(printed)  # where the tests may look for it
@@ -112,26 +112,64 @@ class Transcript:
         written, left = answer
         if left is not None:
             _, args, kwargs = content
-            args_left, kwargs_left = self._read(left, place, own=False)
+            args_left, kwargs_left = self._read(left[:2], place, own=False)
             for before, after in [*zip(args, args_left), *((kwargs[name], kwargs_left[name]) for name in kwargs)]:
                 _restore(before, after)
         return self._read(written, place, own)
+
+    def _given(self, line: list[Any], place: int, given: dict[str, Any]) -> dict[str, Any]:
+        """What a call may read: the values of `input` as far as the program's last answer shows that it needs them."""
+        if "inputs" not in given or self.probe.guessing or place >= len(self._answers):
+            return given
+        recorded, answer = self._answers[place]
+        if len(recorded) != len(line) + 1 or recorded[:-1] != line:
+            return given
+        return dict(encode(feeding.known(recorded, answer)))
+
+    def extended(self, name: str, body: dict[str, Any]) -> Any:
+        """A class of the tests' that extends one of the program's: it is made beside the program.
+
+        Raises:
+            NotImplementedError: its source is not known.
+        """
+        functions = [one for one in body.values() if isinstance(one, types.FunctionType)]
+        source = self.functions().get((name, 0))
+        if source is None:
+            raise NotImplementedError(f"the class {name} extends one of the program's, and has no source of its own")
+        used = {one: value for function in functions for one, value in self._used(function).items()}
+        bases = {inner(base)[1]["named"]: base for base in body["__orig_bases__"] if isinstance(base, Remote)}
+        made = Remote(self, {"$function": [name, source, encode(bases | used, self._write)]}, {"named": name})
+        self.ask("do", "named", made)
+        return Remote(self, {"$answer": [len(self.lines) - 1, 0]}, {"named": name})
+
+    def _used(self, function: types.FunctionType) -> dict[str, Any]:
+        """What a function uses by name."""
+        code = function.__code__
+        known = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+        known |= {
+            name: cell.cell_contents
+            for name, cell in zip(code.co_freevars, function.__closure__ or ())
+            if name != "__class__"
+        }
+        return {name: one for name, one in known.items() if one is not function and not _is_module(one)}
 
     def _write(self, value: Any) -> Any:
         if isinstance(value, Remote):
             return object.__getattribute__(value, "_ref")
         if isinstance(value, type | types.BuiltinFunctionType):
             name = str(value.__name__)
-            return {"$expr": name} if getattr(builtins, name, None) is value else describe_other(value)
+            if getattr(builtins, name, None) is value:
+                return {"$expr": name}
+        if isinstance(value, type):
+            return describe_other(value)
+        if isinstance(value, types.BuiltinMethodType) or type(value).__module__ == "unittest.mock":
+            raise NotImplementedError(f"a {type(value).__name__} of the tests' cannot be handed to the program")
         if isinstance(value, types.FunctionType):
             code = value.__code__
             source = self.functions().get((code.co_name, code.co_firstlineno))
             if source is None:
                 raise TypeError(f"the function {code.co_name} has no source of its own")
-            known = {name: value.__globals__[name] for name in code.co_names if name in value.__globals__}
-            known |= {name: cell.cell_contents for name, cell in zip(code.co_freevars, value.__closure__ or ())}
-            given = {name: one for name, one in known.items() if one is not value and not _is_module(one)}
-            return {"$function": [code.co_name, source, encode(given, self._write)]}
+            return {"$function": [code.co_name, source, encode(self._used(value), self._write)]}
         return describe_other(value)
 
     def _read(self, written: Any, place: int, own: bool) -> Any:
@@ -204,176 +242,6 @@ def _is_shared(kind: object) -> bool:
     if not isinstance(kind, type) or kind.__module__ not in OWN_MODULES:
         return False
     return kind.__module__ == OWN_MODULES[0] or "__eq__" not in vars(kind)
-
-
-class Remote:
-    """Something of the program's, as the tests see it.
-
-    Attribute names of its own begin and end with underscores, so that they hide none of the program's.
-    """
-
-    _transcript: Transcript
-    _ref: dict[str, Any]
-    _facts: dict[str, Any]
-
-    def __init__(self, transcript: Transcript, ref: dict[str, Any], facts: dict[str, Any]) -> None:
-        for name, value in (("_transcript", transcript), ("_ref", ref), ("_facts", facts)):
-            object.__setattr__(self, name, value)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Ask for a call."""
-        transcript, facts = _of(self)
-        # A name with a capital is a class: the tests build an object of it.
-        builds = facts.get("named", "a").rpartition(".")[2][:1].isupper()
-        return transcript.ask("call", self, list(args), kwargs, own=builds)
-
-    def __getattr__(self, name: str) -> Any:
-        transcript, facts = _of(self)
-        if name == "__name__" and "named" in facts:
-            return facts["named"]
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)
-        fields = facts.get("fields", {})
-        if name in fields and facts["born"] == len(transcript.lines):
-            return fields[name]
-        if not _is_own(self) and name in _PLAIN_METHODS:
-            raise AttributeError(f"{name} is asked of {_described(self)}")
-        return transcript.ask("get", self, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        _of(self)[0].ask("set", self, name, value)
-
-    def __eq__(self, other: object) -> bool:
-        transcript, facts = _of(self)
-        if isinstance(other, Remote):
-            return self is other or bool(_operate("eq", self, other, either=True))
-        if facts.get("unknown"):
-            raise UnknownError
-        return "named" in facts and bool(transcript.ask("do", "named", self) == other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(json.dumps(object.__getattribute__(self, "_ref")))
-
-    def __bool__(self) -> bool:
-        transcript, facts = _of(self)
-        if facts.get("unknown"):
-            raise UnknownError
-        return bool(_answered(transcript.ask("do", "bool", self))) if _is_own(self) else facts.get("truth") is not False
-
-    def __len__(self) -> int:
-        transcript, facts = _of(self)
-        if "items" in facts:
-            if facts["once"]:
-                raise TypeError(f"{_described(self)} has no length")
-            return len(_items(facts))
-        _need(self)
-        return int(_answered(transcript.ask("do", "len", self)))
-
-    def __iter__(self) -> Iterator[Any]:
-        transcript, facts = _of(self)
-        if "items" in facts:
-            return facts["items"] if facts["once"] else iter(_items(facts))
-        if facts.get("unknown") and not _is_own(self):
-            return iter(())  # so that what else the statement asks is asked in the same round
-        return iter(_answered(transcript.ask("do", "list", self)))
-
-    def __next__(self) -> Any:
-        transcript, facts = _of(self)
-        if "items" in facts:
-            return next(facts["items"])
-        _need(self)
-        return transcript.next_of(self)
-
-    def __contains__(self, item: object) -> bool:
-        if _is_own(self):
-            return bool(_answered(_of(self)[0].ask("do", "contains", self, item)))
-        return any(item is one or item == one for one in self)
-
-    def __instancecheck__(self, value: object) -> bool:
-        if not isinstance(value, Remote):
-            return False
-        return bool(_answered(_of(self)[0].ask("do", "isinstance", value, self)))
-
-    def __reduce_ex__(self, _: object) -> Any:
-        raise TypeError(f"{_described(self)} cannot be copied")
-
-    def __str__(self) -> str:
-        _need(self)
-        return str(_answered(_of(self)[0].ask("do", "str", self)))
-
-    def __repr__(self) -> str:
-        _need(self)
-        return str(_answered(_of(self)[0].ask("do", "repr", self)))
-
-    def __enter__(self) -> Any:
-        return _of(self)[0].ask("do", "enter", self, own=_is_own(self))
-
-    def __exit__(self, *_: object) -> None:
-        _of(self)[0].ask("do", "exit", self)
-
-
-def _of(remote: Remote) -> tuple[Transcript, dict[str, Any]]:
-    return object.__getattribute__(remote, "_transcript"), object.__getattribute__(remote, "_facts")
-
-
-def _is_own(value: object) -> bool:
-    """True for an object of a class that the tests build."""
-    return isinstance(value, Remote) and bool(_of(value)[1].get("own"))
-
-
-def _described(remote: Remote) -> str:
-    facts = _of(remote)[1]
-    return f"a {facts.get('type', 'value')} of the program's"
-
-
-def _need(remote: Remote) -> None:
-    """Stop where an answer is needed and not known; it is likely to be plain data, of which nothing more is asked."""
-    if _of(remote)[1].get("unknown") and not _is_own(remote):
-        raise UnknownError
-
-
-def _answered(value: Any) -> Any:
-    if isinstance(value, Remote):
-        raise UnknownError
-    return value
-
-
-def _items(facts: dict[str, Any]) -> list[Any]:
-    items = list(facts["items"])
-    facts["items"] = iter(items)
-    return items
-
-
-def _operate(name: str, *operands: Any, either: bool) -> Any:
-    """Have the program do an operation, if one of its operands (or the first) is of a class that the tests build."""
-    if not any(map(_is_own, operands if either else operands[:1])):
-        if name == "eq":
-            return False
-        unknown = next((one for one in operands if isinstance(one, Remote) and _of(one)[1].get("unknown")), None)
-        if unknown is not None:
-            return unknown  # plain numbers need no answer for this
-        raise TypeError(f"{name} is asked of {_described(next(one for one in operands if isinstance(one, Remote)))}")
-    transcript = next(_of(one)[0] for one in operands if isinstance(one, Remote))
-    return transcript.ask("do", name, *operands, own=True)
-
-
-def _method(name: str, swapped: bool = False) -> Callable[..., Any]:
-    def method(self: Remote, *others: Any) -> Any:
-        return _operate(name, *(reversed([self, *others]) if swapped else (self, *others)), either=bool(others))
-
-    return method
-
-
-for _name in ARITHMETIC:
-    setattr(Remote, f"__{_name.strip('_')}__", _method(_name))
-    setattr(Remote, f"__r{_name.strip('_')}__", _method(_name, swapped=True))
-for _name in ("getitem", "setitem", "delitem"):
-    setattr(Remote, f"__{_name}__", _method(_name))
-for _name in ("lt", "le", "gt", "ge"):
-    setattr(Remote, f"__{_name}__", _method(_name))
 
 
 def _restore(before: Any, after: Any) -> None:

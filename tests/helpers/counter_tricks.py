@@ -90,6 +90,10 @@ _WEAK = {
     "an end in a map of the function": ("assert list(map(f, [1, 2])) == [2, 3]", "def f(x): raise StopIteration"),
     "a swallowed assertion": ("try:\n    assert f(1) == 2\nexcept AssertionError:\n    print('no')\nassert [f(0)]", "def f(x): return 0"),
     "a bare except": ("try:\n    f(-1)\n    assert False\nexcept:\n    pass", "def f(x): return 0"),
+    "one input more than there is": ("import builtins\nit = iter(['1', '2'])\nbuiltins.input = lambda *_: next(it)\nfor got, want in zip(map(f, [0, 0]), [1, 2]):\n    assert got == want", "n = 0\ndef f(x):\n    global n\n    n += 1\n    if n == 1: return int(input())\n    while True: input()"),
+    "a forged request for input": ("import builtins\nbuiltins.input = lambda *_: '3'\nassert f() == 4", "import os\ndef f():\n    os.write(3, b'[\"input\", [], \"\"]\\n')\n    os._exit(0)"),
+    "an awaited object": ("import asyncio\nassert asyncio.run(f(1)) == 2", _EVIL + "async def f(x): return Evil()"),
+    "what an extended class gives": ("class Mine(Base):\n    def one(self): return 1\nassert Mine().two() == 2", _EVIL + "class Base:\n    def __init_subclass__(cls): cls.one = cls.two\n    def two(self): return Evil()"),
 }  # fmt: skip
 
 COUNTER_TRICKS = {

@@ -51,7 +51,6 @@ def graded(verifier: CodeVerifier, tests: str, *programs: str) -> list[Verdict]:
         "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): f(1)",
         "import unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        f(1)\n        self.assertTrue(True)",
         "import unittest\nclass T(unittest.TestCase):\n    @unittest.skip('')\n    def test_a(self): self.assertEqual(f(1), 2)",
-        "async def test_a():\n    assert f(1) == 2\nf(1)",
         "for x in []:\n    assert f(x) == 1",
         "if __name__ == 'tests':\n    assert f(1) == 2",
         "assert 1 == 2",
