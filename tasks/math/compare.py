@@ -44,6 +44,7 @@ from tasks.math.nodes import (
 from tasks.math.read import ReadAnswer, read
 from tasks.math.setwise import SetComparison, unnamed
 from tasks.math.shape import is_name, replaced, symbols
+from tasks.math.solving import listed, same_roots
 from tasks.math.verdicts import Equal, all_of, any_of, matched
 
 _CONSTANT = frozenset(["C", "c", "K", "k"])
@@ -91,6 +92,12 @@ class AnswerComparison(FamilyComparison, SetComparison):
         for kind, compare in _OWN:
             if isinstance(gold, kind) or isinstance(answer, kind):
                 return compare(self, gold, answer)
+        gold, answer = listed(gold), listed(answer)
+        for described, other in ((gold, answer), (answer, gold)):
+            if isinstance(described, SetBuilder) and (isinstance(other, Collection) or other == Symbol("emptyset")):
+                roots = same_roots(described, _items(other) or [], self.arithmetic)
+                if roots is not None:
+                    return roots
         sets = self.same_sets(gold, answer)
         if sets is not False:
             return sets
@@ -208,7 +215,9 @@ class AnswerComparison(FamilyComparison, SetComparison):
             apart = [_are_named_apart(items) for items in (mine, theirs)]
         if apart[0] != apart[1] and len(mine) > 1:
             return self._in_order(mine, theirs)
-        return matched(list(dict.fromkeys(mine)), list(dict.fromkeys(theirs)), self.same)
+        if isinstance(gold, Collection) or len(set(mine)) == len(mine):
+            mine, theirs = list(dict.fromkeys(mine)), list(dict.fromkeys(theirs))
+        return matched(mine, theirs, self.same)  # copies count where a gold list has some: `75°, 75°, 30°`
 
     def _in_order(self, mine: Sequence[Meaning], theirs: Sequence[Meaning]) -> Equal:
         if not mine or len(mine) != len(theirs):

@@ -49,6 +49,9 @@ def extract_answer(text: str) -> str | None:
     return answer.strip()
 
 
+_NAMED = re.compile(r"\s*([A-Za-z](?:_\w|_\{\w\})?)\s*=(?!=)")
+
+
 def _boxed(text: str) -> str | None:
     """Contents of the last boxes that only a joining word stands between."""
     contents: list[str] = []
@@ -74,7 +77,9 @@ def _boxed(text: str) -> str | None:
     hedge = _HEDGE.match(text, end)
     if hedge and (other := _alternative(hedge["rest"])) and other.strip("$ .") != contents[-1].strip("$ ."):
         contents.append(other)
-    return " or ".join(contents)
+    named = [name[1] for content in contents if (name := _NAMED.match(content))]
+    together = len(named) == len(contents) == len(set(named))  # `x = 2`, `y = 3` are one answer
+    return (", " if together else " or ").join(contents)
 
 
 def _alternative(rest: str) -> str | None:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import permutations
 
-from tasks.math.nodes import FORMULA, Apply, Bracketed, Meaning, Number, Relation, Symbol
+from tasks.math.nodes import FORMULA, Apply, Bracketed, Matrix, Meaning, Number, Relation, Symbol
 from tasks.math.shape import CONSTANTS, heads, replaced, symbols, walk
 
 _CONSTANT = re.compile(r"[ABCDKabcdk](_\d)?")
@@ -33,6 +33,10 @@ def in_one_language(gold: Meaning, answer: Meaning) -> tuple[Meaning, Meaning]:
     }
     if variables:
         parts = [replaced(part, lambda one: _as_variable(one, variables)) for part in parts]
+    if any("binom" in heads(part) for part in parts):
+        parts = [replaced(part, _as_binomial) for part in parts]
+    parts = [as_matrix(parts[0], parts[1]), as_matrix(parts[1], parts[0])]
+    parts[1] = _with_argument(parts[0], parts[1])
     for natural, bare in (parts, parts[::-1]):
         if "ln" in heads(natural) and not _has_bare_log(natural) and _has_bare_log(bare) and "ln" not in heads(bare):
             parts = [replaced(part, _as_natural) for part in parts]
@@ -42,6 +46,39 @@ def in_one_language(gold: Meaning, answer: Meaning) -> tuple[Meaning, Meaning]:
 
 def _as_variable(part: Meaning, variables: set[str]) -> Meaning | None:
     return Symbol(f"{part.name} ") if isinstance(part, Symbol) and part.name in variables else None
+
+
+def _as_binomial(part: Meaning) -> Meaning | None:
+    """`C(10, 3)` beside a binomial coefficient."""
+    called = isinstance(part, Apply) and part.head == "call:C" and len(part.args) == 2
+    return Apply("binom", part.args) if called and isinstance(part, Apply) else None
+
+
+def as_matrix(part: Meaning, other: Meaning) -> Meaning:
+    """`[[1, 2], [3, 4]]` as a matrix, beside one; anything else as it is."""
+    if not isinstance(other, Matrix) or not isinstance(part, Bracketed) or part.opening != "[":
+        return part
+    rows = [row.items for row in part.items if isinstance(row, Bracketed) and row.opening == "["]
+    whole = len(rows) == len(part.items) and len({len(row) for row in rows}) == 1
+    return Matrix(tuple(rows)) if whole else part
+
+
+def _with_argument(gold: Meaning, answer: Meaning) -> Meaning:
+    """`f(t) = 2t` with the argument of the gold `f(x) = …`."""
+    names = [_argument(one) for one in (gold, answer)]
+    if names[0] is None or names[1] is None or names[0] == names[1] or names[0][1] in symbols(answer):
+        return answer
+    (function, mine), (other, theirs) = names[0], names[1]
+    return replaced(answer, partial(_renamed, {theirs: mine})) if function == other else answer
+
+
+def _argument(part: Meaning) -> tuple[str, str] | None:
+    """Function and argument of `f(x) = …`."""
+    left = part.sides[0] if isinstance(part, Relation) and part.operators == ("=",) else None
+    if isinstance(left, Apply) and left.head.startswith("call:") and len(left.args) == 1:
+        argument = left.args[0]
+        return (left.head, argument.name) if isinstance(argument, Symbol) else None
+    return None
 
 
 def _has_bare_log(part: Meaning) -> bool:

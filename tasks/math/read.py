@@ -158,6 +158,11 @@ def _may_be_product(word: Token) -> bool:
 def _parsed(text: str, tokens: list[Token]) -> Iterator[Meaning]:
     """The grammar's reading, and other meanings of the same signs."""
     compact = text.replace(" ", "").strip("$")
+    if re.fullmatch(r"[+-]?\d+\{,\}(?:\d{1,2}|\d{4,})", compact):  # no list is written so, and no thousands
+        decimals = compact.partition(",")[2].lstrip("}")
+        value = Fraction(compact.replace("{,}", "."))
+        yield Apply("comma", (Number(value, len(decimals)), Symbol("sure")))
+        return
     quantity = _short_unit(tokens)
     try:
         part = finished(parse(tokens))
