@@ -3,8 +3,8 @@
 SOURCE is a JSON, JSON lines or Parquet file, or a data set of docs/tasks.md (--data for a folder with its file). Every
 row is read. Then each gold is graded in several spellings, with a digit, sign, bound or unit changed, and against
 guesses; of programs the reference, the empty and a constant program run against the tests. The result is kept in the
-cache folder, by content. A run reads the rows alone, and sets the same of them aside (MathDataset.keep = True keeps
-them; MathDataset.thorough = True has it do all that is done here).
+cache folder, by content. A run reads the rows, and sets those aside that cannot teach, also by the kept result if there
+is one (MathDataset.keep = True keeps them; MathDataset.thorough = True has the run do all that is done here).
 
 Examples:
   scalelab data check problems.jsonl

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tasks.code.tests import AssertTests, CallTests, StdinTests, Tests, parse_te
 from tasks.data.formats import Item
 from tasks.data.loading import SetAside, cache_folder
 from tasks.errors import TaskError
+from tasks.math.compare import decide
 from tasks.math.read import MAX_ANSWER, read
 from tasks.sandbox.counting import assertions
 from tasks.sandbox.values import decode
@@ -86,13 +88,19 @@ def _conflicts(rows: Numbered, without: set[int]) -> list[SetAside]:
             copies.setdefault(" ".join(item.problem.casefold().split()), []).append((number, item))
     found = []
     for same in copies.values():
-        if len({str(item.gold) for _, item in same}) > 1:
+        if _differ([item.gold for _, item in same]):
             others = ", ".join(str(number) for number, _ in same[:5])
             found += [
                 SetAside(number, f"conflict: copies of one problem with different golds (rows {others})")
                 for number, _ in same
             ]
     return found
+
+
+def _differ(golds: Sequence[Any]) -> bool:
+    """True if two golds are not surely the same; 1/2 and 0.5 are."""
+    first, *others = {str(gold): gold for gold in golds}.values()
+    return any(not (isinstance(one, str) and isinstance(first, str) and decide(first, one)) for one in others)
 
 
 def _read_math(item: Item) -> str:
@@ -200,12 +208,9 @@ def checked(rows: Numbered, kind: str, make: Callable[[], Verifier], origin: Map
         make: makes a verifier that takes a completion without `</think>` as a whole.
         origin: what the rows were read from, with a digest or commit.
     """
-    key = hashlib.sha256(json.dumps([origin, kind, _sources()], sort_keys=True, default=str).encode()).hexdigest()
-    path = cache_folder() / "checks" / f"{key}.json"
-    if path.is_file():
-        known = json.loads(path.read_text())
-        unfit = [SetAside(*one) for one in known["unfit"]]
-        return Checked(unfit, known["rows"], known["references"], tuple(known["slowest"]))
+    if (known := known_check(kind, origin)) is not None:
+        return known
+    path = _cached(kind, origin)
     unfit, references, slowest = [], 0, (0.0, 0)
     with closing(make()) as verifier:
         for number, reason, seconds in thorough(rows, kind, verifier):
@@ -221,6 +226,22 @@ def checked(rows: Numbered, kind: str, make: Callable[[], Verifier], origin: Map
     return found
 
 
+def known_check(kind: str, origin: Mapping[str, Any]) -> Checked | None:
+    """The result of an earlier `checked` with this content, and this version of the verifiers; None without one."""
+    try:
+        known = json.loads(_cached(kind, origin).read_text())
+    except FileNotFoundError:
+        return None
+    unfit = [SetAside(*one) for one in known["unfit"]]
+    return Checked(unfit, known["rows"], known["references"], tuple(known["slowest"]))
+
+
+def _cached(kind: str, origin: Mapping[str, Any]) -> Path:
+    key = hashlib.sha256(json.dumps([origin, kind, _sources()], sort_keys=True, default=str).encode()).hexdigest()
+    return cache_folder() / "checks" / f"{key}.json"
+
+
+@cache
 def _sources() -> str:
     """A digest of the verifiers' own code: another version may grade in another way."""
     whole = hashlib.sha256()

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from tasks.data.check import Checked, checked, quick
+from tasks.data.check import Checked, checked, known_check, quick
 from tasks.data.decontaminate import Dropped, decontaminate
 from tasks.data.formats import Item, read_code, read_math
 from tasks.data.hub import Source, source
@@ -45,6 +45,7 @@ class _Contents:
     columns: dict[str, int]
     rows: int
     copies: int
+    thorough: bool
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,10 @@ class DatasetTask(Finite):
     """Train also on rows that cannot teach, such as proofs or tests without an assertion; sets for evaluation keep them
     in any case."""
 
-    thorough: bool = False
-    """Have the verifier grade every gold, mutants of it and every reference before training; the result is kept in the
-    cache folder for the next run. Else rows are only read."""
+    thorough: bool | None = None
+    """True has the verifier grade every gold, mutants of it and every reference before training, unless the result is
+    in the cache folder. None uses the result if it is there (`scalelab data check` leaves it); False reads the rows
+    alone."""
 
     workers: int = 2
     """Completions graded at the same time, by each verifier."""
@@ -162,7 +164,7 @@ class DatasetTask(Finite):
             "columns": contents.columns,
             "copies": contents.copies,
             "kept": self.keep,
-            "thorough": self.thorough,
+            "thorough": contents.thorough,
             "set_aside": {
                 "count": len(contents.set_aside),
                 "reasons": dict(reasons.most_common(_REASONS_TOLD)),
@@ -210,15 +212,20 @@ class DatasetTask(Finite):
         loaded = self.loaded()
         unread = {one.row for one in quick(loaded.items, self.kind)}
         rows = [(number, item) for number, item in loaded.items if number not in unread]
-        return checked(rows, self.kind, replace(self, thinking=False).verifier, {"origin": self._origin()})
+        return checked(rows, self.kind, replace(self, thinking=False).verifier, self._checked_origin())
+
+    def _checked_origin(self) -> dict[str, Any]:
+        return {"origin": self._origin()}
 
     @cached_property
     def _contents(self) -> _Contents:
         """The problems by key, copies as one, without those that cannot teach and those that a set in `against` has."""
         loaded = self.loaded()
         unfit = quick(loaded.items, self.kind)
-        if self.thorough:
-            unfit = [*unfit, *self.checked().unfit]
+        known = self.checked() if self.thorough else None
+        if self.thorough is None and self._source.use == "train":
+            known = known_check(self.kind, self._checked_origin())
+        unfit += known.unfit if known is not None else []
         # A set for evaluation stays what others measure on.
         left_out = set() if self.keep or self._source.use == "eval" else {one.row for one in unfit}
         items: dict[str, Item] = {}
@@ -236,7 +243,7 @@ class DatasetTask(Finite):
             del items[one.id]
         set_aside = sorted([*loaded.set_aside, *unfit], key=lambda one: one.row)
         rows = len(loaded.items) + len(loaded.set_aside)
-        return _Contents(items, dropped, set_aside, loaded.columns, rows, copies)
+        return _Contents(items, dropped, set_aside, loaded.columns, rows, copies, known is not None)
 
     def _wanted(self, item: Item) -> bool:
         return self.longest is None or len(item.problem) <= self.longest

@@ -848,6 +848,68 @@ x^2 + C  ≢  x^2 + D x
 \sqrt{-1}  ≡  i
 (-8)^{1/3}  ≢  2
 \frac{2}{0}  ≢  \infty
+# a fresh lot
+150 \text{ cm}^2  ≡  0.015\ \mathrm{m}^2
+72 \text{ km/h}  ≢  20 \text{ km/h}
+3 \text{ hours}  ≡  180 \text{ min}
+2.5 \text{ liters}  ≡  2500 \text{ mL}
+500 \text{ g}  ≢  5\,\text{kg}
+12 \text{ square feet}  ≢  12\text{ ft}^3
+6\pi \text{ cm}  ≢  6
+100 \text{ mph}  ≡  100\text{ miles per hour}
+24 \text{ inches}  ≢  2 \text{ inches}
+\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}  ≢  \begin{bmatrix} 1 & 3 \\ 2 & 4 \end{bmatrix}
+\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}  ≡  [[1, 2], [3, 4]]
+x \equiv 3 \pmod 7  ≡  x \equiv 10 \pmod{7}
+x \equiv 3 \pmod 7  ≡  x = 7k + 3, k \in \mathbb{Z}
+f(x) = 2x + 1  ≡  f(t) = 2t+1
+x^2 + C  ≡  x^2 + K
+|x|  ≡  \sqrt{x^2}
+f(x) = \begin{cases} x & x \ge 0 \\ -x & x < 0 \end{cases}  ≢  \begin{cases} -x, & x>0 \\ x, & x \leq 0 \end{cases}
+\text{July 4, 1776}  ≡  4 July 1776
+\text{Tuesday}  ≡  Tuesday
+2 \text{ hours } 30 \text{ minutes}  ≡  2.5 \text{ hours}
+0.\overline{3}  ≡  \frac13
+0.1\overline{6}  ≡  \frac{1}{6}
+0.\overline{9}  ≡  1
+\{x \mid x^2 = 4\}  ≡  \{-2, 2\}
+\{x \mid x^2 = 4\}  ≢  \{2\}
+\{x \in \mathbb{Z} \mid 1 \le x \le 4\}  ≡  \{1, 2, 3, 4\}
+\{x \in \mathbb{Z} \mid 1 \le x \le 4\}  ≢  [1, 4]
+\{2, 3, 5\}  ≡  \{5, 3, 2\}
+\{2, 3, 5\}  ≢  \{2, 3\}
+75^\circ, 75^\circ, 30^\circ  ≢  75^\circ, 30^\circ
+75^\circ, 75^\circ, 30^\circ  ≡  30, 75, 75
+75^\circ, 75^\circ  ≢  75^\circ
+1, 1, 2  ≢  1, 2
+x = 1, 1, 2  ≡  1, 1, 2
+1, 2  ≡  x = 1 \text{ or } x = 2
+12 \text{ apples}  ≢  12 \text{ oranges}
+\boxed{5}  ≡  5
+\mathbf{42}  ≡  42
+\dfrac{7}{8}  ≡  \tfrac78
+2^{10}  ≡  1024
+n(n+1)/2  ≡  \frac{n^2+n}{2}
+\sum_{k=1}^{n} k  ≡  \frac{n(n+1)}{2}
+\tan x  ≡  \frac{\sin x}{\cos x}
+(x-1)(x+2)  ≢  x^2 - x - 2
+5  ≢  5 \text{ or more}
+17_{8}  ≡  17_8
+1011_2  ≡  1011_{\text{two}}
+1, 3, 5, \ldots, 99  ≢  1, 3, 5, \dots, 97
+\binom{10}{3}  ≡  C(10,3)
+\binom{10}{3}  ≢  C(10,4)
+3.5  ≡  3{,}5
+3.5  ≢  3{,}6
+2500  ≡  2{,}500
+3, 5  ≢  3{,}5
+\{x \in \mathbb{R} \mid x^3 = x\}  ≡  \{-1, 0, 1\}
+\{x \in \mathbb{R} \mid x^3 = x\}  ≢  \{0, 1\}
+\{x \mid x^2 - 2 = 0\}  ≡  \{\sqrt2, -\sqrt2\}
+\{x \mid x^2 + 1 = 0\}  ≡  \emptyset
+\{x \mid x^2 + 1 = 0\}  ≢  \{0\}
+\{x \mid (x-1)^2 = 0\}  ≡  \{1\}
+f(x) = x + t  ≢  f(t) = t + t
 """
 
 COMPLETIONS = r"""
@@ -1041,6 +1103,8 @@ C  ≢  A, B, C, D
 3 \text{ hours}  ≢  It takes 3 minutes.
 25  ≡  25%
 25  ≡  The percentage is 25%.
+(2,3)  ≡  \boxed{x=2}, \boxed{y=3}
+3.5  ≡  Die Antwort ist $3{,}5$.
 """
 
 

@@ -322,3 +322,15 @@ def test_a_thorough_check_is_made_once_for_each_content(tmp_path: Path, monkeypa
     assert CodeDataset(file=file, held_out_size=1).checked() == first
     strict = CodeDataset(file=file, held_out_size=1, thorough=True)
     assert (strict.size, len(strict.set_aside())) == (0, 3)
+    known, plain = (CodeDataset(file=file, held_out_size=1, thorough=thorough) for thorough in (None, False))
+    assert (known.size, known.describe()["thorough"]) == (0, True)  # the result is there, so it counts
+    assert (plain.size, plain.describe()["thorough"]) == (2, False)
+
+
+def test_golds_that_mean_the_same_are_no_conflict(tmp_path: Path) -> None:
+    rows = [*CLEAN, *({"problem": "Halve one.", "answer": gold} for gold in ("\\frac{1}{2}", "0.5", "$1/2$"))]
+    assert MathDataset(file=written(tmp_path, rows), held_out_size=1).set_aside() == []
+    rows.append({"problem": "halve  one.", "answer": "0.55"})
+    found = MathDataset(file=written(tmp_path, rows), held_out_size=1).set_aside()
+    assert [one.row for one in found] == [31, 32, 33, 34]
+    assert {one.reason.partition(":")[0] for one in found} == {"conflict"}
