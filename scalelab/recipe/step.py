@@ -172,6 +172,8 @@ def _step_metrics(
 
 
 def _task_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    details = Counter(rollout.detail for rollout in rollouts if rollout.outcome == "error" and rollout.detail)
+    commonest = {"error": details.most_common(1)[0][0]} if details else {}
     return {
         "completions": len(rollouts),
         "pass_rate": pass_rate(rollouts),
@@ -179,6 +181,7 @@ def _task_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "truncated": float(np.mean([rollout.truncated for rollout in rollouts])),
         "interrupted": float(np.mean([rollout.interrupted for rollout in rollouts])),
         "outcomes": dict(sorted(Counter(rollout.outcome for rollout in rollouts).items())),
+        **commonest,
     }
 
 

@@ -38,7 +38,7 @@ ADVICE: dict[Name, str] = {
     "gap": "generators and trainer disagree on the same weights: check Recipe.fp32_head and both sides' dtype",
     "entropy": "the policy has almost stopped exploring: its pass rate will not rise much further",
     "ratio_clipped": "many importance ratios are cut off: lower PipelineRL.k or the lr",
-    "verifier_error": "the verifier fails, which says nothing about the policy: see details in rollouts/*.parquet",
+    "verifier_error": "the verifier fails, which says nothing about the policy",
     "verifier_timeout": "answers run out of time: the deadline is too short, or the policy learned to stall",
     "router": "few experts take most tokens: set TrainerConfig.balance to about 0.01",
     "trainer_starved": "the trainer waits for completions: give more devices to the generators",
@@ -119,6 +119,7 @@ class Alarm:
         subject: the task it is about, or "".
         value: the number that was compared with the limit.
         limit: what it was held against.
+        cause: the commonest cause in one line, or "".
     """
 
     step: int
@@ -127,6 +128,7 @@ class Alarm:
     subject: str
     value: float
     limit: float
+    cause: str = ""
 
     @property
     def line(self) -> str:
@@ -134,7 +136,9 @@ class Alarm:
         what = " ".join(filter(None, [self.subject, self.name.replace("_", " ")]))
         if self.level == "over":
             return f"step {self.step}: {what} is back at {self.value:.3g} (limit {self.limit:.3g})"
-        return f"{self.level} at step {self.step}: {what} is {self.value:.3g} (limit {self.limit:.3g}): {self.advice}"
+        why = f": {self.cause}" if self.cause else ""
+        passed = f"{self.value:.3g} (limit {self.limit:.3g})"
+        return f"{self.level} at step {self.step}: {what} is {passed}: {self.advice}{why}"
 
     @property
     def advice(self) -> str:
@@ -156,6 +160,7 @@ class WatchedNumber:
     subject: str = ""
     warning: float | None = None
     low: bool = False
+    cause: str = ""
 
     @property
     def level(self) -> Level:
@@ -195,7 +200,8 @@ class Watch:
             if level != before:
                 self._levels[key] = level
                 limit = reading.warning if level == "warning" and reading.warning is not None else reading.limit
-                alarms.append(Alarm(record["step"], reading.name, level, reading.subject, reading.value, limit))
+                value, cause = reading.value, reading.cause
+                alarms.append(Alarm(record["step"], reading.name, level, reading.subject, value, limit, cause))
         return alarms
 
     def must_stop(self, alarms: list[Alarm]) -> Alarm | None:
@@ -219,7 +225,8 @@ class Watch:
             ):
                 if limit is not None:
                     share = self._mean(f"{name} {task}", facts["outcomes"].get(outcome, 0) / facts["completions"])
-                    yield WatchedNumber(name, share, limit, task)  # type: ignore[arg-type]
+                    cause = facts.get("error", "") if outcome == "error" else ""
+                    yield WatchedNumber(name, share, limit, task, cause=cause)  # type: ignore[arg-type]
 
     def _of_training(self, record: Mapping[str, Any]) -> Iterator[WatchedNumber]:
         limits = self.limits

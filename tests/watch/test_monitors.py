@@ -123,3 +123,14 @@ def test_limits_that_no_run_could_keep_are_refused() -> None:
 
 def test_every_alarm_says_what_to_do() -> None:
     assert set(ADVICE) == set(get_args(Name))
+
+
+def test_an_alarm_about_a_verifier_shows_the_exception_itself() -> None:
+    watch = Watch(Monitors(window=1))
+    failing = record(1, outcomes={"error": 50})
+    failing["tasks"]["math"]["error"] = "the reward function raised KeyError: 'gold' (my_task.py:12)"
+    [alarm] = watch.step(failing)
+    assert alarm.line.endswith("the policy: the reward function raised KeyError: 'gold' (my_task.py:12)")
+    assert alarm.record()["cause"] == failing["tasks"]["math"]["error"]
+    [over] = watch.step(record(2))
+    assert "KeyError" not in over.line
