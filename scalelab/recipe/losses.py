@@ -14,7 +14,8 @@ This module imports no torch: it only calls methods of the tensors it is given.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 from pydantic import Field
@@ -49,6 +50,10 @@ class Tokens:
     """int: which completion the token belongs to; any numbering."""
     mask_T: Tensor
     """bool: the tokens in the loss."""
+    entropy_T: Tensor | None = None
+    """Entropy of the trainer's distribution of the token, in nats, without gradient."""
+    seen: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the loss's `sees` names, each of shape [T] and 0 where masked."""
 
     @classmethod
     def masked(
@@ -81,11 +86,42 @@ class Tokens:
 
 
 class Loss(Protocol):
-    """Protocol of policy losses, the user's own included."""
+    """Protocol of policy losses, the user's own included.
+
+    A class attribute `sees` names what a loss wants to know of every token's completion beside its advantage:
+
+    - "reward": the verifier's, from 0 to 1, without penalties;
+    - "part NAME": a part of the reward, 0 where the completion has none of that name;
+    - "task NAME": 1 for completions of that task, 0 for others;
+    - "staleness": trainer version − version of the token.
+    """
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss summed over the tokens, and its metrics."""
         ...
+
+
+def sees(loss: Loss) -> tuple[str, ...]:
+    """What a loss wants to know of every token's completion, by its class attribute."""
+    return tuple(getattr(loss, "sees", ()))
+
+
+def check_sees(loss: Loss, tasks: Sequence[str]) -> None:
+    """Check that there is what a loss wants to see.
+
+    Args:
+        loss: the recipe's.
+        tasks: names of the run's tasks.
+
+    Raises:
+        ValueError: naming what there is.
+    """
+    for name in sees(loss):
+        kind, _, rest = name.partition(" ")
+        if name in ("reward", "staleness") or (kind == "part" and rest) or (kind == "task" and rest in tasks):
+            continue
+        known = ", ".join(["reward", "staleness", "part NAME", *(f"task {task}" for task in tasks)])
+        raise ValueError(f"Recipe.loss: {type(loss).__name__}.sees has {name!r}; there are: {known}")
 
 
 @checked(frozen=True, config=CHECKED)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from scalelab.errors import LabError
 from scalelab.recipe.advantages import NORMS, centred, signed
 from scalelab.recipe.aggregation import token_weights
 from scalelab.recipe.filters import zero_variance
-from scalelab.recipe.losses import MAX_LOG_RATIO, Loss, Tokens
+from scalelab.recipe.losses import MAX_LOG_RATIO, Loss, Tokens, sees
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.types import Group, Rollout
 
@@ -99,7 +99,7 @@ def build_step(
     weights = token_weights(recipe.aggregation, lengths, recipe.max_tokens)
     rollouts = [rollout for group in kept for rollout in group]
     sequences = [
-        _training_sequence(rollout, advantage, weight, sequence_id, trainer_version)
+        _training_sequence(rollout, advantage, weight, sequence_id, trainer_version, sees(recipe.loss))
         for sequence_id, (rollout, advantage, weight) in enumerate(
             zip(rollouts, _flat(advantages), _flat(weights), strict=True)
         )
@@ -121,7 +121,7 @@ def _check_group(group: Group, recipe: Recipe) -> None:
 
 
 def _training_sequence(
-    rollout: Rollout, advantage: float, weight: float, sequence_id: int, trainer_version: int
+    rollout: Rollout, advantage: float, weight: float, sequence_id: int, trainer_version: int, seen: Sequence[str]
 ) -> TrainingSequence:
     """Lay prompt and completion end to end; whatever belongs to no sampled token is zero."""
     sampled_T = rollout.sampled_T
@@ -146,9 +146,20 @@ def _training_sequence(
             "weights": on_sampled(weight),
             "sequence_ids": np.full(len(tokens_T), sequence_id, dtype=np.int64),
             "same_version": on_sampled(rollout.versions_T() == trainer_version),
+            **{name: on_sampled(_seen(rollout, name, trainer_version)) for name in seen},
         },
         rollout.routed_TLK,
     )
+
+
+def _seen(rollout: Rollout, name: str, trainer_version: int) -> np.ndarray | float:
+    """What a loss sees of a completion by a name in its `sees`: a number, or [T] one for each of its tokens."""
+    kind, _, rest = name.partition(" ")
+    if kind == "staleness":
+        return trainer_version - rollout.versions_T()
+    if kind == "part":
+        return rollout.parts.get(rest, 0.0)
+    return float(rollout.task == rest) if kind == "task" else rollout.reward
 
 
 def _step_metrics(
@@ -274,7 +285,8 @@ class StepLoss:
             extras: the extras of `build_step`'s sequences, packed alike.
         """
         names = ("old_logprobs", "advantages", "weights", "sequence_ids")
-        tokens = Tokens.masked(logprobs_T, *(extras[name] for name in names))
+        seen = {name: extras[name] for name in sees(self.loss)}
+        tokens = replace(Tokens.masked(logprobs_T, *(extras[name] for name in names)), entropy_T=entropy_T, seen=seen)
         loss, metrics = self.loss(tokens)
         same_version_T = tokens.mask_T & (extras["same_version"] != 0)
         sampled = Sampled(tokens.mask_T, tokens.log_ratio_T.detach(), entropy_T.detach(), same_version_T)

@@ -9,6 +9,7 @@ from moe.model.architectures import check_expert_bias
 from moe.model.config import Llama4Text, Model, routed_experts
 from moe.train.config import TrainerConfig
 from moe.train.layout import check_layout, ranks_per_copy
+from scalelab.recipe.losses import check_sees
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig
 from scalelab.rollout.limits import attention_problem
@@ -32,6 +33,7 @@ def check_tasks(tasks: Sequence[Task], weights: Sequence[float] | None, recipe: 
     if weights is not None and len(weights) != len(names):
         raise ValueError(f"Run.task_weights is {weights} for {len(names)} tasks: give each a share")
     check_limits(tasks, recipe)
+    check_sees(recipe.loss, names)
 
 
 def check_sets(sets: Sequence[ReadySet], trained: Sequence[Task], generator: GeneratorConfig) -> None:
