@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,8 @@ from safetensors import safe_open
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
-from vllm.outputs import RequestOutput
 from vllm.platforms import current_platform
-from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
 from vllm.v1.outputs import LogprobsTensors
@@ -46,7 +45,9 @@ from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, processor_config
+from scalelab.rollout.on_cpu import Draw, draws, norms
 from scalelab.rollout.routing import RoutingRecorder, of_all_tokens
+from scalelab.rollout.scheduler import ArrayScheduler
 from scalelab.rollout.split import split_problem
 from scalelab.rollout.types import Request
 from scalelab.transfer import engine_side as transfer
@@ -66,6 +67,27 @@ class Output:
     spans: tuple[tuple[int, int, int], ...]
     truncated: bool
     routed_TLK: np.ndarray | None
+
+
+@dataclass
+class _Held:
+    """A completion in the making; on a CPU all of its tokens come at once, when it has ended."""
+
+    name: str
+    """vLLM's own for the request."""
+    request: Request
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[np.ndarray] = field(default_factory=list)
+    experts: list[np.ndarray] = field(default_factory=list)
+    versions: list[tuple[int, int]] = field(default_factory=list)
+    """(version, first token) of each of its weights but those in place."""
+
+    def spans(self, version: int) -> tuple[tuple[int, int, int], ...]:
+        """(version, start, end) of its tokens, if the last come from this version."""
+        starts = [0, *(end for _, end in self.versions)]
+        ends = [*starts[1:], len(self.tokens)]
+        versions = [*(earlier for earlier, _ in self.versions), version]
+        return tuple((v, a, b) for v, a, b in zip(versions, starts, ends, strict=True) if a < b)
 
 
 class Engine:
@@ -111,51 +133,89 @@ class Engine:
         if config.record_routing and not self._handed_out:
             sizes = config.max_sequences, config.max_model_len
             [self._recorder] = self._engine.collective_rpc(lambda worker: RoutingRecorder(worker.model_runner, *sizes))
-        self._held: dict[str, tuple[str, Request]] = {}
+        self._held: dict[str, _Held] = {}
+        self._named: dict[str, _Held] = {}
+        self._added = 0
+        self._draws = np.random.default_rng(seed)
+        self._scheduler = scheduler = self._engine.engine_core.engine_core.scheduler
+        self._in_arrays = scheduler if type(scheduler) is ArrayScheduler else None
         self._updates = 0
+        self.version = version
         self._set_version(version)
 
     def add(self, request: Request) -> None:
         """Start a completion at the next step."""
+        on_cpu = current_platform.is_cpu()
+        extra: dict[str, Any] = {} if request.interrupt_at is None else {POSITION: request.interrupt_at}
+        if on_cpu and request.temperature:
+            seed = int(self._draws.integers(2**63)) if request.seed is None else request.seed
+            extra |= draws(seed, request.temperature)
         params = SamplingParams(
-            temperature=request.temperature,
-            seed=request.seed,
+            temperature=0.0 if on_cpu else request.temperature,
+            seed=None if on_cpu else request.seed,
             max_tokens=request.max_tokens,
             stop_token_ids=self._stop_ids,
             logprobs=0,
-            flat_logprobs=True,
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args=None if request.interrupt_at is None else {POSITION: request.interrupt_at},
+            extra_args=extra or None,
             skip_clone=True,
         )
         # The salt is part of a prefix's hash: a request finds only KV of requests that began with its own weights.
         prompt = {"prompt_token_ids": list(request.prompt_ids), "cache_salt": str(self._updates)}
-        self._held[request.id] = self._engine.add_request(request.id, prompt, params), request
+        core = self._engine.input_processor.process_inputs(request.id, prompt, params, ("generate",))
+        core.request_id = f"{request.id}-{self._added}"  # an id may come again while vLLM still frees its last one
+        self._added += 1
+        self._engine.engine_core.add_request(core)
+        self._held[core.request_id] = self._named[request.id] = _Held(core.request_id, request)
 
     def step(self) -> list[Output]:
         """Generate one token for every running sequence, and return the outputs of those that finished."""
-        return [self._finish(output) for output in self._engine.step()]
+        # vLLM's output processor would make several calls in Python for each token, for text and streams.
+        return [self._finish(one) for one in self._engine.engine_core.get_output().outputs if self._took(one)]
 
     @property
     def waiting(self) -> int:
         """Requests that the last step had no room for."""
-        return len(self._engine.engine_core.engine_core.scheduler.waiting)
+        return len(self._scheduler.waiting)
 
-    def _finish(self, output: RequestOutput) -> Output:
-        internal_id, request = self._held.pop(output.request_id)
-        tokens = len(request.prompt_ids) + len(output.outputs[0].token_ids)
+    def _took(self, output: EngineCoreOutput) -> bool:
+        """Keep what a sequence got; True if it has ended."""
+        held = self._held[output.request_id]
+        held.tokens += output.new_token_ids
+        if output.new_logprobs is not None:
+            held.logprobs.append(output.new_logprobs.logprobs[:, 0])
+        if output.routed_experts is not None:
+            held.experts.append(output.routed_experts)
+        return output.finished
+
+    def _finish(self, output: EngineCoreOutput) -> Output:
+        held = self._held.pop(output.request_id)
+        del self._named[held.request.id]
+        if output.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            raise RuntimeError(f"vLLM ended request {held.request.id} with {output.finish_reason}")
+        tokens = len(held.request.prompt_ids) + len(held.tokens)
+        routed_TLK = None
         if self._recorder is not None:
-            return _read(output, self._recorder.take(internal_id, tokens))
-        return _read(output, of_all_tokens(output.outputs[0].routed_experts, tokens) if self._handed_out else None)
+            routed_TLK = self._recorder.take(held.name, tokens)
+        elif self._handed_out:
+            routed_TLK = of_all_tokens(np.concatenate(held.experts) if held.experts else None, tokens)
+        return Output(
+            id=held.request.id,
+            token_ids=np.asarray(held.tokens, np.int32),
+            logprobs_T=np.concatenate(held.logprobs),
+            spans=held.spans(self.version),
+            truncated=output.finish_reason == FinishReason.LENGTH,
+            routed_TLK=routed_TLK,
+        )
 
     def abort(self, ids: Sequence[str]) -> None:
         """Forget these requests."""
-        self._engine.abort_request(list(ids))
-        for id in ids:
-            internal_id, _ = self._held.pop(id)
+        names = [self._named.pop(id).name for id in ids]
+        self._engine.engine_core.abort_requests(names)
+        for name in names:
+            del self._held[name]
             if self._recorder is not None:
-                self._recorder.drop(internal_id)
+                self._recorder.drop(name)
 
     def stage(self, snapshot: Snapshot) -> None:
         """Begin to load a version that is here, beside the next steps; vLLM's workers do it, each its part."""
@@ -204,15 +264,23 @@ class Engine:
             self._engine.engine_core.shutdown()
 
     def _set_version(self, version: int) -> None:
+        for held in self._held.values():
+            if (count := self._generated(held)) > (held.versions[-1][1] if held.versions else 0):
+                held.versions.append((self.version, count))
         self.version = version
         self._updates += 1  # versions come again after a return to a checkpoint; these do not
-        self._engine.set_weight_version(str(version))
+
+    def _generated(self, held: _Held) -> int:
+        """Tokens of a sequence so far."""
+        if self._in_arrays is not None:
+            return self._in_arrays.generated(held.name)
+        return len(held.tokens)
 
     def _add_waiting_again(self) -> None:
         """Renew the cache salt of requests that wait in the scheduler and have not begun."""
-        scheduler = self._engine.engine_core.engine_core.scheduler
-        fresh = {r.request_id for r in scheduler.waiting if r.num_computed_tokens == r.num_output_tokens == 0}
-        for request in [request for internal_id, request in self._held.values() if internal_id in fresh]:
+        waiting = self._scheduler.waiting
+        fresh = {r.request_id for r in waiting if r.num_computed_tokens == r.num_output_tokens == 0}
+        for request in [held.request for held in self._held.values() if held.name in fresh]:
             self.abort([request.id])
             self.add(request)
 
@@ -246,6 +314,7 @@ def engine_config(
         disable_hybrid_kv_cache_manager=current_platform.is_cpu() or None,
         # A batch in flight during an update would be labelled with the wrong version.
         async_scheduling=False,
+        **({"scheduler_cls": ArrayScheduler, "ir_op_priority": norms()} if current_platform.is_cpu() else {}),
         # Compilation takes over a minute on a CPU and gains nothing there; on a GPU it captures CUDA graphs.
         enforce_eager=eager,
         logprobs_mode="raw_logprobs",
@@ -253,8 +322,8 @@ def engine_config(
         enable_return_routed_experts=vllm_records(config),
     )
     vllm_config = args.create_engine_config()
-    processor = ForcePhraseV2 if vllm_config.use_v2_model_runner else ForcePhraseV1
-    vllm_config.model_config.logits_processors = [processor]
+    processors = [ForcePhraseV2] if vllm_config.use_v2_model_runner else [ForcePhraseV1, Draw]
+    vllm_config.model_config.logits_processors = processors
     return vllm_config
 
 
@@ -291,19 +360,6 @@ def _check(hf_config: dict[str, Any], config: GeneratorSetup, model_dir: Path) -
         raise LabError(
             f"block_size ({config.block_size}) must divide the model's attention_chunk_size ({chunk}): choose another"
         )
-
-
-def _read(output: RequestOutput, routed_TLK: np.ndarray | None) -> Output:
-    completion = output.outputs[0]
-    return Output(
-        id=output.request_id,
-        token_ids=np.asarray(completion.token_ids, np.int32),
-        # One log-prob a token is asked for, so vLLM's flat list is the array.
-        logprobs_T=np.asarray(completion.logprobs.logprobs, np.float32),
-        spans=tuple((int(span.version), span.start, span.end) for span in completion.weight_versions),
-        truncated=completion.finish_reason == "length",
-        routed_TLK=routed_TLK,
-    )
 
 
 def _rank_no_logprobs(worker: WorkerBase) -> None:

@@ -24,8 +24,8 @@ class Request:
     max_tokens: int
     """Most tokens the completion may have, the forced ones and the end-of-sequence token included."""
     seed: int | None = None
-    """Seed of this completion's own random stream; None draws from the generator's. Seeded sampling is slower
-    on a CPU, and repeats exactly only while the batch around it does."""
+    """Seed of this completion's own random stream; None draws from the generator's. It repeats exactly only while
+    the batch around it does, since sums in the model may change with it."""
     temperature: float = 1.0
     """0 is greedy. Training completions need 1: their log-probs are those of the unscaled policy."""
     interrupt_at: int | None = None

@@ -1,0 +1,104 @@
+"""Samples on a CPU follow the logits and their own stream of numbers, whatever stands beside them in the batch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
+
+from scalelab.rollout.engine import Engine
+from scalelab.rollout.interruption import Phrases
+from scalelab.rollout.on_cpu import Draw, draw, draws, uniform
+from scalelab.rollout.types import Request
+from tests.helpers.rollout_models import DENSE, prompts, write_model
+from tests.rollout.test_generator import CONFIG
+
+pytestmark = pytest.mark.slow
+
+VOCAB = 6
+
+
+@given(st.lists(st.floats(-9, 9) | st.just(-np.inf), min_size=2, max_size=8), st.floats(0, 1, exclude_max=True))
+def test_a_draw_is_where_the_cumulative_distribution_passes_the_number(logits: list[float], number: float) -> None:
+    logits[0] = 0.0  # one word at least is possible
+    row = torch.tensor([logits])
+    token = int(draw(row, np.array([number])))
+    probs = np.exp(np.array(logits) - np.logaddexp.reduce(logits))
+    assert probs[token] > 0
+    below = probs[:token].sum()
+    assert below - 1e-6 <= number <= below + probs[token] + 1e-6
+
+
+def test_frequencies_are_the_softmax() -> None:
+    logits = torch.tensor([0.0, 1.0, -1.0, 2.0])
+    keys = np.array([draws(seed, 1.0)["draw"][0] for seed in range(4000)], np.uint64)
+    numbers = [uniform(keys, np.full(len(keys), at)) for at in range(10)]
+    counts = sum(np.bincount(draw(logits.expand(len(keys), -1), number), minlength=4) for number in numbers)
+    np.testing.assert_allclose(counts / 40_000, logits.softmax(-1), atol=0.01)
+
+
+@given(st.data())
+def test_a_draw_depends_on_its_own_seed_and_position_alone(data: st.DataObject) -> None:
+    seeds = data.draw(st.lists(st.integers(-3, 2**64), min_size=2, max_size=6, unique=True))
+    logits = torch.randn(len(seeds), VOCAB, generator=torch.Generator().manual_seed(0))
+
+    def processor(rows: list[int], so_far: int) -> Draw:
+        made = Draw(SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=8)), torch.device("cpu"), False)
+        params = [SamplingParams(temperature=0, extra_args=draws(seeds[row], 1.0)) for row in rows]
+        added = [(at, one, None, [0] * so_far) for at, one in enumerate(params)]
+        made.update_state(BatchUpdate(len(rows), [], added, []))
+        return made
+
+    together = processor([*range(len(seeds))], 0)
+    first = together.apply(logits.clone()).argmax(-1)
+    together.update_state(BatchUpdate(len(seeds), [], [], [(0, len(seeds) - 1, MoveDirectionality.SWAP)]))
+    swapped = logits.clone()
+    swapped[[0, -1]] = logits[[-1, 0]]
+    second = together.apply(swapped).argmax(-1)
+    for row in range(len(seeds)):
+        assert processor([row], 0).apply(logits[[row]]).argmax(-1) == first[row]
+        at = {0: len(seeds) - 1, len(seeds) - 1: 0}.get(row, row)
+        assert processor([row], 1).apply(logits[[row]]).argmax(-1) == second[at]
+
+
+def test_greedy_rows_stay_as_they_are() -> None:
+    made = Draw(SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=2)), torch.device("cpu"), False)
+    params = SamplingParams(temperature=0), SamplingParams(temperature=0, extra_args=draws(1, 2.0))
+    made.update_state(BatchUpdate(2, [], [(row, one, None, []) for row, one in enumerate(params)], []))
+    logits = torch.zeros(2, VOCAB)
+    assert torch.equal(made.apply(logits.clone())[0], logits[0])
+    assert made.apply(logits.clone())[1].isinf().sum() == 1
+
+
+def test_the_engine_generates_what_it_would_with_vllms_own_scheduler(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a cache that is too small for all, so that sequences are dropped and taken up again."""
+    folder = write_model(tmp_path_factory.mktemp("model"), DENSE, 0)
+    ids = prompts(8, 20, DENSE.vocab_size, seed=0)
+    requests = [Request(f"r{at}", ids[at], 90, seed=at, temperature=float(at % 3 > 0)) for at in range(8)]
+
+    def outputs() -> dict[str, tuple[list[int], np.ndarray, bool, tuple[tuple[int, int, int], ...]]]:
+        engine = Engine(folder, CONFIG, Phrases())
+        try:
+            for request in requests:
+                engine.add(request)
+            done = [output for _ in range(400) for output in engine.step()]
+        finally:
+            engine.close()
+        return {one.id: (one.token_ids.tolist(), one.logprobs_T, one.truncated, one.spans) for one in done}
+
+    ours = outputs()
+    monkeypatch.setattr("scalelab.rollout.engine.ArrayScheduler", None)
+    theirs = outputs()
+    assert ours.keys() == theirs.keys() == {request.id for request in requests}
+    for name in ours:
+        assert ours[name][0] == theirs[name][0]
+        np.testing.assert_allclose(ours[name][1], theirs[name][1], atol=1e-4)
+        assert ours[name][2:] == theirs[name][2:]
