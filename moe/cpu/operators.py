@@ -8,12 +8,37 @@ Axes: _T tokens, _F gate and up features side by side (2·I), _I inner size, _D 
 
 from __future__ import annotations
 
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import Parameter
+
+
+@cache
+def _kernels() -> ModuleType:
+    """The kernels for one core; numba is imported where they are wanted."""
+    from moe.cpu import kernels
+
+    return kernels
+
+
+def kernels_fit(*tensors: Tensor) -> bool:
+    """True if the kernels take these: real tensors of one type on a CPU, where torch works on one core, too."""
+    dtype = tensors[0].dtype
+    return (
+        torch.get_num_threads() == 1
+        and dtype in (torch.float32, torch.bfloat16)
+        and all(type(one) in (Tensor, Parameter) and one.is_cpu and one.dtype is dtype for one in tensors)
+    )
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -21,6 +46,13 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        ctx.fused = weight is not None and kernels_fit(x, weight)
+        if ctx.fused:
+            kernels, rows = _kernels(), x.reshape(-1, x.shape[-1])
+            out, scale = torch.empty_like(rows), torch.empty(len(rows))
+            kernels.rms_forward(*kernels.arrays(rows, weight), eps, *kernels.arrays(out, scale))
+            ctx.save_for_backward(rows, weight, scale)
+            return out.view(x.shape)
         wide = x.float()
         norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
@@ -31,6 +63,11 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight, scale = ctx.saved_tensors
+        if ctx.fused:
+            kernels, to_x, to_weight = _kernels(), torch.empty_like(x), torch.zeros(x.shape[-1])
+            given = kernels.arrays(grad.reshape(x.shape), x, weight, scale)
+            kernels.rms_backward(*given, *kernels.arrays(to_x, to_weight))
+            return to_x.view(grad.shape), to_weight.to(weight.dtype), None
         normed = x * scale
         product = grad * normed  # fp32, as normed is
         grad_weight = None
@@ -60,12 +97,22 @@ class _SwiGlu(torch.autograd.Function):
     def forward(ctx: Any, gate_up_TF: Tensor) -> Tensor:
         gate_TI, up_TI = gate_up_TF.chunk(2, dim=-1)
         ctx.save_for_backward(gate_up_TF)
+        ctx.fused = gate_up_TF.is_contiguous() and kernels_fit(gate_up_TF)
+        if ctx.fused:
+            kernels, out_TI = _kernels(), torch.empty_like(gate_TI, memory_format=torch.contiguous_format)
+            kernels.swiglu_forward(*kernels.arrays(_rows(gate_up_TF), _rows(out_TI)))
+            return out_TI
         return F.silu(gate_TI).mul_(up_TI)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_TI: Tensor) -> Tensor:
         gate_up_TF = ctx.saved_tensors[0].detach()
+        if ctx.fused:
+            kernels = _kernels()
+            kernels.swiglu_backward(*kernels.arrays(_rows(grad_TI), _rows(gate_up_TF)))
+            torch.autograd.graph.increment_version(gate_up_TF)  # whoever still wants the inputs is refused
+            return gate_up_TF
         gate_TI, up_TI = gate_up_TF.chunk(2, dim=-1)
         to_open_TI = grad_TI * up_TI
         torch.ops.aten.silu(gate_TI, out=up_TI).mul_(grad_TI)

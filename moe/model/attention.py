@@ -20,9 +20,13 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
+from moe.cpu.operators import kernels_fit
 from moe.model.architectures import AttentionPlan
 from moe.model.exchange import earlier_rows
 from moe.train.packing import Packed, Segments
+
+SHORT = 1024
+"""Tokens of a segment beyond which torch's attention, which works in tiles, is faster on a core."""
 
 
 class PackedAttention(MegatronModule):
@@ -96,6 +100,14 @@ class _Rotate(torch.autograd.Function):
 
 
 def _rotated(x_ThD: Tensor, cos_T1D: Tensor, sin_T1F: Tensor, way: int, interleaved: bool) -> Tensor:
+    if kernels_fit(x_ThD):
+        from moe.cpu import kernels
+
+        out_ThD = torch.empty(x_ThD.shape, dtype=x_ThD.dtype)
+        given = kernels.arrays(x_ThD, cos_T1D.squeeze(1), sin_T1F.squeeze(1))
+        kernels.rotate(*given, way, interleaved, *kernels.arrays(out_ThD))
+        return out_ThD
+
     def pair(x: Tensor) -> tuple[Tensor, ...]:
         return x.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else x.chunk(2, dim=-1)
 
@@ -117,6 +129,10 @@ def attend(q_ThD: Tensor, k_TkD: Tensor, v_TkD: Tensor, layout: Segments, kernel
     """Causal attention within segments, [T, h, D]; several query heads share a key head (`moe.model.kernels`)."""
     if kernel != "torch_sdpa":
         return _flash(q_ThD, k_TkD, v_TkD, layout, kernel)
+    if kernels_fit(q_ThD, k_TkD, v_TkD) and layout.longest <= SHORT:
+        from moe.cpu.attention import attend_segments
+
+        return attend_segments(q_ThD, k_TkD, v_TkD, layout.borders)
     if layout.even:
         q, k, v = (x.unflatten(0, layout.shapes[0]).transpose(1, 2) for x in (q_ThD, k_TkD, v_TkD))
         return _attend(q, k, v).transpose(1, 2).flatten(0, 1)
