@@ -46,9 +46,10 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        ctx.fused = weight is not None and kernels_fit(x, weight)
+        ctx.fused = kernels_fit(x) if weight is None else kernels_fit(x, weight)
         if ctx.fused:
-            kernels, rows = _kernels(), x.reshape(-1, x.shape[-1])
+            kernels, rows, ctx.weighted = _kernels(), x.reshape(-1, x.shape[-1]), weight is not None
+            weight = torch.ones(x.shape[-1], dtype=x.dtype) if weight is None else weight
             out, scale = torch.empty_like(rows), torch.empty(len(rows))
             kernels.rms_forward(*kernels.arrays(rows, weight), eps, *kernels.arrays(out, scale))
             ctx.save_for_backward(rows, weight, scale)
@@ -67,7 +68,7 @@ class _RmsNorm(torch.autograd.Function):
             kernels, to_x, to_weight = _kernels(), torch.empty_like(x), torch.zeros(x.shape[-1])
             given = kernels.arrays(grad.reshape(x.shape), x, weight, scale)
             kernels.rms_backward(*given, *kernels.arrays(to_x, to_weight))
-            return to_x.view(grad.shape), to_weight.to(weight.dtype), None
+            return to_x.view(grad.shape), to_weight.to(weight.dtype) if ctx.weighted else None, None
         normed = x * scale
         product = grad * normed  # fp32, as normed is
         grad_weight = None

@@ -11,6 +11,7 @@ from megatron.core.extensions import transformer_engine as megatron_te
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from moe.cpu.operators import rms_norm, swiglu
 from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.model.attention import attend
@@ -91,3 +92,47 @@ def test_segment_borders_cut_the_packed_row_where_attention_ends(chunk):
         slow.append(F.scaled_dot_product_attention(*qkv, is_causal=True, enable_gqa=True).transpose(0, 1))
     torch.testing.assert_close(attend(q, k, v, layout), torch.cat(slow))
     assert layout.longest == max(end - start for start, end in pairs) == (chunk or 20)
+
+
+def slow_attention(q, k, v, borders):
+    """softmax(q kᵀ / √D) v of every segment in fp64, with all scores in memory."""
+    outs = []
+    for start, end in itertools.pairwise(borders):
+        for_q, for_k, for_v = (x[start:end].transpose(0, 1) for x in (q, k, v))
+        for_k, for_v = (x.repeat_interleave(len(for_q) // len(x), 0) for x in (for_k, for_v))
+        scores = for_q @ for_k.transpose(1, 2) / q.shape[2] ** 0.5
+        late = torch.ones(end - start, end - start, dtype=torch.bool).triu(1)
+        outs.append((scores.masked_fill(late, -torch.inf).softmax(-1) @ for_v).transpose(0, 1))
+    return torch.cat(outs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_attention_on_one_core_equals_its_formula(dtype, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    stream = torch.Generator().manual_seed(0)
+    layout = segments([5, 1, 40, 9], 16)
+    # strided, as a linear layer leaves them side by side, and with scores of dozens
+    rows = (1 if dtype is torch.bfloat16 else 3) * torch.randn(55, 8, 8, generator=stream)
+    inputs = [x.to(dtype).requires_grad_() for x in rows.split([4, 2, 2], dim=1)]
+    exact_inputs = [x.detach().double().requires_grad_() for x in inputs]
+    fast, exact = attend(*inputs, layout), slow_attention(*exact_inputs, layout.borders.tolist())
+    grad = torch.randn(55, 4, 8, generator=stream).to(dtype)
+    close = {"rtol": 2e-2, "atol": 8e-2} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 2e-5}
+    torch.testing.assert_close(fast.double(), exact, **close)
+    grads = torch.autograd.grad(fast, inputs, grad), torch.autograd.grad(exact, exact_inputs, grad.double())
+    for ours, theirs in zip(*grads):
+        torch.testing.assert_close(ours.double(), theirs, **close)
+
+
+def test_what_is_not_a_number_stays_so_on_one_core(monkeypatch):
+    """A step whose gradient is not finite has to be seen, and skipped."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    for at in range(3):
+        qkv = [torch.randn(6, 2, 8, generator=torch.Generator().manual_seed(at)) for _ in range(3)]
+        qkv[at][0, 0, 0] = torch.nan
+        out = attend(*(x.requires_grad_() for x in qkv), segments([6]))
+        out.sum().backward()
+        assert not all(x.grad.isfinite().all() for x in qkv)
+    for bad in (torch.nan, torch.inf):
+        assert not swiglu(torch.tensor([[bad, 1.0, 1.0, 1.0]])).isfinite().all()
+        assert not rms_norm(torch.tensor([[bad, 1.0]]), torch.ones(2), 1e-5).isfinite().all()

@@ -11,7 +11,15 @@ from moe.model.attention import rotate
 from moe.model.layers import L2Norm, RmsNorm
 from moe.train.packing import turn_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cores")]
+
+
+@pytest.fixture(params=[1, 2], ids=["kernels of one core", "torch's operators"])
+def cores(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
 
 
 def slow_swiglu(gate_up):

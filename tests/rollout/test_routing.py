@@ -64,6 +64,7 @@ def recorder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         """vLLM checks at once that its runner for GPUs is there."""
         made = plain(folder, hf_config, replace(config, record_routing=False), *rest)
         made.aux_output_config.enable_return_routed_experts = True
+        made.scheduler_config.scheduler_cls = None  # the lab's own is for CPUs
         return made
 
     monkeypatch.setattr(engine, "engine_config", configured)
