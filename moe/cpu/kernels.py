@@ -107,7 +107,7 @@ def rms_backward(grad_TD, x_TD, weight_D, scale_T, to_x_TD, to_weight_D):  # typ
 
 
 @njit(**_COMPILED)
-def rotate(x_THD, cos_TD, sin_TF, way, interleaved, out_THD):  # type: ignore[no-untyped-def]
+def rotate_pairs(x_THD, cos_TD, sin_TF, way, interleaved, out_THD):  # type: ignore[no-untyped-def]
     """Map pairs (a, b) to (a·cos − way·b·sin, b·cos + way·a·sin); F = D/2."""
     rows, heads, size = x_THD.shape
     half, way = size // 2, np.float32(way)

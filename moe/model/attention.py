@@ -105,7 +105,7 @@ def _rotated(x_ThD: Tensor, cos_T1D: Tensor, sin_T1F: Tensor, way: int, interlea
 
         out_ThD = torch.empty(x_ThD.shape, dtype=x_ThD.dtype)
         given = kernels.arrays(x_ThD, cos_T1D.squeeze(1), sin_T1F.squeeze(1))
-        kernels.rotate(*given, way, interleaved, *kernels.arrays(out_ThD))
+        kernels.rotate_pairs(*given, way, interleaved, *kernels.arrays(out_ThD))
         return out_ThD
 
     def pair(x: Tensor) -> tuple[Tensor, ...]:

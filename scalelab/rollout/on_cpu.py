@@ -47,7 +47,7 @@ def uniform(keys_B: np.ndarray, positions_B: np.ndarray) -> np.ndarray:
     return (mix(keys_B + steps_B) >> np.uint64(11)) * 2.0**-53
 
 
-def draw(logits_BV: Tensor, uniform_B: np.ndarray) -> Tensor:
+def draw_tokens(logits_BV: Tensor, uniform_B: np.ndarray) -> Tensor:
     """int64 [B]: the token at which the cumulative distribution of softmax(logits) passes a uniform number."""
     cumulative_BV = torch.softmax(logits_BV, -1, torch.float32).cumsum(-1, dtype=torch.float64)
     reached_B1 = torch.from_numpy(uniform_B).unsqueeze(1) * cumulative_BV[:, -1:]
@@ -98,20 +98,20 @@ class Draw(LogitsProcessorV1):
             chosen_BV = logits if every else logits[torch.from_numpy(drawn)]
             if (temperatures_B[drawn] != 1).any():
                 chosen_BV = chosen_BV / torch.from_numpy(temperatures_B[drawn]).unsqueeze(1)
-            tokens_B = draw(chosen_BV, uniform(self._keys[drawn], self._positions[drawn]))
+            tokens_B = draw_tokens(chosen_BV, uniform(self._keys[drawn], self._positions[drawn]))
             logits[torch.from_numpy(drawn), tokens_B] = float("inf")
         self._positions[:rows] += 1
         return logits
 
 
-def key_of(seed: int) -> int:
+def stream_key(seed: int) -> int:
     """Key of a seed's stream; seeds are often neighbours."""
     return int(mix(np.array([seed & _WORD], np.uint64))[0])
 
 
 def draws(seed: int, temperature: float) -> dict[str, Any]:
     """The entry of vLLM's `extra_args` for a request that is not greedy."""
-    return {DRAW: (key_of(seed), temperature)}
+    return {DRAW: (stream_key(seed), temperature)}
 
 
 _PROVIDER = "cpu_c"

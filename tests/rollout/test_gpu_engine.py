@@ -15,6 +15,7 @@ from scalelab.experiment import resolve
 from scalelab.rollout.engine import Engine, engine_config
 from scalelab.rollout.interruption import ForcePhraseV1, ForcePhraseV2, Phrases
 from scalelab.rollout.limits import CPU_HEAD_SIZES
+from scalelab.rollout.on_cpu import Draw
 from tests.helpers.automata import by_ids
 
 pytestmark = pytest.mark.slow
@@ -41,7 +42,7 @@ def test_a_compiled_engine_can_be_configured_and_hashed(
     hf_config = run.model.to_hf()
     (tmp_path / "config.json").write_text(json.dumps({**hf_config, "dtype": "bfloat16"}))
     here = engine_config(tmp_path, hf_config, run.generator_setup, PHRASES, 0, eager=False)
-    assert here.model_config.logits_processors == [ForcePhraseV1]
+    assert here.model_config.logits_processors == [ForcePhraseV1, Draw]
     monkeypatch.setattr(vllm_config, "HAS_TRITON", True)
     there = engine_config(tmp_path, hf_config, run.generator_setup, PHRASES, 0, eager=False)
     assert there.use_v2_model_runner

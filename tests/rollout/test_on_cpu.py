@@ -14,7 +14,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from scalelab.rollout.engine import Engine
 from scalelab.rollout.interruption import Phrases
-from scalelab.rollout.on_cpu import Draw, draw, draws, uniform
+from scalelab.rollout.on_cpu import Draw, draw_tokens, draws, uniform
 from scalelab.rollout.types import Request
 from tests.helpers.rollout_models import DENSE, prompts, write_model
 from tests.rollout.test_generator import CONFIG
@@ -28,7 +28,7 @@ VOCAB = 6
 def test_a_draw_is_where_the_cumulative_distribution_passes_the_number(logits: list[float], number: float) -> None:
     logits[0] = 0.0  # one word at least is possible
     row = torch.tensor([logits])
-    token = int(draw(row, np.array([number])))
+    token = int(draw_tokens(row, np.array([number])))
     probs = np.exp(np.array(logits) - np.logaddexp.reduce(logits))
     assert probs[token] > 0
     below = probs[:token].sum()
@@ -39,7 +39,7 @@ def test_frequencies_are_the_softmax() -> None:
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0])
     keys = np.array([draws(seed, 1.0)["draw"][0] for seed in range(4000)], np.uint64)
     numbers = [uniform(keys, np.full(len(keys), at)) for at in range(10)]
-    counts = sum(np.bincount(draw(logits.expand(len(keys), -1), number), minlength=4) for number in numbers)
+    counts = sum(np.bincount(draw_tokens(logits.expand(len(keys), -1), number), minlength=4) for number in numbers)
     np.testing.assert_allclose(counts / 40_000, logits.softmax(-1), atol=0.01)
 
 
