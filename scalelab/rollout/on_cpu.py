@@ -1,4 +1,4 @@
-"""What an engine on a CPU computes otherwise than vLLM does there: samples and norms (vLLM 0.32.0).
+"""Samples and norms of an engine on a CPU, which vLLM computes in slower ways (vLLM 0.32.0).
 
 A sample is drawn by the inverse of the cumulative distribution, for all sequences in one operation. It depends on the
 request's seed, the token's position and the logits alone. vLLM draws one by one where requests have seeds, and takes
