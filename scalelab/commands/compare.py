@@ -16,9 +16,10 @@ Example:  scalelab compare runs/scalerl runs/no_fp32_head --at 16000 --plot effi
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scalelab.commands.arguments import Once, add_json
 from scalelab.commands.curve_options import (
@@ -37,6 +38,7 @@ from scalelab.errors import LabError
 from scalelab.numbers import percent, with_interval
 
 if TYPE_CHECKING:
+    from scalelab.curves import Curve, Options
     from scalelab.curves.calibrate import WordRates
     from scalelab.curves.comparison import Comparison
 
@@ -119,17 +121,18 @@ def run(args: argparse.Namespace) -> int:
     if args.spread_from and not pilots:
         raise LabError(f"--spread-from: none of its runs carries a fit ({unfit[0]['reason']})")
     refused += unfit
-    comparisons = compare(
-        analyses,
-        tie=args.tie,
-        margin=args.margin,
-        at=args.at,
-        reach=args.reach,
-        run_spread=args.seed_spread,
-        spread_from=pilots,
-        error=args.error,
-        baseline=curves[0].run,
-    )
+    asked = {
+        "tie": args.tie,
+        "margin": args.margin,
+        "at": args.at,
+        "reach": args.reach,
+        "run_spread": args.seed_spread,
+        "spread_from": pilots,
+        "error": args.error,
+        "baseline": curves[0].run,
+    }
+    comparisons = compare(analyses, **asked)
+    bands = _price_bands(curves, options, comparisons, asked) if price else {}
     calibration = _calibration(comparisons, args.calibrate) if args.calibrate is not None else {}
     if args.plot:
         from scalelab.report.plots import plot_efficiency
@@ -148,6 +151,7 @@ def run(args: argparse.Namespace) -> int:
                     for one in comparisons
                 },
                 "rows": {one.task: [vars(row) for row in one.rows()] for one in comparisons},
+                "price_bands": bands,
                 "calibration": {task: [vars(line) for line in lines] for task, lines in calibration.items()},
                 "pooled": pooled,
                 "refused": refused,
@@ -158,8 +162,34 @@ def run(args: argparse.Namespace) -> int:
     for task, lines in calibration.items():
         print_calibration(task, lines)
     print_prices(price)
+    for task, words in bands.items():
+        said = "; ".join(f"{run}: {', '.join(each.values())}" for run, each in words.items())
+        print_filled(f"{task or 'all'}, with steps {', '.join(PRICES)} as dear beside the baseline's: {said}.")
     print_remarks(analyses, refused)
     return int(bool(refused))
+
+
+PRICES = {"0.8 times": 0.8, "as": 1.0, "1.25 times": 1.25}
+"""Prices of a step beside the baseline's over which a verdict by compute is looked at: a simulated one may be off."""
+
+
+def _price_bands(
+    curves: Sequence[Curve], options: Options, comparisons: Sequence[Comparison], asked: dict[str, Any]
+) -> dict[str, dict[str, dict[str, str]]]:
+    """Task → run → price → verdict, over a band of prices of all runs but the baseline."""
+    from scalelab.curves import compare
+
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for name, factor in PRICES.items():
+        scaled = [
+            item if item.run == asked["baseline"] else replace(item, compute_N=factor * item.compute_N)
+            for item in curves
+        ]
+        one_price = comparisons if factor == 1 else compare(analysed(scaled, options)[0], **asked)
+        for one in one_price:
+            for run, word in one.verdicts.items():
+                found.setdefault(one.task, {}).setdefault(run, {})[name] = word
+    return found
 
 
 def _by_prompt(args: argparse.Namespace) -> int:

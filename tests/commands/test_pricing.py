@@ -30,6 +30,12 @@ def test_prices_are_steps_times_the_simulated_hours_of_a_step(capsys: pytest.Cap
         np.testing.assert_allclose(priced(curve, price).compute_N, curve.other_N["step"] * price.hours)
         line = rf"{curve.run} +math +0\.\d+ +[\d.]+ a GPU-hour +{price.steps_per_hour:,.0f} +{price.hours:.4g}"
         assert re.search(line, out)
+    assert main(["compare", *SCHEDULES, "--price", "h100", "--task", "math", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    words = found["price_bands"]["math"]["pipeline_8"]
+    [row] = [row for row in found["rows"]["math"] if row["run"] == "pipeline_8"]
+    assert words["as"] == row["verdict"]
+    assert f"pipeline_8: {', '.join(words.values())}." in " ".join(out.split())
 
 
 def test_a_faster_device_makes_a_step_cheaper_and_a_slower_trainer_dearer() -> None:
