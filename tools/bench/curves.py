@@ -1,7 +1,7 @@
 """Measure how good the fits of scalelab.curves are, and rewrite the tables in docs/curves.md.
 
 python tools/bench/curves.py                 everything, about ten minutes of one core
-python tools/bench/curves.py --only speed    one part, such as paper, verdicts or speed
+python tools/bench/curves.py --only speed    one part, such as coverage, verdicts or speed
 python tools/bench/curves.py --runs 50       fewer simulated runs, for a look
 
 Coverage goes on where it stopped: every simulated run is a line in the folder `--kept`, and `--runs 0` makes the
@@ -28,7 +28,6 @@ from pathlib import Path
 from curve_tables.contradictions import contradictions_section
 from curve_tables.coverage import coverage_section, families_matching, run_family
 from curve_tables.holdback import holdback_section
-from curve_tables.paper import paper_section
 from curve_tables.speed import speed_section
 from curve_tables.verdicts import verdicts_section
 from sections import replace_section
@@ -49,7 +48,6 @@ def coverage(runs: int, words: list[str], folder: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sections: dict[str, Callable[[], str]] = {
-        "paper": paper_section,
         "coverage": lambda: coverage(args.runs, args.families, args.kept),
         "holdback": lambda: holdback_section(args.logs),
         "verdicts": lambda: verdicts_section(args.runs, args.kept),
@@ -66,7 +64,8 @@ def main() -> None:
         if not args.only or name in args.only:
             began = time.perf_counter()
             text = section()
-            replace_section(DOCUMENT, f"<!-- {name} -->", f"<!-- /{name} -->", text)
+            if name != "speed":  # which nobody decides by
+                replace_section(DOCUMENT, f"<!-- {name} -->", f"<!-- /{name} -->", text)
             print(f"{name} ({time.perf_counter() - began:.0f} s)\n\n{text}\n")
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parents[3]
-DENSE = ROOT / "tools" / "data" / "scalerl_dense.csv"
-PAPER_R0 = 0.402
 
 
 def sigmoid(compute: np.ndarray, R0: float, A: float, B: float, C_mid: float) -> np.ndarray:
