@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,15 @@ from scalelab.curves import pool_seeds, read_sources
 from scalelab.curves.branches import counted_once, trunk_points
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved
+from scalelab.schedule.pipeline import PipelineRL
+from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.session import branch as branches
 from scalelab.store.audit import audit
 from scalelab.store.chain import JOURNAL, read_chain
 from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines
 from tests.helpers.crash_world import Quiet, World, live, settings
+from tests.helpers.fake_world import World as FakeWorld
 
 KEPT = {"CheckpointPolicy__keep_last": 9}
 
@@ -185,3 +189,36 @@ def test_neither_an_experiment_nor_a_run_to_go_on_from_is_one_line(capsys: pytes
     assert "give an EXPERIMENT" in capsys.readouterr().err
     with pytest.raises(LabError, match="no run's folder"):
         branches.split("runs/none@3")
+
+
+class Recording(FakeWorld):
+    """A world on a simulated clock that keeps the books of every checkpoint."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self.books_at: dict[int, dict[str, Any]] = {}
+        super().__init__(*args, **settings)
+
+    async def _save(self, state: dict[str, Any]) -> None:
+        await super()._save(state)
+        self.books_at[state["schedule"]["trainer_version"]] = state
+
+
+@pytest.mark.parametrize("schedule", [PipelineRL(k=1), PipelineRL(k=4), PPOOffPolicy(k=2), Synchronous()], ids=str)
+def test_a_checkpoint_that_a_run_is_extended_from_is_one_that_a_longer_run_passes_through(
+    schedule: Any, tmp_path: Path
+) -> None:
+    """Both rest at every third step; whatever the books of the short one say there, those of the long one say, too."""
+    used = 0
+    for seed in range(6):
+        short, long = (Recording(tmp_path, schedule, seed=seed, pauses=True, steps=steps) for steps in (12, 21))
+        short.run()
+        long.run()
+        budget = SimpleNamespace(steps=12, hours=None)
+        recipe = SimpleNamespace(prompts_per_step=3)
+        parent: Any = SimpleNamespace(budget=budget, recipe=recipe, checkpoint_every=3, virtual=True)
+        for step, state in short.books_at.items():
+            if branches.goes_on_alike({**state, "virtual": {"due": True}}, parent):
+                used += 1
+                assert state == long.books_at[step], f"seed {seed}, step {step}"
+            assert step < 12 or not branches.goes_on_alike({**state, "virtual": {"due": True}}, parent)
+    assert used >= 6, "some checkpoints will do"
