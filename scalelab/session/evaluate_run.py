@@ -32,6 +32,9 @@ from scalelab.watch.progress import Progress
 
 Record = dict[str, Any]
 
+_SPENT = ("compute", "compute_undisturbed", "compute_by_role", "completions", "tokens", "flops")
+"""What a line says of the compute behind a policy: points of one step lie at one place, whichever set they are of."""
+
 
 @dataclass(frozen=True)
 class _Due:
@@ -65,6 +68,7 @@ def evaluate_run(path: Path, resolved: Resolved, steps: Sequence[int] | None, pr
     run = resolved.run
     done = {(record["step"], record["task"]) for record in account.views[EVALS]}
     due = _due(path, run.sets, steps, done)
+    own = {record["step"]: {name: record[name] for name in _SPENT if name in record} for record in account.views[EVALS]}
     check_overlap(run, progress.say)
     model = find_model(due[0].path, run)
     tokenizer = model.tokenizer()
@@ -93,7 +97,8 @@ def evaluate_run(path: Path, resolved: Resolved, steps: Sequence[int] | None, pr
                         file.completions.add(rollouts)
                         file.completions.finish().result()
                     lines = evaluation_lines(run, spent, [Graded.of(rollout) for rollout in rollouts])
-                    lines = [line | {"afterwards": True, "time": time.time()} for line in lines]
+                    beside = own.get(each.step, {})
+                    lines = [line | beside | {"afterwards": True, "time": time.time()} for line in lines]
                     folder.add_evaluation(lines, of_set=one.name)
                     progress.evaluated(lines)
                     added += lines
