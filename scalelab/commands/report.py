@@ -23,6 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--figure", action="append", default=[], type=Path, metavar="FILE", help="draw the fits: .pdf, .svg or .png"
     )
+    parser.add_argument(
+        "--width",
+        type=float,
+        metavar="INCHES",
+        help="width of the figures, such as 3.3 for a journal's column (default 7)",
+    )
     parser.add_argument("--markdown", action="store_true", help="print a summary in Markdown")
 
 
@@ -30,8 +36,10 @@ def run(args: argparse.Namespace) -> int:
     """Write the output that was asked for, and print its path."""
     from scalelab.report.markdown import markdown
     from scalelab.report.page import read_lab, write_page
-    from scalelab.report.plots import check_figure, plot_fits
+    from scalelab.report.plots import WIDTH, check_figure, check_width, plot_fits
 
+    width = WIDTH if args.width is None else args.width
+    check_width(width)
     for path in args.figure:
         check_figure(path)
     lab = read_lab([Path(source) for source in args.sources], fit_options(args), reading_from(args))
@@ -42,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         print(markdown(overview), end="")
     for path in args.figure:
         fitted = [item for item in lab.curves if "refused" not in lab.judge.fit(item)]
-        plot_fits(lab.curves, [lab.judge.analysis(item) for item in fitted], path)
+        plot_fits(lab.curves, [lab.judge.analysis(item) for item in fitted], path, width=width)
         print(path)
     if args.out or not (args.markdown or args.figure):
         print(write_page(lab, args.out or Path("report.html")))

@@ -23,6 +23,9 @@ GRID = 240
 WIDTH, HEIGHT = 7.0, 3.4
 """Inches of one chart: two columns of a paper."""
 
+NARROWEST, WIDEST, LEAST_HEIGHT = 2.0, 20.0, 2.2
+"""Inches that a figure may be wide, and that a chart is high at least."""
+
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -53,7 +56,23 @@ def check_figure(path: Path) -> None:
         raise LabError(f"{path}: cannot draw {what}; use {', '.join(ENDINGS)}; a page: `scalelab report -o x.html`")
 
 
-def plot_fits(curves: Sequence[Curve], analyses: Sequence[Analysis], path: Path, until: float | None = None) -> None:
+def check_width(width: float) -> None:
+    """Refuse a width that no page has.
+
+    Raises:
+        LabError: it is out of range.
+    """
+    if not NARROWEST <= width <= WIDEST:
+        raise LabError(f"a figure of {width:g} inches cannot be drawn: give {NARROWEST:g} to {WIDEST:g}")
+
+
+def plot_fits(
+    curves: Sequence[Curve],
+    analyses: Sequence[Analysis],
+    path: Path,
+    until: float | None = None,
+    width: float = WIDTH,
+) -> None:
     """Draw pass rate against compute: the tasks of one run in one chart, or the runs of each task in a chart per task.
 
     Points outside of the fit window are hollow. Beyond the window the dashed line is the median forecast.
@@ -63,8 +82,10 @@ def plot_fits(curves: Sequence[Curve], analyses: Sequence[Analysis], path: Path,
         analyses: their fits; a refused curve shows its points alone.
         path: a `.png`, `.svg` or `.pdf` file.
         until: compute to extrapolate to; None goes half as far again as the points do.
+        width: of the figure in inches, such as 3.3 for one column of a paper.
     """
     check_figure(path)
+    check_width(width)
     single = len({item.run for item in curves}) == 1
     names = list(dict.fromkeys(item.task if single else item.run for item in curves))
     chosen = dict(zip(names, codes(len(names))))
@@ -76,7 +97,7 @@ def plot_fits(curves: Sequence[Curve], analyses: Sequence[Analysis], path: Path,
             _draw_fits(axis, members, analyses, chosen, until)
             axis.set_title(task or "", fontsize=10)
 
-    _save(path, len(tasks), draw)
+    _save(path, len(tasks), draw, width)
 
 
 def plot_efficiency(comparisons: Sequence[Comparison], path: Path, runs: Sequence[str] | None = None) -> None:
@@ -171,7 +192,7 @@ def _legend(axis: Any, count: int) -> None:
         axis.legend()
 
 
-def _save(path: Path, count: int, draw: Any) -> None:
+def _save(path: Path, count: int, draw: Any, width: float = WIDTH) -> None:
     """Draw some charts, one below the other, and write them."""
     import matplotlib
 
@@ -179,8 +200,10 @@ def _save(path: Path, count: int, draw: Any) -> None:
     from matplotlib import pyplot
 
     with matplotlib.rc_context(STYLE):
-        figure, axes = pyplot.subplots(count, figsize=(WIDTH, HEIGHT * count), squeeze=False)
+        height = max(HEIGHT * width / WIDTH, LEAST_HEIGHT)
+        figure, axes = pyplot.subplots(count, figsize=(width, height * count), squeeze=False)
         draw(axes[:, 0])
         figure.tight_layout()
-        figure.savefig(path, dpi=300 if path.suffix == ".png" else None, bbox_inches="tight")
+        box = "tight" if width == WIDTH else None  # a width that was asked for is kept
+        figure.savefig(path, dpi=300 if path.suffix == ".png" else None, bbox_inches=box)
         pyplot.close(figure)

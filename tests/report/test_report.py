@@ -162,6 +162,14 @@ def test_figures_for_papers(tmp_path: Path, ending: str, begins: bytes, capsys) 
     assert capsys.readouterr().out == f"{path}\n"
 
 
+def test_a_figure_is_as_wide_as_asked(tmp_path: Path, capsys) -> None:
+    made_run(tmp_path / "run", rollouts=False, tasks=("math",))
+    assert main(["report", str(tmp_path / "run"), "--figure", str(tmp_path / "a.svg"), "--width", "3.3"]) == 0
+    assert f'width="{3.3 * 72:.1f}pt"' in (tmp_path / "a.svg").read_text()
+    assert main(["report", str(tmp_path / "run"), "--figure", str(tmp_path / "b.svg"), "--width", "-1"]) == 1
+    assert "give 2 to 20" in capsys.readouterr().err
+
+
 def test_a_figure_that_cannot_be_drawn_is_refused_before_the_fits(tmp_path: Path, capsys) -> None:
     assert main(["report", "nowhere", "--figure", str(tmp_path / "curves.docx")]) == 1
     assert "use .png, .svg, .pdf" in capsys.readouterr().err

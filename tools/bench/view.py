@@ -42,12 +42,17 @@ PRESS = """async (one) => {
 
 SHOTS = (
     ("overview", "#/", 1400, "light", ""),
+    ("dark", "#/", 1400, "dark", ""),
     ("curves", "#/curves", 1400, "light", "#curves"),
+    ("ranking", "#/", 1400, "light", "#ranking"),
     ("runs", "#/runs", 1400, "dark", ""),
+    ("pair", "#/pair", 1400, "light", ""),
     ("run", "#/run/r0", 1400, "light", ""),
     ("completions", "#/completions/r0", 1400, "light", ""),
     ("prompts", "#/completions/r0/prompts", 1400, "dark", ""),
     ("narrow", "#/", 390, "light", ""),
+    ("narrow_pair", "#/pair", 390, "dark", ""),
+    ("narrow_completions", "#/completions/r0", 390, "light", ""),
 )
 """Name, view, width, scheme, and what to scroll to."""
 
@@ -62,10 +67,10 @@ def served(sources: Sequence[Path]) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(make_app(keeper), port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 300
-    while not server.started or json.loads(keeper.overview()[1])["pending"]:
+    deadline = time.monotonic() + 600
+    while not server.started or json.loads(keeper.overview()[1])["stage"]:
         if time.monotonic() > deadline:
-            raise SystemExit("the server or its fits took more than five minutes")
+            raise SystemExit("the server or its fits took more than ten minutes")
         time.sleep(0.1)
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
     server.should_exit = True
