@@ -81,6 +81,7 @@ class Lab:
         self.runs: dict[str, ViewedRun] = {}
         self.curves: list[Curve] = []
         self.failed: dict[tuple[str, ...], str] = {}
+        self._leaders: dict[tuple[str, int], list[Curve]] = {}
         self._problems: list[str] = []
         self._discover()
 
@@ -97,6 +98,7 @@ class Lab:
                 progress(index + 1, len(self.runs))
         if changed:
             self.failed.clear()
+            self._leaders.clear()
             self.curves = self._pooled()
         return changed
 
@@ -222,6 +224,7 @@ class Lab:
             run.points = [{key: value for key, value in points.items() if key != "run"} for points in run.points]
         curves = [replace(item, run=run.member.name) for run in self.runs.values() for item in run.curves]
         self.curves = as_recipe(curves, name) if curves else []
+        self._leaders.clear()
 
     def run(self, id: str) -> ViewedRun:
         """A run by its id.
@@ -296,16 +299,18 @@ class Lab:
                 known, one = self._compared(task, MOST_COMPARED)
                 one = one if known else self._compared(task, FIRST)[1]
             if one is not None:
-                found.append(one | {"of": sum(item.task == task for item in self.curves)})
+                of = sum(item.task == task for item in self.curves)
+                most = MOST_COMPARED if fit or known else FIRST
+                found.append(one | {"of": of, "left_out": max(of - most, 0)})
         return found
 
     def _leading(self, task: str, most: int) -> list[Curve]:
         """The curves of a task; of more than `most` those with the highest measured rates, in their usual order."""
-        curves = [item for item in self.curves if item.task == task]
-        if len(curves) <= most:
-            return curves
-        best = {item.run for item in by_measured_rate(curves)[:most]}
-        return [item for item in curves if item.run in best]
+        if (task, most) not in self._leaders:
+            curves = [item for item in self.curves if item.task == task]
+            best = {item.run for item in (by_measured_rate(curves)[:most] if len(curves) > most else curves)}
+            self._leaders[task, most] = [item for item in curves if item.run in best]
+        return self._leaders[task, most]
 
     def _compared(self, task: str, most: int) -> tuple[bool, dict[str, Any] | None]:
         return self.judge.known_together("compare", self._leading(task, most))

@@ -126,7 +126,8 @@
     }));
     const short = columns(held.short_header, "short_cells", ["run", "measured", "difference", "probability", "verdict"]);
     const all = columns(one.header, "cells", ["rank", "run", "measured", "value", "measured_difference", "difference", "probability", "compute_factor", "A", "B", "C_mid"]);
-    const few = one.entries.length < one.of ? h("p", { class: "note" }, `The ${one.entries.length} recipes of ${one.of} with the highest measured rates.`) : null;
+    const refused = one.of - one.left_out - one.entries.length;
+    const few = [one.left_out ? `These are the recipes with the highest measured rates; ${one.left_out} more are not compared.` : "", refused ? `${refused} of ${one.of} recipes carr${refused > 1 ? "y" : "ies"} no fit.` : ""].filter(Boolean).map((text) => h("p", { class: "note" }, text));
     return [h("h3", {}, one.task || "pass rate"), h("p", { class: "sentence" }, held.sentence), few, Lab.table(`Ranking of ${one.task}`, short, held.rows),
       found ? null : Lab.fold("All columns", () => Lab.table(`Ranking of ${one.task}, all columns`, all, one.rows), ""),
       Lab.fold("Win probabilities of every pair", () => later(one, matrix), ""),
