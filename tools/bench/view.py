@@ -190,7 +190,7 @@ def pictures(browser: Any, address: str, folder: Path) -> None:
             page.wait_for_timeout(500)
         image = Image.open(BytesIO(page.screenshot()))
         target = folder / f"view_{name}.webp"
-        image.save(target, quality=82, method=6)
+        image.save(target, quality=55, method=6)
         print(f"{target}: {target.stat().st_size / 1000:.0f} kB")
 
 
