@@ -2,4 +2,4 @@
 
 from experiments.scalerl_8b_miniature import experiment as scalerl_8b_miniature
 
-experiment = scalerl_8b_miniature.with_fragments("model/scout_miniature")
+experiment = scalerl_8b_miniature.with_fragments("model/scout_miniature", "evaluation/harder_sums")

@@ -13,7 +13,7 @@ from scalelab.recipe.losses import CISPO, DAPO, GRPO
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy
 
-SCALE = {"model", "tasks", "scale", "cluster", "budget"}
+SCALE = {"model", "tasks", "scale", "cluster", "budget", "evaluation"}
 """Kinds of fragments that may differ between an experiment and its miniature."""
 
 INGREDIENTS = {
