@@ -38,6 +38,14 @@ def write_whole(path: Path, content: str | bytes, allowed: Callable[[], None] | 
             allowed()
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless they are there; their names are on the disk when this returns."""
+    if not path.is_dir():
+        make_folder(path.absolute().parent)
+        path.mkdir(exist_ok=True)
+        sync(path.absolute().parent)
+
+
 @contextmanager
 def made_whole(path: Path, side_by_side: bool = False) -> Iterator[Path]:
     """Give a file or a folder its name once a block has made it under a temporary one.

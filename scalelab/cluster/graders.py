@@ -249,6 +249,8 @@ class ClusterGraders:
             if waiting.done():
                 verdicts: list[Verdict] = waiting.result()
                 worker.answered = time.monotonic()
+                if len(verdicts) != len(items):
+                    raise LabError(f"{what}: {len(verdicts)} verdicts for {len(items)} completions; mend the verifier")
                 return verdicts
             raise lost.result()
         except LabError as error:

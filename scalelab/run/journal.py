@@ -150,6 +150,7 @@ class Journal:
             self._folder.keep_trained(books.version, step.rollouts, result.logprobs)
         record, apart = self._with_clock(record, wall)
         self._folder.add_step(record, apart)
+        self._folder.check()
         prune_training(self._folder.path, self._run.retention)
         return self._heed(record)
 
@@ -158,7 +159,8 @@ class Journal:
         timed = [self._with_clock(record, self._wall()) for record in evaluation_lines(self._run, spent, graded)]
         records = [record for record, _ in timed]
         self._folder.add_evaluation(records, [apart for _, apart in timed if apart])
-        prune_completions(self._folder.path, self._run.retention)
+        self._folder.check()
+        prune_completions(self._folder.path, self._run.retention, self._folder.evaluated_steps())
         self._progress.evaluated(records)
 
     def _speed(self, result: StepResult) -> dict[str, float]:

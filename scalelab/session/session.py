@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moe.durable import make_folder
+from moe.errors import MoeError, kind_and_line
 from scalelab.errors import LabError
 from scalelab.imports import without_collector
 from scalelab.plan.planner import step_hours
@@ -41,6 +43,8 @@ from scalelab.store.trunk import FROM
 from scalelab.virtual.cluster import check_simulated
 from scalelab.watch.progress import Progress
 from scalelab.watch.trackers import Trackers, settings_of
+from tasks.errors import TaskError
+from tasks.limits import allow_files
 from tasks.thinking import THINK_CLOSE
 
 if TYPE_CHECKING:
@@ -188,8 +192,8 @@ def run_and_record(resolved: Resolved, folder: RunFolder, progress: Progress, st
     except KeyboardInterrupt:
         status = "interrupted"
         raise
-    except LabError as error:
-        reason = str(error)
+    except Exception as error:
+        reason = str(error) if isinstance(error, LabError | TaskError | MoeError) else kind_and_line(error)
         raise
     finally:
         _end(folder, status=status, reason=reason, wall_seconds=before + time.time() - began)
@@ -212,8 +216,8 @@ def _observe(run: Run, folder: RunFolder, progress: Progress) -> None:
 @contextmanager
 def alone(path: Path, progress: Progress) -> Iterator[Lease]:
     """Hold a run's folder, so that no second process writes into it."""
-    path.mkdir(parents=True, exist_ok=True)
-    lease = Lease(path, last_epoch(path), say=progress.say)
+    make_folder(path)
+    lease = Lease(path, last_epoch(path), say=progress.say, written=partial(last_epoch, path))
     release = lease.keep()
     try:
         yield lease
@@ -223,6 +227,7 @@ def alone(path: Path, progress: Progress) -> Iterator[Lease]:
 
 def _run(run: Run, start: Run, folder: RunFolder, progress: Progress) -> None:
     """Run in the world of the run's configuration, from the base model of `start`."""
+    allow_files()
     from scalelab.run.data import describe_tasks
     from scalelab.run.overlap import check_overlap
     from scalelab.start.base_model import prepare_traces, pretrained

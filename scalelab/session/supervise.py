@@ -65,7 +65,7 @@ def supervise(
         pause = waiting.pop(0)
         say(f"going on with the run in {pause:.0f} s")
         time.sleep(pause)
-        command = resume
+        command = resume if (path / "manifest.json").exists() else begin
 
 
 def attend(
@@ -80,6 +80,25 @@ def attend(
 
     Returns:
         Its exit code, 75 if it ended without a word; and whether it was asked to stop.
+    """
+    code, asked, folder = _run(command)
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    if not (code < 0 or (folder is not None and _unsaid(code, folder))):
+        return code, asked
+    if folder is None and not begun():
+        return 128 - code, asked
+    reason = f"the run's process {how} without a word, as when it is killed or Ray ends it: go on with --resume"
+    say(f"scalelab: {reason}")
+    if folder is not None:
+        _write_ending(folder, reason)
+    return BROKEN_OFF, asked
+
+
+def _run(command: Sequence[str]) -> tuple[int, bool, Path | None]:
+    """Run a command to its end, and end what it leaves behind.
+
+    Returns:
+        Its exit code, negative for a signal; whether it was asked to stop; the folder that it told.
     """
     _prctl(_SET_CHILD_SUBREAPER, 1)  # what the process leaves behind becomes a child of this one
     reading, writing = os.pipe()
@@ -105,17 +124,7 @@ def attend(
     _end_what_is_left(before_it)
     _prctl(_SET_CHILD_SUBREAPER, 0)  # nobody would reap what others leave
     told = _read(reading)
-    folder = Path(told) if told else None
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    if not (code < 0 or (folder is not None and _unsaid(code, folder))):
-        return code, asked
-    if folder is None and not begun():
-        return 128 - code, asked
-    reason = f"the run's process {how} without a word, as when it is killed or Ray ends it: go on with --resume"
-    say(f"scalelab: {reason}")
-    if folder is not None:
-        _write_ending(folder, reason)
-    return BROKEN_OFF, asked
+    return code, asked, Path(told) if told else None
 
 
 ATTENDED = "--attended"

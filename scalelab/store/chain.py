@@ -152,6 +152,8 @@ class ChainFile:
             raise LabError(
                 f"{path} does not hold: {self.chain.problems[0]}: put it back from a copy, or start another run"
             )
+        if self.chain.entries and self.chain.entries[-1].epoch > epoch:
+            raise FencedError(f"another process has gone on with {path.parent} meanwhile: this one stops")
         if self.chain.torn:
             log.warning("%s: cut off a torn last line", path)
         if content:

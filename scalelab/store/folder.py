@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from moe.checkpoint.folder import MANIFEST as CHECKPOINT
 from moe.checkpoint.folder import CheckpointPolicy, digest, finished_checkpoints
-from moe.durable import PARTIAL, made_whole, sync, write_whole
+from moe.durable import PARTIAL, made_whole, make_folder, sync, write_whole
 from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
@@ -34,7 +34,7 @@ from scalelab.store.chain import JOURNAL, ChainEntry, ChainFile, read_chain
 from scalelab.store.completions import CompletionsFile, completions_table
 from scalelab.store.lease import Lease
 from scalelab.store.lines import Lines, as_text, read_lines
-from scalelab.store.publication import Publication, take_over
+from scalelab.store.publication import CheckpointNames, take_over
 from scalelab.store.status_file import StatusFile
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class RunFolder:
     def __init__(self, path: Path, lease: Lease | None = None) -> None:
         self.path, self._lease = path, lease
         for part in (ROLLOUTS, CHECKPOINTS):
-            (path / part).mkdir(parents=True, exist_ok=True)
+            make_folder(path / part)
         self._holds()
         account, adopted = _found(path)
         _remove_unfinished(path)
@@ -183,7 +183,7 @@ class RunFolder:
         self.wall_seconds = 0.0
         """Seconds of RL on the wall clock until the last line, over all processes of the run."""
         self._take(account, anew=bool(account.epoch))
-        self._publication = Publication(self.checkpoints, epoch, self.check)
+        self._publication = CheckpointNames(self.checkpoints, epoch, self.check)
         self.status = StatusFile(path, check=self.check, epoch=epoch)
         sync(path)
         self._observers: list[Observer] = []

@@ -71,6 +71,7 @@ class Lease:
         holder: facts of this process.
         say: takes lines for people.
         late: seconds without a beat of a holder on another machine.
+        written: gives the epoch of the journal's last line, by which a process is known that came and has ended.
 
     Raises:
         LabError: another process holds the folder.
@@ -83,7 +84,9 @@ class Lease:
         holder: dict[str, Any] | None = None,
         say: Callable[[str], None] = lambda line: None,
         late: float = LATE_SECONDS,
+        written: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._written = written
         self._folder, self._holder = folder, this_process() if holder is None else holder
         self._beats = 0
         there = leases(folder)
@@ -130,6 +133,9 @@ class Lease:
                 f"{self._folder} was taken over by another process{who} while this one stood still: this one stops, "
                 "and the run goes on there"
             )
+        if self._written() > self.epoch:
+            self._path.unlink(missing_ok=True)
+            raise FencedError(f"another process has gone on with {self._folder} meanwhile, and ended: this one stops")
 
     def beat(self) -> None:
         """Show other machines that this process lives."""

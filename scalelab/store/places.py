@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
+from moe.durable import PARTIAL
 from scalelab.errors import LabError
 from scalelab.store.chain import JOURNAL
 from scalelab.store.folder import CONFIG, MANIFEST, RAY_LOG, read_run_manifest
@@ -21,12 +22,16 @@ _BEGUN = frozenset({MANIFEST, CONFIG, JOURNAL, STATUS, RAY_LOG, "lock", "tensorb
 def made_nothing(path: Path) -> bool:
     """True for an empty folder, and for that of a run that failed before it made anything, as one that is refused."""
     held = set(leases(path).values())
-    entries = [entry for entry in path.iterdir() if entry not in held]
-    for entry in entries:
-        empty = next(entry.iterdir(), None) is None if entry.is_dir() else entry.stat().st_size == 0
-        if not empty and entry.name not in _BEGUN:
-            return False
-    return not entries or ((path / MANIFEST).exists() and read_run_manifest(path).get("status") == "failed")
+    full = [entry.name for entry in path.iterdir() if entry not in held and not _is_empty(entry)]
+    if not all(name in _BEGUN or name.endswith(PARTIAL) for name in full):
+        return False
+    if not (path / MANIFEST).exists():  # killed before it had one, if it has a journal; else somebody's own folder
+        return not full or (path / JOURNAL).exists()
+    return read_run_manifest(path).get("status") == "failed"
+
+
+def _is_empty(path: Path) -> bool:
+    return next(path.iterdir(), None) is None if path.is_dir() else path.stat().st_size == 0
 
 
 def clear(path: Path) -> bool:

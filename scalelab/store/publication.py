@@ -30,7 +30,7 @@ _FRESH = re.compile(rf"(step_(\d{{6,}}))\.\d+-\d+|\.step_\d{{6,}}(\.\d+-\d+)?{re
 _GONE = "gone."
 
 
-class Publication:
+class CheckpointNames:
     """Names that this process gives to its checkpoints.
 
     Args:

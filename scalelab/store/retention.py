@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import PositiveFloat, PositiveInt
@@ -61,11 +61,17 @@ class Retention:
         return gone
 
 
-def prune_completions(folder: Path, kept: Retention) -> None:
-    """Delete the completions in a run's folder that its rule does not keep."""
+def prune_completions(folder: Path, kept: Retention, steps: Sequence[int]) -> None:
+    """Delete the completions in a run's folder that its rule does not keep.
+
+    Args:
+        folder: the run's.
+        kept: the rule.
+        steps: those whose evaluations have lines: a file without one counts for nothing.
+    """
     files = {path: int(path.stem.split("_")[1]) for path in (folder / ROLLOUTS).glob("step_*.parquet")}
-    stay = kept.kept({*files.values()})
-    gone = [path for path, step in files.items() if step not in stay]
+    old = set(steps) - kept.kept(steps)
+    gone = [path for path, step in files.items() if step in old]
     for path in gone:
         path.unlink()
     if gone:

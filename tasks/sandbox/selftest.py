@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.errors import TaskError
+from tasks.limits import allow_files
 from tasks.sandbox.job import Job, Limits
 from tasks.sandbox.tiers import TIERS, Tier
 from tasks.sandbox.worker import Worker, WorkerError
@@ -117,6 +118,7 @@ def choose_tier(tiers: tuple[Tier, ...] = TIERS, packages: tuple[str, ...] = ())
     Raises:
         TaskError: none holds; untrusted code must not run here.
     """
+    allow_files()
     rejected: dict[str, str] = {}
     for tier in tiers:
         try:

@@ -87,10 +87,13 @@ def audit_files(path: Path, tasks: list[str], steps: int | None) -> None:
     assert {(step, task) for step, _ in by_step for task in tasks} == set(by_step), "an evaluation is of all tasks"
     if steps is not None:
         assert {0, steps} <= {step for step, _ in by_step}, "the first and the last policy are evaluated"
+    newest = sorted({one["step"] for one in evals})[-(manifest.get("retention", {}).get("keep_last") or len(evals)) :]
     for name, sha in files.items():
-        if (path / name).exists() or name.startswith("rollouts/step_"):
+        if (path / name).exists() or name in [f"rollouts/step_{step:06d}.parquet" for step in newest]:
             assert file_hash(path / name) == sha, name
     for one in evals:
+        if one["step"] not in newest:
+            continue
         file = path / f"rollouts/step_{one['step']:06d}.parquet"
         rows = pyarrow.parquet.read_table(file, columns=["task", "outcome"], use_threads=False)
         found = Counter(row["outcome"] for row in rows.to_pylist() if row["task"] == one["task"])

@@ -116,3 +116,23 @@ def test_no_lock_of_the_system_is_needed(tmp_path: Path, monkeypatch: pytest.Mon
     folder.describe(status="running")
     assert (tmp_path / JOURNAL).stat().st_size
     lease.release()
+
+
+def test_a_process_that_stood_still_while_another_came_and_ended_is_fenced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Lease(tmp_path, written=lambda: last_epoch(tmp_path))
+    second, lease = opened(tmp_path, monkeypatch)
+    second.begin("Run.seed = 3\n", status="finished")
+    second.close()
+    lease.release()
+    with pytest.raises(FencedError, match=r"gone on with .* meanwhile"):
+        late.check()
+    with pytest.raises(FencedError, match=r"gone on with .* meanwhile"):
+        RunFolder(tmp_path, _unaware(late))
+
+
+def _unaware(lease: Lease) -> Lease:
+    """Keep a lease from looking into the journal."""
+    lease._written = lambda: 0
+    return lease

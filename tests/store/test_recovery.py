@@ -97,9 +97,13 @@ def test_completions_are_kept_as_asked(steps: set[int], last: int | None, every:
 
 
 def test_completions_that_are_not_to_be_kept_are_deleted(run: Path) -> None:
-    prune_completions(run, Retention())
+    prune_completions(run, Retention(), [0, 3, 6])
     assert len(list((run / "rollouts").iterdir())) == 3
-    prune_completions(run, Retention(keep_last=1, keep_every=6))
+    shutil.copy(run / "rollouts" / "step_000006.parquet", run / "rollouts" / "step_000009.parquet")
+    prune_completions(run, Retention(keep_last=3), [0, 3, 6])
+    assert (run / "rollouts" / "step_000000.parquet").exists(), "an evaluation that has no line takes no other's place"
+    (run / "rollouts" / "step_000009.parquet").unlink()
+    prune_completions(run, Retention(keep_last=1, keep_every=6), [0, 3, 6])
     assert sorted(path.name for path in (run / "rollouts").iterdir()) == ["step_000000.parquet", "step_000006.parquet"]
     with pytest.raises(ValueError, match="greater than 0"):
         Retention(keep_last=0)

@@ -26,18 +26,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
 from fault_tables.campaign import Record, campaign
-from fault_tables.lab import FaultLab, lost_and_doubled
+from fault_tables.lab import BESIDE, FaultLab, lost_and_doubled
 from fault_tables.preemption import ThreeNodes, preempt
 from sections import replace_section
 
 from moe.checkpoint.folder import newest, read_state
 from moe.errors import MoeError
+from scalelab.errors import BROKEN_OFF
 
 BEGIN, END = "<!-- fault table: tools/bench/faults.py -->", "<!-- end of the fault table -->"
+
+
+SHOWS_SECONDS = 40.0
+"""Time in which the death of one of Ray's processes ends the run, if it does."""
 
 
 @dataclass
@@ -109,6 +115,27 @@ def ending(lab: FaultLab, kill: Callable[[], None], then: Callable[[], None] = l
     if alive:
         raise SystemExit(f"processes outlived their run: {[' '.join(p.cmdline())[:80] for p in alive]}")
     then()
+    lab.resume()
+    return lab.step_after(lab.started) - lab.started
+
+
+def beside(lab: FaultLab, role: str) -> float:
+    """Kill one of Ray's processes beside head and node, and resume the run if that ends it.
+
+    Returns:
+        Seconds to the next step, from the start of `--resume` if there was one.
+    """
+    assert lab.process is not None
+    began, family = time.time(), lab.family()
+    send(lab, role, signal.SIGKILL)()
+    try:
+        code = lab.process.wait(SHOWS_SECONDS)
+    except subprocess.TimeoutExpired:
+        return lab.step_after(began) - began
+    print(f"  code {code}: {lab.ended()}", flush=True)
+    if code != BROKEN_OFF:
+        raise SystemExit(f"the run ended with code {code}, and nobody starts it again")
+    psutil.wait_procs(family, timeout=60)
     lab.resume()
     return lab.step_after(lab.started) - lab.started
 
@@ -200,6 +227,7 @@ def processes(folder: Path, times: int, deadline: float, only: str) -> Iterator[
         "Ray node (raylet), `kill -9`, then `--resume`": lambda: ending(lab, send(lab, "raylet", kill)),
         "Ray head (GCS), `kill -STOP`, then `--resume`": lambda: ending(lab, send(lab, "gcs", halt)),
         "Ray node (raylet), `kill -STOP`, then `--resume`": lambda: ending(lab, send(lab, "raylet", halt)),
+        **{f"Ray's {role}, `kill -9`": partial(beside, lab, role) for role in BESIDE},
         "Ctrl-C, then `--resume`": lambda: ending(lab, send(lab, "driver", ask)),
         "closed terminal (SIGHUP), then `--resume`": lambda: ending(lab, send(lab, "driver", hang_up)),
         "driver, `kill -9`, a damaged `rollouts_*.npz`, then `--resume`": lambda: with_damaged_rollouts(lab),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from fault_tables.lab import FaultLab, tracebacks
+from fault_tables.lab import BESIDE, FaultLab, tracebacks
 from scalelab.store.audit import audit
 
 KILL, STOP, TERM = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
@@ -26,11 +26,13 @@ SIGNALS = {
     "driver": (KILL, TERM, signal.SIGINT, signal.SIGHUP),
     "gcs": (KILL, STOP),
     "raylet": (KILL, STOP),
+    **dict.fromkeys(BESIDE, (KILL,)),
 }
 """Signals that each role may be sent; a stopped driver would wait until somebody continues it."""
 
 WEIGHTS = {"generator": 6, "trainer": 6, "verifier": 5, "sandbox": 4, "driver": 2, "gcs": 0.5, "raylet": 0.5}
-"""Frequency of faults of each role. After the last three the whole run starts again, which takes longest by far."""
+WEIGHTS |= dict.fromkeys(BESIDE, 0.2)
+"""Frequency of faults of each role. After those of driver and Ray the whole run starts again: the longest by far."""
 LONGEST_WAIT = 10.0
 """Seconds of a run's life before the next faults, at most: long enough for steps, evaluations and checkpoints."""
 

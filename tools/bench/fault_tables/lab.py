@@ -49,6 +49,14 @@ ROLES = {
     "gcs": "gcs_server",
     "raylet": "raylet",
 }
+BESIDE = {
+    "runtime agent": "ray::RuntimeEnvAgent",
+    "dashboard agent": "ray::DashboardAgent",
+    "dashboard": "ray/dashboard/dashboard.py",
+    "autoscaler": "ray/autoscaler/_private/monitor.py",
+    "log monitor": "ray/_private/log_monitor.py",
+}
+"""Ray's processes beside head and node: command line, or a word's end in it."""
 
 
 @dataclass
@@ -116,8 +124,8 @@ class FaultLab:
         found = []
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                line = process.cmdline()
-                if line and (line[0].startswith(ROLES[role]) or Path(line[0]).name == ROLES[role]):
+                line, name = process.cmdline(), (ROLES | BESIDE)[role]
+                if line and (line[0].startswith(name) or any(word.endswith(f"/{name}") for word in line[:4])):
                     found.append(process)
         return found
 

@@ -1,0 +1,137 @@
+"""Bugs that are planted into the lab, and the first seed of `tests.helpers.simulated_run` that shows each.
+
+`python -m tests.helpers.planted_bugs` prints the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import moe.durable as durable
+from moe.checkpoint.folder import CheckpointPolicy, prune, step_folder
+from scalelab.cluster.assignments import Assignments
+from scalelab.rollout.types import Completion
+from scalelab.run import journal
+from scalelab.session import supervise
+from scalelab.store import chain, folder, lease, lines, publication
+from scalelab.store.retention import Retention
+from tests.helpers.simulated_parts import Engines
+from tests.helpers.simulated_run import quickly, run_seed
+
+SEEDS = 1000
+"""Seeds within which each has to be found."""
+
+
+def _append(file: FileIO, content: bytes) -> None:
+    durable._write(file, content)
+
+
+def _rename(fresh: Path, path: Path) -> None:
+    os.replace(fresh, path)
+
+
+def _by_files(path: Path, kept: Retention, _: Sequence[int]) -> None:
+    files = {one: int(one.stem.split("_")[1]) for one in (path / "rollouts").glob("step_*.parquet")}
+    for one in [one for one, step in files.items() if step not in kept.kept({*files.values()})]:
+        one.unlink()
+
+
+def _own_name(self: publication.CheckpointNames, step: int, keep: CheckpointPolicy | None) -> Path:
+    path = step_folder(self._root, step)
+    if keep is not None:
+        prune(self._root, keep, path)
+    return path
+
+
+_write = chain.ChainFile.append
+
+
+class _Swallowing(asyncio.TaskGroup):
+    """asyncio's group as it is before CPython 3.13, which asks for the cancellation again (gh-116720)."""
+
+    async def __aexit__(self, *error: Any) -> None:
+        try:
+            await super().__aexit__(*error)
+        except BaseExceptionGroup:
+            task = asyncio.current_task()
+            while sys.version_info >= (3, 13) and task is not None and task.uncancel():
+                pass
+            raise
+
+
+def _forgetful(self: chain.ChainFile, kind: str, **body: Any) -> Any:
+    return None if kind == "undo" else _write(self, kind, **body)
+
+
+def _both(self: Assignments, generator: int, completions: Sequence[Completion]) -> list[Completion]:
+    return [one for one in completions if self._held[generator].pop(one.request.id) is not None or True]
+
+
+def _stale(
+    self: folder.RunFolder, account: Any, anew: bool, take: Callable[..., None] = folder.RunFolder._take
+) -> None:
+    with mock.patch.object(lines.Lines, "replace"):
+        take(self, account, anew)
+
+
+Patch = tuple[Any, str, Any]
+
+PLANTED: dict[str, tuple[Patch, ...]] = {
+    "lines are not synced": ((chain, "append", _append), (lines, "append", _append)),
+    "the folder is not synced after a rename": ((durable, "rename", _rename),),
+    "a file is renamed before its content is synced": ((durable, "sync_all", lambda _: None),),
+    "the lease is not looked at": (
+        (lease.Lease, "check", lambda _: None),
+        (chain.ChainFile, "check", lambda _: None),
+    ),
+    "ranks name their checkpoints themselves": ((publication.CheckpointNames, "begin", _own_name),),
+    "a cancellation is swallowed": ((Engines, "group", _Swallowing),),
+    "undone steps are not noted": ((chain.ChainFile, "append", _forgetful),),
+    "completions are pruned by the files that are there": ((journal, "prune_completions", _by_files),),
+    "a completion is taken twice": ((Assignments, "take", _both),),
+    "the parent writes no ending": ((supervise, "_write_ending", lambda *_: None),),
+    "a torn last line is kept": ((chain, "write_whole", lambda *_: None),),
+    "files of a run that goes on are not written again": ((folder.RunFolder, "_take", _stale),),
+}
+"""Attributes that are replaced, by what is wrong then."""
+
+
+@contextmanager
+def planted(bug: str) -> Iterator[None]:
+    """Plant a bug."""
+    with ExitStack() as stack:
+        for target, name, value in PLANTED[bug]:
+            stack.enter_context(mock.patch.object(target, name, value))
+        yield
+
+
+def first_seed(bug: str, seeds: Sequence[int]) -> tuple[int, str] | None:
+    """The first seed that shows a bug, and what it says; None if none does."""
+    with planted(bug):
+        for seed in seeds:
+            problem, _ = run_seed(seed)
+            if problem is not None:
+                return seed, problem
+    return None
+
+
+def main() -> None:
+    """Print the table."""
+    quickly()
+    print("| planted | first seed | found by |\n|---|---|---|")
+    for bug in sys.argv[1:] or PLANTED:
+        found = first_seed(bug, range(SEEDS))
+        seed, problem = found if found else ("none of 1,000", "–")
+        print(f"| {bug} | {seed} | {problem.splitlines()[0][:160]} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
