@@ -58,6 +58,8 @@ class PromptDifference:
         prompts: how many both have.
         seeds: of the recipe and of the baseline.
         parts: standard error that prompts and seeds leave; that of seeds is None where none has two.
+        plan: seeds of each recipe, on these prompts, that find the margin with 80 %; None where seeds are not enough
+            or their spread is not known.
     """
 
     task: str
@@ -69,12 +71,18 @@ class PromptDifference:
     prompts: int
     seeds: tuple[int, int]
     parts: tuple[float, float | None]
+    margin: float
+    plan: int | None
 
     def text(self) -> str:
         """The difference in a sentence."""
         low, high = self.interval
         of_seeds = "no recipe has two seeds, so only these runs are compared" if self.parts[1] is None else ""
         by = of_seeds or f"standard error {self.parts[0]:.4f} by prompts, {self.parts[1]:.4f} by seeds"
+        if self.plan is not None:
+            by += f"; {self.plan} seeds of each find {self.margin:g} with 80%"
+        elif not of_seeds:
+            by += f"; more seeds do not find {self.margin:g} on so few prompts"
         return (
             f"{self.task or 'all'}: {self.run} less {self.baseline} {self.difference:+.4f} [{low:+.4f}, {high:+.4f}], "
             f"{self.verdict}, for new prompts like these {self.prompts} ({by})"
@@ -192,6 +200,7 @@ def _difference(
     first_SP, second_SP = (np.array([[own[prompt] for prompt in order] for own in one.values()]) for one in pair)
     difference = float(first_SP.mean() - second_SP.mean())
     of_prompts, of_seeds, degrees = variances(first_SP, second_SP)
+    plan = None if of_seeds is None else seeds_to_find(margin, _parts(first_SP, second_SP), len(order), error)
     gap_M = difference + np.sqrt(of_prompts + (of_seeds or 0.0)) * _student(degrees)
     claim, wrong = claim_of(gap_M, margin)
     return PromptDifference(
@@ -202,6 +211,8 @@ def _difference(
         prompts=len(order),
         seeds=(len(first_SP), len(second_SP)),
         parts=(float(np.sqrt(of_prompts)), None if of_seeds is None else float(np.sqrt(of_seeds))),
+        margin=margin,
+        plan=plan,
     )
 
 
@@ -217,16 +228,37 @@ def variances(first_SP: Array, second_SP: Array) -> tuple[float, float | None, f
     spare = len(first_SP) + len(second_SP) - 2
     if spare == 0:
         return of_prompts, None, prompts - 1.0
+    of_seeds = _parts(first_SP, second_SP)[2] * (1 / len(first_SP) + 1 / len(second_SP))
+    total = of_prompts + of_seeds
+    degrees = total**2 / max(of_prompts**2 / (prompts - 1) + of_seeds**2 / spare, 1e-300)
+    return of_prompts, of_seeds, max(degrees, 1.0)
+
+
+def _parts(first_SP: Array, second_SP: Array) -> tuple[float, float, float]:
+    """Variances of v of both recipes together, of w, and of a, of one run each; several seeds are needed."""
+    prompts, spare = first_SP.shape[1], len(first_SP) + len(second_SP) - 2
     squares, inner = 0.0, 0.0
     for each_SP in (first_SP, second_SP):
         apart_S = each_SP.mean(1) - each_SP.mean()
         left_SP = each_SP - each_SP.mean(0) - apart_S[:, None]
         squares, inner = squares + float((apart_S**2).sum()), inner + float((left_SP**2).sum())
+    inner /= spare * (prompts - 1)
+    both = float((first_SP.mean(0) - second_SP.mean(0)).var(ddof=1))
     share = 1 / len(first_SP) + 1 / len(second_SP)
-    of_seeds = max(squares / spare - inner / (spare * (prompts - 1) * prompts), 0.0) * share
-    total = of_prompts + of_seeds
-    degrees = total**2 / max(of_prompts**2 / (prompts - 1) + of_seeds**2 / spare, 1e-300)
-    return of_prompts, of_seeds, max(degrees, 1.0)
+    return max(both - share * inner, 0.0), inner, max(squares / spare - inner / prompts, 0.0)
+
+
+def seeds_to_find(difference: float, parts: tuple[float, float, float], prompts: int, error: float) -> int | None:
+    """Seeds of each recipe that find a difference with 80 %, by the variances of v, w and a; None beyond 100."""
+    from scipy.special import stdtrit
+
+    both, inner, between = parts
+    for seeds in range(2, 101):
+        variance = both / prompts + 2 * inner / (seeds * prompts) + 2 * between / seeds
+        needed = float(stdtrit(2 * seeds - 2, 1 - error / 2) + stdtrit(2 * seeds - 2, 0.8))
+        if needed * np.sqrt(variance) <= difference:
+            return seeds
+    return None
 
 
 def _student(degrees: float) -> Array:

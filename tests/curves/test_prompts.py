@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scalelab.cli import main
-from scalelab.curves.prompts import _student, of_metric, variances
+from scalelab.curves.prompts import _student, of_metric, seeds_to_find, variances
 
 
 def test_pass_at_k_is_the_share_of_all_subsets_with_a_pass() -> None:
@@ -38,6 +38,23 @@ def test_intervals_hold_the_difference_for_new_prompts_and_new_seeds() -> None:
         low, high = gap + np.sqrt(of_prompts + of_seeds) * np.quantile(_student(degrees), [0.1, 0.9])
         held.append(low <= 0 <= high)
     assert 0.74 <= np.mean(held) <= 0.9
+
+
+def test_the_seeds_that_are_said_to_find_a_difference_find_it() -> None:
+    rng, parts, found = np.random.default_rng(5), (2 * 0.1**2, 0.2**2, 0.02**2), []
+    seeds = seeds_to_find(0.05, parts, 200, 0.1)
+    assert seeds is not None
+    for _ in range(300):
+        recipes = []
+        for level in (0.05, 0.0):
+            of_recipe = level + rng.normal(0, 0.1, 200)
+            recipes.append(np.stack([of_recipe + rng.normal(0, 0.02) + rng.normal(0, 0.2, 200) for _ in range(seeds)]))
+        of_prompts, of_seeds, degrees = variances(*recipes)
+        assert of_seeds is not None
+        gap_M = recipes[0].mean() - recipes[1].mean() + np.sqrt(of_prompts + of_seeds) * _student(degrees)
+        found.append(np.quantile(gap_M, 0.05) > 0)
+    assert 0.7 <= np.mean(found) <= 0.95
+    assert seeds_to_find(0.001, parts, 200, 0.1) is None
 
 
 def write(path: Path, run: str, gain: float, seeds: int = 2, prompts: int = 60) -> str:
