@@ -59,7 +59,8 @@ def extract_code(answer: str, defines: str = "", language: str = "python") -> st
         language: one of `LANGUAGES`.
     """
     chosen = _chosen(blocks(answer), answer, defines, language)
-    if language != "python" or _parsed(chosen) is not None:
+    several = answer.count("```") + answer.count("~~~") > 2  # one block has nothing inside that looks like its end
+    if language != "python" or not several or _parsed(chosen) is not None:
         return chosen
     through = _chosen(blocks(answer, through_strings=True), answer, defines, language)
     return through if _parsed(through) is not None else chosen
@@ -91,7 +92,7 @@ def _visible(code: str, language: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _definition(name: str) -> re.Pattern[str]:
-    """Where a name is defined; kept, because all completions of a prompt look for the same one."""
+    """Pattern of a name's definition; kept, because all completions of a prompt look for the same one."""
     return re.compile(_DEFINITION.format(re.escape(name)), re.MULTILINE)
 
 
@@ -212,8 +213,6 @@ def _after_text(text: str) -> re.Match[str] | None:
 
 def _fence(text: str) -> str:
     """The run of three or more backticks or tildes at the start of a stripped line."""
-    for character in "`~":
-        length = len(text) - len(text.lstrip(character))
-        if length >= 3:
-            return text[:length]
-    return ""
+    if not text.startswith(("```", "~~~")):
+        return ""
+    return text[: len(text) - len(text.lstrip(text[0]))]

@@ -44,7 +44,7 @@ from tasks.math.nodes import (
 from tasks.math.read import ReadAnswer, read
 from tasks.math.setwise import SetComparison, unnamed
 from tasks.math.shape import is_name, replaced, symbols
-from tasks.math.solving import listed, same_roots
+from tasks.math.solving import listed_range, same_roots
 from tasks.math.verdicts import Equal, all_of, any_of, matched
 
 _CONSTANT = frozenset(["C", "c", "K", "k"])
@@ -92,7 +92,7 @@ class AnswerComparison(FamilyComparison, SetComparison):
         for kind, compare in _OWN:
             if isinstance(gold, kind) or isinstance(answer, kind):
                 return compare(self, gold, answer)
-        gold, answer = listed(gold), listed(answer)
+        gold, answer = listed_range(gold), listed_range(answer)
         for described, other in ((gold, answer), (answer, gold)):
             if isinstance(described, SetBuilder) and (isinstance(other, Collection) or other == Symbol("emptyset")):
                 roots = same_roots(described, _items(other) or [], self.arithmetic)

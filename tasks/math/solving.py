@@ -25,7 +25,7 @@ Polynomial = list[Fraction]
 """Coefficients, lowest power first; the last is not 0, and the zero polynomial is empty."""
 
 
-def listed(part: Meaning) -> Meaning:
+def listed_range(part: Meaning) -> Meaning:
     """A range of whole numbers, such as `{x in Z | 1 <= x < 5}`, as the set of them; anything else as it is."""
     if not isinstance(part, SetBuilder) or not isinstance(part.element, Relation) or len(part.conditions) != 1:
         return part

@@ -1,4 +1,4 @@
-"""What a program reads while it is asked, where the tests replace `input` or the standard input.
+"""Input of a program while it is asked, where the tests replace `input` or the standard input.
 
 Tests and program are two processes, so the program cannot call what the tests put in the place of `input`. It is given
 the values that are known; where it asks for one more, its call is broken off with the prompts so far, the tests say
@@ -47,7 +47,7 @@ def known(recorded: list[Any], answer: list[Any]) -> dict[str, Any]:
 
 
 def taken(answer: list[Any]) -> Any:
-    """What an answer says of what was read; None if it says nothing."""
+    """An answer's own account of what was read; None if it has none."""
     left = answer[2] if answer[0] == "value" else None
     return left[2] if isinstance(left, list) and len(left) > 2 else None
 
@@ -93,7 +93,7 @@ class Feed:
         return self._prompts
 
     def taken(self) -> list[Any]:
-        """What was read, to be added to what a call left of its arguments; nothing if nothing was given."""
+        """Account of what was read, to be added to what a call left of its arguments; empty if nothing was given."""
         if "inputs" in self._given:
             return [self._prompts]
         return [self._read.tell()] if isinstance(self._read, io.StringIO) else []

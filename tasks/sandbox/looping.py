@@ -31,7 +31,7 @@ def install() -> None:
         def get_map(self) -> Any:
             return {}
 
-    class Loop(asyncio.SelectorEventLoop):
+    class SocketlessLoop(asyncio.SelectorEventLoop):
         """A loop without the pair of sockets by which threads wake it."""
 
         def __init__(self) -> None:
@@ -47,7 +47,7 @@ def install() -> None:
             pass
 
     class Policy(asyncio.DefaultEventLoopPolicy):
-        _loop_factory = Loop
+        _loop_factory = SocketlessLoop
 
     async def awaited(one: Awaitable[Any]) -> Any:
         return await one

@@ -16,7 +16,7 @@ class UnknownError(Exception):
 
 
 class Asks(Protocol):
-    """What a `Remote` needs of a `tasks.sandbox.transcript.Transcript`."""
+    """Interface of a `tasks.sandbox.transcript.Transcript` for a `Remote`."""
 
     lines: list[Any]
 
@@ -162,7 +162,7 @@ class Remote:
 
 
 class _Extending(type):
-    """Where tests extend a class of the program's, this makes the class that they mean."""
+    """Maker of the class that tests mean where they extend one of the program's."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **more: Any) -> Any:
         if not bases:

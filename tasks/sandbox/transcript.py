@@ -118,7 +118,7 @@ class Transcript:
         return self._read(written, place, own)
 
     def _given(self, line: list[Any], place: int, given: dict[str, Any]) -> dict[str, Any]:
-        """What a call may read: the values of `input` as far as the program's last answer shows that it needs them."""
+        """Input of a call: the values of `input` as far as the program's last answer shows that it needs them."""
         if "inputs" not in given or self.probe.guessing or place >= len(self._answers):
             return given
         recorded, answer = self._answers[place]
@@ -143,7 +143,7 @@ class Transcript:
         return Remote(self, {"$answer": [len(self.lines) - 1, 0]}, {"named": name})
 
     def _used(self, function: types.FunctionType) -> dict[str, Any]:
-        """What a function uses by name."""
+        """Values that a function uses by name."""
         code = function.__code__
         known = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
         known |= {

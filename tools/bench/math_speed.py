@@ -1,6 +1,6 @@
 """Math grading on real answers: throughput beside plain Math-Verify, and whether equal means equal.
 
-python tools/bench/graders.py math --data FOLDER [--write docs/tasks.md]
+python tools/bench/graders.py math --data FOLDER
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 
 from math_verify import parse, verify
-from sections import replace_section
 from sympy import latex
 
 from tasks.data.loading import load
@@ -40,7 +38,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 
 def main(options: argparse.Namespace) -> None:
-    """Print the tables; with `options.write`, into that file's section too."""
+    """Print the tables."""
     if options.data is None:
         raise TaskError("math is measured on MATH train: give --data FOLDER, or set SCALELAB_DATA")
     golds = [item.gold for item in load("math", options.data)]
@@ -49,8 +47,6 @@ def main(options: argparse.Namespace) -> None:
     lines = [*correctness(verifier, golds, options), "", *throughput(verifier, golds, options)]
     verifier.close()
     print("\n".join(lines))
-    if options.write:
-        replace_section(Path(options.write), "<!-- measured: math -->", "<!-- end: math -->", "\n".join(lines))
 
 
 def passes(verifier: MathVerifier, pairs: list[Pair]) -> list[str]:
