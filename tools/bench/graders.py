@@ -22,9 +22,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=500, help="items per row of the throughput tables")
     parser.add_argument("--mutants", type=float, default=1.0, help="share of the references that are mutated")
     parser.add_argument("--judged", metavar="FILE", help="more judged pairs of math answers, as JSON lines")
-    parser.add_argument(
-        "--write", metavar="FILE", help="also replace the tables of this document"
-    )
+    parser.add_argument("--write", metavar="FILE", help="also replace the tables of this document")
     options = parser.parse_args()
     for part in options.parts or PARTS:
         importlib.import_module(PARTS[part]).main(options)
