@@ -11,11 +11,14 @@ Examples:
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.commands.output import print_json, print_table
+from scalelab.curves.reading.run_folder import shown_manifest
 from scalelab.experiment import Resolved, SettingDifference, load, resolve, resolve_experiment
+from scalelab.terminal import plain_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +36,8 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json(objects[0] if len(objects) == 1 else {"experiments": objects})
         return
+    if fork := _fork(args.experiment):
+        print(fork)
     for number, item in enumerate(shown):
         if number:
             print()
@@ -46,6 +51,18 @@ def run(args: argparse.Namespace) -> None:
                     print(f"# not used: {statement.key} = {value}, {statement.origin}: {statement.decided_by} decided")
                 else:
                     print(f"# without effect: {statement.key}, {statement.origin}")
+
+
+def _fork(spec: str) -> str:
+    """A line on the parent of a branch, whose `config.gin` is shown; empty for all else."""
+    path = Path(spec)
+    if path.name != "config.gin":
+        return ""
+    fork = shown_manifest(path.parent).get("from")
+    if not isinstance(fork, dict):
+        return ""
+    parent, step = plain_line(str(fork.get("run"))), plain_line(str(fork.get("step")))
+    return f"# a branch: goes on from step {step} of {parent}; --diff {parent}/config.gin shows what it changed"
 
 
 def _print_differences(resolved: Resolved, other: Resolved, label: str) -> None:

@@ -95,7 +95,7 @@ def test_the_books_of_a_branch_balance_whatever_it_changes(
 
 
 def test_the_first_line_of_the_journal_names_parent_step_and_checkpoint(
-    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     go_on(parent, 2, tmp_path / "branch", monkeypatch, Budget__steps=6)
     [first, *_] = read_chain((tmp_path / "branch" / JOURNAL).read_bytes()).entries
@@ -104,6 +104,10 @@ def test_the_first_line_of_the_journal_names_parent_step_and_checkpoint(
     expected = {"run": str(parent.resolve()), "step": 2, "checkpoint": sha256, "journal": head}
     assert (first.kind, first.body["parent"]) == ("fork", expected)
     assert json.loads((tmp_path / "branch/manifest.json").read_text())["from"] == expected
+    assert main(["show", str(tmp_path / "branch/config.gin"), "--diff", str(parent / "config.gin")]) == 0
+    shown = capsys.readouterr().out
+    assert f"# a branch: goes on from step 2 of {parent.resolve()}" in shown
+    assert "budget.steps" in shown
     again = tmp_path / "again"
     go_on(tmp_path / "branch", 4, again, monkeypatch, Budget__steps=8)
     assert audit(again).problems == []
