@@ -24,7 +24,7 @@ from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.models import Array
 from scalelab.curves.reading.cells import blank, numbers
 from scalelab.curves.reading.sources import read_table
-from scalelab.curves.reading.table import Table, listed
+from scalelab.curves.reading.table import Table, dozen
 from scalelab.errors import LabError
 
 NAMES = {
@@ -128,7 +128,7 @@ def _rates(table: Table, metric: str) -> dict[tuple[str, str], dict[str, dict[st
     columns = {ours: next((name for name in names if name in table.cells), None) for ours, names in NAMES.items()}
     for needed in ("prompt", "outcome", *(["answer"] if metric == "majority" else [])):
         if columns[needed] is None:
-            raise LabError(f"{table.path}: no column {needed}; it has {listed(table.columns)}")
+            raise LabError(f"{table.path}: no column {needed}; it has {dozen(table.columns)}")
     cells: dict[str, Sequence[Any]] = {ours: table.cells[name] for ours, name in columns.items() if name is not None}
     count = len(table.rows)
     outcome_N = _outcomes(table, cells["outcome"])

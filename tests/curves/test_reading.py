@@ -170,7 +170,7 @@ def test_one_repeated_evaluation_gives_the_same_points_to_fit_page_report_and_no
     [fitted] = said(capsys, "fit", str(folder))["fits"]
     assert fitted["n_points"] == len(expected)
     lab = read_lab([folder], Options(), Reading())  # the page, live and as a file
-    [points] = lab.overview()["points"]
+    [points] = lab.points()
     assert (points["y"], points["x"]["step"]) == (expected, [10.0 * at for at in range(8)])
     np.testing.assert_allclose(points["stderr"], shown["stderr"])
     [item] = load_runs(folder).curves

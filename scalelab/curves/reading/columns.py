@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from scalelab.curves.data import UNITS
 from scalelab.curves.reading.cells import numbers
 from scalelab.curves.reading.settings import COLUMNS, Reading
-from scalelab.curves.reading.table import Table, listed
+from scalelab.curves.reading.table import Table, dozen
 from scalelab.errors import LabError
 
 STEPS = ("step", "_step", "global_step", "steps", "iteration", "iterations", "iter", "update", "updates")
@@ -149,7 +149,7 @@ def _compute(table: Table, reading: Reading, charted: bool) -> tuple[str, str, s
         if wanted not in table.cells and short(wanted) in STEPS:
             wanted = next((by_short[step] for step in STEPS if step in by_short), wanted)
         if wanted not in table.cells:
-            raise LabError(f"{table.path}: no column {wanted!r} for compute; it has {listed(table.columns)}")
+            raise LabError(f"{table.path}: no column {wanted!r} for compute; it has {dozen(table.columns)}")
         return wanted, *_unit_of(short(wanted))
     if "compute" in by_short:
         return by_short["compute"], "", ""
@@ -165,7 +165,7 @@ def _compute(table: Table, reading: Reading, charted: bool) -> tuple[str, str, s
     if charted:
         return table.columns[0], "compute", ""
     raise LabError(
-        f"{table.path}: no column for compute; it has {listed(table.columns)}; map one: --column compute=NAME, and "
+        f"{table.path}: no column for compute; it has {dozen(table.columns)}; map one: --column compute=NAME, and "
         "what it counts with --unit"
     )
 
@@ -201,7 +201,7 @@ def _others(table: Table, reading: Reading, compute: str) -> dict[str, str]:
             continue
         if theirs is not None:
             if theirs not in table.cells:
-                raise LabError(f"{table.path}: no column {theirs!r} for {ours}; it has {listed(table.columns)}")
+                raise LabError(f"{table.path}: no column {theirs!r} for {ours}; it has {dozen(table.columns)}")
             found[ours] = theirs
         elif ours in table.cells:
             found[ours] = ours
@@ -222,7 +222,7 @@ def _rates(
         found = matching(free if "*" in wanted else table.columns, wanted)
         if not found:
             raise LabError(
-                f"{table.path}: no column {wanted!r} for pass_rate; it has {listed(table.columns)}; map one: "
+                f"{table.path}: no column {wanted!r} for pass_rate; it has {dozen(table.columns)}; map one: "
                 "--column pass_rate=NAME"
             )
         return {name: (None, task if "*" in wanted else None) for name, task in found.items()}, ()
@@ -237,12 +237,12 @@ def _rates(
     if not rates and {*map(short, table.columns)} == {"wall_time", "step", "value"}:  # TensorBoard's own CSV
         rates = [name for name in free if short(name) == "value"]
     if not rates and (metric := _metrics(table)):
-        rates, note = ["value"], (f"taken for pass rates: {listed(sorted(metric))} of the column metric",)
+        rates, note = ["value"], (f"taken for pass rates: {dozen(sorted(metric))} of the column metric",)
     if not rates:
         rates, note = _by_values(table, free)
     if not rates:
         raise LabError(
-            f"{table.path}: no column for pass_rate; it has {listed(table.columns)}; map one: --column pass_rate=NAME"
+            f"{table.path}: no column for pass_rate; it has {dozen(table.columns)}; map one: --column pass_rate=NAME"
         )
     tasks = _tasks(rates)
     return {name: (None, tasks[name]) for name in rates}, note
@@ -258,7 +258,7 @@ def _by_values(table: Table, free: Iterable[str]) -> tuple[list[str], tuple[str,
         values = column.value_N[~column.blank_N]
         if len(values) > 1 and not column.wrong and 0 <= values.min() < values.max() <= 1:
             found.append(name)
-    return found, (f"taken for pass rates by their values: {listed(found)}",) if found else ()
+    return found, (f"taken for pass rates by their values: {dozen(found)}",) if found else ()
 
 
 def _metrics(table: Table) -> frozenset[str]:
@@ -305,7 +305,7 @@ def _chart(table: Table, reading: Reading) -> dict[str, tuple[str, str | None]] 
         tasks = {metric: metric if len(metrics) > 1 else None for metric in metrics}
     found = {name: (run, tasks[metric] or None) for name, (run, metric) in split.items() if metric in tasks}
     if not found:
-        raise LabError(f"{table.path}: no metric for pass_rate; the chart has {listed(metrics)}")
+        raise LabError(f"{table.path}: no metric for pass_rate; the chart has {dozen(metrics)}")
     return found
 
 
@@ -317,7 +317,7 @@ def _starred(table: Table, reading: Reading, task: str | None) -> dict[str, str]
             mine = [name for name, one in matching(table.columns, pattern).items() if one == task]
             if not mine:
                 raise LabError(
-                    f"{table.path}: no {pattern!r} for {ours} of {task or 'the run'}; it has {listed(table.columns)}"
+                    f"{table.path}: no {pattern!r} for {ours} of {task or 'the run'}; it has {dozen(table.columns)}"
                 )
             found[ours] = mine[0]
     return found

@@ -20,7 +20,7 @@ from scalelab.curves.reading.formats import read_file
 from scalelab.curves.reading.points import CurveReader
 from scalelab.curves.reading.run_folder import read_run_folder
 from scalelab.curves.reading.settings import COLUMNS, Reading
-from scalelab.curves.reading.table import Table, listed
+from scalelab.curves.reading.table import Table, dozen
 from scalelab.curves.throughput import slow_stretch
 from scalelab.errors import LabError
 
@@ -362,7 +362,7 @@ def read_places(path: Path) -> dict[str, dict[str, float]]:
     """
     table = read_table(path)
     if "run" not in table.columns:
-        raise LabError(f"{path}: no column run; it has {listed(table.columns)}")
+        raise LabError(f"{path}: no column run; it has {dozen(table.columns)}")
     found: dict[str, dict[str, float]] = {}
     columns = {name: numbers(cells) for name, cells in table.cells.items() if name != "run"}
     for row, cell in enumerate(table.cells["run"]):

@@ -90,6 +90,6 @@ def _leaves(record: Mapping[str, Any], before: str = "", depth: int = 1) -> list
     return found
 
 
-def listed(columns: Sequence[str]) -> str:
+def dozen(columns: Sequence[str]) -> str:
     """The first dozen names, for a message."""
     return ", ".join(list(columns)[:12]) + (", …" if len(columns) > 12 else "") if columns else "no columns"
