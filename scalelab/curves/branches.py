@@ -47,6 +47,8 @@ def counted_once(curves: Sequence[Curve]) -> list[Curve]:
     A curve that has nothing of its own is left out. For evidence that is pooled over runs: a trunk that counted twice
     would make its intervals too narrow.
     """
+    if all(item.fork is None for item in curves):
+        return list(curves)
     kept: dict[int, Curve] = {}
     for index in parents_first(curves):
         own_N = ~trunk_points(curves[index], list(kept.values()))
@@ -63,7 +65,7 @@ def with_trunks_told(curves: Sequence[Curve]) -> list[Curve]:
     before: list[Curve] = []
     for index in parents_first(curves):
         item = curves[index]
-        for other in before:
+        for other in before if item.fork is not None else ():
             count = int(trunk_points(item, [other]).sum())
             if count:
                 note = (
