@@ -33,7 +33,7 @@ class _Table:
         self.count = np.zeros(rows, np.int64)
         """Tokens that were generated."""
         self.settled = np.zeros(rows, np.int64)
-        """Those of them that vLLM's own request has."""
+        """Generated tokens that vLLM's own request has."""
         self.limit = np.zeros(rows, np.int64)
         """Most tokens that may be generated."""
         self._row: dict[str, int] = {}
