@@ -272,6 +272,24 @@ def test_an_address_shows_what_was_chosen_to_whoever_opens_it(visit, written: st
     again.wait_for_selector("text=Settings that differ from worse")
 
 
+def test_two_recipes_stand_head_to_head_in_a_file_too_and_tables_are_copied(visit, written: str) -> None:
+    page = visit(written + "#/pair?first=worse&second=best", offline=True)
+    page.wait_for_selector("#pair-title >> text=worse against best")
+    said = page.inner_text(".verdict-of-pair >> nth=0")
+    assert "worse is worse than best at 1 GPU-hours" in said
+    assert "Recipe.loss" in page.inner_text("section:has(#pair-settings)")
+    page.click("section:has(#pair-prompts) td button, section:has(#pair-prompts) th button")
+    page.wait_for_selector(".compare .pair")
+    rows = [["run", "x_y"], ["=a&b", "0.5 [0.4, 0.6]"], ['c"', "<1% ×"]]
+    made = {
+        name: page.evaluate(f"rows => Lab.FORMATS.{name}(rows, 'T')", rows) for name in ("CSV", "Markdown", "LaTeX")
+    }
+    assert made["CSV"] == 'run,x_y\n"\'=a&b","0.5 [0.4, 0.6]"\n"c""",<1% ×\n'
+    assert made["Markdown"].splitlines()[1:3] == ["|---|---|", "| =a&b | 0.5 [0.4, 0.6] |"]
+    assert "  =a\\&b & 0.5 [0.4, 0.6] \\\\\n" in made["LaTeX"]
+    assert "$<$1\\% $\\times$" in made["LaTeX"]
+
+
 def test_an_address_that_a_stranger_wrote_ends_in_a_view(visit, written: str) -> None:
     for strange in (
         "run/%E0%A4%A",
