@@ -57,11 +57,20 @@ def run(args: argparse.Namespace) -> int:
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"http://{shown}:{port}/" + (f"?token={token}" if token else ""), flush=True)
+    if token:
+        print(
+            "The token goes over plain HTTP: whoever can read the network's traffic can read it and the page. "
+            f"In a network that is not yours alone, leave --host out and use `ssh -L {port}:127.0.0.1:{port} MACHINE`.",
+            flush=True,
+        )
     print("Ctrl-C ends it.", flush=True)
     try:
         import uvicorn
 
-        server = uvicorn.Server(uvicorn.Config(make_app(keeper, token), log_level="warning", access_log=False))
+        from scalelab.view.patience import PatientProtocol
+
+        app, quiet = make_app(keeper, token), {"log_level": "warning", "access_log": False}
+        server = uvicorn.Server(uvicorn.Config(app, http=PatientProtocol, **quiet))  # type: ignore[arg-type]
         if args.until_input_ends:
             threading.Thread(target=_end_with_input, args=(server,), daemon=True).start()
         server.run(sockets=[listening])
