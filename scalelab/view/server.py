@@ -98,7 +98,7 @@ class Refresher:
         self._wake = threading.Event()
         self._overview: dict[str, Any] = {}
         self._published: tuple[str, bytes] = ("", b"")
-        self._said = self._looked = self._cost = 0.0
+        self._said = self._looked = 0.0
         self._thread = threading.Thread(target=self._work, name="scalelab-view", daemon=True)
 
     def start(self) -> None:
@@ -149,8 +149,11 @@ class Refresher:
             self.lab.take(step)
             if self._stop.is_set():
                 return
-            if step.what == "compare" or time.monotonic() - self._said > max(POLL, 10 * self._cost):
-                self._publish_now(Stage.of(steps, done + 1, time.monotonic() - begun))
+            stage = Stage.of(steps, done + 1, time.monotonic() - begun)
+            if step.what == "compare":
+                self._publish_now(stage)
+            elif time.monotonic() - self._said > POLL:
+                self._publish(self._overview, stage)  # the progress alone: the page shows fits with their comparison
         self._publish_now(None)
         self._index()
 
@@ -164,11 +167,9 @@ class Refresher:
                 rows += sum(step["rows"] for step in run.rollouts.steps())
 
     def _publish_now(self, stage: Stage | None) -> None:
-        before = time.monotonic()
         with self.lock:
             overview = self.lab.overview(fit=False)
         self._publish(overview, stage)
-        self._cost = time.monotonic() - before
 
     def _publish(self, overview: dict[str, Any], stage: Stage | None) -> None:
         self._said, self._overview = time.monotonic(), overview

@@ -15,11 +15,11 @@ from scalelab.kept import Kept
 from scalelab.store.status_file import StatusFile
 from scalelab.view.discover import RunSource
 from scalelab.view.fitting import FittingProcess
-from scalelab.view.lab import Lab
+from scalelab.view.lab import Lab, Step
 from scalelab.view.now import now
 from scalelab.view.page import SCRIPTS
 from scalelab.view.run import ViewedRun
-from scalelab.view.server import Refresher, make_app, new_token
+from scalelab.view.server import Refresher, Stage, make_app, new_token
 from tests.helpers.view_runs import HOSTILE, made_run
 
 
@@ -87,6 +87,14 @@ def test_two_recipes_and_runs_pooled_by_hand_are_held_against_each_other(client:
     common = client.get("/api/between", params={"first": "r0", "second": "r1"}).json()
     gaps = [abs(row["first"][0] / row["first"][1] - row["second"][0] / row["second"][1]) for row in common["rows"]]
     assert gaps == sorted(gaps, reverse=True)
+
+
+def test_the_time_left_is_that_of_the_work_left(keeper: Refresher) -> None:
+    curve = keeper.lab.curves[0]
+    steps = [*(Step("fit", [curve]) for _ in range(8)), Step("compare", [curve] * 8)]
+    assert Stage.of(steps, 2, 1.0).left is None
+    assert Stage.of(steps, 4, 8.0) == Stage("fitting", 4, 9, round(2.0 * (4 + steps[-1].weight), 1))
+    assert Stage.of(steps, 9, 8.0).left == 0
 
 
 def test_a_lost_process_is_said_and_begun_anew(tmp_path: Path) -> None:
