@@ -38,13 +38,15 @@ class LayerPlan:
 
     Attributes:
         attention: see `AttentionPlan`.
-        qk_norm: "none", "l2" (Llama-4, without weights) or "rms" (Qwen3).
+        qk_norm: "none", "l2" (Llama-4, without weights), "rms" (Qwen3, by head) or "wide" (OLMo-2, over all heads).
+        norm_behind: norms behind attention and feed-forward in place of those before (OLMo-2).
         experts: True for a mixture of experts, False for a dense feed-forward.
     """
 
     attention: AttentionPlan
     qk_norm: str = "none"
     experts: bool = False
+    norm_behind: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,12 @@ def _smollm3(hf: dict[str, Any]) -> Architecture:
     turned = _rotated(hf)
     plans = tuple(LayerPlan(turned if rope[i] else AttentionPlan(None)) for i in layers)
     return Architecture(_llama_fields(hf), plans, hf.get("tie_word_embeddings", True))
+
+
+def _olmo2(hf: dict[str, Any]) -> Architecture:
+    """Read an OLMo-2 config: norms behind each block, and over the queries and keys of all heads together."""
+    layer = LayerPlan(_rotated(hf), qk_norm="wide", norm_behind=True)
+    return Architecture(_llama_fields(hf), (layer,) * hf["num_hidden_layers"], hf.get("tie_word_embeddings", False))
 
 
 def _qwen2(hf: dict[str, Any]) -> Architecture:
@@ -211,6 +219,7 @@ ARCHITECTURES: dict[str, Callable[[dict[str, Any]], Architecture]] = {
     "llama4_text": _llama4_text,
     "mistral": _llama,
     "mixtral": _mixtral,
+    "olmo2": _olmo2,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,

@@ -141,6 +141,14 @@ class Mistral(DenseConfig):
 
 
 @dataclass(frozen=True, config=CHECKED)
+class Olmo2(DenseConfig):
+    """OLMo-2: norms behind attention and feed-forward, and over all heads' queries and keys; a miniature."""
+
+    model_type: ClassVar[str] = "olmo2"
+    hf_class: ClassVar[str] = "Olmo2ForCausalLM"
+
+
+@dataclass(frozen=True, config=CHECKED)
 class Qwen2(DenseConfig):
     """Qwen2 and Qwen2.5: Llama with biases on queries, keys and values; a miniature of about 1M parameters.
 
@@ -330,7 +338,7 @@ class Llama4Text(DecoderConfig):
         }
 
 
-Model = Llama | Llama4Text | Mistral | Mixtral | Qwen2 | Qwen3 | Qwen3Moe | SmolLM3
+Model = Llama | Llama4Text | Mistral | Mixtral | Olmo2 | Qwen2 | Qwen3 | Qwen3Moe | SmolLM3
 """Every model the trainer and the generators both run."""
 
 

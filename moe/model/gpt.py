@@ -35,7 +35,17 @@ from moe.model.attention import PackedAttention
 from moe.model.exchange import whole_row
 from moe.model.head import token_logprobs
 from moe.model.kernels import Kernels, choose, this_host
-from moe.model.layers import L2Norm, RmsNorm, Router, StackedExperts, SwiGlu
+from moe.model.layers import (
+    AttentionWithNormBehind,
+    FeedForwardWithNormBehind,
+    L2Norm,
+    NormBehind,
+    RmsNorm,
+    Router,
+    StackedExperts,
+    SwiGlu,
+    WideNorm,
+)
 from moe.train.config import TrainerSetup
 from moe.train.packing import Packed
 
@@ -57,7 +67,9 @@ def megatron_config(arch: Architecture, config: TrainerSetup, kernels: Kernels) 
         **arch.fields,
         **moe,
         **_dispatcher(kernels.dispatcher),
-        qk_layernorm=any(layer.qk_norm == "rms" for layer in arch.layers),  # its gradients are summed over tensor ranks
+        qk_layernorm=any(
+            layer.qk_norm in ("rms", "wide") for layer in arch.layers
+        ),  # its gradients are summed over tensor ranks
         normalization="RMSNorm",
         gated_linear_unit=True,
         activation_func=F.silu,
@@ -118,7 +130,17 @@ def _layer_spec(plan: LayerPlan, config: TransformerConfig, kernels: Kernels) ->
     parts.input_layernorm = parts.pre_mlp_layernorm = _norm(kernels)
     attention = parts.self_attention.submodules
     attention.core_attention = partial(PackedAttention, plan=plan.attention, kernel=kernels.attention)
-    attention.q_layernorm = attention.k_layernorm = _QK_NORMS[plan.qk_norm]
+    if plan.qk_norm == "wide":
+        attention.q_layernorm = ModuleSpec(WideNorm, params={"heads": "num_attention_heads"})
+        attention.k_layernorm = ModuleSpec(WideNorm, params={"heads": "num_query_groups"})
+    else:
+        attention.q_layernorm = attention.k_layernorm = _QK_NORMS[plan.qk_norm]
+    if plan.norm_behind:
+        parts.input_layernorm = parts.pre_mlp_layernorm = IdentityOp
+        behind = {"norm": TENorm if kernels.layers == "transformer_engine" else NormBehind}
+        parts.self_attention.module = AttentionWithNormBehind
+        parts.self_attention.params = {**parts.self_attention.params, **behind}
+        parts.mlp.module, parts.mlp.params = FeedForwardWithNormBehind, {**parts.mlp.params, **behind}
     if plan.experts:
         parts.mlp.submodules.router = Router
         parts.mlp.submodules.experts = StackedExperts

@@ -20,10 +20,13 @@ from megatron.core.dist_checkpointing.mapping import (
 )
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel import set_tensor_model_parallel_attributes
+from megatron.core.transformer.attention import SelfAttention
+from megatron.core.transformer.mlp import MLP
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.moe.moe_utils import compute_routing_scores_for_aux_loss
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.utils import ensure_metadata_has_dp_cp_group, make_sharded_tensors_for_checkpoint
 from torch import Tensor
 
 from moe.cpu.operators import rms_norm, swiglu, weigh
@@ -42,6 +45,58 @@ class RmsNorm(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis."""
         return rms_norm(x, self.weight, self.eps)
+
+
+class WideNorm(RmsNorm):
+    """RMS norm over the queries, or the keys, of all heads together (OLMo-2); without tensor parallelism only."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, *, heads: str, **_: Any) -> None:
+        super().__init__(config, hidden_size * getattr(config, heads), eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last two axes, heads and their features, together."""
+        return super().forward(x.flatten(-2)).unflatten(-1, x.shape[-2:])
+
+
+class NormBehind(RmsNorm):
+    """RMS norm that Megatron's feed-forward can hold: it asks each of its parts for its checkpoint's tensors."""
+
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
+    ) -> ShardedStateDict:
+        """The weight, as Megatron writes that of any module."""
+        groups = ensure_metadata_has_dp_cp_group(metadata)
+        weights = self.state_dict(prefix="", keep_vars=True)
+        found: ShardedStateDict = make_sharded_tensors_for_checkpoint(
+            weights, prefix, {}, sharded_offsets, dp_cp_group=groups["dp_cp_group"]
+        )
+        return found
+
+
+class AttentionWithNormBehind(SelfAttention):
+    """Megatron's attention whose output is normed before it is added to the residual stream (OLMo-2)."""
+
+    def __init__(self, config: TransformerConfig, *args: Any, norm: type, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        self.norm_behind = norm(config=config, hidden_size=config.hidden_size, eps=config.layernorm_epsilon)
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        """Attend, and norm."""
+        output, _ = super().forward(*args, **kwargs)
+        return self.norm_behind(output), None
+
+
+class FeedForwardWithNormBehind(MLP):
+    """Megatron's feed-forward whose output is normed before it is added to the residual stream (OLMo-2)."""
+
+    def __init__(self, config: TransformerConfig, *args: Any, norm: type, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        self.norm_behind = norm(config=config, hidden_size=config.hidden_size, eps=config.layernorm_epsilon)
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        """Compute, and norm."""
+        output, _ = super().forward(*args, **kwargs)
+        return self.norm_behind(output), None
 
 
 class L2Norm(torch.nn.Module):

@@ -99,5 +99,5 @@ def _layer(fields: dict[str, Any], plan: LayerPlan) -> LayerParameters:
         router=router,
         experts=experts * expert,
         chosen=fields.get("moe_router_topk", 0) * expert,
-        norms=2 * hidden + (2 * head if plan.qk_norm == "rms" else 0) + bias,
+        norms=2 * hidden + {"rms": 2 * head, "wide": head * (heads + groups)}.get(plan.qk_norm, 0) + bias,
     )

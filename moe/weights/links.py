@@ -131,17 +131,23 @@ def _attention_links(here: str, there: str, plan: LayerPlan, fields: dict[str, A
 
     rows = (heads + 2 * groups) * size
     biases = [Link(f"{here}self_attention.linear_qkv.bias", (rows,), projections("bias"), split, merge)]
+    widths = {"rms": (size, size), "wide": (heads * size, groups * size)}.get(plan.qk_norm, ())
     norms = [
-        Link(f"{here}self_attention.{x}_layernorm.weight", (size,), (f"{there}self_attn.{x}_norm.weight",))
-        for x in "qk"
+        Link(f"{here}self_attention.{x}_layernorm.weight", (width,), (f"{there}self_attn.{x}_norm.weight",))
+        for x, width in zip("qk", widths, strict=False)
     ]
+    if plan.norm_behind:
+        first = ("self_attention.norm_behind", "post_attention_layernorm")
+        second = ("mlp.norm_behind", "post_feedforward_layernorm")
+    else:
+        first, second = ("input_layernorm", "input_layernorm"), ("pre_mlp_layernorm", "post_attention_layernorm")
     return [
-        Link(f"{here}input_layernorm.weight", (hidden,), (f"{there}input_layernorm.weight",)),
+        Link(f"{here}{first[0]}.weight", (hidden,), (f"{there}{first[1]}.weight",)),
         Link(f"{here}self_attention.linear_qkv.weight", (rows, hidden), projections("weight"), split, merge),
         *(biases if fields.get("add_qkv_bias") else []),
         Link(f"{here}self_attention.linear_proj.weight", (hidden, heads * size), (f"{there}self_attn.o_proj.weight",)),
-        *(norms if plan.qk_norm == "rms" else []),
-        Link(f"{here}pre_mlp_layernorm.weight", (hidden,), (f"{there}post_attention_layernorm.weight",)),
+        *norms,
+        Link(f"{here}{second[0]}.weight", (hidden,), (f"{there}{second[1]}.weight",)),
     ]
 
 

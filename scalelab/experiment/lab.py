@@ -9,6 +9,7 @@ from moe.model.config import (
     Llama4Text,
     Mistral,
     Mixtral,
+    Olmo2,
     Qwen2,
     Qwen3,
     Qwen3Moe,
@@ -43,7 +44,7 @@ from tasks.own import FunctionTask
 LAB = Registry(
     Run,
     (
-        *(Llama4Text, Llama, Llama3Rope, YarnRope, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe, SmolLM3),
+        *(Llama4Text, Llama, Llama3Rope, YarnRope, Mistral, Mixtral, Olmo2, Qwen2, Qwen3, Qwen3Moe, SmolLM3),
         Pretrained,
         *(TrainerConfig, Layout, OptimizerConfig, CheckpointPolicy),
         GeneratorConfig,

@@ -185,9 +185,9 @@ def _layer(arch: Architecture, plan: LayerPlan, layout: Layout, name: str) -> It
     yield Parameter(f"{name} qkv", hidden * head * (heads + 2 * groups) // cut)
     if fields.get("add_qkv_bias"):
         yield Parameter(f"{name} qkv bias", head * (heads + 2 * groups) // cut)
-    if plan.qk_norm == "rms":
-        yield Parameter(f"{name} q norm", head)
-        yield Parameter(f"{name} k norm", head)
+    if plan.qk_norm in ("rms", "wide"):
+        yield Parameter(f"{name} q norm", head * heads if plan.qk_norm == "wide" else head)
+        yield Parameter(f"{name} k norm", head * groups if plan.qk_norm == "wide" else head)
     yield Parameter(f"{name} feed-forward norm", hidden)
     if not plan.experts:
         yield from _feed_forward(hidden, fields["ffn_hidden_size"] // cut, name)

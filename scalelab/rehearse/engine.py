@@ -158,6 +158,12 @@ class _EngineRehearsal:
 
     def _load(self) -> None:
         assert self.model is not None
+        if ".transformers" in type(self.model).__module__:
+            self.result.replaced.append(
+                f"vLLM runs {self.hf['model_type']} through transformers, which loads no weights without numbers: the "
+                "load was left out"
+            )
+            return
         dtype = getattr(torch, self.config.dtype)
 
         def published() -> Iterator[tuple[str, Tensor]]:

@@ -18,6 +18,7 @@ from moe.model.config import (
     Mistral,
     Mixtral,
     Model,
+    Olmo2,
     Qwen2,
     Qwen3,
     Qwen3Moe,
@@ -49,6 +50,10 @@ QWEN2 = Qwen2(
 QWEN3 = Qwen3(
     vocab_size=96, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
     head_dim=16, intermediate_size=80, tie_word_embeddings=True,
+)  # fmt: skip
+OLMO2 = Olmo2(
+    vocab_size=96, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=16, intermediate_size=80,
 )  # fmt: skip
 SMOLLM3 = SmolLM3(
     vocab_size=96, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,

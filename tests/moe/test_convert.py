@@ -17,10 +17,22 @@ from moe.weights.convert import export_checkpoint, import_folder
 from moe.weights.hf_folder import FolderWeights, is_multimodal, save_folder, write_text_model
 from moe.weights.links import shapes
 from scalelab import cli
-from tests.helpers.moe_models import DENSE, MISTRAL, MIXTRAL, MOE, QWEN2, QWEN3, QWEN3_MOE, SMOLLM3, batch, trainer
+from tests.helpers.moe_models import (
+    DENSE,
+    MISTRAL,
+    MIXTRAL,
+    MOE,
+    OLMO2,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    SMOLLM3,
+    batch,
+    trainer,
+)
 
 pytestmark = pytest.mark.slow
-MODELS = {model.model_type: model for model in (DENSE, MOE, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, SMOLLM3)}
+MODELS = {model.model_type: model for model in (DENSE, MOE, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, SMOLLM3, OLMO2)}
 
 
 def write(folder, model, dtype=torch.bfloat16, **options):

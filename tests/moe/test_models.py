@@ -18,6 +18,7 @@ from tests.helpers.moe_models import (
     MISTRAL,
     MIXTRAL,
     MOE,
+    OLMO2,
     QWEN2,
     QWEN3,
     QWEN3_MOE,
@@ -38,6 +39,7 @@ MODELS = {
     "qwen2": replace(QWEN2, rope_scaling=None),
     "qwen3": QWEN3,
     "smollm3": SMOLLM3,
+    "olmo2": OLMO2,
     "qwen3_moe": QWEN3_MOE,
     "qwen3_moe, some layers dense, weights as they are": replace(
         QWEN3_MOE, decoder_sparse_step=2, norm_topk_prob=False
