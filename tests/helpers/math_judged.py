@@ -466,7 +466,7 @@ $\lfloor n/2 \rfloor$  ≢  n/2
 $\frac{n!}{2}$  ≡  \frac12 n!
 $\frac{n!}{2}$  ≢  \left(\frac{n}{2}\right)!
 $90^\circ$  ≡  90
-$60^\circ, 60^\circ, 60^\circ$  ≡  60^\circ
+$60^\circ, 60^\circ, 60^\circ$  ≢  60^\circ
 $\angle A = 30^\circ$  ≡  30^\circ
 $\cot \alpha$  ≡  \frac{\cos\alpha}{\sin\alpha}
 $\cot \alpha$  ≡  \frac{1}{\tan \alpha}
