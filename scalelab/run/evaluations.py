@@ -126,9 +126,10 @@ class InFlightEvaluation(Generic[WeightsT]):
     graders: Graders[Prompt, Completion, Verdict]
     changes: Changes
     charge: Callable[[], None]
-    file: Callable[[int], Completions]
-    """Opens the file for the completions of a version."""
-    record: RecordEvaluation
+    file: Callable[[int, str], Completions]
+    """Opens the file for the completions of a version; the name of the sets if others have that version's."""
+    record: Callable[[Spent, list[Graded], str], None]
+    """Writes an evaluation down, with the same name."""
     clock: Callable[[], float]
     sets: Mapping[str, PreparedSet]
     first: Sequence[str]
@@ -189,7 +190,9 @@ class InFlightEvaluation(Generic[WeightsT]):
             self.taken = [name for name in self.sets if name in self.books.due]
             spent = Spent.of(self.books, self.engines.version, self.clock())
             graded: list[Graded] | None = None
-            file = self.file(spent.version)
+            # The last weights may have been evaluated on some sets before the hours of the budget were over.
+            again = " ".join(self.taken) if self.books.evaluated == spent.version else ""
+            file = self.file(spent.version, again)
             try:
                 graded = await self._evaluate(spent, file)
                 self.charge()
@@ -201,7 +204,7 @@ class InFlightEvaluation(Generic[WeightsT]):
             self.running = False
             if graded is None:
                 continue
-            self.record(spent, graded)
+            self.record(spent, graded, again)
             self.books.add_evaluated(dict.fromkeys(self.taken, spent.version))
             self.changes.notify()
 

@@ -17,7 +17,7 @@ from scalelab.run.books import RunBooks
 from scalelab.run.config import Run
 from scalelab.run.evaluations import Spent
 from scalelab.run.ports import Engines, Graders, WeightsT
-from scalelab.store.folder import RunFolder
+from scalelab.store.folder import RunFolder, completions_name
 from scalelab.store.retention import prune_completions, prune_training
 from scalelab.watch.monitors import Watch
 from scalelab.watch.progress import Progress
@@ -154,11 +154,18 @@ class Journal:
         prune_training(self._folder.path, self._run.retention)
         return self._heed(record)
 
-    def evaluated(self, spent: Spent, graded: list[Graded]) -> None:
-        """Write the lines of an evaluation; its completions are on the disk already."""
-        timed = [self._with_clock(record, self._wall()) for record in evaluation_lines(self._run, spent, graded)]
+    def evaluated(self, spent: Spent, graded: list[Graded], of_sets: str = "") -> None:
+        """Write the lines of an evaluation; its completions are on the disk already.
+
+        Args:
+            spent: the policy and its compute.
+            graded: the completions.
+            of_sets: name of the sets, where the policy was evaluated on others before.
+        """
+        lines = evaluation_lines(self._run, spent, graded, of_sets)
+        timed = [self._with_clock(record, self._wall()) for record in lines]
         records = [record for record, _ in timed]
-        self._folder.add_evaluation(records, [apart for _, apart in timed if apart])
+        self._folder.add_evaluation(records, [apart for _, apart in timed if apart], of_sets)
         self._folder.check()
         prune_completions(self._folder.path, self._run.retention, self._folder.evaluated_steps())
         self._progress.evaluated(records)
@@ -195,8 +202,15 @@ class Journal:
         return record | {"time": self._clock()}, apart
 
 
-def evaluation_lines(run: Run, spent: Spent, graded: Sequence[Graded]) -> list[Record]:
-    """Lines of `evals.jsonl` for an evaluation, one for each task of its sets, without the clock's time."""
+def evaluation_lines(run: Run, spent: Spent, graded: Sequence[Graded], of_sets: str = "") -> list[Record]:
+    """Lines of `evals.jsonl` for an evaluation, one for each task of its sets, without the clock's time.
+
+    Args:
+        run: the run.
+        spent: the policy and its compute.
+        graded: the completions.
+        of_sets: name of the sets, where their completions are in a file of their own.
+    """
     head = {
         "step": spent.version,
         "version": spent.version,
@@ -205,6 +219,8 @@ def evaluation_lines(run: Run, spent: Spent, graded: Sequence[Graded]) -> list[R
         "tokens": spent.tokens,
         "flops": _arithmetic(parameters(run.model.to_hf()).active, spent),
     }
+    if of_sets:
+        head["rollouts"] = completions_name(spent.version, of_sets)
     by_task = evaluate(graded, {task.name: one.max_tokens for one in run.sets for task in one.tasks})
     return [
         head | {"set": one.name, "curves": list(one.metrics)} | by_task[task.name].record()

@@ -96,7 +96,7 @@ def evaluate_run(path: Path, resolved: Resolved, steps: Sequence[int] | None, pr
                     with closing(_Dropped(folder.evaluation_file(each.step, one.name))) as file:
                         file.completions.add(rollouts)
                         file.completions.finish().result()
-                    lines = evaluation_lines(run, spent, [Graded.of(rollout) for rollout in rollouts])
+                    lines = evaluation_lines(run, spent, [Graded.of(rollout) for rollout in rollouts], one.name)
                     beside = own.get(each.step, {})
                     lines = [line | beside | {"afterwards": True, "time": time.time()} for line in lines]
                     folder.add_evaluation(lines, of_set=one.name)

@@ -17,7 +17,7 @@ from moe.checkpoint.folder import check, finished_checkpoints, read_state
 from moe.errors import MoeError, first_line
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
-from scalelab.store.account import EVALS, METRICS, Account, retention_of
+from scalelab.store.account import EVALS, METRICS, Account, retention_of, step_of_rollouts
 from scalelab.store.folder import CHECKPOINTS, ROLLOUTS, check_config, completions_name, read_run_manifest
 from scalelab.store.lines import read_lines
 from scalelab.store.proof import prove
@@ -229,9 +229,11 @@ def _completions(path: Path, evals: list[Line], kept: set[int], contents: bool) 
 
     by_step: defaultdict[tuple[int, str], list[Line]] = defaultdict(list)
     for line in evals:
-        by_step[line["step"], str(line.get("set")) if line.get("afterwards") else ""].append(line)
-    for step, of_set in sorted(by_step):
-        file = path / ROLLOUTS / f"{completions_name(step, of_set)}.parquet"
+        name, step = str(line.get("rollouts")), line["step"]
+        known = step_of_rollouts(f"{ROLLOUTS}/{name}.parquet") == step  # a stranger's line may name any path
+        by_step[step, name if known else completions_name(step)].append(line)
+    for step, name in sorted(by_step):
+        file = path / ROLLOUTS / f"{name}.parquet"
         if step not in kept:
             continue
         if not file.exists():
@@ -243,7 +245,7 @@ def _completions(path: Path, evals: list[Line], kept: set[int], contents: bool) 
         except Exception as error:  # pyarrow raises many kinds for damaged files
             yield f"rollouts/{file.name} cannot be read: {first_line(error)}"
             continue
-        for line in by_step[step, of_set] if contents else ():
+        for line in by_step[step, name] if contents else ():
             problem = _disagreement(line, [row for row in rows if row["task"] == line.get("task")])
             if problem:
                 yield f"evaluation {step}, {line.get('task')}: {problem}"

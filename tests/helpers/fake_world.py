@@ -95,7 +95,7 @@ class CompletionsInMemory:
         self.taken += len(rollouts)
 
     def finish(self) -> Future[None]:
-        assert self.taken == 4
+        assert self.taken == self.world.evaluation.expected
         self.world.whole.append(self.version)
         done: Future[None] = Future()
         done.set_result(None)
@@ -156,6 +156,7 @@ class World:
         self.trained: list[tuple[int, list[str]]] = []
         self.stale: list[int] = []
         self.evaluated: list[int] = []
+        self.evaluated_again: list[int] = []
         self.open_file: CompletionsInMemory | None = None
         self.whole: list[int] = []
         self.kept: dict[str, Any] = self.books.capture(folder)
@@ -349,16 +350,16 @@ class World:
     def last_evaluated(self) -> dict[str, int]:
         return {"held_out": self.evaluated[-1]} if self.evaluated else {}
 
-    def _file(self, version: int) -> CompletionsInMemory:
+    def _file(self, version: int, again: str) -> CompletionsInMemory:
         assert self.open_file is None, "one evaluation at a time"
         self.open_file = CompletionsInMemory(self, version)
         return self.open_file
 
-    def _record(self, spent: Spent, graded: list[Graded]) -> None:
-        assert len(graded) == 4
+    def _record(self, spent: Spent, graded: list[Graded], again: str) -> None:
+        assert len(graded) == self.evaluation.expected
         assert self.whole == [spent.version], "completions are on the disk before the lines"
         self.whole.clear()
-        self.evaluated.append(spent.version)
+        (self.evaluated_again if again else self.evaluated).append(spent.version)
 
     def save(self) -> Awaitable[None]:
         return self._save(self.books.capture(self.folder))

@@ -13,9 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError, first_error
+from scalelab.run.evaluations import PreparedSet
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.virtual.clock import virtual_loop
+from tasks.types import Prompt
 from tests.helpers.fake_world import Work, World
 
 SCHEDULES = (PipelineRL(8), PipelineRL(2), PipelineRL(0), PPOOffPolicy(3), Synchronous())
@@ -333,3 +335,19 @@ def test_ctrl_c_at_each_await_leaves_a_checkpoint_to_go_on_from(tmp_path: Path, 
         second.books.add_evaluated(second.last_evaluated())
         second.run()
         second.audit()
+
+
+def test_a_set_for_the_end_alone_is_evaluated_on_the_last_weights_whenever_the_hours_are_over(tmp_path: Path) -> None:
+    again = 0
+    for tenths in range(10, 34):
+        world = World(tmp_path, PipelineRL(2), steps=40, hours=tenths / 1000)
+        late = [Prompt(f"late/{number}", "late", "?", "!") for number in range(3)]
+        world.evaluation.sets = {**world.evaluation.sets, "late": PreparedSet(late, Work())}  # type: ignore[arg-type]
+        world.run()
+        last = world.books.version
+        assert world.books.evaluated_on == {"held_out": last, "late": last}
+        assert world.books.due == {}
+        assert world.evaluated[-1] == last
+        assert world.evaluated_again in ([], [last]), "the last weights alone are evaluated twice, on different sets"
+        again += len(world.evaluated_again)
+    assert again, "in some, the last step was due for the held-out set before the hours were over"
