@@ -22,7 +22,7 @@ DISK_GIB = {"cpu": 6, "gpu": 14}
 GLIBC = (2, 31)
 """Oldest C library that all pinned wheels are built for (llguidance)."""
 GLIBC_ARM_GPUS = (2, 34)
-"""The same for GPUs beside Arm processors (tilelang, z3-solver)."""
+"""Oldest C library for GPUs beside Arm processors (tilelang, z3-solver)."""
 PROCESSORS = ("x86_64", "aarch64")
 CORE_ALONE = "curves, plans and pages work without it: pip install ."
 

@@ -53,7 +53,7 @@ class Tokens:
     entropy_T: Tensor | None = None
     """Entropy of the trainer's distribution of the token, in nats, without gradient."""
     seen: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the loss's `sees` names, each of shape [T] and 0 where masked."""
+    """Values that the loss's `sees` names, each of shape [T] and 0 where masked."""
 
     @classmethod
     def masked(
@@ -102,7 +102,7 @@ class Loss(Protocol):
 
 
 def sees(loss: Loss) -> tuple[str, ...]:
-    """What a loss wants to know of every token's completion, by its class attribute."""
+    """Names of what a loss wants to know of every token's completion, by its class attribute."""
     return tuple(getattr(loss, "sees", ()))
 
 

@@ -153,7 +153,7 @@ def _training_sequence(
 
 
 def _seen(rollout: Rollout, name: str, trainer_version: int) -> np.ndarray | float:
-    """What a loss sees of a completion by a name in its `sees`: a number, or [T] one for each of its tokens."""
+    """Value of a completion for a name in a loss's `sees`: a number, or [T] one for each of its tokens."""
     kind, _, rest = name.partition(" ")
     if kind == "staleness":
         return trainer_version - rollout.versions_T()

@@ -45,7 +45,7 @@ from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, processor_config
-from scalelab.rollout.on_cpu import Draw, draws, norms
+from scalelab.rollout.on_cpu import Draw, draw_args, norms
 from scalelab.rollout.routing import RoutingRecorder, of_all_tokens
 from scalelab.rollout.scheduler import ArrayScheduler
 from scalelab.rollout.split import split_problem
@@ -149,7 +149,7 @@ class Engine:
         extra: dict[str, Any] = {} if request.interrupt_at is None else {POSITION: request.interrupt_at}
         if on_cpu and request.temperature:
             seed = int(self._draws.integers(2**63)) if request.seed is None else request.seed
-            extra |= draws(seed, request.temperature)
+            extra |= draw_args(seed, request.temperature)
         params = SamplingParams(
             temperature=0.0 if on_cpu else request.temperature,
             seed=None if on_cpu else request.seed,

@@ -109,7 +109,7 @@ def stream_key(seed: int) -> int:
     return int(mix(np.array([seed & _WORD], np.uint64))[0])
 
 
-def draws(seed: int, temperature: float) -> dict[str, Any]:
+def draw_args(seed: int, temperature: float) -> dict[str, Any]:
     """The entry of vLLM's `extra_args` for a request that is not greedy."""
     return {DRAW: (stream_key(seed), temperature)}
 

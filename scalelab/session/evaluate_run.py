@@ -33,7 +33,7 @@ from scalelab.watch.progress import Progress
 Record = dict[str, Any]
 
 _SPENT = ("compute", "compute_undisturbed", "compute_by_role", "completions", "tokens", "flops")
-"""What a line says of the compute behind a policy: points of one step lie at one place, whichever set they are of."""
+"""Keys of the compute behind a policy: points of one step lie at one place, whichever set they are of."""
 
 
 @dataclass(frozen=True)

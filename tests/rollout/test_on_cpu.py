@@ -14,7 +14,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from scalelab.rollout.engine import Engine
 from scalelab.rollout.interruption import Phrases
-from scalelab.rollout.on_cpu import Draw, draw_tokens, draws, uniform
+from scalelab.rollout.on_cpu import Draw, draw_args, draw_tokens, uniform
 from scalelab.rollout.types import Request
 from tests.helpers.rollout_models import DENSE, prompts, write_model
 from tests.rollout.test_generator import CONFIG
@@ -37,7 +37,7 @@ def test_a_draw_is_where_the_cumulative_distribution_passes_the_number(logits: l
 
 def test_frequencies_are_the_softmax() -> None:
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0])
-    keys = np.array([draws(seed, 1.0)["draw"][0] for seed in range(4000)], np.uint64)
+    keys = np.array([draw_args(seed, 1.0)["draw"][0] for seed in range(4000)], np.uint64)
     numbers = [uniform(keys, np.full(len(keys), at)) for at in range(10)]
     counts = sum(np.bincount(draw_tokens(logits.expand(len(keys), -1), number), minlength=4) for number in numbers)
     np.testing.assert_allclose(counts / 40_000, logits.softmax(-1), atol=0.01)
@@ -50,7 +50,7 @@ def test_a_draw_depends_on_its_own_seed_and_position_alone(data: st.DataObject) 
 
     def processor(rows: list[int], so_far: int) -> Draw:
         made = Draw(SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=8)), torch.device("cpu"), False)
-        params = [SamplingParams(temperature=0, extra_args=draws(seeds[row], 1.0)) for row in rows]
+        params = [SamplingParams(temperature=0, extra_args=draw_args(seeds[row], 1.0)) for row in rows]
         added = [(at, one, None, [0] * so_far) for at, one in enumerate(params)]
         made.update_state(BatchUpdate(len(rows), [], added, []))
         return made
@@ -69,7 +69,7 @@ def test_a_draw_depends_on_its_own_seed_and_position_alone(data: st.DataObject) 
 
 def test_greedy_rows_stay_as_they_are() -> None:
     made = Draw(SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=2)), torch.device("cpu"), False)
-    params = SamplingParams(temperature=0), SamplingParams(temperature=0, extra_args=draws(1, 2.0))
+    params = SamplingParams(temperature=0), SamplingParams(temperature=0, extra_args=draw_args(1, 2.0))
     made.update_state(BatchUpdate(2, [], [(row, one, None, []) for row, one in enumerate(params)], []))
     logits = torch.zeros(2, VOCAB)
     assert torch.equal(made.apply(logits.clone())[0], logits[0])

@@ -178,7 +178,7 @@ def test_a_virtual_run_says_when_it_goes_on_with_another_processor(
     folder = RunFolder(tmp_path)
     folder.begin(own.config_gin(), hardware={"processor": before or processor()}, status="running")
     folder.close()
-    monkeypatch.setattr(session, "_run_and_record", lambda *_: None)
+    monkeypatch.setattr(session, "run_and_record", lambda *_: None)
     session.resume(tmp_path, own, None, Progress())
     said = capsys.readouterr().err
     assert ("the last bits may differ" in said) == (before is not None)
