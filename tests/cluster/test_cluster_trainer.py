@@ -54,7 +54,7 @@ class Lab:
         self.started: list[Any] = []
         self.killed: list[Any] = []
         self.events: list[dict[str, Any]] = []
-        cluster = Cluster(trainers=RANKS, trainer_restarts=restarts, startup_seconds=0.05)
+        cluster = Cluster(trainers=RANKS, trainer_restarts=restarts, startup_seconds=0.4)
         run: Any = SimpleNamespace(cluster=cluster, model=SimpleNamespace(to_hf=dict), trainer_setup=None, **SAVING)
         places = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
         monkeypatch.setattr(room, "Reservation", lambda *_: places)
@@ -87,7 +87,7 @@ harms = st.dictionaries(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(harms, st.integers(0, 4))
 @example({(0, 1, "start"): "dies"}, 1)
 @example({(0, 0, "address"): "dies", (1, 0, "start"): "hangs", (2, 1, "start"): "dies"}, 3)
