@@ -16,7 +16,7 @@ from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from moe.cpu.kernels import _COMPILED, _exp, _narrow, _wide, arrays
+from moe.cpu.kernels import _COMPILED, KEPT, _exp, _narrow, _wide, arrays
 
 
 @njit(inline="always", **_COMPILED)
@@ -27,7 +27,7 @@ def _load(rows_TKD, first, head, scale, out_nD):  # type: ignore[no-untyped-def]
             out_nD[j, d] = _wide(rows_TKD[first + j, head, d]) * scale
 
 
-@njit(nogil=True, cache=True, fastmath=True)
+@njit(nogil=True, cache=KEPT, fastmath=True)
 def _largest(row_n, count):  # type: ignore[no-untyped-def]
     """The largest of the first; anything where one is not a number, which the exponentials then show."""
     most = row_n[0]

@@ -17,7 +17,22 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-_COMPILED = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"reassoc", "nsz", "contract", "arcp"}}
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _keeps() -> bool:
+    """True if there is a folder to keep what is compiled in: beside this file, or the user's cache."""
+    try:
+        njit(cache=True)(_nothing)
+    except RuntimeError:
+        return False
+    return True
+
+
+KEPT = _keeps()
+_COMPILED = {"nogil": True, "cache": KEPT, "error_model": "numpy", "fastmath": {"reassoc", "nsz", "contract", "arcp"}}
 _WORD = ir.IntType(32)
 
 
