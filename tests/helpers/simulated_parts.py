@@ -235,11 +235,12 @@ class Trainer(crash_world.Trainer):
     async def _write(self, path: Path, state: str, steps: int) -> None:
         """Write a checkpoint in the order in which `moe.checkpoint.saver` does; ranks know no lease."""
         simulation, work = self._world.simulation, self._written(path, state, steps)
+        outlives = self._world.life.at("ranks live on") is not None
         try:
             for _ in work:
-                await self._world.pause(2.0)
+                await self._world.pause(60.0 if outlives else 2.0)
         finally:  # the ranks may outlive the process, and write on in the next one's life
-            if self._world.life.at("ranks live on") is not None:
+            if outlives:
                 simulation.orphans.append(work)
 
     def _written(self, target: Path, state: str, steps: int) -> Any:

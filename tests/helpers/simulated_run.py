@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import errno
 import gc
+import inspect
 import itertools
 import json
 import logging
@@ -27,7 +28,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -289,7 +290,7 @@ class Simulation:
         self.begun = False
         """True once a line of a step or an evaluation was acknowledged."""
         self.made: Counter[str] = Counter()
-        self.orphans: list[Iterator[Any]] = []
+        self.orphans: list[Generator[Any, Any, Any]] = []
         """Ranks of the trainer that outlived their process."""
         self.counts: Counter[str] = Counter()
         self.born: list[Actor] = []
@@ -553,9 +554,9 @@ class Simulation:
         """Let others write between two writes of this process: a second driver, and ranks of an earlier one."""
         if self.orphans and life.events % 7 == 0:
             orphan = self.orphans.pop(0)  # which makes events itself
-            with suppress(StopIteration, OSError):
+            self.made["ranks live on"] += inspect.getgeneratorstate(orphan) == inspect.GEN_SUSPENDED
+            with suppress(StopIteration, OSError):  # most often their folder is gone
                 next(orphan)
-                self.made["ranks live on"] += 1
                 self.orphans.append(orphan)
         for kind in ("taken over", "second driver"):
             if life.at(kind) == life.events and self._turns is None and (self.path / MANIFEST).exists():
