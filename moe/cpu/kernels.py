@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
+from llvmlite.binding import ffi
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -32,6 +33,21 @@ def _keeps() -> bool:
 
 
 KEPT = _keeps()
+
+
+def _without_special_names(lookup: Any) -> Any:
+    """Let llvmlite's library have no `__dict__`: vLLM, which looks through all modules, takes a function for it."""
+
+    def found(self: Any, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lookup(self, name)
+
+    return found
+
+
+ffi._lib_wrapper.__getattr__ = _without_special_names(ffi._lib_wrapper.__getattr__)
+
 _COMPILED = {"nogil": True, "cache": KEPT, "error_model": "numpy", "fastmath": {"reassoc", "nsz", "contract", "arcp"}}
 _WORD = ir.IntType(32)
 
