@@ -46,7 +46,7 @@ def _without_special_names(lookup: Any) -> Any:
     return found
 
 
-ffi._lib_wrapper.__getattr__ = _without_special_names(ffi._lib_wrapper.__getattr__)
+type(ffi.lib).__getattr__ = _without_special_names(type(ffi.lib).__getattr__)
 
 _COMPILED = {"nogil": True, "cache": KEPT, "error_model": "numpy", "fastmath": {"reassoc", "nsz", "contract", "arcp"}}
 _WORD = ir.IntType(32)
