@@ -47,11 +47,16 @@ def audit_files(path: Path, tasks: list[str], steps: int | None) -> None:
     manifest: dict[str, Any] = {}
     checkpoints: dict[int, str] = {}
     files: dict[str, str] = {}
+    pruned: set[int] = set()
     for line in lines:
         kind = line["kind"]
         if kind in VIEW:
             counted[VIEW[kind]] += line["records"]
             files |= {name: sha for name, (_, sha) in line.get("files", {}).items()}
+            if kind == "evaluation":
+                pruned -= {one["step"] for one in line["records"]}
+                there = sorted({one["step"] for one in counted["evals.jsonl"]} - pruned)
+                pruned |= set(there[: -(manifest.get("retention", {}).get("keep_last") or len(there))])
         elif kind == "facts":
             manifest |= line["facts"]
         elif kind == "checkpoint":
@@ -87,12 +92,13 @@ def audit_files(path: Path, tasks: list[str], steps: int | None) -> None:
     assert {(step, task) for step, _ in by_step for task in tasks} == set(by_step), "an evaluation is of all tasks"
     if steps is not None:
         assert {0, steps} <= {step for step, _ in by_step}, "the first and the last policy are evaluated"
-    newest = sorted({one["step"] for one in evals})[-(manifest.get("retention", {}).get("keep_last") or len(evals)) :]
     for name, sha in files.items():
-        if (path / name).exists() or name in [f"rollouts/step_{step:06d}.parquet" for step in newest]:
+        if (path / name).exists() or (
+            name.startswith("rollouts/step_") and int(Path(name).stem.split("_")[1]) not in pruned
+        ):
             assert file_hash(path / name) == sha, name
     for one in evals:
-        if one["step"] not in newest:
+        if one["step"] in pruned:
             continue
         file = path / f"rollouts/step_{one['step']:06d}.parquet"
         rows = pyarrow.parquet.read_table(file, columns=["task", "outcome"], use_threads=False)
