@@ -24,7 +24,14 @@ import numpy as np
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.asymptotes import TieRule, asymptotes_note, order_by_A, tie_groups
 from scalelab.curves.checks import MARGIN
-from scalelab.curves.comparison import ComparedRun, Comparison, ComparisonSettings, ComparisonVerdict, Difference
+from scalelab.curves.comparison import (
+    ComparedRun,
+    Comparison,
+    ComparisonSettings,
+    ComparisonVerdict,
+    Crossing,
+    Difference,
+)
 from scalelab.curves.crossing import crossings
 from scalelab.curves.data import Curve, same_unit
 from scalelab.curves.fitting.intervals import equal_tailed
@@ -192,7 +199,7 @@ def _compare_task(
         at=asked.at,
         reach=asked.reach,
         entries=tuple(entries),
-        crossings=crossings(family, names, asked),
+        crossings=_told_crossings(crossings(family, names, asked), entries),
         notes=(),
         spread=(float(np.median(family.spread_M)), equal_tailed(family.spread_M, asked.level)),
         measured=family.measured,
@@ -201,6 +208,17 @@ def _compare_task(
         baseline=chosen,
     )
     return replace(comparison, notes=_notes(comparison, spread))
+
+
+def _told_crossings(found: Sequence[Crossing], entries: Sequence[ComparedRun]) -> tuple[Crossing, ...]:
+    """The crossings, whose compute is named only for a pair of which the verdict says which leads behind it."""
+    verdicts = {(entry.run, other): one.verdict for entry in entries for other, one in entry.differences.items()}
+    return tuple(
+        one
+        if verdicts.get((one.first, one.second)) in ("better", "worse")
+        else replace(one, compute=None, interval=None)
+        for one in found
+    )
 
 
 def _numbers(family: JointDraws, run: str, asked: ComparisonSettings) -> _Numbers:

@@ -83,10 +83,11 @@ def test_forecast_json_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert reached["compute"] > 0
     assert never["compute"] is None
     assert found["extend"][0]["gain_per_hour"] > 0
-    assert main(["forecast", source, "--at", "2000", "--target", "0.95"]) == 0
+    assert main(["forecast", source, "--at", "2000", "--target", "0.95", "--wide"]) == 0
     out = capsys.readouterr().out
     assert "not reachable: the curve stays below it with" in out
-    assert re.search(r"back-test .*: 0\.\d+ \[0\.\d+, 0\.\d+\], measured 0\.\d+", out)
+    assert "as the first half forecast it and as it was measured" in out
+    assert re.search(r"a  math  0\.\d+ \[0\.\d+, 0\.\d+\], measured 0\.\d+", out)
 
 
 def test_compare_json_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,8 @@ RATES = (
     "Rates.sequence_seconds=0",
     "Rates.train_token_seconds=1.0",
 )
+BROKEN_OFF = ("--set", "Budget.steps=10", "--set", "Run.checkpoint_every=4")
+"""A signal is heeded within three steps of this small model: those of a run that is stopped lie between checkpoints."""
 REPEATED = ("evals.jsonl", "metrics.jsonl", "alarms.jsonl")
 
 
@@ -77,7 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Path:
     """One of two runs that a sweep makes side by side."""
-    family = run(folder, "family", "--seeds", "0", "1", "--jobs", "2", timeout=900)
+    family = run(folder, "family", *BROKEN_OFF, "--seeds", "0", "1", "--jobs", "2", timeout=900)
     assert (family / "seed_0" / "evals.jsonl").read_bytes() != (family / "seed_1" / "evals.jsonl").read_bytes()
     return family / "seed_0"
 
@@ -100,7 +102,7 @@ def assert_the_same(one: Path, other: Path, folder: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     assert checkpoints(one) == checkpoints(other)
     trained = [path.name for path in sorted((one / "rollouts").glob("train_*"))]
-    assert trained == ["train_000003.parquet", "train_000006.parquet"]
+    assert trained == ["train_000003.parquet", "train_000006.parquet", "train_000009.parquet"]
     for name in trained:
         assert (one / "rollouts" / name).read_bytes() == (other / "rollouts" / name).read_bytes(), name
     mine, theirs = weights(one, folder), weights(other, folder)
@@ -111,15 +113,15 @@ def assert_the_same(one: Path, other: Path, folder: Path) -> None:
 
 def test_a_run_learns_in_simulated_hours_and_says_so(whole: Path) -> None:
     steps, evals = read_lines(whole / "metrics.jsonl"), read_lines(whole / "evals.jsonl")
-    assert [line["step"] for line in steps] == list(range(1, 8))
+    assert [line["step"] for line in steps] == list(range(1, 11))
     assert any(line["grad_norm"] > 0 for line in steps)
     assert max(int(late) for line in steps for late in line["staleness"]) == 2, "weights change in flight"
-    assert [line["step"] for line in evals] == [0, 2, 4, 6, 7]
+    assert [line["step"] for line in evals] == [0, 2, 4, 6, 8, 10]
     assert evals[0]["compute"] == 0
     assert evals[-1]["compute_unit"] == "GPU-hours"
     assert evals[-1]["compute_by_role"]["evaluation"] == 0
     assert evals[-1]["compute"] == pytest.approx(6 * steps[-1]["time"] / 3600), "6 devices are held all the time"
-    assert evals[-1]["flops"] > evals[-1]["tokens"] > evals[-1]["completions"] == 7 * 16
+    assert evals[-1]["flops"] > evals[-1]["tokens"] > evals[-1]["completions"] == 10 * 16
     manifest = json.loads((whole / "manifest.json").read_text())
     assert manifest["clock"] == "virtual"
     assert manifest["rates"]["step_seconds"] == 0.85
@@ -152,12 +154,14 @@ def test_a_run_of_a_sweep_and_one_that_is_stopped_and_killed_beside_other_load_a
     resume = [sys.executable, "-m", "scalelab", "run", str(out), "--resume"]
     load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        started = command(folder, out, "--set", f'Retention.copy_to="{disk}"')
-        assert end(started, signal.SIGINT, lambda: steps() >= 4) == 130
-        assert len(checkpoints(out)) == 2, "that of step 3, and one of the stop"
-        assert checkpoints(disk / out.name) == checkpoints(out)[:1], "the copy keeps the one to go on from"
-        assert [line["step"] for line in read_lines(out / "evals.jsonl")] == [0, 2, 4], "nothing is lost that was due"
-        assert end(resume, signal.SIGKILL, lambda: undone.exists() and steps() >= 5) == -signal.SIGKILL
+        started = command(folder, out, *BROKEN_OFF, "--set", f'Retention.copy_to="{disk}"')
+        assert end(started, signal.SIGINT, lambda: steps() >= 5) == 130
+        first, stop = checkpoints(out)
+        assert (first, stop in ("step_000005", "step_000006", "step_000007")) == ("step_000004", True)
+        assert checkpoints(disk / out.name) == [first], "the copy keeps the one to go on from"
+        evaluated = [line["step"] for line in read_lines(out / "evals.jsonl")]
+        assert evaluated == [0, 2, 4, 6][: int(stop[-1]) // 2 + 1], "nothing is lost that was due"
+        assert end(resume, signal.SIGKILL, lambda: undone.exists() and steps() >= 6) == -signal.SIGKILL
         done = subprocess.run(resume, env=environment(folder), capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stderr[-3000:]
     finally:
