@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -208,7 +208,7 @@ def rollout(prompt: Prompt, completion: Completion, verdict: Verdict) -> Rollout
     )
 
 
-def shown_gold(gold: Any) -> str:
+def shown_gold(gold: object) -> str:
     """A right answer as readers see it; empty for what is no text, number or list of these, such as tests."""
     if isinstance(gold, list | tuple) and all(isinstance(one, str | int | float) for one in gold):
         gold = " or ".join(map(str, gold))

@@ -100,9 +100,14 @@ def kept(one, tokens):
     packed = pack(
         sequences, {layer.attention.chunk for layer in architecture(one.hf_config).layers}, torch.device("cpu")
     )
-    with cpu_host.megatron(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        one.model.train()
-        models.forward(one.model, packed)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # torch's operators, as on a GPU: those for one core keep a little more
+    try:
+        with cpu_host.megatron(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            one.model.train()
+            models.forward(one.model, packed)
+    finally:
+        torch.set_num_threads(threads)
     return sum(tensor.untyped_storage().size() for tensor in held_by.values())
 
 

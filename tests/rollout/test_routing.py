@@ -92,7 +92,7 @@ def test_every_token_has_the_experts_it_went_through(tmp_path: Path) -> None:
         assert routed_TLK.dtype == np.int16
         np.testing.assert_array_equal(routed_TLK[:-1, :, 0], chosen(folder, completion))
         # what the trainer asks of a step's sequences
-        _training_sequence(rollout(PROMPT, completion, verdict("passed")), 1.0, 1.0, 0, 0)
+        _training_sequence(rollout(PROMPT, completion, verdict("passed")), 1.0, 1.0, 0, 0, ())
 
 
 @pytest.mark.parametrize("rows", [None, 7, 9])

@@ -76,7 +76,7 @@ def test_the_manifest_says_where_the_problems_came_from(data: Path) -> None:
 @pytest.mark.parametrize(
     ("dataset", "fields", "says"),
     [
-        ("gsm8k_test", {}, "holds out 5 prompts, 8 are asked for"),
+        ("gsm8k_test", {}, "has nothing to train on: its problems are for evaluation only"),
         ("gsm8k", {"held_out_size": 40}, "nothing to train on: its problems are for evaluation only, or all"),
         ("math", {}, "put the data there"),
     ],
@@ -94,7 +94,7 @@ def test_prompts_that_leave_no_room_are_counted_whatever_way_they_are_asked(data
         lengths = ("Recipe.max_tokens=80", f"GeneratorConfig.max_model_len={80 + room}")
         tight = run_on(data, sets=lengths)
         if problem:
-            with pytest.raises(LabError, match=rf"of 40 prompts .*\(the longest {longest}\).*MathDataset.longest"):
+            with pytest.raises(LabError, match=rf"of 32 prompts .*\(the longest {longest}\).*MathDataset.longest"):
                 check_prompts(tight, TOKENIZER)
         else:
             check_prompts(tight, TOKENIZER)
