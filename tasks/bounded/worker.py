@@ -97,7 +97,8 @@ def _fork() -> int:
 
 
 def _function(setup: Setup) -> Callable[[Any], Any]:
-    sys.path[:0] = [folder for folder in setup.path if folder not in sys.path]
+    # In the caller's order: what it appended late, such as setuptools' own copies of packages, stays at the end.
+    sys.path[:] = [*setup.path, *(folder for folder in sys.path if folder not in setup.path)]
     module, _, name = setup.service.partition(":")
     make = getattr(importlib.import_module(module), name)
     function: Callable[[Any], Any] = make(base64.b64decode(setup.payload))

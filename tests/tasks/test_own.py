@@ -237,13 +237,26 @@ def test_a_reward_may_ask_a_judge_with_retries_and_a_deadline(home, tmp_path):
         prompt = Prompt("own/1", "own", "", None)
         good, bad, raised = verdicts(task, *((prompt, answer) for answer in ("good", "bad", "raise")))
         server.shutdown()
-    assert (good.outcome, good.parts, bad.outcome, bad.parts) == ("passed", {"judge": 1.0}, "failed", {"judge": 0.0})
+    found = good.outcome, good.parts, bad.outcome, bad.parts
+    assert found == ("passed", {"judge": 1.0}, "failed", {"judge": 0.0}), (good.detail, bad.detail)
     assert raised.outcome == "error"
     assert "raised KeyError: 'score' (my_judge.py:10)" in raised.detail
     assert next(Judge.asked) == 3, "one answer more than asked for, after the judge was busy"
     (hung,) = verdicts(replace(task, reward_seconds=0.2), (prompt, "hang"))
     assert hung.outcome == "error"
     assert "no reward within 0.2 s" in hung.detail
+
+
+def test_a_reward_imports_what_its_caller_would(home, tmp_path, monkeypatch):
+    """A folder at the end of the caller's module path, which holds an older copy of a package, is not looked at first."""
+    (tmp_path / "numpy.py").write_text("raise ImportError('the wrong numpy')\n")
+    (home / "my_numpy.py").write_text(
+        "def exact(prompt, answer):\n    import numpy\n\n    return float(numpy.array([1.0]).sum())\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    task = FunctionTask(prompts="p.jsonl", function=importlib.import_module("my_numpy").exact, workers=1)
+    (verdict,) = verdicts(task, (Prompt("own/1", "own", "", None), "x"))
+    assert verdict.outcome == "passed", verdict.detail
 
 
 def test_a_task_whose_module_is_not_importable_says_so(home, tmp_path, monkeypatch):
