@@ -248,7 +248,7 @@ def test_a_reward_may_ask_a_judge_with_retries_and_a_deadline(home, tmp_path):
 
 
 def test_a_reward_imports_what_its_caller_would(home, tmp_path, monkeypatch):
-    """A folder at the end of the caller's module path, which holds an older copy of a package, is not looked at first."""
+    """A folder at the end of the caller's module path, with an older copy of a package, is not looked at first."""
     (tmp_path / "numpy.py").write_text("raise ImportError('the wrong numpy')\n")
     (home / "my_numpy.py").write_text(
         "def exact(prompt, answer):\n    import numpy\n\n    return float(numpy.array([1.0]).sum())\n"
