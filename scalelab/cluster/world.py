@@ -20,10 +20,10 @@ from scalelab.cluster.trainer import ClusterTrainer
 from scalelab.errors import LabError
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
+from scalelab.run.checkpoint_store import CheckpointStore
 from scalelab.run.config import Run
 from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.journal import Journal
-from scalelab.run.keeping import Keeper
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.tasks import TaskGroup, in_own_thread
 from scalelab.run.work import RolloutWork
@@ -81,7 +81,7 @@ class ClusterRun:
         self.engines.ready()
         self.work = RolloutWork(run.recipe, tokenizer, run.seed, False, run.retention.train_every, run.tasks)
         self.books = new_books(run)
-        self.keeper = Keeper(run, self.books, folder, progress.say)
+        self.checkpoint_store = CheckpointStore(run, self.books, folder, progress.say)
         self._copier = Copier(folder.path, run.retention.copy_to, progress.say)
         self.heartbeats = Heartbeats(lambda: self.engines.actors() | self.trainer.actors() | self.graders.actors())
         self.loop: RunLoop[list[Segment]]
@@ -107,7 +107,7 @@ class ClusterRun:
         Raises:
             TrainerLostError: the trainer died, or hangs.
         """
-        self.keeper.go_back(self._load)
+        self.checkpoint_store.go_back(self._load)
 
     def _load(self, path: Path) -> None:
         self.trainer.call("load", str(path), seconds=self.run.trainer.save_deadline)
@@ -157,7 +157,7 @@ class ClusterRun:
                 draining = seen
             if draining or seen:
                 self.engines.drain(draining)
-            if (draining.keys() - seen) & self.trainer.nodes and self.keeper.due:
+            if (draining.keys() - seen) & self.trainer.nodes and self.checkpoint_store.due:
                 self.progress.say("a node of the trainer is about to go: taking a checkpoint")
                 self.loop.save_soon()
             seen = draining
@@ -209,24 +209,24 @@ class ClusterRun:
 
     def save(self) -> Coroutine[None, None, None]:
         """Take a checkpoint of everything; it is written while the loop goes on."""
-        path, state = self.keeper.begin()
+        path, state = self.checkpoint_store.begin()
         return self._saved(self.trainer.save(path, state))
 
     async def _saved(self, taken: Any) -> None:
         await taken
-        await in_own_thread(self.keeper.prune)
+        await in_own_thread(self.checkpoint_store.prune)
 
     async def check(self) -> None:
         """Notice soon when a checkpoint has been written, or could not be."""
         await self.trainer.saving()
-        await in_own_thread(self.keeper.publish)  # old ones are deleted, which takes long on some disks
+        await in_own_thread(self.checkpoint_store.publish)  # old ones are deleted, which takes long on some disks
 
     async def rest(self) -> None:
         """Take a checkpoint at the end, and wait until it is on the disk."""
-        if self.keeper.due:
+        if self.checkpoint_store.due:
             await self.save()
         await self.trainer.finish_saving()
-        await in_own_thread(self.keeper.prune)
+        await in_own_thread(self.checkpoint_store.prune)
 
     async def go_back(self, error: TrainerLostError) -> None:
         """Replace a trainer that lost a rank, and put everything back to the newest checkpoint.

@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
     sources = [Path(source) for source in args.sources or ["runs"]]
     if not args.sources and not sources[0].is_dir():
         raise LabError("there is no folder runs/ here: name the runs, such as `scalelab view docs/quickstart`")
-    keeper = Refresher(Lab(sources, reading_from(args), fit_options(args)))
-    keeper.start()
+    refresher = Refresher(Lab(sources, reading_from(args), fit_options(args)))
+    refresher.start()
     token = new_token(args.host)
     listening = _listen(args.host, args.port)
     host, port = listening.getsockname()[:2]
@@ -69,13 +69,13 @@ def run(args: argparse.Namespace) -> int:
 
         from scalelab.view.patience import PatientProtocol
 
-        app, quiet = make_app(keeper, token), {"log_level": "warning", "access_log": False}
+        app, quiet = make_app(refresher, token), {"log_level": "warning", "access_log": False}
         server = uvicorn.Server(uvicorn.Config(app, http=PatientProtocol, **quiet))  # type: ignore[arg-type]
         if args.until_input_ends:
             threading.Thread(target=_end_with_input, args=(server,), daemon=True).start()
         server.run(sockets=[listening])
     finally:
-        keeper.stop()
+        refresher.stop()
         listening.close()
     return 0
 

@@ -207,22 +207,22 @@ class _Guard:
             await self._app(scope, receive, send)
 
 
-def make_app(keeper: Refresher, token: str | None = None) -> Starlette:
+def make_app(refresher: Refresher, token: str | None = None) -> Starlette:
     """The application.
 
     Args:
-        keeper: the runs, started already.
+        refresher: the runs, started already.
         token: what every request must bring; None asks for a loopback `Host` instead.
     """
     routes = [
-        Route("/", lambda _: _answer(page_html(keeper.lab, live=True).encode(), "text/html; charset=utf-8")),
+        Route("/", lambda _: _answer(page_html(refresher.lab, live=True).encode(), "text/html; charset=utf-8")),
         Route("/static/{name}", _static),
-        *(Route(path, _json(keeper, answer)) for path, answer in QUESTIONS.items()),
-        Route("/api/overview", _overview(keeper)),
-        Route("/api/curves", _json(keeper, _curves)),
-        Route("/api/comparison", _json(keeper, _comparison)),
-        Route("/api/pair", _json(keeper, _pair, locked=False)),
-        Route("/api/between", _json(keeper, _between)),
+        *(Route(path, _json(refresher, answer)) for path, answer in QUESTIONS.items()),
+        Route("/api/overview", _overview(refresher)),
+        Route("/api/curves", _json(refresher, _curves)),
+        Route("/api/comparison", _json(refresher, _comparison)),
+        Route("/api/pair", _json(refresher, _pair, locked=False)),
+        Route("/api/between", _json(refresher, _between)),
     ]
     guards = [Middleware(_Guard, token=token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)]
     return Starlette(routes=routes, middleware=guards)
@@ -233,22 +233,22 @@ def new_token(host: str) -> str | None:
     return None if _is_loopback(host) else secrets.token_urlsafe(24)
 
 
-def _curves(keeper: Refresher, request: Request) -> Any:
-    groups = keeper.lab.groups()
+def _curves(refresher: Refresher, request: Request) -> Any:
+    groups = refresher.lab.groups()
     asked = [place for text in request.query_params.get("groups", "").split(",") if (place := _whole(text)) is not None]
-    return {groups[place]: keeper.lab.curve_data(groups[place]) for place in asked if place < len(groups)}
+    return {groups[place]: refresher.lab.curve_data(groups[place]) for place in asked if place < len(groups)}
 
 
-def _comparison(keeper: Refresher, request: Request) -> Any:
-    return keeper.lab.comparison(request.query_params.get("task", ""))
+def _comparison(refresher: Refresher, request: Request) -> Any:
+    return refresher.lab.comparison(request.query_params.get("task", ""))
 
 
-def _pair(keeper: Refresher, request: Request) -> Any:
-    return pair(keeper.lab, *_sides(request))
+def _pair(refresher: Refresher, request: Request) -> Any:
+    return pair(refresher.lab, *_sides(request))
 
 
-def _between(keeper: Refresher, request: Request) -> Any:
-    return between(keeper.lab, *_sides(request))
+def _between(refresher: Refresher, request: Request) -> Any:
+    return between(refresher.lab, *_sides(request))
 
 
 def _sides(request: Request) -> tuple[list[str], list[str]]:
@@ -260,11 +260,11 @@ def _sides(request: Request) -> tuple[list[str], list[str]]:
     return first, second
 
 
-def _steps(keeper: Refresher, request: Request) -> Any:
-    return _run(keeper, request).rollouts.steps()
+def _steps(refresher: Refresher, request: Request) -> Any:
+    return _run(refresher, request).rollouts.steps()
 
 
-def _completions(keeper: Refresher, request: Request) -> Any:
+def _completions(refresher: Refresher, request: Request) -> Any:
     asked = request.query_params
     wanted = Filter(
         kind=asked.get("kind"),
@@ -275,30 +275,30 @@ def _completions(keeper: Refresher, request: Request) -> Any:
         text=(asked.get("text") or None) and asked["text"][:200],
     )
     offset, limit = _whole(asked.get("offset")) or 0, min(_whole(asked.get("limit")) or 50, 200)
-    return _run(keeper, request).rollouts.rows(wanted, offset, limit)
+    return _run(refresher, request).rollouts.rows(wanted, offset, limit)
 
 
-def _completion(keeper: Refresher, request: Request) -> Any:
-    return _run(keeper, request).rollouts.row(request.query_params.get("row", ""))
+def _completion(refresher: Refresher, request: Request) -> Any:
+    return _run(refresher, request).rollouts.row(request.query_params.get("row", ""))
 
 
-def _prompt(keeper: Refresher, request: Request) -> Any:
+def _prompt(refresher: Refresher, request: Request) -> Any:
     asked = request.query_params
-    return _run(keeper, request).rollouts.prompt(asked.get("task", ""), asked.get("prompt", ""))
+    return _run(refresher, request).rollouts.prompt(asked.get("task", ""), asked.get("prompt", ""))
 
 
-def _prompts(keeper: Refresher, request: Request) -> Any:
+def _prompts(refresher: Refresher, request: Request) -> Any:
     asked = request.query_params
-    rollouts = _run(keeper, request).rollouts
+    rollouts = _run(refresher, request).rollouts
     return rollouts.prompts(asked.get("task") or None, _whole(asked.get("first")), _whole(asked.get("second")))
 
 
-def _detail(keeper: Refresher, request: Request) -> Any:
-    return _run(keeper, request).detail()
+def _detail(refresher: Refresher, request: Request) -> Any:
+    return _run(refresher, request).detail()
 
 
-def _now(keeper: Refresher, request: Request) -> Any:
-    return _run(keeper, request).now()
+def _now(refresher: Refresher, request: Request) -> Any:
+    return _run(refresher, request).now()
 
 
 QUESTIONS: dict[str, Callable[[Refresher, Request], Any]] = {
@@ -313,25 +313,25 @@ QUESTIONS: dict[str, Callable[[Refresher, Request], Any]] = {
 """Questions that can be asked about one run."""
 
 
-def _run(keeper: Refresher, request: Request) -> Any:
-    return keeper.lab.run(request.path_params["run"])
+def _run(refresher: Refresher, request: Request) -> Any:
+    return refresher.lab.run(request.path_params["run"])
 
 
 def _json(
-    keeper: Refresher, answer: Callable[[Refresher, Request], Any], locked: bool = True
+    refresher: Refresher, answer: Callable[[Refresher, Request], Any], locked: bool = True
 ) -> Callable[[Request], Response]:
     """A route for one of the questions; Starlette runs it in a thread.
 
     Args:
-        keeper: the runs.
+        refresher: the runs.
         answer: the question.
         locked: whether to hold the runs still meanwhile; not where fits are made, which takes seconds.
     """
 
     def respond(request: Request) -> Response:
         try:
-            with keeper.lock if locked else nullcontext():
-                content = json.dumps(answer(keeper, request), allow_nan=False, ensure_ascii=False)
+            with refresher.lock if locked else nullcontext():
+                content = json.dumps(answer(refresher, request), allow_nan=False, ensure_ascii=False)
         except LabError as error:
             return _answer(json.dumps({"error": str(error)}).encode(), "application/json", 404)
         return _answer(content.encode("utf-8", "replace"), "application/json")
@@ -339,9 +339,9 @@ def _json(
     return respond
 
 
-def _overview(keeper: Refresher) -> Callable[[Request], Response]:
+def _overview(refresher: Refresher) -> Callable[[Request], Response]:
     def respond(request: Request) -> Response:
-        tag, content = keeper.overview()
+        tag, content = refresher.overview()
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
         answer = _answer(content, "application/json")

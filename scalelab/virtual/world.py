@@ -27,11 +27,11 @@ from scalelab.rollout.types import Completion, Request
 from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
+from scalelab.run.checkpoint_store import CheckpointStore
 from scalelab.run.config import Run
 from scalelab.run.data import prepared_sets
 from scalelab.run.evaluations import EvaluationAtRest, PreparedSet, Spent, by_name
 from scalelab.run.journal import Journal
-from scalelab.run.keeping import Keeper
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.work import RolloutWork, Step
 from scalelab.run.world import RunLoop, build_loop
@@ -151,7 +151,7 @@ class VirtualRun:
         self.books = new_books(run)
         self.start = 0
         """Tick at which simulated time begins."""
-        self._keeper = Keeper(run, self.books, folder, progress.say)
+        self._checkpoint_store = CheckpointStore(run, self.books, folder, progress.say)
         self._copier = Copier(folder.path, run.retention.copy_to, progress.say)
 
     def _verifiers(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class VirtualRun:
 
     def load(self) -> None:
         """Restore the newest whole checkpoint, or the beginning if there is none."""
-        state = self._keeper.go_back(self._load)
+        state = self._checkpoint_store.go_back(self._load)
         # Unlike real hours, those of undone steps do not count.
         self.books.ledger.load_state_dict({} if state is None else state["ledger"])
         if state is not None:
@@ -257,15 +257,15 @@ class VirtualRun:
         self.graders.forget()
         self.engines.version = self.books.version  # they get these weights before anything else
         await self._evaluation.rest()
-        if self._keeper.due:
+        if self._checkpoint_store.due:
             virtual = {
                 "tick": virtual_loop().now,
                 "usage": asdict(self.engines.usage),
                 DUE: due,
             }
-            path, state = self._keeper.begin(due, virtual=virtual)
+            path, state = self._checkpoint_store.begin(due, virtual=virtual)
             self._trainer.save(path, state)
-            self._keeper.prune()
+            self._checkpoint_store.prune()
             if due:  # a copy keeps one checkpoint, and none but those that are due can be gone on from
                 self._copier.update()
         self._journal.begin()
@@ -274,7 +274,7 @@ class VirtualRun:
     def _checkpoint_due(self) -> bool:
         """True if a run that is not asked to stop takes a checkpoint now."""
         version = self.books.version
-        return self._keeper.due and version > 0 and version % self.loop.checkpoint_every == 0
+        return self._checkpoint_store.due and version > 0 and version % self.loop.checkpoint_every == 0
 
     async def go_back(self, error: TrainerLostError) -> None:
         """Fail: the trainer is in this process, so its end is the end of the run until it is resumed."""

@@ -25,7 +25,7 @@ from scalelab.curves.reading import read_sources
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.books import new_books
-from scalelab.run.keeping import Keeper
+from scalelab.run.checkpoint_store import CheckpointStore
 from scalelab.store import folder as run_folder
 from scalelab.store.folder import RunFolder
 from scalelab.store.recovery import choose
@@ -175,7 +175,7 @@ def test_the_state_of_a_checkpoint(tmp_path: Path, lab: Any, changes: dict[str, 
     if not path.exists():
         write_run(path)
     folder = RunFolder(path)
-    keeper = Keeper(lab, books := new_books(lab), folder, lambda _: None)
+    checkpoint_store = CheckpointStore(lab, books := new_books(lab), folder, lambda _: None)
     newest = finished_checkpoints(path / "checkpoints")[-1]
     state = {**books.capture(folder.checkpoints), "rollouts": rollouts, **changes}
     write_whole(newest / STATE, json.dumps(state))
@@ -184,5 +184,5 @@ def test_the_state_of_a_checkpoint(tmp_path: Path, lab: Any, changes: dict[str, 
     check(newest)
     answered(lambda: choose(path))
     loaded: list[Path] = []
-    answered(lambda: keeper.go_back(loaded.append))
+    answered(lambda: checkpoint_store.go_back(loaded.append))
     folder.close()

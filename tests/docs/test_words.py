@@ -123,3 +123,37 @@ def functions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
 def test_no_public_function_name_stands_for_two_things() -> None:
     found = doubled(functions(("scalelab", "moe", "tasks")))
     assert found.keys() - SHARED_FUNCTIONS == set(), {name: found[name] for name in found.keys() - SHARED_FUNCTIONS}
+
+
+RETIRED = {
+    "[Kk]eeper": "checkpoint_store, refresher",
+}
+"""Private words that a name of the code had (a pattern), and the field's word that took its place."""
+
+
+def identifiers(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Names that the code defines: modules, classes, functions, arguments, variables, attributes, each with its file."""
+    for file in files(packages):
+        where = str(file.relative_to(ROOT))
+        yield file.stem, where
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                    yield node.name, where
+                case ast.arg():
+                    yield node.arg, where
+                case ast.Name(ctx=ast.Store()):
+                    yield node.id, where
+                case ast.Attribute(ctx=ast.Store()):
+                    yield node.attr, where
+
+
+def test_no_name_is_a_private_word_where_the_field_has_one() -> None:
+    retired = re.compile("|".join(f"(?P<w{n}>{pattern})" for n, pattern in enumerate(RETIRED)))
+    better = list(RETIRED.values())
+    wrong = {
+        f"{where}: {name} → {better[int(match.lastgroup[1:])]}"  # type: ignore[index]
+        for name, where in identifiers(("scalelab", "moe", "tasks", "tools", "tests"))
+        if (match := retired.fullmatch(name.strip("_")))
+    }
+    assert not wrong, wrong

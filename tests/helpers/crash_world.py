@@ -23,8 +23,8 @@ from scalelab.experiment import Resolved, resolve
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
+from scalelab.run.checkpoint_store import CheckpointStore
 from scalelab.run.config import Run
-from scalelab.run.keeping import Keeper
 from scalelab.run.loop import Loop
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.work import RolloutWork, Step
@@ -193,7 +193,7 @@ class World:
         self.run, self.folder, self.progress = run, folder, Quiet()
         self.books, self.changes = new_books(run), Changes()
         self.engines, self.graders, self.trainer = Engines(), Graders(), Trainer(run)
-        self.keeper = Keeper(run, self.books, folder, self.progress.say)
+        self.checkpoint_store = CheckpointStore(run, self.books, folder, self.progress.say)
         self.work = RolloutWork(run.recipe, Letters(), run.seed, False, run.retention.train_every)
         self.loop: Loop
         self.ticks = 0.0
@@ -205,7 +205,7 @@ class World:
 
     def resume(self) -> None:
         """Go on from the newest checkpoint."""
-        self.keeper.go_back(self.trainer.load)
+        self.checkpoint_store.go_back(self.trainer.load)
         assert self.trainer.steps == self.books.version
 
     async def main(self) -> None:
@@ -220,18 +220,18 @@ class World:
 
     async def save(self) -> None:
         """Take a checkpoint."""
-        path, state = self.keeper.begin()
+        path, state = self.checkpoint_store.begin()
         await self.trainer.save(path, state)
-        self.keeper.prune()
+        self.checkpoint_store.prune()
 
     async def check(self) -> None:
         """Return at once: no checkpoint is written in the background."""
 
     async def rest(self) -> None:
         """Take the last checkpoint."""
-        if self.keeper.due:
+        if self.checkpoint_store.due:
             await self.save()
-        self.keeper.prune()
+        self.checkpoint_store.prune()
 
     async def go_back(self, error: TrainerLostError) -> None:
         """Fail: only the whole process is ever lost."""

@@ -77,7 +77,7 @@ class World(crash_world.World):
 
     def resume(self) -> None:
         """Go on from the newest checkpoint."""
-        self.keeper.go_back(self.trainer.load)
+        self.checkpoint_store.go_back(self.trainer.load)
 
     async def pause(self, most: float = 3.0) -> None:
         """Take a drawn time."""
@@ -139,23 +139,23 @@ class World(crash_world.World):
 
     def save(self) -> Any:
         """Take a checkpoint of trainer and books as they are now."""
-        path, state = self.keeper.begin()
+        path, state = self.checkpoint_store.begin()
         return self._saved(self.trainer.save(path, state))
 
     async def _saved(self, taken: Any) -> None:
         await taken
-        self.keeper.prune()
+        self.checkpoint_store.prune()
 
     async def check(self) -> None:
         """Give its name to a checkpoint that has become whole."""
-        self.keeper.publish()
+        self.checkpoint_store.publish()
 
     async def rest(self) -> None:
         """Take the last checkpoint, and wait until it is on the disk."""
-        if self.keeper.due:
+        if self.checkpoint_store.due:
             await self.save()
         await self.trainer.finish_saving()
-        self.keeper.prune()
+        self.checkpoint_store.prune()
 
     async def go_back(self, error: TrainerLostError) -> None:
         """Replace the trainer, and go back to the newest checkpoint."""
@@ -164,7 +164,7 @@ class World(crash_world.World):
         await self.pause(60)
         self.trainer.lost = True
         self.trainer = self.loop.trainer = Trainer(self, self.trainer.calls)  # type: ignore[assignment]
-        self.keeper.go_back(self.trainer.load)
+        self.checkpoint_store.go_back(self.trainer.load)
         self._journal.charge(stepping=False)
         self._journal.broken = False
 

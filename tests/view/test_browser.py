@@ -101,9 +101,9 @@ class Served:
     def __init__(self, folder: Path) -> None:
         import uvicorn
 
-        self.keeper = Refresher(Lab([folder], kept=Kept(None)))
-        self.keeper.start()
-        self.server = uvicorn.Server(uvicorn.Config(make_app(self.keeper), port=0, log_level="error"))
+        self.refresher = Refresher(Lab([folder], kept=Kept(None)))
+        self.refresher.start()
+        self.server = uvicorn.Server(uvicorn.Config(make_app(self.refresher), port=0, log_level="error"))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
         until(lambda: self.server.started, "the server to start")
@@ -112,7 +112,7 @@ class Served:
     def close(self) -> None:
         self.server.should_exit = True
         self.thread.join(20)
-        self.keeper.stop()
+        self.refresher.stop()
 
 
 def until(true: Callable[[], object], what: str, seconds: float = WAIT / 1000) -> None:

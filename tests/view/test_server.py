@@ -24,19 +24,19 @@ from tests.helpers.view_runs import HOSTILE, made_run
 
 
 @pytest.fixture(scope="module")
-def keeper(tmp_path_factory):
+def refresher(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     made_run(folder / "run")
     made_run(folder / "hostile", loss="other", text=HOSTILE)
-    keeper = Refresher(Lab([folder], kept=Kept(None)))
-    keeper.start()
-    yield keeper
-    keeper.stop()
+    refresher = Refresher(Lab([folder], kept=Kept(None)))
+    refresher.start()
+    yield refresher
+    refresher.stop()
 
 
 @pytest.fixture(scope="module")
-def client(keeper: Refresher) -> TestClient:
-    return TestClient(make_app(keeper), base_url="http://127.0.0.1:8765")
+def client(refresher: Refresher) -> TestClient:
+    return TestClient(make_app(refresher), base_url="http://127.0.0.1:8765")
 
 
 def whole(client: TestClient) -> dict:
@@ -50,9 +50,9 @@ def whole(client: TestClient) -> dict:
     raise AssertionError("the fits took more than a minute")
 
 
-def test_the_measured_rates_are_told_before_anything_is_fitted(keeper: Refresher) -> None:
+def test_the_measured_rates_are_told_before_anything_is_fitted(refresher: Refresher) -> None:
     """The first sentence needs no fit: a lab whose process that fits is closed gives it, too."""
-    lab = Lab(keeper.lab.sources, kept=Kept(None))
+    lab = Lab(refresher.lab.sources, kept=Kept(None))
     refresher = Refresher(lab)
     refresher.fitting.close()
     lab.update()
@@ -89,8 +89,8 @@ def test_two_recipes_and_runs_pooled_by_hand_are_held_against_each_other(client:
     assert gaps == sorted(gaps, reverse=True)
 
 
-def test_the_time_left_is_that_of_the_work_left(keeper: Refresher) -> None:
-    curve = keeper.lab.curves[0]
+def test_the_time_left_is_that_of_the_work_left(refresher: Refresher) -> None:
+    curve = refresher.lab.curves[0]
     steps = [*(Step("fit", [curve]) for _ in range(8)), Step("compare", [curve] * 8)]
     assert Stage.of(steps, 2, 1.0).left is None
     assert Stage.of(steps, 4, 8.0) == Stage("fitting", 4, 9, round(2.0 * (4 + steps[-1].weight), 1))
@@ -205,11 +205,11 @@ def test_loopback_names_are_served(client: TestClient, host: str) -> None:
     assert client.get("/api/overview", headers={"host": host}).status_code == 200
 
 
-def test_an_address_needs_its_token(keeper: Refresher) -> None:
+def test_an_address_needs_its_token(refresher: Refresher) -> None:
     token = new_token("0.0.0.0")
     assert token is not None
     assert new_token("127.0.0.1") is None
-    open_client = TestClient(make_app(keeper, token), base_url="http://10.0.0.7:8765", follow_redirects=False)
+    open_client = TestClient(make_app(refresher, token), base_url="http://10.0.0.7:8765", follow_redirects=False)
     assert open_client.get("/").status_code == 403
     assert open_client.get("/api/overview?token=wrong").status_code == 403
     assert open_client.get("/static/core.js").status_code == 403
@@ -224,10 +224,10 @@ def test_an_address_needs_its_token(keeper: Refresher) -> None:
 @pytest.mark.slow
 def test_a_new_run_and_new_evaluations_appear(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "runs" / "one", rollouts=False)
-    keeper = Refresher(Lab([tmp_path / "runs"], kept=Kept(None)))
-    keeper.start()
+    refresher = Refresher(Lab([tmp_path / "runs"], kept=Kept(None)))
+    refresher.start()
     try:
-        client = TestClient(make_app(keeper), base_url="http://127.0.0.1")
+        client = TestClient(make_app(refresher), base_url="http://127.0.0.1")
         whole(client)
         made_run(tmp_path / "runs" / "two", loss="other", rollouts=False)
         with open(folder / "evals.jsonl", "a") as file:
@@ -243,4 +243,4 @@ def test_a_new_run_and_new_evaluations_appear(tmp_path: Path) -> None:
         assert len(overview["runs"]) == 2
         assert max(counts) == 17
     finally:
-        keeper.stop()
+        refresher.stop()

@@ -62,20 +62,20 @@ def served(sources: Sequence[Path]) -> Iterator[str]:
     """The live page of some runs; gives its address once all fits are made."""
     import uvicorn
 
-    keeper = Refresher(Lab(sources))
-    keeper.start()
-    server = uvicorn.Server(uvicorn.Config(make_app(keeper), port=0, log_level="error"))
+    refresher = Refresher(Lab(sources))
+    refresher.start()
+    server = uvicorn.Server(uvicorn.Config(make_app(refresher), port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 600
-    while not server.started or json.loads(keeper.overview()[1])["stage"]:
+    while not server.started or json.loads(refresher.overview()[1])["stage"]:
         if time.monotonic() > deadline:
             raise SystemExit("the server or its fits took more than ten minutes")
         time.sleep(0.1)
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
     server.should_exit = True
     thread.join(10)
-    keeper.stop()
+    refresher.stop()
 
 
 def opened(browser: Any, address: str, width: int = 1400, scheme: str = "light") -> Page:

@@ -20,8 +20,8 @@ from scalelab.store.rollouts import prune_rollouts
 State = dict[str, Any]
 
 
-class Keeper:
-    """Keeper of checkpoints: captures the books, and restores them.
+class CheckpointStore:
+    """Checkpoints of a run: captures the books, and restores them.
 
     Args:
         run: the run.
