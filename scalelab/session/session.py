@@ -205,9 +205,9 @@ def _observe(run: Run, folder: RunFolder, progress: Progress) -> None:
     Raises:
         LabError: a tracker is not installed, or does not start.
     """
-    from scalelab.watch.board import Board  # which the core install lacks
+    from scalelab.watch.tensorboard_writer import TensorBoardWriter  # which the core install lacks
 
-    folder.add_observer(Board(folder.path / "tensorboard"))
+    folder.add_observer(TensorBoardWriter(folder.path / "tensorboard"))
     if run.trackers:
         settings, fits = settings_of(run), TrackedFits(folder.path)
         folder.add_observer(Trackers.start(run.trackers, folder.path, folder.manifest, progress.say, settings, fits))

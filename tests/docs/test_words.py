@@ -126,6 +126,7 @@ def test_no_public_function_name_stands_for_two_things() -> None:
 
 
 RETIRED = {
+    "[Bb]oard": "TensorBoardWriter",
     "[Kk]eeper": "checkpoint_store, refresher",
 }
 """Private words that a name of the code had (a pattern), and the field's word that took its place."""

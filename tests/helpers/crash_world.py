@@ -30,7 +30,7 @@ from scalelab.run.ports import TrainerLostError
 from scalelab.run.work import RolloutWork, Step
 from scalelab.run.world import build_loop, evaluate_in_flight
 from scalelab.store.folder import RunFolder, check_config, read_run_manifest
-from scalelab.watch.board import Board
+from scalelab.watch.tensorboard_writer import TensorBoardWriter
 from tasks.stream import stable_number
 from tasks.types import Prompt, Verdict
 
@@ -242,7 +242,7 @@ def live(path: Path, resolved: Resolved) -> None:
     """Begin a run in a folder, or go on with the one that is there, and see it to its end."""
     begun = (path / "manifest.json").exists()
     folder = RunFolder(path)
-    folder.add_observer(Board(path / "tensorboard"))
+    folder.add_observer(TensorBoardWriter(path / "tensorboard"))
     if begun:
         check_config(path, read_run_manifest(path))
     else:

@@ -13,7 +13,7 @@ from moe.checkpoint.folder import Manifest, digest, publish, step_folder, write_
 from moe.durable import made_whole, write_whole
 from scalelab.store.folder import ROLLOUTS, RunFolder, config_sha256
 from scalelab.store.publication import LINE
-from scalelab.watch.board import Board
+from scalelab.watch.tensorboard_writer import TensorBoardWriter
 
 TASKS = ("math", "code")
 GROUPS = 3
@@ -90,7 +90,7 @@ def add_evaluation(folder: RunFolder, step: int) -> None:
 def write_run(path: Path, steps: int = 6) -> Path:
     """A run that was evaluated at 0 and every third step, with a checkpoint after every second."""
     folder = RunFolder(path)
-    folder.add_observer(Board(path / "tensorboard"))
+    folder.add_observer(TensorBoardWriter(path / "tensorboard"))
     folder.begin("Run.seed = 3\n", status="interrupted", held_out=dict.fromkeys(TASKS, 2))
     add_evaluation(folder, 0)
     for step in range(1, steps + 1):

@@ -26,8 +26,8 @@ from scalelab.store.lines import read_lines
 from scalelab.store.places import latest_folder
 from scalelab.store.rollouts import read_rollouts, write_rollouts
 from scalelab.waiting import LostError
-from scalelab.watch.board import Board
 from scalelab.watch.progress import Progress
+from scalelab.watch.tensorboard_writer import TensorBoardWriter
 
 
 def rollout(number: int, tokens: int) -> Rollout:
@@ -106,7 +106,7 @@ def test_tensorboard_forgets_undone_steps(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = RunFolder(tmp_path)
-    folder.add_observer(Board(tmp_path / "tensorboard"))
+    folder.add_observer(TensorBoardWriter(tmp_path / "tensorboard"))
     for step in range(1, 5):
         folder.add_step({"step": step, "loss": step})
     folder.go_back(2, [])

@@ -21,7 +21,7 @@ from scalelab.store.folder import RunFolder, check_config, read_run_manifest
 from scalelab.store.lease import Lease
 from scalelab.store.lines import Lines, read_lines
 from scalelab.store.places import clear, free_folder, made_nothing
-from scalelab.watch.board import Board
+from scalelab.watch.tensorboard_writer import TensorBoardWriter
 
 
 def test_a_torn_last_line_is_left_out_and_cut_off_before_the_next(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_undone_lines_are_moved_once_however_often_a_return_is_broken_off(tmp_pa
 
 def test_a_run_goes_on_when_its_tensorboard_folder_is_removed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.add_observer(Board(tmp_path / "tensorboard"))
+    folder.add_observer(TensorBoardWriter(tmp_path / "tensorboard"))
     folder.add_step({"step": 1, "loss": 1.0})
     shutil.rmtree(tmp_path / "tensorboard")
     for step in range(2, 6):
@@ -165,7 +165,7 @@ def test_tensorboard_holds_the_same_numbers(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = RunFolder(tmp_path)
-    folder.add_observer(Board(tmp_path / "tensorboard"))
+    folder.add_observer(TensorBoardWriter(tmp_path / "tensorboard"))
     folder.add_step({"step": 3, "loss": 0.5, "seconds": {"wait": 2}, "grad_norm": None})
     folder.add_evaluation([{"step": 3, "task": "math", "pass_rate": 0.25}])
     folder.close()

@@ -22,8 +22,8 @@ from scalelab.watch.tracker import Rows, scalars  # noqa: E402
 log = logging.getLogger(__name__)
 
 
-class Board:
-    """Write records, flattened to `part/name`, into one event file; if that fails, the run goes on without it."""
+class TensorBoardWriter:
+    """Writer of TensorBoard events: records, flattened to `part/name`, into one event file; if that fails, the run goes on without it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
