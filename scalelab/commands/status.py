@@ -16,7 +16,7 @@ from scalelab.commands.arguments import add_json
 from scalelab.terminal import plain_line
 
 if TYPE_CHECKING:
-    from scalelab.store.standing import Standing
+    from scalelab.store.run_status import RunStatus
 
 FAULTS = 5
 """Number of faults that are shown, the last ones."""
@@ -33,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the state of a run by its files."""
     from scalelab.commands.output import print_filled, print_json
     from scalelab.jsonl import plain
-    from scalelab.store.standing import standing
+    from scalelab.store.run_status import run_status
 
-    found = standing(args.run)
+    found = run_status(args.run)
     if args.json:
         head = {"run": found.run, "state": found.state, "reason": found.reason, "age": found.age}
         print_json(plain(head | _facts(found)))
@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _facts(found: Standing) -> dict[str, Any]:
+def _facts(found: RunStatus) -> dict[str, Any]:
     names = ("doing", "node", "pid", "step", "steps", "compute", "unit", "evaluation", "waits", "actors", "stragglers")
     return {name: found.status.get(name) for name in names} | {"faults": found.faults}
 
 
-def _told(found: Standing) -> list[str]:
+def _told(found: RunStatus) -> list[str]:
     """The lines above the table."""
     status, age = found.status, "" if found.age is None else f", {_ago(found.age)} ago"
     lines = [f"{found.run}: {found.state}"]
@@ -79,7 +79,7 @@ def _told(found: Standing) -> list[str]:
     return lines
 
 
-def _print_actors(found: Standing, wide: bool) -> None:
+def _print_actors(found: RunStatus, wide: bool) -> None:
     """Print the actors' last reported work, unless the run ended in order."""
     from scalelab.commands.output import print_table
 

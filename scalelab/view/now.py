@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.guarded import read_text
-from scalelab.store.standing import is_there
+from scalelab.store.run_status import is_there
 from scalelab.store.status_file import STATUS
 from scalelab.view.files import number
 

@@ -17,7 +17,7 @@ from scalelab.rollout.types import Completion, Request
 pytestmark = pytest.mark.slow
 
 
-class Standing:
+class ScriptedGenerator:
     """A generator that takes steps when a test says so."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -37,7 +37,7 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> EngineActor:
     letters = SimpleNamespace(
         all_special_ids=[0], batch_decode=lambda rows: ["".join(chr(96 + token) for token in row) for row in rows]
     )
-    monkeypatch.setattr(generator, "Generator", Standing)
+    monkeypatch.setattr(generator, "Generator", ScriptedGenerator)
     monkeypatch.setattr(tokenizer, "load_tokenizer", lambda model: letters)
     return EngineActor("", GeneratorSetup(max_model_len=8), (), None, 0)
 

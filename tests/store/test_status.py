@@ -21,7 +21,7 @@ from scalelab.cli import main
 from scalelab.cluster import heartbeats
 from scalelab.cluster.heartbeats import Beating, Heartbeats, Pulse, stragglers
 from scalelab.run.changes import Changes
-from scalelab.store.standing import LATE, standing
+from scalelab.store.run_status import LATE, run_status
 from scalelab.store.status_file import StatusFile
 from tests.helpers.small_runs import write_run
 
@@ -168,9 +168,9 @@ def test_a_run_whose_process_is_gone_is_told_so_wherever_it_ran(run: Path) -> No
     ended.wait()
     for change in ({"pid": ended.pid}, {"started": "1"}, {"node": "elsewhere", "time": time.time() - LATE - 1}):
         (run / "status.json").write_text(json.dumps(status | change))
-        assert standing(run).state == "gone"
+        assert run_status(run).state == "gone"
     (run / "status.json").write_text(json.dumps(status | {"node": "elsewhere"}))
-    assert standing(run).state == "running"
+    assert run_status(run).state == "running"
 
 
 def test_of_a_run_that_failed_the_reason_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ _LARGEST = 2**24
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """State of a run, by its files.
 
     Attributes:
@@ -45,7 +45,7 @@ class Standing:
     faults: list[dict[str, Any]] = field(default_factory=list)
 
 
-def standing(path: Path, now: Callable[[], float] = time.time) -> Standing:
+def run_status(path: Path, now: Callable[[], float] = time.time) -> RunStatus:
     """Look at a run's folder.
 
     Raises:
@@ -59,7 +59,7 @@ def standing(path: Path, now: Callable[[], float] = time.time) -> Standing:
         state = "gone"
     faults = read_lines(path / "faults.jsonl") if (path / "faults.jsonl").exists() else []
     reason = manifest.get("reason")
-    return Standing(str(path), state, reason if isinstance(reason, str) else None, age, status, faults)
+    return RunStatus(str(path), state, reason if isinstance(reason, str) else None, age, status, faults)
 
 
 def _read(path: Path) -> dict[str, Any]:
