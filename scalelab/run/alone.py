@@ -10,7 +10,7 @@ from typing import Any
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.types import Completion, Request
-from scalelab.run.evaluations import Asked, generate_and_grade
+from scalelab.run.evaluations import HeldOutPrompt, generate_and_grade
 from tasks.task import Task
 from tasks.types import Prompt, Verdict
 
@@ -56,7 +56,9 @@ class LocalGraders:
             verifier.close()
 
 
-async def evaluate_alone(named: Mapping[str, Asked], generate_all: GenerateAll, graders: LocalGraders) -> list[Rollout]:
+async def evaluate_alone(
+    named: Mapping[str, HeldOutPrompt], generate_all: GenerateAll, graders: LocalGraders
+) -> list[Rollout]:
     """Generate and grade completions of held-out prompts in one go; a prompt is graded while others are generated.
 
     Args:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Spent:
+class EvaluationPoint:
     """The policy of an evaluation, and the compute spent when it was sampled."""
 
     version: int
@@ -37,12 +37,12 @@ class Spent:
     """Time on the world's clock."""
 
     @classmethod
-    def of(cls, books: RunBooks, version: int, seconds: float) -> Spent:
+    def of(cls, books: RunBooks, version: int, seconds: float) -> EvaluationPoint:
         """The current state of the books."""
         return cls(version, dict(books.ledger.hours), books.completions, books.tokens, books.generated, seconds)
 
 
-RecordEvaluation = Callable[[Spent, list[Graded]], None]
+RecordEvaluation = Callable[[EvaluationPoint, list[Graded]], None]
 """Function that writes an evaluation down."""
 
 
@@ -60,7 +60,7 @@ class Completions(Protocol):
 
 
 @dataclass(frozen=True)
-class Asked:
+class HeldOutPrompt:
     """A held-out prompt, and the maker of its requests and rollouts."""
 
     prompt: Prompt
@@ -80,13 +80,13 @@ class PreparedSet:
         return len(self.prompts) * self.work.generations
 
 
-def by_name(sets: Iterable[PreparedSet], version: int) -> dict[str, Asked]:
+def by_name(sets: Iterable[PreparedSet], version: int) -> dict[str, HeldOutPrompt]:
     """Held-out prompts by name; the name decides on their random numbers, so those of other versions are others."""
-    return {f"{version}/{prompt.id}": Asked(prompt, one.work) for one in sets for prompt in one.prompts}
+    return {f"{version}/{prompt.id}": HeldOutPrompt(prompt, one.work) for one in sets for prompt in one.prompts}
 
 
 async def generate_and_grade(
-    asked: Mapping[str, Asked],
+    asked: Mapping[str, HeldOutPrompt],
     generate: Callable[[Sequence[Request]], Awaitable[list[Completion]]],
     grade: Callable[[Prompt, Sequence[Completion]], Awaitable[list[Verdict]]],
     finished: Callable[[list[Rollout]], list[T]],
@@ -103,7 +103,7 @@ async def generate_and_grade(
         What `finished` gave, in the order of the prompts.
     """
 
-    async def one(name: str, asked: Asked) -> list[T]:
+    async def one(name: str, asked: HeldOutPrompt) -> list[T]:
         completions = await generate(asked.work.requests(name, asked.prompt, "eval"))
         verdicts = await grade(asked.prompt, completions)
         return finished(asked.work.rollouts(asked.prompt, completions, verdicts))
@@ -128,7 +128,7 @@ class InFlightEvaluation(Generic[WeightsT]):
     charge: Callable[[], None]
     file: Callable[[int, str], Completions]
     """Opens the file for the completions of a version; the name of the sets if others have that version's."""
-    record: Callable[[Spent, list[Graded], str], None]
+    record: Callable[[EvaluationPoint, list[Graded], str], None]
     """Writes an evaluation down, with the same name."""
     clock: Callable[[], float]
     sets: Mapping[str, PreparedSet]
@@ -188,13 +188,13 @@ class InFlightEvaluation(Generic[WeightsT]):
             self.charge()
             self.running, self.graded = True, 0
             self.taken = [name for name in self.sets if name in self.books.due]
-            spent = Spent.of(self.books, self.engines.version, self.clock())
+            point = EvaluationPoint.of(self.books, self.engines.version, self.clock())
             graded: list[Graded] | None = None
             # The last weights may have been evaluated on some sets before the hours of the budget were over.
-            again = " ".join(self.taken) if self.books.evaluated == spent.version else ""
-            file = self.file(spent.version, again)
+            again = " ".join(self.taken) if self.books.evaluated == point.version else ""
+            file = self.file(point.version, again)
             try:
-                graded = await self._evaluate(spent, file)
+                graded = await self._evaluate(point, file)
                 self.charge()
                 await asyncio.wrap_future(file.finish())
             except* EvaluationLostError:
@@ -204,11 +204,11 @@ class InFlightEvaluation(Generic[WeightsT]):
             self.running = False
             if graded is None:
                 continue
-            self.record(spent, graded, again)
-            self.books.add_evaluated(dict.fromkeys(self.taken, spent.version))
+            self.record(point, graded, again)
+            self.books.add_evaluated(dict.fromkeys(self.taken, point.version))
             self.changes.notify()
 
-    async def _evaluate(self, spent: Spent, file: Completions) -> list[Graded]:
+    async def _evaluate(self, point: EvaluationPoint, file: Completions) -> list[Graded]:
         """Generate and grade the held-out completions, on engines of their own unless there is nothing else to do."""
         beside = self.aside > 0 and self.books.evaluated >= 0 and not self.alone()
         self.kept = self.engines.set_aside(self.aside) if beside else 0
@@ -221,7 +221,7 @@ class InFlightEvaluation(Generic[WeightsT]):
 
         try:
             return await generate_and_grade(
-                by_name([self.sets[name] for name in self.taken], spent.version),
+                by_name([self.sets[name] for name in self.taken], point.version),
                 self.engines.generate,
                 self.graders.grade,
                 finished,
@@ -243,14 +243,14 @@ class EvaluationAtRest(Generic[WeightsT]):
     books: RunBooks
     keep: Callable[[int], WeightsT]
     """Function that copies the trainer's weights, given their version."""
-    generate: Callable[[Spent, WeightsT, Sequence[PreparedSet]], Awaitable[list[Rollout]]]
+    generate: Callable[[EvaluationPoint, WeightsT, Sequence[PreparedSet]], Awaitable[list[Rollout]]]
     """Function that generates and grades completions of the sets' prompts with these weights."""
     file: Callable[[int], Completions]
     """Opens the file for the completions of a version."""
     record: RecordEvaluation
     clock: Callable[[], float]
     sets: Mapping[str, PreparedSet]
-    kept: list[tuple[Spent, WeightsT, set[str]]] = field(default_factory=list)
+    kept: list[tuple[EvaluationPoint, WeightsT, set[str]]] = field(default_factory=list)
     """Weights with the sets that they are to be evaluated on."""
     holds_draws: bool = False
     holds_weights: bool = False
@@ -258,11 +258,11 @@ class EvaluationAtRest(Generic[WeightsT]):
     def due(self, version: int, names: Sequence[str] | None = None) -> None:
         """Keep the trainer's weights, which are of this version, for some sets or for all."""
         wanted = {name for name in names or self.sets if self.books.evaluated_on.get(name, -1) < version}
-        same = next((sets for spent, _, sets in self.kept if spent.version == version), None)
+        same = next((sets for point, _, sets in self.kept if point.version == version), None)
         if same is not None:
             same |= wanted
         elif wanted:
-            self.kept.append((Spent.of(self.books, version, self.clock()), self.keep(version), wanted))
+            self.kept.append((EvaluationPoint.of(self.books, version, self.clock()), self.keep(version), wanted))
 
     def awaits(self, updating: bool) -> bool:
         """Always False: an evaluation at rest uses kept weights, so none has to be waited for."""
@@ -270,7 +270,7 @@ class EvaluationAtRest(Generic[WeightsT]):
 
     def done(self, version: int) -> bool:
         """True if these weights are evaluated on all sets, or kept for that."""
-        kept = {name for spent, _, sets in self.kept if spent.version == version for name in sets}
+        kept = {name for point, _, sets in self.kept if point.version == version for name in sets}
         return all(name in kept or self.books.evaluated_on.get(name, -1) >= version for name in self.sets)
 
     async def serve(self) -> None:
@@ -278,15 +278,15 @@ class EvaluationAtRest(Generic[WeightsT]):
 
     async def rest(self) -> None:
         """Evaluate all weights that are kept."""
-        for spent, weights, names in self.kept:
+        for point, weights, names in self.kept:
             chosen = [name for name in self.sets if name in names]
-            rollouts = await self.generate(spent, weights, [self.sets[name] for name in chosen])
-            file = self.file(spent.version)
+            rollouts = await self.generate(point, weights, [self.sets[name] for name in chosen])
+            file = self.file(point.version)
             try:
                 file.add(rollouts)
                 file.finish().result()  # the simulated clock stands still
             finally:
                 file.drop()
-            self.record(spent, [Graded.of(one) for one in rollouts])
-            self.books.add_evaluated(dict.fromkeys(chosen, spent.version))
+            self.record(point, [Graded.of(one) for one in rollouts])
+            self.books.add_evaluated(dict.fromkeys(chosen, point.version))
         self.kept.clear()

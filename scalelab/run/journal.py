@@ -15,7 +15,7 @@ from scalelab.rollout.evaluation import Graded, evaluate
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import RunBooks
 from scalelab.run.config import Run
-from scalelab.run.evaluations import Spent
+from scalelab.run.evaluations import EvaluationPoint
 from scalelab.run.ports import Engines, Graders, WeightsT
 from scalelab.store.folder import RunFolder, completions_name
 from scalelab.store.retention import prune_completions, prune_training
@@ -154,15 +154,15 @@ class Journal:
         prune_training(self._folder.path, self._run.retention)
         return self._heed(record)
 
-    def evaluated(self, spent: Spent, graded: list[Graded], of_sets: str = "") -> None:
+    def evaluated(self, point: EvaluationPoint, graded: list[Graded], of_sets: str = "") -> None:
         """Write the lines of an evaluation; its completions are on the disk already.
 
         Args:
-            spent: the policy and its compute.
+            point: the policy and its compute.
             graded: the completions.
             of_sets: name of the sets, where the policy was evaluated on others before.
         """
-        lines = evaluation_lines(self._run, spent, graded, of_sets)
+        lines = evaluation_lines(self._run, point, graded, of_sets)
         timed = [self._with_clock(record, self._wall()) for record in lines]
         records = [record for record, _ in timed]
         self._folder.add_evaluation(records, [apart for _, apart in timed if apart], of_sets)
@@ -202,25 +202,25 @@ class Journal:
         return record | {"time": self._clock()}, apart
 
 
-def evaluation_lines(run: Run, spent: Spent, graded: Sequence[Graded], of_sets: str = "") -> list[Record]:
+def evaluation_lines(run: Run, point: EvaluationPoint, graded: Sequence[Graded], of_sets: str = "") -> list[Record]:
     """Lines of `evals.jsonl` for an evaluation, one for each task of its sets, without the clock's time.
 
     Args:
         run: the run.
-        spent: the policy and its compute.
+        point: the policy and its compute.
         graded: the completions.
         of_sets: name of the sets, where their completions are in a file of their own.
     """
     head = {
-        "step": spent.version,
-        "version": spent.version,
-        **_ledger(spent.hours, run.compute_unit),
-        "completions": spent.completions,
-        "tokens": spent.tokens,
-        "flops": _arithmetic(parameters(run.model.to_hf()).active, spent),
+        "step": point.version,
+        "version": point.version,
+        **_ledger(point.hours, run.compute_unit),
+        "completions": point.completions,
+        "tokens": point.tokens,
+        "flops": _arithmetic(parameters(run.model.to_hf()).active, point),
     }
     if of_sets:
-        head["rollouts"] = completions_name(spent.version, of_sets)
+        head["rollouts"] = completions_name(point.version, of_sets)
     by_task = evaluate(graded, {task.name: one.max_tokens for one in run.sets for task in one.tasks})
     return [
         head | {"set": one.name, "curves": list(one.metrics)} | by_task[task.name].record()
@@ -230,13 +230,13 @@ def evaluation_lines(run: Run, spent: Spent, graded: Sequence[Graded], of_sets: 
     ]
 
 
-def _arithmetic(active: int, spent: Spent) -> float:
+def _arithmetic(active: int, point: EvaluationPoint) -> float:
     """Floating-point operations behind a policy: 6 N a token trained on, 2 N a token generated, N active parameters.
 
     Source: Kaplan et al., *Scaling Laws* (arXiv 2001.08361, §2.1): 2 N forward, 4 N backward; attention's own products
     are left out.
     """
-    return active * (6.0 * spent.tokens + 2.0 * spent.generated)
+    return active * (6.0 * point.tokens + 2.0 * point.generated)
 
 
 def _trained(result: StepResult | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from scalelab.rollout.evaluation import Graded, TaskEvaluation, evaluate, graded
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.evaluation_sets import like_trained
-from scalelab.run.evaluations import Asked
+from scalelab.run.evaluations import HeldOutPrompt
 from scalelab.run.limits import limits_of
 from scalelab.run.work import Sampling
 from scalelab.start.base_model import tokenizer_of
@@ -117,7 +117,7 @@ def evaluate_model(model: ModelFolder, asked: EvaluationRequest, out: Path | Non
         for sandbox in graders.sandboxes().values():
             print(sandbox, file=sys.stderr)
         folder = model.hf_folder(Path(scratch))
-        named = {prompt.id: Asked(prompt, work) for prompt in prompts}
+        named = {prompt.id: HeldOutPrompt(prompt, work) for prompt in prompts}
         graded = sample(folder, config, tokenizer, named, graders, model, asked.seed)
     if out is not None:
         _write(out, graded)
@@ -193,7 +193,7 @@ def sample(
     folder: Path,
     config: GeneratorSetup,
     tokenizer: PreTrainedTokenizerFast,
-    named: Mapping[str, Asked],
+    named: Mapping[str, HeldOutPrompt],
     graders: LocalGraders,
     model: ModelFolder,
     seed: int,

@@ -19,7 +19,7 @@ from scalelab.rollout.evaluation import Graded
 from scalelab.run.alone import LocalGraders
 from scalelab.run.data import prepared_sets
 from scalelab.run.evaluation_sets import ReadySet
-from scalelab.run.evaluations import PreparedSet, Spent, by_name
+from scalelab.run.evaluations import EvaluationPoint, PreparedSet, by_name
 from scalelab.run.journal import evaluation_lines
 from scalelab.run.overlap import check_overlap
 from scalelab.run.work import RolloutWork
@@ -89,14 +89,14 @@ def evaluate_run(path: Path, resolved: Resolved, steps: Sequence[int] | None, pr
             progress.say(f"step {each.step}: {', '.join(one.name for one in each.sets)}")
             with tempfile.TemporaryDirectory(prefix="scalelab-eval-") as scratch:
                 at = find_model(each.path, run)
-                hf, spent = at.hf_folder(Path(scratch)), _spent(each.path, each.step)
+                hf, point = at.hf_folder(Path(scratch)), _point(each.path, each.step)
                 for one in each.sets:
                     named = by_name([prepared[one.name]], each.step)
                     rollouts = sample(hf, config, tokenizer, named, graders, at, run.seed)
                     with closing(_Dropped(folder.evaluation_file(each.step, one.name))) as file:
                         file.completions.add(rollouts)
                         file.completions.finish().result()
-                    lines = evaluation_lines(run, spent, [Graded.of(rollout) for rollout in rollouts], one.name)
+                    lines = evaluation_lines(run, point, [Graded.of(rollout) for rollout in rollouts], one.name)
                     beside = own.get(each.step, {})
                     lines = [line | beside | {"afterwards": True, "time": time.time()} for line in lines]
                     folder.add_evaluation(lines, of_set=one.name)
@@ -145,8 +145,8 @@ def _longest(sets: Sequence[PreparedSet]) -> Any:
     return max((one.work for one in sets), key=lambda work: work.max_tokens)
 
 
-def _spent(checkpoint: Path, step: int) -> Spent:
+def _point(checkpoint: Path, step: int) -> EvaluationPoint:
     """Compute and counts behind a checkpoint, by its books."""
     state = read_state(checkpoint)
     completions, tokens, generated = state["counts"]
-    return Spent(step, dict(state["ledger"]), completions, tokens, generated, 0.0)
+    return EvaluationPoint(step, dict(state["ledger"]), completions, tokens, generated, 0.0)

@@ -1,7 +1,7 @@
 """The parent of a run: a small process without torch and Ray, which sees how the run's process ends.
 
 No end is silent: where the process ends without having written why, as Ray ends it at its first call to a dead node
-process, the parent writes it, and says it. It leaves no process behind. Asked to, it starts the run again.
+process, the parent writes it, and says it. It leaves no process behind. HeldOutPrompt to, it starts the run again.
 """
 
 from __future__ import annotations

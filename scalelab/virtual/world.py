@@ -30,7 +30,7 @@ from scalelab.run.changes import Changes
 from scalelab.run.checkpoint_store import CheckpointStore
 from scalelab.run.config import Run
 from scalelab.run.data import prepared_sets
-from scalelab.run.evaluations import EvaluationAtRest, PreparedSet, Spent, by_name
+from scalelab.run.evaluations import EvaluationAtRest, EvaluationPoint, PreparedSet, by_name
 from scalelab.run.journal import Journal
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.work import RolloutWork, Step
@@ -227,10 +227,10 @@ class VirtualRun:
     def _weights(self, version: int) -> Snapshot:
         return Snapshot([self._trainer.publish(version)])
 
-    async def _sample(self, spent: Spent, weights: Snapshot, sets: Sequence[PreparedSet]) -> list[Rollout]:
+    async def _sample(self, point: EvaluationPoint, weights: Snapshot, sets: Sequence[PreparedSet]) -> list[Rollout]:
         """Generate and grade completions of the held-out prompts in real time, while the engines do nothing else."""
-        self._decoder.load(spent.version, weights)
-        return await evaluate_alone(by_name(sets, spent.version), self._generate_all, self._real_graders)
+        self._decoder.load(point.version, weights)
+        return await evaluate_alone(by_name(sets, point.version), self._generate_all, self._real_graders)
 
     def _generate_all(self, requests: Sequence[Request]) -> Iterator[list[Completion]]:
         for completions in self._decoder.generate(requests, self._most):

@@ -126,6 +126,8 @@ def test_no_public_function_name_stands_for_two_things() -> None:
 
 
 RETIRED = {
+    "Asked": "HeldOutPrompt (evaluations), EvaluationRequest",
+    "Spent": "EvaluationPoint",
     "[Ss]tanding": "run_status",
     "[Bb]oard": "TensorBoardWriter",
     "[Kk]eeper": "checkpoint_store, refresher",

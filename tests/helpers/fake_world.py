@@ -18,7 +18,7 @@ from scalelab.recipe.types import Rollout
 from scalelab.rollout.evaluation import Graded
 from scalelab.run.books import RunBooks
 from scalelab.run.changes import Changes
-from scalelab.run.evaluations import InFlightEvaluation, PreparedSet, Spent
+from scalelab.run.evaluations import EvaluationPoint, InFlightEvaluation, PreparedSet
 from scalelab.run.ledger import Ledger
 from scalelab.run.loop import Loop
 from scalelab.run.ports import EvaluationLostError, TrainerLostError
@@ -355,11 +355,11 @@ class World:
         self.open_file = CompletionsInMemory(self, version)
         return self.open_file
 
-    def _record(self, spent: Spent, graded: list[Graded], again: str) -> None:
+    def _record(self, point: EvaluationPoint, graded: list[Graded], again: str) -> None:
         assert len(graded) == self.evaluation.expected
-        assert self.whole == [spent.version], "completions are on the disk before the lines"
+        assert self.whole == [point.version], "completions are on the disk before the lines"
         self.whole.clear()
-        (self.evaluated_again if again else self.evaluated).append(spent.version)
+        (self.evaluated_again if again else self.evaluated).append(point.version)
 
     def save(self) -> Awaitable[None]:
         return self._save(self.books.capture(self.folder))

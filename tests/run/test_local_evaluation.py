@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scalelab.errors import LabError
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.alone import LocalGraders, evaluate_alone
-from scalelab.run.evaluations import Asked, PreparedSet, by_name
+from scalelab.run.evaluations import HeldOutPrompt, PreparedSet, by_name
 from scalelab.run.work import Sampling
 from scalelab.session.session import unwrapped
 from scalelab.virtual.clock import run_virtual
@@ -93,7 +93,7 @@ def test_verdicts_that_do_not_come_end_the_evaluation_with_the_prompt_s_name() -
     work = Sampling(Letters(), generations=1, max_tokens=8)
     with closing(LocalGraders([task(Echo(ever))], 1, 0.05)) as graders:
         with pytest.raises(BaseExceptionGroup) as failed:
-            asyncio.run(evaluate_alone({"7/t/0": Asked(PROMPTS[0], work)}, batch, graders))
+            asyncio.run(evaluate_alone({"7/t/0": HeldOutPrompt(PROMPTS[0], work)}, batch, graders))
         ever.set()
     error = unwrapped(failed.value)
     assert isinstance(error, LabError)

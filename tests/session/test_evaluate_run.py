@@ -13,7 +13,7 @@ import pytest
 from scalelab.curves import read_sources
 from scalelab.errors import LabError
 from scalelab.recipe.types import Rollout
-from scalelab.run.evaluations import Asked
+from scalelab.run.evaluations import HeldOutPrompt
 from scalelab.session import evaluate_run as module
 from scalelab.session.evaluate_run import evaluate_run
 from scalelab.store.audit import audit
@@ -39,7 +39,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "run"
     live(path, settings(**KEPT))
 
-    def sample(folder: Any, config: Any, tokenizer: Any, named: Mapping[str, Asked], *rest: Any) -> list[Rollout]:
+    def sample(
+        folder: Any, config: Any, tokenizer: Any, named: Mapping[str, HeldOutPrompt], *rest: Any
+    ) -> list[Rollout]:
         found: list[Rollout] = []
         for name, asked in named.items():
             completions = [_completion(one, 0) for one in asked.work.requests(name, asked.prompt, "eval")]
