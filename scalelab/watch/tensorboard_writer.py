@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class TensorBoardWriter:
-    """Writer of TensorBoard events: records, flattened to `part/name`, into one event file; if that fails, the run goes on without it."""
+    """Writer of one TensorBoard event file: records are flattened to `part/name`; if writing fails, the run goes on without it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -136,7 +136,7 @@ RETIRED = {
 
 
 def identifiers(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Names that the code defines: modules, classes, functions, arguments, variables, attributes, each with its file."""
+    """Names that code gives to modules, classes, functions, arguments, variables and attributes, each with its file."""
     for file in files(packages):
         where = str(file.relative_to(ROOT))
         yield file.stem, where
