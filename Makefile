@@ -38,7 +38,7 @@ test: lint types
 test-fast: install
 	@$(PYTEST) -m "not slow" $(FAST)
 
-# With a pretended CUDA device, which the other tests do without: 3 GB to download the first time; needs gcc.
+# With a simulated CUDA device, which the other tests do without: 3 GB to download the first time; needs gcc.
 test-devices: install
 	@tools/rehearse/install.sh
 	@OMP_NUM_THREADS=1 $(PY) -m pytest tests/rehearse/test_environment.py

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     spread = "tokens that each rank's experts get, as a multiple of their even share (default 1)"
     parser.add_argument("--imbalance", type=float, default=1.0, metavar="X", help=spread)
     devices = (
-        "pretend a CUDA device for the trainer, which finds tensors on the wrong one (default: where it is set up)"
+        "simulate a CUDA device for the trainer, which finds tensors on the wrong one (default: where it is set up)"
     )
     parser.add_argument("--devices", choices=("auto", "yes", "no"), default="auto", help=devices)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="roles side by side")
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.experiment import load, resolve_experiment
     from scalelab.hardware import Hardware, device
     from scalelab.plan.check import check, usual
-    from scalelab.rehearse.environment import how_to_set_up, pretended_cuda
+    from scalelab.rehearse.environment import how_to_set_up, simulated_cuda
     from scalelab.rehearse.planned import micro_batches
     from scalelab.rehearse.processes import Interpreter, rehearse_all
     from scalelab.rehearse.roles import engine_roles, trainer_roles
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     def tell(result: RoleResult, seconds: float) -> None:
         print(f"{result.role}: {result.verdict} ({seconds:.0f} s)", file=sys.stderr)
 
-    trainer = pretended_cuda(hardware) if hardware.gpu and args.devices != "no" else None
+    trainer = simulated_cuda(hardware) if hardware.gpu and args.devices != "no" else None
     if trainer is None and args.devices == "yes":
         raise LabError(how_to_set_up() if hardware.gpu else "--devices yes is for GPUs: name one with --hardware")
     own = {name: value for name, value in environment("engine").items() if name != "PYTHONPATH"}

@@ -1,4 +1,4 @@
-"""The separate environment with a pretended CUDA device: its Python, or how to install it; importable without torch."""
+"""The separate environment with a simulated CUDA device: its Python, or how to install it; importable without torch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from scalelab.rehearse.worker import PRETENDED
 FOLDER, SCRIPT = ".rehearse", "tools/rehearse/install.sh"
 
 
-def pretended_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
-    """The Python with torch's CUDA build and a pretended runtime; None where `tools/rehearse/install.sh` never ran.
+def simulated_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
+    """The Python with torch's CUDA build and a simulated runtime; None where `tools/rehearse/install.sh` never ran.
 
     Args:
-        hardware: the GPU that is pretended.
+        hardware: the GPU that is simulated.
         root: the checkout.
     """
     folder = root / FOLDER
@@ -30,7 +30,7 @@ def pretended_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
         "LD_LIBRARY_PATH": libraries,
         "PRETENDED_CAPABILITY_MAJOR": str(hardware.capability[0]),
         PRETENDED: str(int(hardware.memory_gib)),
-        "CUDA_VISIBLE_DEVICES": "0",  # where there are real GPUs, no more than the one that is pretended
+        "CUDA_VISIBLE_DEVICES": "0",  # where there are real GPUs, no more than the one that is simulated
     }
     return Interpreter(str(python), environment)
 
@@ -38,6 +38,6 @@ def pretended_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
 def how_to_set_up(root: Path = ROOT) -> str:
     """Name the command that installs the environment, in one line."""
     if not (root / SCRIPT).is_file():
-        return f"there is no {SCRIPT} here to pretend a CUDA device with: run from a checkout of the lab"
+        return f"there is no {SCRIPT} here to simulate a CUDA device with: run from a checkout of the lab"
     first = "" if shutil.which("gcc") else "install gcc, then "
-    return f"no pretended CUDA device is set up: {first}run {SCRIPT} (3 GB to download, 5 GB on disk)"
+    return f"no simulated CUDA device is set up: {first}run {SCRIPT} (3 GB to download, 5 GB on disk)"

@@ -26,10 +26,10 @@ def all_replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
 
 
 def keep_device_in_forks() -> None:
-    """Initialise the pretended CUDA device, and let forks use it.
+    """Initialise the simulated CUDA device, and let forks use it.
 
     torch 2.13 refuses CUDA in a fork as soon as anything has asked for the number of GPUs, as imports do: a real
-    driver's state does not survive a fork. A pretended one has no state.
+    driver's state does not survive a fork. A simulated one has no state.
     """
     torch.cuda.init()
     torch.cuda._is_in_bad_fork = lambda: False

@@ -14,7 +14,7 @@ class RehearsalSettings:
 
     Attributes:
         run: the experiment.
-        hardware: the GPU that is pretended; "cpu" takes the CPU's kernels.
+        hardware: the GPU that is simulated; "cpu" takes the CPU's kernels.
         micro_batches: of an optimiser step of the run, by which exchanges are counted.
         imbalance: tokens that a rank's experts get, as a multiple of their even share.
     """

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # as `scalelab.rehearse.pretend` does, which is imported after this
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # as `scalelab.rehearse.simulate` does, which is imported after this
 
 import torch
 from torch import Tensor

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scalelab.rehearse.pretend import Answers, PretendedWorld, pretended  # isort: skip  (sets torch's environment first)
+from scalelab.rehearse.simulate import Answers, SimulatedDevice, simulated  # isort: skip  (sets torch's environment first)
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class _TrainerRehearsal:
         result, layout = self.result, self.config.layout
         fields = architecture(self.hf).fields
         split = layout.context * layout.tensor
-        world = PretendedWorld(
+        world = SimulatedDevice(
             self.setting.hardware,
             fields.get("moe_router_topk", 0),
             self.setting.imbalance,
@@ -85,7 +85,7 @@ class _TrainerRehearsal:
             "export": self._export,
         }
         self._say_what_is_left_out(fields)
-        with pretended(world), Answers(world), self.collectives, self.memory:
+        with simulated(world), Answers(world), self.collectives, self.memory:
             for name, do in steps.items():
                 if not self._phase(name, do):
                     break
@@ -103,17 +103,17 @@ class _TrainerRehearsal:
             moments = "float32"
             left.append("moments in bfloat16, which are Transformer Engine's: rehearsed with fp32")
         if optimizer.offload and self.device == "cpu":
-            left.append("the optimiser on the host, which needs a pretended CUDA device: rehearsed on the device")
+            left.append("the optimiser on the host, which needs a simulated CUDA device: rehearsed on the device")
         optimizer = replace(optimizer, moments=moments, offload=optimizer.offload and self.device == "cuda")
         # Transformer Engine is not everywhere, see `scalelab.rehearse.te_shapes`
         kernels: KernelChoice = "local" if config.kernels == "local" else "auto"
-        # what device is there is pretended
+        # what device is there is simulated
         return replace(config, device="auto", kernels=kernels, dispatch="alltoall", optimizer=optimizer)
 
     def _say_what_is_left_out(self, fields: dict[str, Any]) -> None:
         left = self.result.not_rehearsed
         if self.setting.hardware.gpu and self.config.kernels != "local" and not rehearsed_version():
-            needed = "which need a pretended CUDA device (docs/rehearse.md)"
+            needed = "which need a simulated CUDA device (docs/rehearse.md)"
             left.append(f"Transformer Engine's layers, {needed}: rehearsed are the local ones")
         if self.setting.hardware.gpu and self.device == "cpu":
             left.append("which device a tensor is on, and memory of build, load and export: see docs/rehearse.md")

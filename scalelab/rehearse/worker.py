@@ -25,7 +25,7 @@ from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
 
 PRETENDED = "PRETENDED_MEMORY_GIB"
-"""Variable that a pretended CUDA runtime reads, and that is set where there is one."""
+"""Variable that a simulated CUDA runtime reads, and that is set where there is one."""
 _POLL = 0.05
 """Seconds between two looks at the processes."""
 

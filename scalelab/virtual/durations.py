@@ -11,7 +11,7 @@ from scalelab.run.rates import Rates
 from scalelab.virtual.clock import sleep_until, ticks, virtual_loop
 
 
-class PretendedTrainer(Generic[StepT, ResultT, WeightsT]):
+class SimulatedTrainer(Generic[StepT, ResultT, WeightsT]):
     """The trainer's port on a simulated clock: calls take given durations, one after the other.
 
     Args:
@@ -73,7 +73,7 @@ class PretendedTrainer(Generic[StepT, ResultT, WeightsT]):
         self._free_at = 0
 
 
-class PretendedGraders(Generic[PromptT, CompletionT, VerdictT]):
+class SimulatedGraders(Generic[PromptT, CompletionT, VerdictT]):
     """The graders' port on a simulated clock: verdicts come a fixed time after a group's last token.
 
     Args:

@@ -76,7 +76,7 @@ class Usage:
     updates: int = 0
 
 
-class PretendedEngines(Generic[RequestT, CompletionT, WeightsT]):
+class SimulatedEngines(Generic[RequestT, CompletionT, WeightsT]):
     """The port of engines on a simulated clock.
 
     Args:

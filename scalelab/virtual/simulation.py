@@ -25,8 +25,8 @@ from scalelab.run.rates import Rates
 from scalelab.run.settings import Budget
 from scalelab.schedule.schedule import Schedule
 from scalelab.virtual.clock import run_virtual, virtual_loop
-from scalelab.virtual.durations import PretendedGraders, PretendedTrainer
-from scalelab.virtual.engines import DrawnDecoder, PretendedEngines
+from scalelab.virtual.durations import SimulatedGraders, SimulatedTrainer
+from scalelab.virtual.engines import DrawnDecoder, SimulatedEngines
 
 DRAW = 256  # groups whose lengths are drawn at once
 
@@ -202,13 +202,13 @@ class Simulation:
         self._charged = 0.0
         self._hours = float("inf")
         changes = Changes()
-        self.engines: PretendedEngines[int, tuple[int, int], None] = PretendedEngines(
+        self.engines: SimulatedEngines[int, tuple[int, int], None] = SimulatedEngines(
             rates, shape.generators, shape.slots, DrawnDecoder(), changes.notify
         )
-        self.trainer: PretendedTrainer[DrawnStep, None, None] = PretendedTrainer(
+        self.trainer: SimulatedTrainer[DrawnStep, None, None] = SimulatedTrainer(
             rates, shape.trainers, lambda step: step.sequences, lambda step: None, lambda version: None
         )
-        self.graders: PretendedGraders[str, tuple[int, int], None] = PretendedGraders(
+        self.graders: SimulatedGraders[str, tuple[int, int], None] = SimulatedGraders(
             rates, lambda prompt, completions: list
         )
         self.loop: Loop[str, int, tuple[int, int], None, Finished, DrawnStep, None, None] = Loop(

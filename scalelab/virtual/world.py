@@ -40,8 +40,8 @@ from scalelab.store.folder import RunFolder
 from scalelab.store.recovery import DUE
 from scalelab.virtual.clock import virtual_loop
 from scalelab.virtual.cluster import clock_facts, engine_config, simulated_rates
-from scalelab.virtual.durations import PretendedGraders, PretendedTrainer
-from scalelab.virtual.engines import PretendedEngines, Stream, Usage
+from scalelab.virtual.durations import SimulatedGraders, SimulatedTrainer
+from scalelab.virtual.engines import SimulatedEngines, Stream, Usage
 from scalelab.watch.progress import Progress, Status
 from tasks.types import Prompt, Verdict
 
@@ -139,13 +139,13 @@ class VirtualRun:
         self._sets = prepared_sets(run, self.work)
         units = run.cluster.trainers // trainer_unit(run)
         self.changes = Changes()
-        self.engines: PretendedEngines[Request, Completion, Snapshot] = PretendedEngines(
+        self.engines: SimulatedEngines[Request, Completion, Snapshot] = SimulatedEngines(
             self.rates, run.cluster.generators, places, self._decoder, self.changes.notify
         )
-        self.trainer: PretendedTrainer[Step, StepResult, Snapshot] = PretendedTrainer(
+        self.trainer: SimulatedTrainer[Step, StepResult, Snapshot] = SimulatedTrainer(
             self.rates, units, lambda step: step.tokens, self._train, self._weights
         )
-        self.graders: PretendedGraders[Prompt, Completion, Verdict] = PretendedGraders(
+        self.graders: SimulatedGraders[Prompt, Completion, Verdict] = SimulatedGraders(
             self.rates, self._real_graders.start
         )
         self.books = new_books(run)

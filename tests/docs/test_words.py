@@ -126,6 +126,7 @@ def test_no_public_function_name_stands_for_two_things() -> None:
 
 
 RETIRED = {
+    "[Pp]retendw*": "simulated",
     "Asked": "HeldOutPrompt (evaluations), EvaluationRequest",
     "Spent": "EvaluationPoint",
     "[Ss]tanding": "run_status",

@@ -117,7 +117,7 @@ def test_rates_of_the_smallest_models_on_every_device_are_rates(name):
     assert clock_facts(run)["rates"]["train_token_seconds"] > 0
 
 
-def test_engines_that_the_pretended_hardware_could_not_hold_are_refused():
+def test_engines_that_the_simulated_hardware_could_not_hold_are_refused():
     sets = ["Run.virtual=@Virtual()", "Virtual.hardware='h100'", "GeneratorConfig.kv_cache_gib=100"]
     with pytest.raises(LabError, match="a generator device does not fit: 106 GiB of 79 on h100"):
         check_simulated(resolve("quickstart", sets).run, Path("nowhere"), {})

@@ -13,8 +13,8 @@ from scalelab.hardware import device
 from scalelab.rehearse.collectives import Collectives
 from scalelab.rehearse.flops import counter
 from scalelab.rehearse.memory import Memory
-from scalelab.rehearse.pretend import Answers, PretendedWorld, pretended
 from scalelab.rehearse.ranks import all_replaced, other_ranks
+from scalelab.rehearse.simulate import Answers, SimulatedDevice, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -135,7 +135,7 @@ def test_causal_attention_counts_the_pairs_that_are_seen(queries, keys):
 
 def test_a_number_of_a_real_tensor_is_its_own_and_that_of_a_fake_one_is_1():
     """vLLM's matrices free, by such a number, the memory behind them whenever Python clears them away."""
-    real, world = torch.tensor(2**40 + 3), PretendedWorld(device("h100"))
-    with pretended(world), Answers(world):
+    real, world = torch.tensor(2**40 + 3), SimulatedDevice(device("h100"))
+    with simulated(world), Answers(world):
         assert torch.empty(1, dtype=torch.int64).item() == 1
         assert real.item() == 2**40 + 3

@@ -1,4 +1,4 @@
-"""A pretended CUDA device is used where it is set up, and finds what a label of its own finds."""
+"""A simulated CUDA device is used where it is set up, and finds what a label of its own finds."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from moe.train.config import Layout, OptimizerConfig
 from scalelab.cli import main
 from scalelab.hardware import device
 from scalelab.rehearse import environment
-from scalelab.rehearse.environment import how_to_set_up, pretended_cuda
+from scalelab.rehearse.environment import how_to_set_up, simulated_cuda
 from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all
 from scalelab.rehearse.roles import engine_roles, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
@@ -18,13 +18,13 @@ H100 = device("h100")
 
 
 def test_an_environment_is_whole_or_not_there(tmp_path):
-    assert pretended_cuda(H100, tmp_path) is None
+    assert simulated_cuda(H100, tmp_path) is None
     for name in ("env/bin/python", "cudart.so", "libcuda.so.1"):
-        assert pretended_cuda(H100, tmp_path) is None
+        assert simulated_cuda(H100, tmp_path) is None
         path = tmp_path / ".rehearse" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    found = pretended_cuda(device("gb200"), tmp_path)
+    found = simulated_cuda(device("gb200"), tmp_path)
     assert found is not None
     assert found.python == str(tmp_path / ".rehearse/env/bin/python")
     assert found.environment["PRETENDED_CAPABILITY_MAJOR"] == "10"
@@ -40,16 +40,16 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(pretended_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
+@pytest.mark.skipif(simulated_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
 @pytest.mark.parametrize("offload", [False, True])
-def test_a_mixture_lives_on_a_pretended_gpu(offload):
+def test_a_mixture_lives_on_a_simulated_gpu(offload):
     layout = Layout(tensor=2, expert=4)
     run = run_of(MODELS["mixtral"], layout, 8, "selective")
     optimizer = replace(run.trainer.optimizer, offload=offload)
     run = replace(
         run, trainer=replace(run.trainer, optimizer=optimizer, overlap_gradients=offload, overlap_parameters=offload)
     )
-    interpreters = {"trainer": pretended_cuda(H100)}
+    interpreters = {"trainer": simulated_cuda(H100)}
     roles = trainer_roles(layout, 8)  # two, which are forks of one process
     result, other = rehearse_all(RehearsalSettings(run, H100), roles, interpreters, 1, 280, lambda *said: None)
     assert result.problems == other.problems == []
@@ -58,10 +58,10 @@ def test_a_mixture_lives_on_a_pretended_gpu(offload):
     assert all(phase.peak_gib > 0 for phase in result.phases)
 
 
-def on_pretended_gpu(layout, world, **trainer):
+def on_simulated_gpu(layout, world, **trainer):
     run = run_of(MODELS["mixtral"], layout, world, "selective")
     run = replace(run, trainer=replace(run.trainer, **trainer))
-    interpreters, role = {"trainer": pretended_cuda(H100)}, trainer_roles(layout, world)[0]
+    interpreters, role = {"trainer": simulated_cuda(H100)}, trainer_roles(layout, world)[0]
     (result,) = rehearse_all(RehearsalSettings(run, H100), [role], interpreters, 1, 280, lambda *said: None)
     assert result.problems == []
     assert not any("Transformer Engine" in line for line in result.not_rehearsed)
@@ -69,11 +69,11 @@ def on_pretended_gpu(layout, world, **trainer):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(pretended_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
+@pytest.mark.skipif(simulated_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
 def test_transformer_engines_layers_compute_what_the_local_ones_do():
     """They keep a workspace of cuBLAS and not Megatron's buffer for what tensor ranks gather: the only difference."""
     layout = Layout(tensor=2, expert=4)
-    theirs, local = (on_pretended_gpu(layout, 8, kernels=kernels) for kernels in ("transformer_engine", "local"))
+    theirs, local = (on_simulated_gpu(layout, 8, kernels=kernels) for kernels in ("transformer_engine", "local"))
     assert theirs.flops == local.flops
     assert theirs.collectives == local.collectives
     for kind in ("weights", "gradients", "optimizer"):
@@ -85,11 +85,11 @@ def test_transformer_engines_layers_compute_what_the_local_ones_do():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(pretended_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
+@pytest.mark.skipif(simulated_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
 def test_moments_in_bfloat16_take_what_the_plan_says():
     layout = Layout(tensor=2, expert=4)
     optimizer = OptimizerConfig(moments="bfloat16")
-    result = on_pretended_gpu(layout, 8, optimizer=optimizer)
+    result = on_simulated_gpu(layout, 8, optimizer=optimizer)
     assert result.memory_gib["optimizer"] == pytest.approx(result.plan_memory_gib["optimizer"], rel=1e-3)
 
 

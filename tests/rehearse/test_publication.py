@@ -9,10 +9,10 @@ from moe.train.config import Layout
 from moe.weights.hf_weights import own_parts
 from moe.weights.links import shapes
 from scalelab.hardware import device
-from scalelab.rehearse.pretend import Answers, PretendedWorld, pretended
+from scalelab.rehearse.simulate import Answers, SimulatedDevice, simulated
 from tests.helpers.rehearsals import MODELS, run_of
 
-from moe.train.trainer import Trainer  # isort: skip  (torch's environment first, which `pretend` sets)
+from moe.train.trainer import Trainer  # isort: skip  (torch's environment first, which `simulate` sets)
 
 pytestmark = pytest.mark.slow
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 def staged(model, layout, world, rank):
     """Bytes of the parts that a rank publishes, by name and place in the whole parameter."""
     config = replace(run_of(model, layout, world).trainer_setup, device="auto")
-    pretend = PretendedWorld(device("h100"))
-    with pretended(pretend), Answers(pretend):
+    simulation = SimulatedDevice(device("h100"))
+    with simulated(simulation), Answers(simulation):
         trainer = Trainer(model.to_hf(), config, rank, world, "file:///rehearsal")
         parts = {(name, cuts): part.nbytes for name, cuts, part in own_parts(trainer.model, trainer.hf_config)}
         trainer.close()

@@ -11,10 +11,10 @@ from moe.train.config import Layout
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import shapes
 from scalelab.hardware import device
-from scalelab.rehearse.pretend import Answers, PretendedWorld, pretended
+from scalelab.rehearse.simulate import Answers, SimulatedDevice, simulated
 from tests.helpers.rehearsals import MODELS, run_of
 
-from moe.train.trainer import Trainer  # isort: skip  (torch's environment first, which `pretend` sets)
+from moe.train.trainer import Trainer  # isort: skip  (torch's environment first, which `simulate` sets)
 
 pytestmark = pytest.mark.slow
 
@@ -78,8 +78,8 @@ def build(family, layout, world, rank, weights):
     """Build a rank's model from the weights."""
     model = MODELS[family]
     config = replace(run_of(model, layout, world).trainer_setup, device="auto")
-    pretend = PretendedWorld(device("h100"))
-    with pretended(pretend), Answers(pretend):
+    simulation = SimulatedDevice(device("h100"))
+    with simulated(simulation), Answers(simulation):
         trainer = Trainer(model.to_hf(), config, rank, world, "file:///rehearsal", weights=weights)
         trainer.close()
 

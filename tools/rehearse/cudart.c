@@ -45,7 +45,7 @@ int cudaStreamGetCaptureInfo(void *stream, int *capturing, ...) { return *captur
 
 int cudaGetDeviceProperties(struct cudaDeviceProp *found, int device) {
     memset(found, 0, sizeof *found);
-    strcpy(found->name, "pretended");
+    strcpy(found->name, "simulated");
     found->major = major_version();
     found->totalGlobalMem = memory();
     found->multiProcessorCount = 132;

@@ -7,7 +7,7 @@ int cuDeviceGet(int *device, int number) { return *device = number, 0; }
 int cuDeviceGetCount(int *count) { return *count = 1, 0; }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { return *flags = 0, *active = 1, 0; }
 int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
-int cuGetErrorString(int error, const char **words) { return *words = "pretended", 0; }
+int cuGetErrorString(int error, const char **words) { return *words = "simulated", 0; }
 
 OK(cuCtxGetCurrent)
 OK(cuCtxGetDevice)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .rehearse: torch's CUDA build in an environment of its own, and a pretended CUDA runtime, with which
+# Makes .rehearse: torch's CUDA build in an environment of its own, and a simulated CUDA runtime, with which
 # `scalelab rehearse` also finds tensors on the wrong device; and the Python of Transformer Engine, whose layers it then
 # rehearses, without the compiled packages. About 3 GB to download, 5 GB on disk; needs gcc, no GPU.
 # Everything else comes from the environment of PYTHON (default: .venv). Run again, it does nothing unless its parts changed.

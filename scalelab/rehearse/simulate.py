@@ -5,7 +5,7 @@ numbers, and operators only say what they would return. Around that this module 
 cluster: other ranks, values of numbers on the device, shapes that depend on them, and the name of the GPU.
 
 Without CUDA the tensors bear the label "cpu" and `moe.cpu.host` answers Megatron; the kernels chosen are those of the
-GPU all the same. With a pretended CUDA runtime (`docs/rehearse.md`) they bear the label "cuda" and a tensor on the
+GPU all the same. With a simulated CUDA runtime (`docs/rehearse.md`) they bear the label "cuda" and a tensor on the
 wrong device is found.
 """
 
@@ -41,8 +41,8 @@ from scalelab.rehearse.te_shapes import PACKAGE, rehearsed_version
 
 
 @dataclass(frozen=True)
-class PretendedWorld:
-    """The world that is pretended.
+class SimulatedDevice:
+    """The device, and the other ranks, that a rehearsed trainer believes in.
 
     Attributes:
         hardware: the GPU; "cpu" takes the CPU's kernels.
@@ -60,7 +60,7 @@ class PretendedWorld:
 
 
 @contextlib.contextmanager
-def pretended(world: PretendedWorld) -> Iterator[FakeTensorMode]:
+def simulated(world: SimulatedDevice) -> Iterator[FakeTensorMode]:
     """Let a `moe.train.trainer.Trainer` in this block be any rank of any number of ranks."""
     replacements = [*other_ranks(world.report), *_gpu(world), *_routing(world), *_torch()]
     if torch.cuda.is_available():
@@ -73,7 +73,7 @@ def pretended(world: PretendedWorld) -> Iterator[FakeTensorMode]:
                 dist.destroy_process_group()
 
 
-def _gpu(world: PretendedWorld) -> list[Replacement]:
+def _gpu(world: SimulatedDevice) -> list[Replacement]:
     """Choose the kernels of the GPU although the tensors are labelled as the CPU's."""
     if not world.hardware.gpu:
         return []
@@ -127,7 +127,7 @@ class _Types(TorchFunctionMode):
         return found
 
 
-def _routing(world: PretendedWorld) -> list[Replacement]:
+def _routing(world: SimulatedDevice) -> list[Replacement]:
     """Provide numbers that the host must know: tokens of each expert, and the shape that a pipeline stage receives."""
     count = MoEAlltoAllTokenDispatcher.preprocess
 
@@ -199,7 +199,7 @@ class Answers(TorchDispatchMode):
     experts to tokens does.
     """
 
-    def __init__(self, world: PretendedWorld) -> None:
+    def __init__(self, world: SimulatedDevice) -> None:
         super().__init__()
         self._chosen, self._gpu = world.chosen, world.hardware.gpu
 
