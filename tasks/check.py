@@ -126,9 +126,9 @@ def _perfect(task: Task, number: int, prompt: Prompt) -> tuple[Prompt, str] | No
 def _graded(task: Task, cases: Sequence[_Case]) -> list[Verdict]:
     """Verdicts one after the other in fresh processes; fewer than asked for if too many take too long."""
     before = f"thinking{THINK_CLOSE}" if task.has_thinking else ""
-    alone = replace(task, workers=1) if isinstance(task, Asking) else task
+    serial = replace(task, workers=1) if isinstance(task, Asking) else task
     verdicts: list[Verdict] = []
-    verifier: Verifier = alone.verifier()
+    verifier: Verifier = serial.verifier()
     with closing(verifier):
         for case in cases:
             verdicts += verifier.verify([(case.prompt, before + case.answer)])

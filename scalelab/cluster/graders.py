@@ -67,7 +67,7 @@ class GraderPlace:
     up: bool = False
     calls: int = 0
     """Calls that it holds."""
-    alone: bool = False
+    reserved: bool = False
     """True while it is reserved for a completion that is graded again."""
     answered: float = 0.0
     """Time of its last answer, or of the first work after a pause."""
@@ -178,7 +178,7 @@ class ClusterGraders:
                     if start == STARTS:
                         raise LabError(f"verifier {worker.index} failed {STARTS} times to come up: {error}") from error
             worker.lost = asyncio.get_running_loop().create_future()
-            worker.up, worker.alone, worker.calls = True, False, 0
+            worker.up, worker.reserved, worker.calls = True, False, 0
             self._changes.notify()
 
     async def _grade(self, items: list[tuple[Prompt, str]]) -> list[Verdict]:
@@ -200,7 +200,7 @@ class ClusterGraders:
 
     async def _reserve(self, worker: GraderPlace, item: tuple[Prompt, str]) -> Verdict | None:
         """Keep an actor free until it has no work, and grade a completion on it; None if its work kills it before."""
-        actor, worker.alone = worker.actor, True
+        actor, worker.reserved = worker.actor, True
         try:
             await self._changes.until(lambda: worker.calls == 0 or not worker.up, "a verifier without work")
             if not worker.up:
@@ -213,7 +213,7 @@ class ClusterGraders:
             return verdict("error", detail=f"two verifiers were lost grading it; the last: {error}")
         finally:  # at a cancellation, too
             if worker.actor is actor:
-                worker.alone = False
+                worker.reserved = False
                 self._changes.notify()
 
     async def _next(self, choose: Callable[[], GraderPlace | None]) -> GraderPlace:
@@ -224,13 +224,13 @@ class ClusterGraders:
             self._queued -= 1
 
     def _least_busy(self) -> GraderPlace | None:
-        free = [worker for worker in self._workers if worker.up and not worker.alone and worker.calls < DEPTH]
+        free = [worker for worker in self._workers if worker.up and not worker.reserved and worker.calls < DEPTH]
         return min(free, key=lambda one: one.calls, default=None)
 
     def _other(self, lost_at: GraderPlace) -> GraderPlace | None:
         """Choose another actor for a completion that is graded again, if there is one."""
         others = [worker for worker in self._workers if worker is not lost_at] or self._workers
-        free = [worker for worker in others if worker.up and not worker.alone]
+        free = [worker for worker in others if worker.up and not worker.reserved]
         return min(free, key=lambda one: one.calls, default=None)
 
     async def _call(self, worker: GraderPlace, items: list[tuple[Prompt, str]]) -> list[Verdict]:

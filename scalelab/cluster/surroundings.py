@@ -14,15 +14,15 @@ ADDRESS_SPACE = 16 * 2**30
 """Bytes of address space that a process of a run must be allowed; the smallest model's take up to 7 GiB."""
 
 
-def settle(alone: bool) -> None:
+def settle(own_ray: bool) -> None:
     """Set what Ray reads once, when it is imported.
 
     Args:
-        alone: whether this process starts a Ray of its own, for this machine.
+        own_ray: whether this process starts a Ray of its own, for this machine.
     """
     # Ray prints what its processes log as they end, in their own words; it stands in their logs as well.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
-    if alone:
+    if own_ray:
         # Ray takes the machine's own address even where 127.0.0.1 is asked for, unless clusters are switched off, as
         # they are on Windows and macOS (`ray._private.services.get_node_ip_address`).
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")

@@ -64,13 +64,13 @@ class TrainerRank(Beating):
         self._trainer: Any = None
         self._sender: Broadcaster | None = None
 
-    def address(self, alone: bool) -> str:
+    def address(self, one_machine: bool) -> str:
         """A free address on this node at which the ranks can meet.
 
         Args:
-            alone: whether all ranks are on this machine, so that no other need reach it.
+            one_machine: whether all ranks are on this machine, so that no other need reach it.
         """
-        host, port = _free_address(alone)
+        host, port = _free_address(one_machine)
         return f"tcp://{host}:{port}"
 
     def start(self, rendezvous: str, weights: str | None) -> str:
@@ -92,9 +92,9 @@ class TrainerRank(Beating):
 
         Then send them to the listeners, if there are any; also returns the reason why that did not work.
         """
-        alone = cluster.address is None
+        one_machine = cluster.address is None
         with self.at("publishing the weights"):
-            segment = self._trainer.publish(version, _host(alone), this_node())
+            segment = self._trainer.publish(version, _host(one_machine), this_node())
         if not listeners:
             return segment, None
         with self.at("sending the weights"):
@@ -272,9 +272,9 @@ class ClusterTrainer:
                 one.cancel()
 
 
-def _free_address(alone: bool) -> tuple[str, int]:
+def _free_address(one_machine: bool) -> tuple[str, int]:
     """A host and a free port of this node."""
-    host = _host(alone)
+    host = _host(one_machine)
     for port in random.sample(RENDEZVOUS_PORTS, 100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind((host, port))
@@ -282,9 +282,9 @@ def _free_address(alone: bool) -> tuple[str, int]:
     raise LabError(f"found no free port among {RENDEZVOUS_PORTS} for the trainer ranks to meet at: free some")
 
 
-def _host(alone: bool) -> str:
+def _host(one_machine: bool) -> str:
     """Address of this node; of this machine alone, if all ranks and engines are on it."""
-    return "127.0.0.1" if alone else ray.util.get_node_ip_address()
+    return "127.0.0.1" if one_machine else ray.util.get_node_ip_address()
 
 
 async def _death(waits: Sequence[asyncio.Future[Any]]) -> LabError | None:

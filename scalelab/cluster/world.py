@@ -137,7 +137,7 @@ class ClusterRun:
             await self.loop.run()
             for task in beside:
                 task.cancel()
-        self.folder.status.write("RL", **self._standing())
+        self.folder.status.write("RL", **self._run_state())
         await asyncio.to_thread(self._copier.update)
 
     async def _copy(self) -> None:
@@ -171,10 +171,10 @@ class ClusterRun:
             self.changes.notify()  # the budget's hours may be over
             self.show()
             if self.folder.status.due:
-                self.folder.status.write("RL", **self._standing())
+                self.folder.status.write("RL", **self._run_state())
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _standing(self) -> dict[str, Any]:
+    def _run_state(self) -> dict[str, Any]:
         """Content of `status.json`: the loop and every actor."""
         versions, evaluation = self.engines.versions(), self._evaluation
         actors = self.heartbeats.lines()

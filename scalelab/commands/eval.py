@@ -103,8 +103,15 @@ def _evaluate_run(args: argparse.Namespace) -> None:
     from scalelab.session.evaluate_run import evaluate_run
     from scalelab.watch.progress import Progress
 
-    alone = {"tasks": "task", "data": "data", "k": "k", "prompts": "prompts", "max_tokens": "max-tokens", "ask": "ask"}
-    given = [option for name, option in alone.items() if getattr(args, name) is not None]
+    exclusive = {
+        "tasks": "task",
+        "data": "data",
+        "k": "k",
+        "prompts": "prompts",
+        "max_tokens": "max-tokens",
+        "ask": "ask",
+    }
+    given = [option for name, option in exclusive.items() if getattr(args, name) is not None]
     if given or args.out is not None or args.think is not None or args.seed or args.temperature != 1.0:
         raise LabError(
             f"--{given[0] if given else 'seed, --temperature, --think or --out'} is for one checkpoint; the sets "

@@ -166,8 +166,8 @@ def _print(
         print("\nEach run left out and forecast from the others; its own fit in brackets behind:\n")
         print_table([_left_row(one) for one in left], ["run", *header])
         for one in left:
-            if one.alone_on:
-                print(f"without {one.name} no runs differ in {', '.join(one.alone_on)}: that forecast rests on belief")
+            if one.unvaried:
+                print(f"without {one.name} no runs differ in {', '.join(one.unvaried)}: that forecast rests on belief")
     if forecasts:
         print()
         print_table([[label(one.at), *_cells(one)] for one in forecasts], ["place", *header])

@@ -84,7 +84,7 @@ class Left:
         parameters: median of its own fit.
         value: median of its own curve at the compute of the forecast.
         inside: whether the law's interval holds the own median, by `R0`, `A`, `B`, `C_mid` and `value`.
-        alone_on: axes on which the others do not differ, so that their effect is not known but by belief.
+        unvaried: axes on which the others do not differ, so that their effect is not known but by belief.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Left:
     parameters: dict[str, float]
     value: float
     inside: dict[str, bool]
-    alone_on: tuple[str, ...]
+    unvaried: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def leave_one_out(law: Law, compute: float, seed: int = 0) -> list[Left]:
     found = []
     for index, left in enumerate(law.places):
         others = [place for place in law.places if place is not left]
-        alone = tuple(axis for axis in law.axes if len({place.at[axis] for place in others}) < 2)
+        unvaried = tuple(axis for axis in law.axes if len({place.at[axis] for place in others}) < 2)
         forecast = _sample(others, law.axes, law.linear, law.level, law.beliefs, seed + index).forecast(
             left.at, compute
         )
@@ -234,7 +234,7 @@ def leave_one_out(law: Law, compute: float, seed: int = 0) -> list[Left]:
         own_value = float(np.median(rates(drawn_DJ, compute)))
         inside = {name: low <= own[name] <= high for name, (low, high) in forecast.intervals.items()}
         inside["value"] = forecast.interval[0] <= own_value <= forecast.interval[1]
-        found.append(Left(left.name, forecast, own, own_value, inside, alone))
+        found.append(Left(left.name, forecast, own, own_value, inside, unvaried))
     return found
 
 

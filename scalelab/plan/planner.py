@@ -85,7 +85,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     engines = place.engines, place.generator.tensor_parallel
     way = run.cluster.publication
     weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed, way)
-    alone = decoding(hf, place.generator, 1, length, device, assumed)
+    single = decoding(hf, place.generator, 1, length, device, assumed)
     # A step waits for the completions of its oldest draw, the longest of which reach the limit. Of those that began
     # with them, the part that still runs is their mean length by the limit.
     beside = completions * ahead * length.mean / recipe.max_tokens / place.engines
@@ -101,7 +101,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
             step = max(sum(sides), hold) if place.shared else max(*sides, hold)
         else:  # a round ends with its longest completion
             steps = run.schedule.k if isinstance(run.schedule, PPOOffPolicy) else 1
-            hold = recipe.max_tokens * alone.seconds / steps
+            hold = recipe.max_tokens * single.seconds / steps
             step = train + max(generate, hold) + publish / steps
         return {"train": train, "generate": generate, "publish": publish, "hold": hold, "step": step}
 
@@ -252,8 +252,8 @@ def _on_one(run: Run, hardware: Hardware, assumed: Assumptions) -> RunPlan | Non
         return None
     engine = replace(run.generator_setup, tensor_parallel=1, kv_cache_gib=1e-9)
     place = Placement(1, 1, config, engine, _bundles(run, hardware)[0], shared=True)
-    alone = plan_of(run, place, device, assumed)
-    room = device.memory_gib - alone.trainer.total - alone.generator.total
+    single = plan_of(run, place, device, assumed)
+    room = device.memory_gib - single.trainer.total - single.generator.total
     cache = min(run.generator.kv_cache_gib, int(room * 4) / 4)
     if cache <= 0:
         return None

@@ -44,12 +44,12 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
         )
     hf_config, unit = run.model.to_hf(), trainer_unit(run)
     assumed, moments = Assumptions(prompt=round(prompt_tokens), dropped=1 - kept), lengths.moments()
-    alone, full = (
+    single, full = (
         decoding(hf_config, run.generator_setup, most, moments, device, assumed) for most in (1.0, float("inf"))
     )
-    step, sequence = alone.seconds, 0.0
-    if full.sequences > alone.sequences:
-        step, sequence = decoding_line([(alone.sequences, alone.seconds), (full.sequences, full.seconds)])
+    step, sequence = single.seconds, 0.0
+    if full.sequences > single.sequences:
+        step, sequence = decoding_line([(single.sequences, single.seconds), (full.sequences, full.seconds)])
     completions = run.recipe.completions_per_step
     seconds = training_seconds(hf_config, run.trainer_setup, unit, completions, moments, device, assumed)
     engines = run.cluster.generators, run.generator.tensor_parallel

@@ -43,7 +43,7 @@ def other_ranks(report: dict[str, float] | None = None) -> list[Replacement]:
     """
     start, group = dist.init_process_group, dist.new_group
 
-    def alone(*args: Any, rank: int, world_size: int, **kwargs: Any) -> None:
+    def single_process(*args: Any, rank: int, world_size: int, **kwargs: Any) -> None:
         start("fake", store=FakeStore(), rank=rank, world_size=world_size)
 
     def everyone_says(answers: list[Any], mine: Any, group: Any = None) -> None:
@@ -53,7 +53,7 @@ def other_ranks(report: dict[str, float] | None = None) -> list[Replacement]:
         box[:] = [dict(report) if value is None and report is not None else value for value in box]
 
     return [
-        (dist, "init_process_group", alone),
+        (dist, "init_process_group", single_process),
         (dist, "new_group", lambda *args, **kwargs: group(*args, **{**kwargs, "backend": "fake"})),
         (dist, "all_gather_object", everyone_says),
         (dist, "broadcast_object_list", last_says),

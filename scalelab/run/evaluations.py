@@ -138,7 +138,7 @@ class InFlightEvaluation(Generic[WeightsT]):
     """True while weights are on their way to the engines."""
     aside: int = 0
     """Engines to set aside; 0 for none."""
-    alone: Callable[[], bool] = lambda: False
+    engines_idle: Callable[[], bool] = lambda: False
     """True if the engines have nothing else to do."""
     kept: int = 0
     """Engines that are set aside now."""
@@ -210,7 +210,7 @@ class InFlightEvaluation(Generic[WeightsT]):
 
     async def _evaluate(self, point: EvaluationPoint, file: Completions) -> list[Graded]:
         """Generate and grade the held-out completions, on engines of their own unless there is nothing else to do."""
-        beside = self.aside > 0 and self.books.evaluated >= 0 and not self.alone()
+        beside = self.aside > 0 and self.books.evaluated >= 0 and not self.engines_idle()
         self.kept = self.engines.set_aside(self.aside) if beside else 0
         self.changes.notify()
 

@@ -108,5 +108,5 @@ def evaluate_in_flight(
         first=world.run.evaluation.first,
         updating=lambda: world.loop.updating.locked() or world.loop.behind,
         aside=world.run.evaluation.engines_of(world.run.cluster.generators),
-        alone=lambda: world.loop.budget_spent,
+        engines_idle=lambda: world.loop.budget_spent,
     )

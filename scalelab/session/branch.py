@@ -14,7 +14,7 @@ from scalelab.plan.planner import step_hours
 from scalelab.run.config import Run
 from scalelab.run.disk import check_disk
 from scalelab.session.facts import facts, process_facts
-from scalelab.session.session import alone, run_and_record
+from scalelab.session.session import hold_folder, run_and_record
 from scalelab.store.folder import CONFIG, CONFIG_SHA256, START, RunFolder, config_sha256
 from scalelab.store.places import clear, free_folder, made_nothing
 from scalelab.store.publication import LINE
@@ -76,7 +76,7 @@ def branch(
     check_disk(path, run, step_hours(run))
     if path.exists() and not made_nothing(path):
         raise LabError(f"{path} exists and is not empty: give another --out, or move it away")
-    with alone(path, progress) as lease:
+    with hold_folder(path, progress) as lease:
         take(path)
         clear(path)
         folder, began = RunFolder(path, lease), time.time()

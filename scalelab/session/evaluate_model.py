@@ -19,10 +19,10 @@ from scalelab.recipe.types import Rollout
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.evaluation import Graded, TaskEvaluation, evaluate, graded_by_prompt
 from scalelab.rollout.types import Completion, Request
-from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.evaluation_sets import like_trained
 from scalelab.run.evaluations import HeldOutPrompt
 from scalelab.run.limits import limits_of
+from scalelab.run.local_evaluation import LocalGraders, evaluate_locally
 from scalelab.run.work import Sampling
 from scalelab.start.base_model import tokenizer_of
 from scalelab.start.model_folder import ModelFolder
@@ -218,7 +218,7 @@ def sample(
     try:
         # Not asyncio.run: it would keep Ctrl-C from ending a wait for completions.
         with closing(asyncio.new_event_loop()) as loop:
-            return loop.run_until_complete(evaluate_alone(named, generate_all, graders))
+            return loop.run_until_complete(evaluate_locally(named, generate_all, graders))
     except BaseExceptionGroup as errors:
         raise unwrapped(errors) from errors
     finally:

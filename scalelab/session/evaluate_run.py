@@ -16,15 +16,15 @@ from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved
 from scalelab.rollout.evaluation import Graded
-from scalelab.run.alone import LocalGraders
 from scalelab.run.data import prepared_sets
 from scalelab.run.evaluation_sets import ReadySet
 from scalelab.run.evaluations import EvaluationPoint, PreparedSet, by_name
 from scalelab.run.journal import evaluation_lines
+from scalelab.run.local_evaluation import LocalGraders
 from scalelab.run.overlap import check_overlap
 from scalelab.run.work import RolloutWork
 from scalelab.session.evaluate_model import STALL_SECONDS, engine_config, sample
-from scalelab.session.session import alone
+from scalelab.session.session import hold_folder
 from scalelab.start.model_folder import find_model
 from scalelab.store.account import EVALS
 from scalelab.store.folder import CHECKPOINTS, RunFolder, check_config, read_account, read_run_manifest
@@ -77,7 +77,7 @@ def evaluate_run(path: Path, resolved: Resolved, steps: Sequence[int] | None, pr
     config = engine_config(model, [prompt for one in wanted for prompt in one.prompts], _longest(wanted))
     added: list[Record] = []
     with (
-        alone(path, progress) as lease,
+        hold_folder(path, progress) as lease,
         closing(RunFolder(path, lease)) as folder,
         closing(LocalGraders(run.graded_tasks, os.cpu_count() or 1, STALL_SECONDS)) as graders,
     ):

@@ -63,7 +63,7 @@ def _tuner(run: Run, work: Path, progress: Progress, ending: ExitStack) -> tuple
     from scalelab.cluster.surroundings import check_surroundings, settle
 
     check_surroundings()
-    settle(alone=run.cluster.address is None)
+    settle(own_ray=run.cluster.address is None)
     import ray
 
     from scalelab.cluster.actors import end_ray, start_ray

@@ -74,7 +74,7 @@ def execute(
     check_disk(path, resolved.run, step_hours(resolved.run))
     if path.exists() and not made_nothing(path):
         raise LabError(f"{path} exists and is not empty: give another --out, move it away, or go on with --resume")
-    with alone(path, progress) as lease:
+    with hold_folder(path, progress) as lease:
         take(path)
         if clear(path):
             progress.say(f"{path} is of a run that failed before it made anything: its files are replaced")
@@ -118,7 +118,7 @@ def resume(
         _refuse_differences(path, own, asked)
     check_simulated(own.run, path, manifest)
     check_disk(path, own.run, step_hours(own.run))
-    with alone(path, progress) as lease:
+    with hold_folder(path, progress) as lease:
         take(path)
         take_over(path / CHECKPOINTS, read_account(path))
         take_back(path, own.run.retention.copy_to, progress.say)
@@ -214,7 +214,7 @@ def _observe(run: Run, folder: RunFolder, progress: Progress) -> None:
 
 
 @contextmanager
-def alone(path: Path, progress: Progress) -> Iterator[Lease]:
+def hold_folder(path: Path, progress: Progress) -> Iterator[Lease]:
     """Hold a run's folder, so that no second process writes into it."""
     make_folder(path)
     lease = Lease(path, last_epoch(path), say=progress.say, written=partial(last_epoch, path))
@@ -254,7 +254,7 @@ def _run_cluster(run: Run, start: Run, folder: RunFolder, progress: Progress, pr
     from scalelab.cluster.surroundings import check_surroundings, settle
 
     check_surroundings()
-    settle(alone=run.cluster.address is None)
+    settle(own_ray=run.cluster.address is None)
     import ray
 
     from scalelab.cluster.actors import end_ray, guard_ray, start_ray

@@ -24,7 +24,6 @@ from scalelab.rollout.generator import complete
 from scalelab.rollout.interruption import Phrases
 from scalelab.rollout.tokenizer import with_texts
 from scalelab.rollout.types import Completion, Request
-from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
 from scalelab.run.checkpoint_store import CheckpointStore
@@ -32,6 +31,7 @@ from scalelab.run.config import Run
 from scalelab.run.data import prepared_sets
 from scalelab.run.evaluations import EvaluationAtRest, EvaluationPoint, PreparedSet, by_name
 from scalelab.run.journal import Journal
+from scalelab.run.local_evaluation import LocalGraders, evaluate_locally
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.work import RolloutWork, Step
 from scalelab.run.world import RunLoop, build_loop
@@ -230,7 +230,7 @@ class VirtualRun:
     async def _sample(self, point: EvaluationPoint, weights: Snapshot, sets: Sequence[PreparedSet]) -> list[Rollout]:
         """Generate and grade completions of the held-out prompts in real time, while the engines do nothing else."""
         self._decoder.load(point.version, weights)
-        return await evaluate_alone(by_name(sets, point.version), self._generate_all, self._real_graders)
+        return await evaluate_locally(by_name(sets, point.version), self._generate_all, self._real_graders)
 
     def _generate_all(self, requests: Sequence[Request]) -> Iterator[list[Completion]]:
         for completions in self._decoder.generate(requests, self._most):

@@ -23,7 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class TensorBoardWriter:
-    """Writer of one TensorBoard event file: records are flattened to `part/name`; if writing fails, the run goes on without it."""
+    """Writer of one file of TensorBoard events; the run goes on without it once writing fails.
+
+    Numbers of records are called `part/name`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

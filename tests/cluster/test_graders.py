@@ -218,7 +218,7 @@ def test_a_verifier_that_was_kept_free_for_work_that_is_cancelled_takes_other_wo
         worker.calls += 1  # as if it held completions
         kept = asyncio.create_task(graders._reserve(worker, (Prompt("trap/0", "trap", "", "1"), "right")))
         await asyncio.sleep(0)
-        assert worker.alone
+        assert worker.reserved
         kept.cancel()  # the trainer is lost, and with it whoever waits for a verdict
         await asyncio.gather(kept, return_exceptions=True)
         worker.calls -= 1

@@ -97,7 +97,7 @@ def test_table_1_left_out_one_at_a_time_is_foretold_as_far_as_the_others_tell() 
     law = fit_law(published(), ["batch", "length", "active"])
     found = {one.name: one for one in leave_one_out(law, 1e5)}
     assert all(one.inside["A"] and one.inside["value"] for name, one in found.items() if name != "Scout")
-    assert {name: one.alone_on for name, one in found.items() if one.alone_on} == {
+    assert {name: one.unvaried for name, one in found.items() if one.unvaried} == {
         "length 32k": ("length",),
         "Scout": ("active",),
     }
@@ -119,11 +119,11 @@ def test_a_short_run_borrows_from_the_law() -> None:
         item = curve(compute, points, np.sqrt(clean * (1 - clean) / 4000), run=f"batch {batch}")
         items.append(analyse(replace(item, places={"batch": float(batch)})))
     law = law_of(items, ["batch"])
-    alone, joined = items[-1].draws().sigmoid.parameters()["A"], readable(law.theta_MSJ[:, -1])[:, 1]
+    own, joined = items[-1].draws().sigmoid.parameters()["A"], readable(law.theta_MSJ[:, -1])[:, 1]
     low, high = np.quantile(joined, [0.1, 0.9])
     assert low < 0.68
     assert high > 0.68
-    assert high - low < 0.7 * np.ptp(np.quantile(alone, [0.1, 0.9]))
+    assert high - low < 0.7 * np.ptp(np.quantile(own, [0.1, 0.9]))
 
 
 def test_the_worth_of_a_look_is_that_of_simulated_looks() -> None:

@@ -50,7 +50,7 @@ def test_a_curve_that_is_no_sigmoid_is_noticed_and_its_forecast_holds() -> None:
 
 @pytest.mark.slow
 def test_intervals_of_other_shapes_hold_more_often_than_the_sigmoids_alone() -> None:
-    compute, wide, alone = np.arange(21) / 20, [], []
+    compute, wide, sigmoid_only = np.arange(21) / 20, [], []
     for seed in range(14):
         rng = np.random.default_rng(seed)
         b, speed = rng.uniform(2, 6), rng.uniform(4, 9)
@@ -59,9 +59,9 @@ def test_intervals_of_other_shapes_hold_more_often_than_the_sigmoids_alone() -> 
         (one,) = forecast(found, [4.0])
         low, high = np.quantile(found.draws().sigmoid.value([4.0])[:, 0], [0.1, 0.9])
         wide.append(one.curve_interval[0] <= 0.7 <= one.curve_interval[1])
-        alone.append(low <= 0.7 <= high)
+        sigmoid_only.append(low <= 0.7 <= high)
     assert np.mean(wide) >= 0.6
-    assert np.mean(wide) > np.mean(alone) + 0.15
+    assert np.mean(wide) > np.mean(sigmoid_only) + 0.15
 
 
 def test_growth_without_end_is_a_line_in_log_compute_and_its_forecast_holds() -> None:

@@ -168,9 +168,9 @@ def test_the_prior_is_shown_when_it_drives_the_answer_and_can_be_switched_off() 
     early = analyse(published, Options(since=1500, until=16_000))
     assert any("prior drives" in warning for warning in early.warnings)
     assert set(early.without_prior) == {"R0", "A", "B", "C_mid"}
-    alone = analyse(published, Options(since=1500, until=16_000, prior=None))
-    assert alone.without_prior == {}
-    assert not any("prior" in warning for warning in alone.warnings)
+    without_prior = analyse(published, Options(since=1500, until=16_000, prior=None))
+    assert without_prior.without_prior == {}
+    assert not any("prior" in warning for warning in without_prior.warnings)
     late = analyse(curve(*run_points(40, noise=0.004, C_mid=0.1), np.full(41, 0.004)))
     assert not any("prior" in warning for warning in late.warnings)
     exact = analyse(curve(*run_points(20)))

@@ -126,6 +126,7 @@ def test_no_public_function_name_stands_for_two_things() -> None:
 
 
 RETIRED = {
+    "alone|evaluate_alone|alone_on": "what is meant: idle, reserved, own_ray, single_rank",
     "[Pp]retendw*": "simulated",
     "Asked": "HeldOutPrompt (evaluations), EvaluationRequest",
     "Spent": "EvaluationPoint",

@@ -187,7 +187,7 @@ class World:
             first=["held_out"],
             updating=lambda: self.loop.updating.locked() or self.loop.behind,
             aside=aside,
-            alone=lambda: self.loop.budget_spent,
+            engines_idle=lambda: self.loop.budget_spent,
         )
         self.loop = Loop(
             books=self.books,

@@ -73,7 +73,7 @@ class Case:
         return f"{self.model}: " + " · ".join([*sizes, *balanced, *replayed, *biased, *overlapped] or ["data"])
 
     @property
-    def alone(self) -> Case:
+    def single_rank(self) -> Case:
         """The case in one process."""
         return replace(self, layout=Layout(), overlap=False)
 
@@ -214,9 +214,9 @@ def uneven(bias_E: torch.Tensor) -> torch.Tensor:
     return torch.linspace(-2, 2, len(bias_E))
 
 
-def largest_difference(alone: dict[str, Any], together: dict[str, Any]) -> float:
+def largest_difference(single_rank: dict[str, Any], together: dict[str, Any]) -> float:
     """The largest relative norm of the gradients' difference over all tensors."""
-    pairs = [(together["gradients"][name], gradient) for name, gradient in alone["gradients"].items()]
+    pairs = [(together["gradients"][name], gradient) for name, gradient in single_rank["gradients"].items()]
     return max(((a - b).norm() / b.norm()).item() for a, b in pairs)
 
 

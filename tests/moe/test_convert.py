@@ -108,8 +108,8 @@ def test_experts_in_stacks_and_text_models_within_others_are_read(tmp_path):
     write_text_model(whole, tmp_path / "alone")
     assert not is_multimodal(tmp_path / "alone")
     assert (tmp_path / "alone" / "tokenizer.json").exists()
-    alone = transformers.Llama4ForCausalLM.from_pretrained(tmp_path / "alone").state_dict()
-    assert all(torch.equal(alone[name], tensor) for name, tensor in weights.items())
+    text_model = transformers.Llama4ForCausalLM.from_pretrained(tmp_path / "alone").state_dict()
+    assert all(torch.equal(text_model[name], tensor) for name, tensor in weights.items())
 
 
 def test_a_stored_copy_of_a_tied_embedding_is_left_out_unless_it_differs(tmp_path):

@@ -37,12 +37,12 @@ def check_one_rank(rank: int, meeting: str) -> None:
 def check_two_ranks(rank: int, meeting: str) -> None:
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     with shared_when_alone():
-        alone = [[dist.new_group([one]) for one in range(2)] for _ in range(2)]
+        own_groups = [[dist.new_group([one]) for one in range(2)] for _ in range(2)]
         pair, another = dist.new_group([0, 1]), dist.new_group()
-    assert alone[0][rank] is alone[1][rank]
-    assert alone[0][1 - rank] == dist.GroupMember.NON_GROUP_MEMBER
+    assert own_groups[0][rank] is own_groups[1][rank]
+    assert own_groups[0][1 - rank] == dist.GroupMember.NON_GROUP_MEMBER
     assert pair is not another
-    for group, expected in ((pair, 3), (another, 3), (alone[1][rank], rank + 1)):
+    for group, expected in ((pair, 3), (another, 3), (own_groups[1][rank], rank + 1)):
         value = torch.tensor(rank + 1)
         dist.all_reduce(value, group=group)
         assert int(value) == expected

@@ -35,10 +35,10 @@ def told(tmp_path_factory):
     results = [straight.train_step(batch(step), weighted) for step in range(2, 2 + len(TRAVELS))]
     end = weights(straight)
     straight.close()
-    alone = {case: probe(case) for case in {case.alone for case in FOUR}}
+    single_rank = {case: probe(case) for case in {case.single_rank for case in FOUR}}
     return {
         "folder": folder,
-        "alone": alone,
+        "alone": single_rank,
         "all": spawn(4, folder),
         "straight": {"start": start, "results": results, "end": end},
     }
@@ -46,24 +46,24 @@ def told(tmp_path_factory):
 
 @pytest.mark.parametrize("case", FOUR, ids=lambda case: case.name)
 def test_four_processes_learn_as_one(told, case):
-    alone = told["alone"][case.alone]
+    single_rank = told["alone"][case.single_rank]
     for rank in told["all"]:
         mine = rank[case.name]
-        assert list(mine["start"]) == list(alone["start"])
-        assert all(torch.equal(tensor, alone["start"][name]) for name, tensor in mine["start"].items())
+        assert list(mine["start"]) == list(single_rank["start"])
+        assert all(torch.equal(tensor, single_rank["start"][name]) for name, tensor in mine["start"].items())
         assert mine["back"]
         assert mine["arrived"]
         assert mine["read"] == mine["needed"], "no rank reads what another holds"
         assert mine["published"]
         assert mine["sent"]
-        assert largest_difference(alone, mine) < 5e-6
-        assert all(torch.equal(bias_E, alone["biases"][name]) for name, bias_E in mine["biases"].items())
-        assert len(mine["biases"]) == len(alone["biases"]) == 4 * case.biased
-        assert mine["result"].loss == pytest.approx(alone["result"].loss, abs=1e-5)
-        assert mine["result"].grad_norm == pytest.approx(alone["result"].grad_norm, rel=1e-5)
-        assert mine["result"].metrics == pytest.approx(alone["result"].metrics, abs=1e-4)
-        assert mine["result"].tokens == alone["result"].tokens
-        for a, b in zip(alone["logprobs"], mine["logprobs"], strict=True):
+        assert largest_difference(single_rank, mine) < 5e-6
+        assert all(torch.equal(bias_E, single_rank["biases"][name]) for name, bias_E in mine["biases"].items())
+        assert len(mine["biases"]) == len(single_rank["biases"]) == 4 * case.biased
+        assert mine["result"].loss == pytest.approx(single_rank["result"].loss, abs=1e-5)
+        assert mine["result"].grad_norm == pytest.approx(single_rank["result"].grad_norm, rel=1e-5)
+        assert mine["result"].metrics == pytest.approx(single_rank["result"].metrics, abs=1e-4)
+        assert mine["result"].tokens == single_rank["result"].tokens
+        for a, b in zip(single_rank["logprobs"], mine["logprobs"], strict=True):
             np.testing.assert_allclose(b, a, rtol=0, atol=2e-5)
         kept = mine["result"].logprobs
         for a, b in zip(mine["logprobs"][-len(kept) :], kept, strict=True):

@@ -30,10 +30,10 @@ def one_of_many(monkeypatch, tmp_path):
     """A trainer that is one rank of many: its groups have their sizes, but the others are not there to talk to."""
     start, group, made = dist.init_process_group, dist.new_group, []
 
-    def alone(backend, rank, world_size, **_):
+    def single_process(backend, rank, world_size, **_):
         start("fake", store=FakeStore(), rank=rank, world_size=world_size)
 
-    monkeypatch.setattr(dist, "init_process_group", alone)
+    monkeypatch.setattr(dist, "init_process_group", single_process)
     monkeypatch.setattr(dist, "new_group", lambda *args, **kwargs: group(*args, **{**kwargs, "backend": "fake"}))
 
     def one(*args, **kwargs):

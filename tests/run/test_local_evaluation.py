@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from scalelab.errors import LabError
 from scalelab.rollout.types import Completion, Request
-from scalelab.run.alone import LocalGraders, evaluate_alone
 from scalelab.run.evaluations import HeldOutPrompt, PreparedSet, by_name
+from scalelab.run.local_evaluation import LocalGraders, evaluate_locally
 from scalelab.run.work import Sampling
 from scalelab.session.session import unwrapped
 from scalelab.virtual.clock import run_virtual
@@ -78,7 +78,7 @@ def test_rollouts_come_in_the_order_of_the_prompts_whatever_order_they_finish_in
             del left[:count]
 
     with closing(LocalGraders([task(Echo())], 2, 30.0)) as graders:
-        rollouts = (run_virtual if simulated else asyncio.run)(evaluate_alone(NAMED, batch, graders))
+        rollouts = (run_virtual if simulated else asyncio.run)(evaluate_locally(NAMED, batch, graders))
     ids = [f"eval/7/{prompt.id}/{number}" for prompt in PROMPTS for number in range(3)]
     assert batches == [ids]
     assert [one.text for one in rollouts] == ids
@@ -93,7 +93,7 @@ def test_verdicts_that_do_not_come_end_the_evaluation_with_the_prompt_s_name() -
     work = Sampling(Letters(), generations=1, max_tokens=8)
     with closing(LocalGraders([task(Echo(ever))], 1, 0.05)) as graders:
         with pytest.raises(BaseExceptionGroup) as failed:
-            asyncio.run(evaluate_alone({"7/t/0": HeldOutPrompt(PROMPTS[0], work)}, batch, graders))
+            asyncio.run(evaluate_locally({"7/t/0": HeldOutPrompt(PROMPTS[0], work)}, batch, graders))
         ever.set()
     error = unwrapped(failed.value)
     assert isinstance(error, LabError)

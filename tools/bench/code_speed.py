@@ -99,7 +99,7 @@ class Way:
     runs: int = 0
     wrong: int = 0
     seconds: float = 0.0
-    alone: list[float] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
 
     def measure(self, count: int, threads: ThreadPoolExecutor) -> None:
         """`count` runs side by side, and half as many one after the other."""
@@ -110,14 +110,14 @@ class Way:
         for _ in range(count // 2):
             start = time.perf_counter()
             self.wrong += not self.run()
-            self.alone.append(time.perf_counter() - start)
+            self.latencies.append(time.perf_counter() - start)
 
     def row(self, name: str) -> str:
         """The table's row."""
         if self.wrong:
             raise SystemExit(f"{name}: {self.wrong} runs gave a wrong answer")
-        self.alone.sort()
-        p50, p99 = (1e3 * self.alone[int(share * (len(self.alone) - 1))] for share in (0.5, 0.99))
+        self.latencies.sort()
+        p50, p99 = (1e3 * self.latencies[int(share * (len(self.latencies) - 1))] for share in (0.5, 0.99))
         return f"| {name} | {self.runs / self.seconds:.0f} | {p50:.1f} | {p99:.1f} |"
 
 

@@ -109,7 +109,7 @@ class Measured:
     """Processor seconds of everything but generator and trainer, per completion."""
     updates: list[float]
     pause: float
-    alone: dict[str, Any]
+    sides: dict[str, Any]
 
     @property
     def per_hour(self) -> float:
@@ -135,8 +135,8 @@ def processor_seconds() -> dict[str, float]:
     return spent
 
 
-def measure(name: str, sets: Sequence[str], *, alone: bool = False) -> Measured:
-    """Run one schedule; with `alone`, its two sides afterwards, each with nobody else at work."""
+def measure(name: str, sets: Sequence[str], *, both: bool = False) -> Measured:
+    """Run one schedule; with `both`, its two sides afterwards, each with nobody else at work."""
     steps, warm = STEPS[name]
     run = replace(resolve("quickstart", [*SETS, f"Budget.steps={steps}", *sets]).run, schedule=SCHEDULES[name])
     sides: dict[str, Any] = {}
@@ -144,7 +144,7 @@ def measure(name: str, sets: Sequence[str], *, alone: bool = False) -> Measured:
         work = ImposedLengths(run, load_tokenizer(lab.base))
 
         async def then() -> None:
-            if alone:
+            if both:
                 sides["trainer"] = await lab.train_again(10)
                 sides["export"] = await export_alone(lab)
 
@@ -152,7 +152,7 @@ def measure(name: str, sets: Sequence[str], *, alone: bool = False) -> Measured:
         files, totals, stepped = lab.world.folder, lab.world.engines.totals(), lab.trainer.ended
         assert isinstance(files, MeteredFolder)
         records, spent = read_lines(files.path / "metrics.jsonl"), files.metered
-    if alone:
+    if both:
         sides["generator"] = generator_alone(run, lab.base)
     completions = (steps - warm) * run.recipe.completions_per_step
     tasks = [task for record in records[warm:] for task in record["tasks"].values()]
@@ -165,7 +165,7 @@ def measure(name: str, sets: Sequence[str], *, alone: bool = False) -> Measured:
         host_seconds=(spent[-1]["host"] - spent[warm - 1]["host"]) / completions,
         updates=[at - stepped[version - 1] for version, at in lab.engines.updated.items()],
         pause=totals["update_seconds"] / max(1.0, totals["updates"]),
-        alone=sides,
+        sides=sides,
     )
     print(f"{name}: {measured.per_hour:.0f} completions/h, host {1e3 * measured.host_seconds:.2f} ms each", flush=True)
     return measured
@@ -214,13 +214,13 @@ def at_load(generator: Any, requests: list[Request], load: int) -> tuple[float, 
 
 def calibrated(reference: Measured, run: Run) -> Rates:
     """Rates of both sides alone, and the host's work of the synchronous run."""
-    seconds, tokens, _ = reference.alone["trainer"]
-    step, sequence = decoding_line([(load, each) for load, each, _ in reference.alone["generator"].values()])
+    seconds, tokens, _ = reference.sides["trainer"]
+    step, sequence = decoding_line([(load, each) for load, each, _ in reference.sides["generator"].values()])
     return Rates(
         step_seconds=step,
         sequence_seconds=sequence,
         train_token_seconds=seconds / tokens,
-        export_seconds=reference.alone["export"],
+        export_seconds=reference.sides["export"],
         pause_seconds=reference.pause,
         host_seconds=reference.host_seconds,
         cores=os.cpu_count(),
@@ -240,7 +240,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def measured_section(sets: Sequence[str]) -> str:
-    runs = {name: measure(name, sets, alone=name == "synchronous") for name in SCHEDULES}
+    runs = {name: measure(name, sets, both=name == "synchronous") for name in SCHEDULES}
     run = resolve("quickstart", [*SETS, *sets]).run
     rates = calibrated(runs["synchronous"], run)
     best = runs["PipelineRL-8"].per_hour
@@ -261,8 +261,8 @@ def measured_section(sets: Sequence[str]) -> str:
                 f"{simulated.mean_staleness:.1f}",
             )
         )
-    seconds, _, completions = runs["synchronous"].alone["trainer"]
-    *_, (_, _, generated) = runs["synchronous"].alone["generator"].values()
+    seconds, _, completions = runs["synchronous"].sides["trainer"]
+    *_, (_, _, generated) = runs["synchronous"].sides["generator"].values()
     sides = {"generator": 3600 * generated, "trainer": 3600 * completions / seconds}
     slower = min(sides, key=sides.__getitem__)
     header = ("", "completions/h", "PipelineRL-8 is faster by", "trainer waits", "simulator says", "off by")
@@ -325,7 +325,7 @@ def named(schedule: Any) -> str:
 
 
 def update_section(sets: Sequence[str]) -> str:
-    measured = measure("PipelineRL-8", sets, alone=False)
+    measured = measure("PipelineRL-8", sets, both=False)
     late = np.array(measured.updates[2:])
     rows = [
         (

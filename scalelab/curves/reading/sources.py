@@ -274,10 +274,10 @@ def _read_run(
     run: RunPaths, reading: Reading, name: str | None, change: Callable[[list[Curve]], list[Curve]] | None
 ) -> list[Curve]:
     """The curves of one run, its seeds pooled."""
-    alone = run.seeds == (run.path,)
-    logs = [list(open_source(path, reading, name if alone else None).curves) for path in run.seeds]
+    single_seed = run.seeds == (run.path,)
+    logs = [list(open_source(path, reading, name if single_seed else None).curves) for path in run.seeds]
     curves = [item for log in logs for item in (log if change is None else change(log))]
-    return curves if alone else pool(curves, name or run.path.resolve().name)
+    return curves if single_seed else pool(curves, name or run.path.resolve().name)
 
 
 def with_mean(curves: Sequence[Curve], reading: Reading) -> list[Curve]:

@@ -40,21 +40,21 @@ def lines() -> Iterator[str]:
     """The table, one row for every layout."""
     yield "| processes | model: layout | largest relative gradient difference | loss | gradient norm | log-probs |"
     yield "|---|---|---|---|---|---|"
-    alone = {case: probe(case) for case in {case.alone for cases in CASES.values() for case in cases}}
+    single = {case: probe(case) for case in {case.single_rank for cases in CASES.values() for case in cases}}
     for world, cases in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
             ranks = spawn(world, Path(folder), "tools.bench.trainer_tables.equality", deadline=1800)
         for case in cases:
-            yield f"| {world} | {case.name} | {_row(alone[case.alone], [rank[case.name] for rank in ranks])} |"
+            yield f"| {world} | {case.name} | {_row(single[case.single_rank], [rank[case.name] for rank in ranks])} |"
 
 
-def _row(alone: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
+def _row(single_rank: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
     """The largest differences over all ranks; of loss and norm relative, of log-probabilities in nats."""
-    one = alone["result"]
-    gradient = max(largest_difference(alone, rank) for rank in ranks)
+    one = single_rank["result"]
+    gradient = max(largest_difference(single_rank, rank) for rank in ranks)
     loss = max(abs(rank["result"].loss / one.loss - 1) for rank in ranks)
     norm = max(abs(rank["result"].grad_norm / one.grad_norm - 1) for rank in ranks)
-    logprob = max(np.abs(a - b).max() for rank in ranks for a, b in zip(alone["logprobs"], rank["logprobs"]))
+    logprob = max(np.abs(a - b).max() for rank in ranks for a, b in zip(single_rank["logprobs"], rank["logprobs"]))
     return " | ".join(f"{value:.1e}" for value in (gradient, loss, norm, logprob))
 
 

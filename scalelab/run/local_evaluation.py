@@ -56,7 +56,7 @@ class LocalGraders:
             verifier.close()
 
 
-async def evaluate_alone(
+async def evaluate_locally(
     named: Mapping[str, HeldOutPrompt], generate_all: GenerateAll, graders: LocalGraders
 ) -> list[Rollout]:
     """Generate and grade completions of held-out prompts in one go; a prompt is graded while others are generated.
