@@ -43,7 +43,7 @@ def answers(
             lead, more = _lead(ranked[task])
         else:
             fit = fitted[0]
-            lead, more = _alone(fit), ""
+            lead, more = _entry_of_one(fit), ""
         text = f"{lead}{more} {_outlook(fit, name=task in ranked)}"
         single = task in ranked and any(entry["seeds"] == 1 for entry in ranked[task]["entries"])
         note = "Recipes with a single seed are judged by an assumed spread between runs." if single else ""
@@ -98,7 +98,7 @@ def _lead(one: Mapping[str, Any]) -> tuple[str, str]:
     return f"{start}; it is {sure} better than {rival} ({percent(chance)}).", more
 
 
-def _alone(fit: Mapping[str, Any]) -> str:
+def _entry_of_one(fit: Mapping[str, Any]) -> str:
     here = fit["rates"][0]
     text = (
         f"{fit['run']} has reached {with_interval(here['value'], here['interval'])} after "

@@ -72,7 +72,7 @@ class Lab:
             assert rendezvous == f"meet in life {life}", "no rank is sent to where the lost ones met"
             return Answer(f"node {life}", way["start"])
 
-        methods = {"address": lambda alone: Answer(f"meet in life {life}", way["address"]), "start": start}
+        methods = {"address": lambda one_machine: Answer(f"meet in life {life}", way["address"]), "start": start}
         actor = SimpleNamespace(**{name: SimpleNamespace(remote=call) for name, call in methods.items()})
         self.started.append(actor)
         return actor

@@ -14,7 +14,7 @@ from scalelab.cluster.environment import ALLOCATOR, environment
 SOURCE = """
 import json, os
 from scalelab.cluster.surroundings import settle
-settle(alone=True)
+settle(own_ray=True)
 import ray
 from scalelab.cluster.actors import actor_class, end_ray, start_ray
 from scalelab.cluster.heartbeats import Beating

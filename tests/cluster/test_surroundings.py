@@ -39,9 +39,9 @@ def test_only_a_ray_of_its_own_is_kept_to_this_machine(monkeypatch: pytest.Monke
         monkeypatch.delenv(name)
     import os
 
-    settle(alone=False)
+    settle(own_ray=False)
     assert [name in os.environ for name in names] == [False, True]
-    settle(alone=True)
+    settle(own_ray=True)
     assert os.environ[names[0]] == "0"
 
 
@@ -50,7 +50,7 @@ def test_ray_ends_although_one_of_its_processes_is_stopped() -> None:
     source = """
 import psutil, signal
 from scalelab.cluster.surroundings import settle
-settle(alone=True)
+settle(own_ray=True)
 from scalelab.cluster.actors import end_ray, start_ray
 from scalelab.run.settings import Cluster
 start_ray(Cluster())

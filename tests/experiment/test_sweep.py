@@ -107,8 +107,8 @@ def test_members_have_a_folder_for_every_seed_and_a_spec_that_runs_them_alone(tm
         ("Run.seed=2",),
         2,
     )
-    [alone] = members("quickstart", load("quickstart"), ("Run.seed=5",), None, tmp_path)
-    assert (alone.spec, alone.path) == ("quickstart", tmp_path / "seed_5")
+    [member] = members("quickstart", load("quickstart"), ("Run.seed=5",), None, tmp_path)
+    assert (member.spec, member.path) == ("quickstart", tmp_path / "seed_5")
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(LabError, match="is a run itself"):
         members("quickstart", load("quickstart"), (), [0, 1], tmp_path)
@@ -278,8 +278,8 @@ def test_settings_on_the_command_line_make_a_family_of_every_combination(tmp_pat
         *("--set", "Budget.steps=5", "--set", "OptimizerConfig.lr=3e-4"),
         *("--set", "OptimizerConfig.betas=(0.8, 0.9)", "--set", "Run.seed=1"),
     ]
-    [alone] = members("quickstart", load("quickstart"), (), None, None, grid(["Recipe.loss=DAPO"]))
-    assert alone.path == Path("runs/quickstart_sweep/loss=DAPO/seed_0")
+    [member] = members("quickstart", load("quickstart"), (), None, None, grid(["Recipe.loss=DAPO"]))
+    assert member.path == Path("runs/quickstart_sweep/loss=DAPO/seed_0")
 
 
 @pytest.mark.parametrize(

@@ -254,11 +254,11 @@ def test_completions_that_could_not_be_graded_count_for_nothing():
 def test_dropped_groups_are_counted_and_change_nothing_else():
     recipe = Recipe(generations_per_prompt=2, zero_variance="refill")
     teaching, dropped = group_of(1.0, 0.0, prompt="a"), group_of(1.0, 1.0, prompt="b")
-    alone, _ = build_step([teaching], recipe, VERSION)
+    by_itself, _ = build_step([teaching], recipe, VERSION)
     together, metrics = build_step([dropped, teaching], recipe, VERSION)
     assert drop_reason(dropped, recipe) == "all_passed"
     assert metrics["filtered"] == {"all_passed": 1}
-    for one, other in zip(alone, together, strict=True):
+    for one, other in zip(by_itself, together, strict=True):
         assert {key: values.tolist() for key, values in one.extras.items()} == {
             key: values.tolist() for key, values in other.extras.items()
         }

@@ -47,8 +47,8 @@ def data(tmp_path: Path) -> Path:
 def resolved_on(data: Path, dataset: str = "gsm8k", sets: tuple[str, ...] = (), **fields: Any) -> Resolved:
     texts = {"dataset": dataset, "folder": str(data), "name": "words"}
     bound = [f"MathDataset.{name}={value!r}" for name, value in ({"held_out_size": 8} | texts | fields).items()]
-    alone = ("Run.tasks=(@MathDataset(),)", "Run.task_weights=None", "Evaluation.prompts=8")
-    return resolve("quickstart", [*alone, *bound, *sets])
+    math_only = ("Run.tasks=(@MathDataset(),)", "Run.task_weights=None", "Evaluation.prompts=8")
+    return resolve("quickstart", [*math_only, *bound, *sets])
 
 
 def run_on(data: Path, dataset: str = "gsm8k", sets: tuple[str, ...] = (), **fields: Any) -> Run:

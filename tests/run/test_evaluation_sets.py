@@ -58,11 +58,11 @@ def test_every_set_is_due_when_its_own_rule_or_else_the_common_one_says_so(
     booked = [0.0, *accumulate(hours)]
     for one in rule.sets:
         own = one.every is not None or one.every_hours is not None
-        alone = Evaluation(
+        cadence = Evaluation(
             every=(one.every if own else rule.every) or 1, every_hours=one.every_hours if own else rule.every_hours
         )
         for step, (since, now) in enumerate(pairwise(booked), 1):
-            expected = not one.at_end and bool(alone.due(step, since, now))
+            expected = not one.at_end and bool(cadence.due(step, since, now))
             assert (one.set_name in rule.due(step, since, now)) == expected
         assert (one.set_name in rule.first) != one.at_end
         assert set(rule.cadence(one).steps(len(hours), None)) <= set(rule.steps(len(hours)))

@@ -44,11 +44,11 @@ def test_a_public_llama4_folder_is_taken_as_it_is_and_its_text_model_is_written_
     tensors = load_file(folder / "model.safetensors")
     whole = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
     save_file({**whole, "vision_model.patch.weight": torch.zeros(2)}, folder / "model.safetensors")
-    alone = pretrained(*start_of(folder))
-    assert alone.is_relative_to(tmp_path / "cache")
-    assert pretrained(*start_of(folder)) == alone
-    assert FolderWeights(alone).shapes == {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    assert pretrained(*start_of(alone)) == alone
+    cached = pretrained(*start_of(folder))
+    assert cached.is_relative_to(tmp_path / "cache")
+    assert pretrained(*start_of(folder)) == cached
+    assert FolderWeights(cached).shapes == {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    assert pretrained(*start_of(cached)) == cached
 
 
 def test_a_folder_without_a_tensor_is_refused_by_its_name(folder: Path) -> None:

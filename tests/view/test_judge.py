@@ -85,8 +85,8 @@ def test_the_ranking_is_that_of_compare(lab: Lab, overview: dict) -> None:
     held = against(own, other)
     assert parts["against"][other]["sentence"] == held.sentence()
     assert [row["short_cells"] for row in parts["against"][other]["rows"]] == [row.short_cells() for row in held.rows()]
-    [alone] = compare([analyse(item, Options()) for item in lab.curves if item.task == "math"], baseline=other)
-    assert held.verdicts == alone.verdicts
+    [judged] = compare([analyse(item, Options()) for item in lab.curves if item.task == "math"], baseline=other)
+    assert held.verdicts == judged.verdicts
     assert overview["answers"][0]["text"].startswith("best leads 3 recipes at 1 GPU-hours with ")
 
 

@@ -65,11 +65,11 @@ def test_pipelinerl_hides_the_faster_side_behind_the_slower() -> None:
 
 
 def test_shared_cores_slow_what_runs_side_by_side() -> None:
-    alone = SimulationSettings(PipelineRL(8), replace(RATES, train_step_seconds=100.0), TEN, SHAPE)
-    one_core = replace(alone, rates=replace(alone.rates, cores=1))
-    assert simulate(one_core, 1, 1, steps=30).seconds_per_step > 1.1 * simulate(alone, 1, 1, steps=30).seconds_per_step
+    apart = SimulationSettings(PipelineRL(8), replace(RATES, train_step_seconds=100.0), TEN, SHAPE)
+    one_core = replace(apart, rates=replace(apart.rates, cores=1))
+    assert simulate(one_core, 1, 1, steps=30).seconds_per_step > 1.1 * simulate(apart, 1, 1, steps=30).seconds_per_step
     synchronous = replace(one_core, schedule=Synchronous())
-    same = replace(alone, schedule=Synchronous())
+    same = replace(apart, schedule=Synchronous())
     assert simulate(synchronous, 1, 1, steps=9).seconds_per_step == simulate(same, 1, 1, steps=9).seconds_per_step
 
 

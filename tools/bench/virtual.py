@@ -68,13 +68,13 @@ def main() -> None:
     for _ in range(args.rounds):
         with tempfile.TemporaryDirectory(prefix="bench_virtual_") as folder:
             root = Path(folder)
-            [alone] = measure(virtual, root, args.steps, [0])
+            [single] = measure(virtual, root, args.steps, [0])
             pair = measure(virtual, root, args.steps, [0, 1])
             [wall] = measure("quickstart", root, args.steps, [None])
-        of_one.append(min(pair) / alone)
+        of_one.append(min(pair) / single)
         of_wall.append(sum(pair) / wall)
         each = f"{pair[0]:.0f} + {pair[1]:.0f}"
-        print(f"| {alone:.0f} | {each} | {wall:.0f} | {of_one[-1]:.2f} | {of_wall[-1]:.2f} |", flush=True)
+        print(f"| {single:.0f} | {each} | {wall:.0f} | {of_one[-1]:.2f} | {of_wall[-1]:.2f} |", flush=True)
     print(f"medians: {median(of_one):.2f} of one alone, {median(of_wall):.2f} of the run on the wall clock")
 
 
