@@ -172,6 +172,16 @@ class ClusterTrainer:
         refs = self.calls("train_step", ray.put(step.sequences), step.loss, None, step.kept)
         return self._first(refs, "an optimiser step")
 
+    def try_step(self, step: Step) -> None:
+        """Take an optimiser step, and start the ranks again with the weights they had before it.
+
+        Raises:
+            LabError: naming what broke.
+        """
+        refs = self.calls("train_step", ray.put(step.sequences), step.loss)
+        self.wait(refs, "an optimiser step on made-up completions", self._run.cluster.stall_seconds)
+        self.restart()
+
     def publish(self, version: int) -> Awaitable[list[Segment]]:
         """Let every rank lay out its share of the weights; gives what engines need to know of the shares."""
         cluster, listeners = self._run.cluster, self.listeners()

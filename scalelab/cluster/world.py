@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from moe.checkpoint.folder import finished_checkpoints
 from moe.weights.segments import Segment
 from scalelab.cluster.actors import LOOK_SECONDS, RayProcesses, draining_nodes
 from scalelab.cluster.engines import ClusterEngines
@@ -26,6 +27,7 @@ from scalelab.run.evaluations import InFlightEvaluation
 from scalelab.run.journal import Journal
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.tasks import TaskGroup, in_own_thread
+from scalelab.run.trial import made_up_step
 from scalelab.run.work import RolloutWork
 from scalelab.run.world import RunLoop, build_loop, evaluate_in_flight
 from scalelab.store.copying import Copier
@@ -77,6 +79,10 @@ class ClusterRun:
         if run.cluster.publication != "files":
             self.trainer.listeners, self.trainer.on_unsent = self.engines.listeners, faults.unsent
         faults.retry_with_new_trainer(self.trainer.ready, self.trainer.restart)
+        if run.cluster.try_step and not finished_checkpoints(folder.checkpoints):
+            progress.say("trying an optimiser step on made-up completions")
+            self.trainer.try_step(made_up_step(run))
+            faults.retry_with_new_trainer(self.trainer.ready, self.trainer.restart)
         folder.describe(clock="wall", verifiers=self.graders.describe())
         self.engines.ready()
         self.work = RolloutWork(run.recipe, tokenizer, run.seed, False, run.retention.train_every, run.tasks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,8 @@ from scalelab.store.recovery import Return, choose
 from scalelab.store.rollouts import prune_rollouts
 
 State = dict[str, Any]
+BY_RULE = "by_rule"
+"""Key in a virtual run's state: true if the rule for checkpoints asked for this one."""
 
 
 class CheckpointStore:
@@ -122,3 +124,11 @@ class CheckpointStore:
         told = f"; {undone} later steps are undone" if undone else ""
         self._say(f"going on from step {books.version}{told}")
         return chosen.state if chosen.path is not None else None
+
+
+def taken_by_rule(state: Mapping[str, Any], run: Run) -> bool:
+    """True if the rule for checkpoints asked for this one of a virtual run, rather than the run's end or a stop.
+
+    Those of earlier versions do not say so; their runs had no rule but `Run.checkpoint_every`.
+    """
+    return bool(state["virtual"].get(BY_RULE, state["schedule"]["trainer_version"] % run.checkpoint_every == 0))

@@ -16,7 +16,7 @@ from moe.train.config import TrainerConfig, TrainerSetup
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig, GeneratorSetup
 from scalelab.run import checks
-from scalelab.run.evaluation_sets import Benchmark, HeldOut, ReadySet
+from scalelab.run.evaluation_sets import Benchmark, Cadence, HeldOut, ReadySet
 from scalelab.run.settings import SFT, Budget, Cluster, Evaluation, Virtual
 from scalelab.schedule.schedule import SchedulePolicy
 from scalelab.store.retention import Retention
@@ -74,6 +74,9 @@ class Run:
     checkpoint_every: PositiveInt = 50
     """Optimiser steps between checkpoints; one is also written at the end."""
 
+    checkpoint_hours: PositiveFloat | None = None
+    """Hours of the run between checkpoints, in place of `checkpoint_every`: what a fault can cost at most."""
+
     checkpoints: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     """Writing of checkpoints, and the rule for those that stay on disk."""
 
@@ -119,6 +122,12 @@ class Run:
     def graded_tasks(self) -> tuple[Task, ...]:
         """The tasks whose completions are graded: those that are trained on, and those of benchmarks."""
         return (*self.tasks, *(task for one in self.sets if not one.trained for task in one.tasks))
+
+    @property
+    def checkpoint_cadence(self) -> Cadence:
+        """The rule for when checkpoints are taken."""
+        hours = self.checkpoint_hours
+        return Cadence(self.checkpoint_every if hours is None else None, hours and hours * self.devices)
 
     @property
     def compute_unit(self) -> str:

@@ -63,7 +63,7 @@ def disk_needed(run: Run, step_hours: float | None = None) -> Disk:
     if run.budget.hours is not None:
         last = run.evaluation.every if step_hours is None else int(run.budget.hours / step_hours) + 1
         steps = min(steps, last)
-    taken = {step for step in range(run.checkpoint_every, steps + 1, run.checkpoint_every)} | {steps}
+    taken = {*run.checkpoint_cadence.steps(steps, step_hours)} - {0}
     copies = len(run.checkpoints.kept(taken)) + 1
     per_completion = recipe.max_tokens * _PER_TOKEN_WAITING
     group_rows = recipe.prompts_per_step * recipe.generations_per_prompt

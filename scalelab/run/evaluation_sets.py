@@ -26,13 +26,13 @@ _AT_K = re.compile(r"(?:pass|majority)@(\d+)")
 
 @plain_dataclass(frozen=True)
 class Cadence:
-    """Rule that says after which steps a set is evaluated: every few steps, every few hours, or only at the end."""
+    """Rule for evaluations of a set, or for checkpoints: every few steps, every few hours, or only at the end."""
 
     every: int | None
     every_hours: float | None
 
     def due(self, step: int, since: float, compute: float) -> bool:
-        """Tell whether the weights after a step are to be evaluated; arguments as in `Evaluation.due`."""
+        """Tell whether it is time after a step; arguments as in `Evaluation.due`."""
         if self.every_hours is not None:
             return since // self.every_hours < compute // self.every_hours
         return self.every is not None and step % self.every == 0

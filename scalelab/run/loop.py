@@ -149,7 +149,8 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
     budget: Budget
     evaluation_due: Callable[[int, float, float], Sequence[str]]
     """Rule that names the sets to evaluate after a step: `Evaluation.due`."""
-    checkpoint_every: int
+    checkpoint_due: Callable[[int, float, float], bool]
+    """Rule that tells whether a checkpoint is due after a step: `Run.checkpoint_cadence`."""
     work: Work[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT]
     engines: Engines[RequestT, CompletionT, WeightsT]
     trainer: Trainer[StepT, ResultT, WeightsT]
@@ -170,6 +171,8 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
     """True while the engines must get the trainer's weights before any request."""
     save_asked: bool = False
     """True while a checkpoint is to be taken before the next step."""
+    save_due: bool = False
+    """True if the rule asks for a checkpoint of the weights as they are."""
     unasked: int = 0
     """Groups that were drawn and have not asked the engines for completions yet; they take up room, too."""
     failure: LabError | None = None
@@ -291,7 +294,7 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
             elif not self.spent():
                 await self.step(names, self.clock() - began)
                 self.spawn(self.checkpointer.check(), name="look at the last checkpoint")
-                if self.books.version % self.checkpoint_every == 0:
+                if self.save_due:
                     if self.checkpointer.pauses:
                         return
                     self.spawn(self.checkpointer.save(), name="checkpoint")
@@ -320,6 +323,7 @@ class Loop(Generic[PromptT, RequestT, CompletionT, VerdictT, RolloutsT, StepT, R
         self.failure = self.journal.stepped(names, step, result, seconds)
         self.stopping |= self.failure is not None
         since, self.books.step_hours = self.books.step_hours, self.books.ledger.compute
+        self.save_due = self.checkpoint_due(self.books.version, since, self.books.step_hours)
         due = self.evaluation_due(self.books.version, since, self.books.step_hours)
         if due or self.budget_spent:
             self.evaluation.due(self.books.version, None if self.budget_spent else due)

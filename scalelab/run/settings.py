@@ -221,6 +221,10 @@ class Cluster:
     generator_restarts: NonNegativeInt = 10
     """Generators that a run may replace before it ends with an error."""
 
+    try_step: bool = False
+    """Before a new run's first evaluation, take a step on made-up completions of the longest length and start the
+    trainer again: what would break the first real step then costs a minute, and not an evaluation by all devices."""
+
     trainer_restarts: NonNegativeInt = 3
     """Times that a run may start the trainer again, from its newest checkpoint, before it ends with an error."""
 

@@ -77,7 +77,7 @@ def build_loop(
         books=world.books,
         budget=run.budget,
         evaluation_due=run.evaluation.due,
-        checkpoint_every=run.checkpoint_every,
+        checkpoint_due=run.checkpoint_cadence.due,
         work=world.work,
         engines=world.engines,
         trainer=world.trainer,

@@ -11,6 +11,7 @@ from moe.checkpoint.folder import check
 from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.plan.planner import step_hours
+from scalelab.run.checkpoint_store import taken_by_rule
 from scalelab.run.config import Run
 from scalelab.run.disk import check_disk
 from scalelab.session.facts import facts, process_facts
@@ -119,7 +120,7 @@ def goes_on_alike(state: Mapping[str, Any], parent: Run) -> bool:
     drawn = state["drawn"] - sum(state["dropped"].values())
     spent = sum(state["ledger"].get(role, 0.0) for role in BUDGET_ROLES)
     return (
-        state["schedule"]["trainer_version"] % parent.checkpoint_every == 0
+        taken_by_rule(state, parent)
         and drawn <= parent.recipe.prompts_per_step * (budget.steps - 1)
         and (budget.hours is None or spent < budget.hours)
     )

@@ -215,7 +215,7 @@ class Simulation:
             books=Books(schedule, map(str, itertools.count(1)), Ledger(shape.generators, shape.trainers)),
             budget=Budget(steps=schedule.steps),
             evaluation_due=lambda *_: (),
-            checkpoint_every=schedule.steps + 1,
+            checkpoint_due=lambda *_: False,
             work=DrawnWork(draws, shape.generations),
             engines=self.engines,
             trainer=self.trainer,

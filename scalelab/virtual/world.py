@@ -26,7 +26,7 @@ from scalelab.rollout.tokenizer import with_texts
 from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import new_books
 from scalelab.run.changes import Changes
-from scalelab.run.checkpoint_store import CheckpointStore
+from scalelab.run.checkpoint_store import BY_RULE, CheckpointStore, taken_by_rule
 from scalelab.run.config import Run
 from scalelab.run.data import prepared_sets
 from scalelab.run.evaluations import EvaluationAtRest, EvaluationPoint, PreparedSet, by_name
@@ -151,6 +151,7 @@ class VirtualRun:
         self.books = new_books(run)
         self.start = 0
         """Tick at which simulated time begins."""
+        self._by_rule = False
         self._checkpoint_store = CheckpointStore(run, self.books, folder, progress.say)
         self._copier = Copier(folder.path, run.retention.copy_to, progress.say)
 
@@ -168,6 +169,7 @@ class VirtualRun:
             self.engines.version = self.books.version
             self.engines.usage = Usage(**state["virtual"]["usage"])
             self.start = state["virtual"]["tick"]
+            self._by_rule = taken_by_rule(state, self.run)
 
     def _load(self, path: Path) -> None:
         self._trainer.load(str(path))
@@ -189,6 +191,7 @@ class VirtualRun:
             return self._evaluation
 
         self.loop, self._journal = build_loop(self, loop.time, simulated=True, evaluation=evaluation)
+        self.loop.save_due = self._by_rule
         attach(self.loop)
         if self.books.evaluated < 0:
             self._evaluation.due(0, self.run.evaluation.first)
@@ -262,6 +265,7 @@ class VirtualRun:
                 "tick": virtual_loop().now,
                 "usage": asdict(self.engines.usage),
                 DUE: due,
+                BY_RULE: self.loop.save_due,
             }
             path, state = self._checkpoint_store.begin(due, virtual=virtual)
             self._trainer.save(path, state)
@@ -273,8 +277,7 @@ class VirtualRun:
     @property
     def _checkpoint_due(self) -> bool:
         """True if a run that is not asked to stop takes a checkpoint now."""
-        version = self.books.version
-        return self._checkpoint_store.due and version > 0 and version % self.loop.checkpoint_every == 0
+        return self._checkpoint_store.due and self.loop.save_due
 
     async def go_back(self, error: TrainerLostError) -> None:
         """Fail: the trainer is in this process, so its end is the end of the run until it is resumed."""

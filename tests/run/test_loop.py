@@ -33,7 +33,18 @@ SETTINGS = {
     "Evaluation.samples": 2,
     "Retention.train_every": 1,
     "Cluster.hardware": '"cpu"',
+    "Cluster.try_step": True,
 }
+
+
+BROKEN = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Broken:
+    def __call__(self, tokens):
+        raise ArithmeticError(f"nothing to learn from {len(tokens.logprobs_T)} tokens")
+"""
 
 
 def command(out: Path, *more: str) -> list[str]:
@@ -194,6 +205,17 @@ def test_a_run_broken_off_says_why_and_leaves_readable_files_and_no_process(
     while processes_with(f"{name}={value}") and time.monotonic() < end:
         time.sleep(0.2)
     assert processes_with(f"{name}={value}") == {}
+
+
+@pytest.mark.slow
+def test_a_step_that_cannot_be_taken_is_noticed_before_the_first_evaluation(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "no_loss.py").write_text(BROKEN)
+    arguments = command(tmp_path / "run", "--set", "Recipe.loss=@no_loss.Broken()")
+    around = environment(cache) | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(arguments, env=around, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 1
+    assert "nothing to learn from" in done.stderr.strip().splitlines()[-1]
+    assert read_lines(tmp_path / "run" / "evals.jsonl") == []
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError, first_error
+from scalelab.run.evaluation_sets import Cadence
 from scalelab.run.evaluations import PreparedSet
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
@@ -192,7 +193,7 @@ def test_a_budget_of_hours_that_is_spent_at_any_moment_ends_the_run(
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 @pytest.mark.parametrize("pauses", [False, True])
-def test_evaluations_by_hours_follow_each_multiple_that_a_step_has_passed(
+def test_evaluations_and_checkpoints_by_hours_follow_each_multiple_that_a_step_has_passed(
     tmp_path: Path, schedule: Any, pauses: bool
 ) -> None:
     class Noting(World):
@@ -204,6 +205,7 @@ def test_evaluations_by_hours_follow_each_multiple_that_a_step_has_passed(
     every = 0.004
     world = Noting(tmp_path, schedule, pauses=pauses, every_hours=every)
     asked: list[int] = []
+    world.loop.checkpoint_due = Cadence(None, every).due
     due = world.evaluation.due
     world.evaluation.due = lambda version, names=None: (asked.append(version), due(version, names))[1]  # type: ignore[method-assign]
     world.run()
@@ -211,6 +213,7 @@ def test_evaluations_by_hours_follow_each_multiple_that_a_step_has_passed(
     passed = [step for step in range(1, 13) if int(hours[step] / every) > int(hours[step - 1] / every)]
     assert asked[:1] == [0]
     assert set(asked) == {0, *passed, 12}
+    assert set(world.saved) == {*passed, 12}
     assert len(passed) > 2
 
 

@@ -117,7 +117,7 @@ class Replay(Simulation, NoCheckpoints):
         super().__init__(schedule, shape, Rates(**manifest["rates"]), never)
         self.loop.work = RecordedWork(json.loads((out / "recorded.json").read_text()), shape.generations)
         self.loop.books.tokens_of = lambda group: sum(tokens for tokens, _ in group.completions)  # of those left out
-        self.loop.checkpointer, self.loop.checkpoint_every = self, run.checkpoint_every
+        self.loop.checkpointer, self.loop.checkpoint_due = self, run.checkpoint_cadence.due
         self.lines: list[dict[str, Any]] = []
 
     async def rest(self) -> None:
