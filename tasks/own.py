@@ -15,6 +15,7 @@ from typing import Any
 from tasks.data.rows import Row, RowError, numbered_rows
 from tasks.errors import TaskError
 from tasks.finite import Finite
+from tasks.lengths import OwnLengths
 from tasks.procedural import Procedural
 from tasks.rewards import Reward, RewardVerifier
 from tasks.stream import problem_key
@@ -27,7 +28,7 @@ COLUMNS = ("prompt", "gold", "trace")
 
 
 @dataclass(frozen=True)
-class Asking:
+class Asking(OwnLengths):
     """Settings of a task's prompts and rewards."""
 
     thinking: bool = False
@@ -54,18 +55,6 @@ class Asking:
     seconds_per_reward: float = 0.0
     """Processor time that a reward takes, as `scalelab task check` measures it; plans count it."""
 
-    max_tokens: int | None = None
-    """Most tokens of a completion of this task; None is the recipe's."""
-
-    interrupt: tuple[int, int] | None = None
-    """First and last token at which the thinking is ended by force; None is as the recipe's length control says."""
-
-    typical_tokens: int | None = None
-    """Median length of a completion, for plans and simulations; None assumes half of the most."""
-
-    evaluation_prompts: int | None = None
-    """Held-out prompts of an evaluation; None is as many as the run's evaluations say."""
-
     def __post_init__(self) -> None:
         if not 0 < self.pass_at <= 1:
             raise TaskError(f"pass_at is {self.pass_at}: give a reward in (0, 1]")
@@ -73,15 +62,9 @@ class Asking:
             raise TaskError(
                 f"workers is {self.workers} and reward_seconds {self.reward_seconds}: give 1 or more, and more than 0"
             )
-        for name, least in (("max_tokens", 1), ("typical_tokens", 1), ("evaluation_prompts", 2)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise TaskError(f"{name} is {value}: give {least} or more")
+        self.check_lengths(self.thinking)
         if self.seconds_per_reward < 0:
             raise TaskError(f"seconds_per_reward is {self.seconds_per_reward}: give 0 or more")
-        if self.interrupt is not None and not (self.thinking and 0 <= self.interrupt[0] <= self.interrupt[1]):
-            raise TaskError(
-                f"interrupt is {self.interrupt} and thinking {self.thinking}: give (first, last) and thinking = True"
-            )
         if self.weights is not None and not all(weight > 0 for weight in self.weights.values()):
             raise TaskError(f"weights are {self.weights}: give positive numbers, or leave a part out of the reward")
 

@@ -117,7 +117,7 @@ def compare_prompts(
         runs = [run for other, run in rates if other == task]
         for run in runs[1:]:
             pair = (rates[task, run], rates[task, runs[0]])
-            found.append(_difference((task, run, runs[0]), pair, margin, shared, level))
+            found.append(difference_by_prompt((task, run, runs[0]), pair, margin, shared, level))
     if not found:
         raise LabError("one run only: give completions of two recipes or more, named by a column run or by their files")
     return found
@@ -186,13 +186,25 @@ def of_metric(metric: str, outcome_K: Array, answers: Sequence[str]) -> float:
     return 1 - comb(n - passed, k) / comb(n, k)
 
 
-def _difference(
+def difference_by_prompt(
     names: tuple[str, str, str],
     pair: tuple[Mapping[str, Mapping[str, float]], Mapping[str, Mapping[str, float]]],
     margin: float,
     error: float,
     level: float,
 ) -> PromptDifference:
+    """Hold one recipe against another over the prompts that both have.
+
+    Args:
+        names: of the task, the recipe and the baseline.
+        pair: of each of the two, seed → prompt → its number.
+        margin: difference below which they are equal.
+        error: probability of a wrong verdict.
+        level: probability of intervals.
+
+    Raises:
+        LabError: they share fewer than two prompts.
+    """
     common = set.intersection(*(set(prompts) for one in pair for prompts in one.values()))
     if len(common) < 2:
         raise LabError(f"{names[1]} and {names[2]} have {len(common)} prompts in common: name prompts alike in both")

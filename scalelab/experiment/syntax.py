@@ -164,14 +164,25 @@ def _by_key(bindings: list[Binding]) -> dict[str, Any]:
     return {key: replace_inside(one.value, (Mention, Macro), str) for key, one in zip(keys, used, strict=True)}
 
 
-def recipe_digest(settings: Mapping[str, Any]) -> str:
+def recipe_digest(settings: Mapping[str, Any], begun: Mapping[str, Any] | None = None, fork: Any = None) -> str:
     """Digest of a run's settings without its seed, the same for all seeds of one recipe; empty without settings.
+
+    A branch that does anything but go on for longer is of another recipe than a run that had its settings throughout.
 
     Args:
         settings: what `read_settings` gives.
+        begun: settings that the trunk of a branch began with; None for a run that is none.
+        fork: step from which the branch went on.
     """
     rest = sorted((key, repr(value)) for key, value in settings.items() if key != SEED)
+    before = sorted((key, repr(value)) for key, value in (begun or {}).items() if key != SEED)
+    if begun and _lasting(before) != _lasting(rest):
+        rest += [("fork", repr(fork)), *before]
     return hashlib.sha256(repr(rest).encode()).hexdigest() if rest else ""
+
+
+def _lasting(settings: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(key, value) for key, value in settings if not key.startswith("Budget.")]
 
 
 def replace_inside(value: Any, kind: type | tuple[type, ...], change: Callable[[Any], Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.run.config import Run
+from scalelab.run.evaluation_sets import ReadySet
 from scalelab.run.evaluations import PreparedSet
 from scalelab.run.limits import limits_of
 from scalelab.run.work import Sampling
@@ -67,24 +68,25 @@ def check_prompts(run: Run, tokenizer: Any) -> None:
     Raises:
         LabError: some do not, or a chat is asked for and the model has no chat template.
     """
-    trained = run.recipe.max_tokens
     for task in run.tasks:
         count = LOOKED_AT if task.size is None else task.size
-        _check_fit(run, tokenizer, task, [task.prompt(index) for index in range(count)], trained, "Recipe.max_tokens")
+        _check_fit(run, tokenizer, task, [task.prompt(index) for index in range(count)], None)
     for one in run.sets:
-        what = "Recipe.max_tokens" if one.max_tokens == trained else f"max_tokens of evaluation set {one.name}"
         for task in one.tasks:
-            _check_fit(run, tokenizer, task, one.held_out(task), one.max_tokens, what)
+            _check_fit(run, tokenizer, task, one.held_out(task), one)
 
 
-def _check_fit(run: Run, tokenizer: Any, task: Task, prompts: Sequence[Prompt], max_tokens: int, said: str) -> None:
-    limit = run.generator.max_model_len - max_tokens
+def _check_fit(run: Run, tokenizer: Any, task: Task, prompts: Sequence[Prompt], of: ReadySet | None) -> None:
+    most = limits_of(task, run.recipe, of.max_tokens if of else None).max_tokens
+    limit = run.generator.max_model_len - most
     prompt_ids(tokenizer, prompts[0])
     # A token is a byte at least, so that only long texts need to be cut into tokens; a chat's marks come on top.
     doubtful = [prompt for prompt in prompts if prompt.chat or len(prompt.text.encode()) + 1 > limit]
     long = [length for prompt in doubtful if (length := len(prompt_ids(tokenizer, prompt))) > limit]
     if long:
         shorter = f"leave long problems out with {type(task).__name__}.longest"
+        own = f"max_tokens of {task.name}" if of is None else f"max_tokens of evaluation set {of.name}"
+        said = "Recipe.max_tokens" if most == run.recipe.max_tokens else own
         way = shorter if hasattr(task, "longest") else f"make the problems of {type(task).__name__} shorter"
         raise LabError(
             f"{len(long)} of {len(prompts)} prompts of {task.name} have more than the {limit} tokens that "

@@ -96,7 +96,7 @@ class Sweep:
                 self._check_devices(member)
                 self.waiting.append(member)
         try:
-            while self.waiting or self.running:
+            while self.waiting or self.running or self._revive():
                 self._reap()
                 self._keep_budget()
                 self._start()
@@ -201,16 +201,31 @@ class Sweep:
             if child.log is not None:
                 self.say(f"{child.member.name}: {progress_line(child.member)}")
             if self.options.stop_losers and child.asked_at is None:
-                others = [member.path for member in self.members if member is not child.member]
-                reason = cannot_win(
-                    child.member.path,
-                    others,
-                    at=child.member.whole_compute(),
-                    recipes=len({member.path.parent for member in self.members}),
-                    error=self.options.stop_error,
-                )
+                reason = self._why_lost(child.member)
                 if reason is not None:
                     self._ask(child, f"cannot win: {reason}")
+
+    def _why_lost(self, member: Member) -> str | None:
+        """The reason why a member cannot win, by all evaluations so far; None if it may."""
+        return cannot_win(
+            member.path,
+            [other.path for other in self.members if other is not member],
+            at=member.whole_compute(),
+            recipes=len({other.path.parent for other in self.members}),
+            error=self.options.stop_error,
+        )
+
+    def _revive(self) -> bool:
+        """Let losers go on that may win after all, now that the others have ended; True if there are any."""
+        lost = [one.member for one in self.ended.values() if one.ending == "stopped"]
+        if not self.options.stop_losers or self._spent_budget():
+            return False
+        for member in lost:
+            if self._why_lost(member) is None:
+                del self.ended[member.name]
+                self.waiting.append(member)
+                self.say(f"{member.name}: may win after all, by what the others came to")
+        return bool(self.waiting)
 
     def _ask(self, child: _Child, reason: str) -> None:
         """Ask a run to end in order, as Ctrl-C does."""

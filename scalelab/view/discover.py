@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from scalelab.curves.reading.run_folder import fork_of, shown_manifest
 from scalelab.curves.reading.sources import SEED_FOLDER
 from scalelab.errors import LabError
 from scalelab.experiment import recipe_digest, settings_in
@@ -87,15 +88,21 @@ def _recipe(path: Path) -> str:
     if SEED_FOLDER.fullmatch(path.resolve().name):
         return f"folder {path.resolve().parent}"
     try:
-        settings = _but_for_seeds(read_text(path, "config.gin")) if path.is_dir() else ""
+        settings = _settings_of(path) if path.is_dir() else ""
     except LabError:
         settings = ""  # the run itself reports that
     return f"settings {settings}" if settings else f"path {path.resolve()}"
 
 
+def _settings_of(path: Path) -> str:
+    start = read_text(path, "start.gin")
+    fork = fork_of(shown_manifest(path)) if start else None
+    return _but_for_seeds(read_text(path, "config.gin"), start, str(fork))
+
+
 @lru_cache(MOST_RUNS)
-def _but_for_seeds(config: str) -> str:
-    return recipe_digest(settings_in(config, "config.gin"))
+def _but_for_seeds(config: str, start: str, fork: str) -> str:
+    return recipe_digest(settings_in(config, "config.gin"), settings_in(start, "start.gin"), fork)
 
 
 def _group_names(groups: Sequence[Sequence[Path]]) -> list[str]:

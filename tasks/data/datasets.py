@@ -21,6 +21,7 @@ from tasks.data.hub import Source, source
 from tasks.data.loading import Loaded, SetAside, digest, load, provenance, read_all
 from tasks.errors import TaskError
 from tasks.finite import Finite
+from tasks.lengths import OwnLengths
 from tasks.stream import problem_key
 from tasks.task import Verifier
 from tasks.thinking import THINK_OPEN
@@ -49,7 +50,7 @@ class _Contents:
 
 
 @dataclass(frozen=True)
-class DatasetTask(Finite):
+class DatasetTask(OwnLengths, Finite):
     """A data set as a task; use `MathDataset` or `CodeDataset`."""
 
     dataset: str = ""
@@ -128,6 +129,7 @@ class DatasetTask(Finite):
                 f"held_out_size and workers of {self.name} are {self.held_out_size} and {self.workers}: "
                 "both must be at least 1"
             )
+        self.check_lengths(self.thinking)
         if self.template is not None and "{problem}" not in self.template:
             raise TaskError(f"template of {self.name} has no {{problem}}: say where the problem goes")
         if self.system and not self.chat:

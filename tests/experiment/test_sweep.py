@@ -230,6 +230,57 @@ def test_only_what_cannot_win_is_stopped_on_recorded_curves(tmp_path: Path) -> N
     assert cannot_win(leader, []) is None
 
 
+RIVALS = """
+import json, pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+folder, rival, config, early, late = map(pathlib.Path, sys.argv[1:])
+def status(word):
+    (folder / "manifest.json").write_text(json.dumps({"status": word}))
+def resumed(run):
+    return (run / "manifest.json").exists() and "interrupted" in (run / "manifest.json").read_text()
+again = resumed(folder)
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "config.gin").write_text(config.read_text())
+(folder / "evals.jsonl").write_text(((late if again else early) / "evals.jsonl").read_text())
+status("running")
+deadline = time.monotonic() + 300
+try:
+    while not again and not resumed(rival) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (folder / "evals.jsonl").write_text((late / "evals.jsonl").read_text())
+    status("finished")
+except KeyboardInterrupt:
+    status("interrupted")
+    sys.exit(130)
+"""
+"""A run that waits until its rival is stopped; the files of evaluations are before and after that."""
+
+
+@pytest.mark.slow
+def test_a_loser_goes_on_once_the_leader_has_fallen(tmp_path: Path) -> None:
+    runs = members("quickstart", load("quickstart"), (), None, tmp_path, grid(["PipelineRL.k=1,8"]))
+    lame = recorded(tmp_path / "curves/lame", RECORDED / "seed1", share=0.6, gain=0.5)
+    leader = recorded(tmp_path / "curves/leader", RECORDED / "seed0", share=0.6)
+    fallen = recorded(tmp_path / "curves/fallen", RECORDED / "seed0", gain=0.01)
+    (tmp_path / "rival.py").write_text(RIVALS)
+
+    def command(run: Member) -> list[str]:
+        own = runs.index(run)
+        path = tmp_path / f"{own}.gin"
+        path.write_text(run.resolved.config_gin())
+        curves = [(leader, fallen), (lame, lame)][own]
+        return [sys.executable, str(tmp_path / "rival.py"), *map(str, (run.path, runs[1 - own].path, path, *curves))]
+
+    said: list[str] = []
+    options = SweepOptions(stop_losers=True, jobs=2, poll_seconds=0.1)
+    outcomes = Sweep(runs, options, said.append, command).run()
+    assert [outcome.ending for outcome in outcomes] == ["finished", "finished"]
+    told = [line for line in said if line.startswith(runs[1].name)]
+    assert [word for line in told for word in ("cannot win", "may win after all", "finished") if word in line] == [
+        *("cannot win", "may win after all", "finished")
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -98,6 +98,9 @@ def test_prompts_that_leave_no_room_are_counted_whatever_way_they_are_asked(data
                 check_prompts(tight, TOKENIZER)
         else:
             check_prompts(tight, TOKENIZER)
+    check_prompts(run_on(data, sets=lengths, max_tokens=79), TOKENIZER)
+    with pytest.raises(LabError, match=r"leaves beside max_tokens of words \(the longest"):
+        check_prompts(run_on(data, sets=("Recipe.max_tokens=90", *lengths[1:]), max_tokens=80), TOKENIZER)
     with pytest.raises(LabError, match="no chat template"):
         check_prompts(run_on(data, chat=True), TOKENIZER)
 

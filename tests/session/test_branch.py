@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow.parquet import read_table
 
 from moe.checkpoint.folder import MANIFEST as CHECKPOINT
 from moe.checkpoint.folder import digest
@@ -28,6 +29,7 @@ from scalelab.store.audit import audit
 from scalelab.store.chain import JOURNAL, read_chain
 from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines
+from scalelab.view.discover import find_runs
 from tests.helpers.crash_world import Quiet, World, live, settings
 from tests.helpers.fake_world import World as FakeWorld
 
@@ -125,6 +127,52 @@ def test_a_trunk_is_no_second_evidence(parent: Path, tmp_path: Path, monkeypatch
     assert [len(item) for item in once] == [len(longer) - len(mine), len(mine)]
     [pooled], _ = pool_seeds([replace(item, recipe="the same") for item in curves])
     assert len(pooled) == len(longer), "the trunk counts once in what pools both"
+
+
+def test_branches_are_compared_prompt_by_prompt_on_what_was_evaluated_after_the_fork(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    branch = tmp_path / "branch"
+    go_on(parent, 2, branch, monkeypatch, Recipe__loss="@GSPO()", Budget__steps=8, Evaluation__every=1)
+    main(["compare", str(parent), str(branch), "--json"])
+    found = {one["found"]["task"]: one for one in json.loads(capsys.readouterr().out)["branches"]}
+    assert set(found) == {"math", "code"}
+    at = read_lines(parent / "evals.jsonl")[-1]["compute"]
+    for task, one in found.items():
+        means = []
+        for out in (branch, parent):
+            lines = [one for one in read_lines(out / "evals.jsonl") if one["task"] == task and one["step"] > 2]
+            late = [line["step"] for line in lines if 0.75 * at <= line["compute"] <= at]
+            rows = [row for step in late for row in read_table(out / f"rollouts/step_{step:06d}.parquet").to_pylist()]
+            mine = [row for row in rows if row["task"] == task]
+            prompts = sorted({row["prompt_id"] for row in mine})
+            means.append([np.mean([row["reward"] for row in mine if row["prompt_id"] == name]) for name in prompts])
+        assert one["step"] == 2
+        assert one["found"]["difference"] == pytest.approx(np.mean(np.subtract(*means)))
+        assert one["found"]["parts"][0] == pytest.approx(np.std(np.subtract(*means), ddof=1) / len(means[0]) ** 0.5)
+        assert len(means[0]) == one["found"]["prompts"] == 2
+    assert any(one["found"]["difference"] for one in found.values()), "another number of evaluations"
+    for file in (branch / "rollouts").glob("step_*"):
+        file.unlink()
+    main(["compare", str(parent), str(branch)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "branch and parent are not held together: the completions of step" in said
+
+
+def test_a_branch_with_another_recipe_is_no_seed_of_a_run_that_had_it_throughout(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"branch": {"Recipe__loss": "@GSPO()"}, "other fork": {"Recipe__loss": "@GSPO()"}, "longer": {}}
+    for name, changed in names.items():
+        go_on(parent, 4 if name == "other fork" else 2, tmp_path / name, monkeypatch, Budget__steps=6, **changed)
+    for name, changed in {"throughout": {"Recipe__loss": "@GSPO()"}, "long": {}}.items():
+        live(tmp_path / name, settings(**KEPT, Budget__steps=6, **changed))
+    recipe = {item.run: item.recipe for item in read_sources([tmp_path]) if item.task == "math"}
+    assert recipe["longer"] == recipe["long"]
+    assert len({recipe[name] for name in ("branch", "other fork", "throughout", "long")}) == 4
+    shown = {run.path.name: run.group for run in find_runs([tmp_path])}
+    assert shown["longer"] == shown["long"]
+    assert len({shown[name] for name in ("branch", "other fork", "throughout", "long")}) == 4
 
 
 def harmed(parent: Path, out: Path) -> Path:

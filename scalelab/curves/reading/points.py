@@ -17,6 +17,7 @@ from scalelab.curves.data import Curve, binomial_stderr, check_numbers, checked_
 from scalelab.curves.fitting.models import Array
 from scalelab.curves.reading.cells import Numbers, blank, hours_since_first, numbers
 from scalelab.curves.reading.columns import Part, Recognised
+from scalelab.curves.reading.run_folder import fork_of
 from scalelab.curves.reading.settings import COLUMNS, Reading
 from scalelab.curves.reading.stitch import average, stitch
 from scalelab.curves.reading.table import Table
@@ -179,7 +180,7 @@ class CurveReader:
                 recipe=str(table.facts.get("recipe", "")),
                 clock=_clock(table.facts),
                 places={**table.facts.get("places", {}), **self._constants(part, rows_R)},
-                fork=_fork(table.facts.get("from")),
+                fork=_fork(table.facts),
                 measure=self._measure(rows_R),
                 other_N=self._beside(rows_R),
             ),
@@ -331,9 +332,9 @@ class CurveReader:
         return {name: value_N for name, value_N in found.items() if np.isfinite(value_N).any()}
 
 
-def _fork(said: Any) -> float | None:
+def _fork(facts: Mapping[str, Any]) -> float | None:
     """The step at which a branch went on from its parent, by its manifest."""
-    step = numbers([said.get("step") if isinstance(said, Mapping) else None])
+    step = numbers([fork_of(facts)])
     return None if step.blank_N[0] or step.wrong else float(step.value_N[0])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -39,7 +39,7 @@ def read_run_folder(path: Path, wanted: Sequence[str] = ()) -> Table:
         records = sorted(records, key=lambda line: _step(line[1]))
     manifest = shown_manifest(path)
     held_out = manifest.get("held_out")
-    facts, unread = _configuration(path, list(held_out) if isinstance(held_out, dict) else [])
+    facts, unread = _configuration(path, list(held_out) if isinstance(held_out, dict) else [], fork_of(manifest))
     table = from_records(
         path,
         "run folder",
@@ -101,23 +101,35 @@ def shown_manifest(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _configuration(path: Path, tasks: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def fork_of(manifest: Mapping[str, Any]) -> Any:
+    """What a manifest says of the step from which a branch went on; None for a run that is none."""
+    fork = manifest.get("from")
+    return fork.get("step") if isinstance(fork, Mapping) else None
+
+
+def _configuration(path: Path, tasks: Sequence[str], fork: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Facts of a run's `config.gin`, "recipe", "places" and "batch", and a note if it cannot be read."""
     content = read_below(path, "config.gin", LONGEST_TEXT)
     if content is None:
         return {"recipe": "", "places": {}}, ()
     kept = Kept(user_folder())  # a sweep has hundreds of configurations, which take longer to read than all else
     try:
-        return kept.get(key_of("config", content, tasks), lambda: _facts_of(content, path, tasks)), ()
+        begun = read_below(path, "start.gin", LONGEST_TEXT) if fork is not None else None
+        key = key_of("config", content, tasks) if begun is None else key_of("config", content, tasks, begun, str(fork))
+        return kept.get(key, lambda: _facts_of(content, path, tasks, begun, fork)), ()
     except LabError as error:
         return {"recipe": "", "places": {}}, (f"its configuration gives no axes: {error}",)
 
 
-def _facts_of(content: bytes, path: Path, tasks: Sequence[str]) -> dict[str, Any]:
+def _facts_of(content: bytes, path: Path, tasks: Sequence[str], begun: bytes | None, fork: Any) -> dict[str, Any]:
     from scalelab.experiment import recipe_digest, settings_in  # gin, which fits of tables do without
 
-    settings = settings_in(content.decode("utf-8", "replace"), str(path / "config.gin"))
-    return {"recipe": recipe_digest(settings), "places": config_axes(settings, tasks)}
+    settings, before = (
+        None if text is None else settings_in(text.decode("utf-8", "replace"), str(path / name))
+        for name, text in (("config.gin", content), ("start.gin", begun))
+    )
+    assert settings is not None
+    return {"recipe": recipe_digest(settings, before, fork), "places": config_axes(settings, tasks)}
 
 
 def _completions(path: Path, facts: dict[str, Any], steps: Sequence[Any]) -> list[float] | None:

@@ -1,0 +1,145 @@
+"""Branches of one run held against each other prompt by prompt, from the fork on.
+
+Two branches share their trunk, their seed and the prompts that they are evaluated on, so that the difference of their
+rates is far better known than either rate.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from scalelab.curves.branches import trunk_points
+from scalelab.curves.compare import ERROR, LATE
+from scalelab.curves.data import Curve
+from scalelab.curves.prompts import PromptDifference, difference_by_prompt
+from scalelab.errors import LabError
+from scalelab.guarded import inside
+from scalelab.parquet import take_rows
+
+COLUMNS = ("task", "prompt_id", "reward")
+"""Columns of a file of completions that are read."""
+
+SHARE = 0.75
+"""Part of the compute of a comparison from which evaluations count as its last ones."""
+
+
+@dataclass(frozen=True)
+class BranchDifference:
+    """A branch less another, or less the run that it went on from.
+
+    Attributes:
+        found: the difference; None where completions are missing.
+        step: of the fork, the last evaluation that both share.
+        at: compute at which they are compared.
+        evaluations: fewest of any run that were used.
+        missing: what kept the pair from being compared; empty if nothing did.
+    """
+
+    found: PromptDifference | None
+    step: float
+    at: float
+    evaluations: int
+    missing: str = ""
+
+    def text(self) -> str:
+        """The difference in a sentence."""
+        if self.found is None:
+            return self.missing
+        last = "the last evaluation" if self.evaluations == 1 else f"the last {self.evaluations} evaluations"
+        return f"from the fork at step {self.step:g} on, {last} up to {self.at:,.4g}: {self.found.text()}"
+
+
+def compare_branches(
+    curves: Sequence[Curve], margin: float, error: float = ERROR, level: float = 0.8
+) -> list[BranchDifference]:
+    """Hold every run against the first with which it has a trunk in common, prompt by prompt.
+
+    Args:
+        curves: of run folders, each task of a recipe once; metrics other than the mean reward are left out.
+        margin: difference below which two runs are equal.
+        error: probability of a wrong verdict.
+        level: probability of intervals.
+    """
+    pairs = []
+    for task in dict.fromkeys(item.task for item in curves if not _is_metric(item)):
+        family = [item for item in curves if item.task == task]
+        for index, item in enumerate(family):
+            for other in family[:index]:
+                if (shared_N := trunk_points(item, [other])).any():
+                    pairs.append((item, other, float(item.other_N["step"][shared_N].max())))
+                    break
+    return [_held(item, other, step, margin, error / len(pairs), level) for item, other, step in pairs]
+
+
+def _is_metric(item: Curve) -> bool:
+    return item.measure not in ("pass rate", "mean reward") or "step" not in item.other_N
+
+
+def _held(item: Curve, other: Curve, step: float, margin: float, error: float, level: float) -> BranchDifference:
+    at = float(min(item.compute_N.max(), other.compute_N.max()))
+    try:
+        sides, counts = [], []
+        for one in (item, other):
+            late = _late(one, step, at)
+            sides.append({path: _by_prompt(Path(path), one.task, steps) for path, steps in late.items()})
+            counts += [len(steps) for steps in late.values()]
+        found = difference_by_prompt((item.task, item.run, other.run), (sides[0], sides[1]), margin, error, level)
+    except LabError as problem:
+        return BranchDifference(None, step, at, 0, f"{item.run} and {other.run} are not held together: {problem}")
+    return BranchDifference(found, step, at, min(counts))
+
+
+def _late(item: Curve, fork: float, at: float) -> dict[str, list[int]]:
+    """Folder of each seed → steps of its last evaluations after the fork and up to some compute.
+
+    Raises:
+        LabError: a seed has none.
+    """
+    folders = item.source.split(", ")  # of pooled runs in the order of their seeds
+    if len(folders) != len(item.seeds):
+        raise LabError(f"{item.run} is no run folder")
+    after_N = (item.other_N["step"] > fork) & (item.compute_N <= 1.001 * at) & (item.compute_N >= SHARE * at)
+    found = {}
+    for seed, folder in enumerate(folders):
+        late = np.flatnonzero(after_N & (item.seed_N == seed))[-LATE:]
+        if not late.size:
+            raise LabError(
+                f"{folder} has no evaluation of {item.task} in the last quarter before {at:,.4g} {item.unit}"
+            )
+        found[folder] = item.other_N["step"][late].astype(int).tolist()
+    return found
+
+
+def _by_prompt(folder: Path, task: str, steps: Sequence[int]) -> dict[str, float]:
+    """Prompt → mean reward over some evaluations of a run.
+
+    Raises:
+        LabError: their completions are no longer there.
+    """
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for step in steps:
+        for prompt, reward in _rewards(folder, task, step):
+            rewards[prompt].append(reward)
+    return {prompt: float(np.mean(found)) for prompt, found in rewards.items()}
+
+
+def _rewards(folder: Path, task: str, step: int) -> list[tuple[str, float]]:
+    """Prompt and reward of each completion of an evaluation.
+
+    Raises:
+        LabError: they are not there, or cannot be read.
+    """
+    own, kept = f"step_{step:06d}", folder / "rollouts"
+    for name in sorted(path.name for pattern in (own, f"{own}_*") for path in kept.glob(f"{pattern}.parquet")):
+        path = inside(folder, f"rollouts/{name}")
+        columns = take_rows(path, None, COLUMNS) if path is not None else {}
+        rows = zip(*(columns.get(column, ()) for column in COLUMNS))
+        found = [(str(prompt), float(reward)) for of, prompt, reward in rows if of == task and reward is not None]
+        if found:
+            return found
+    raise LabError(f"the completions of step {step} of {folder} are no longer there (Retention)")
