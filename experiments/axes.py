@@ -51,7 +51,7 @@ def mixtures(base: Experiment, shares: Mapping[str, tuple[float, float]]) -> dic
     }
 
 
-_base = scalerl_8b.with_fragments("budget/axis_50k")
+_base = scalerl_8b.with_fragments("budget/axis_50k", "evaluation/aime_24")
 _mixed = _base.with_fragments("tasks/math_code")
 
 experiments = {

@@ -2,4 +2,4 @@
 
 from experiments.scalerl_8b import experiment as scalerl_8b
 
-experiment = scalerl_8b.with_fragments("tasks/math_code", "budget/axis_50k")
+experiment = scalerl_8b.with_fragments("tasks/math_code", "budget/axis_50k", "evaluation/aime_24")

@@ -7,7 +7,7 @@ _MODELS = {
     "qwen3_8b": ("model/qwen3_8b", "Qwen3-8B", _THINKS),
     "qwen25_7b": ("model/qwen25_7b", "Qwen2.5-7B, the base model", {}),
 }
-_ten, _one = h100["scalerl_8b"], h100["scalerl_8b_node"]
+_ten, _one = (h100[name].with_fragments("evaluation/aime_24") for name in ("scalerl_8b", "scalerl_8b_node"))
 
 experiments = {
     **{

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations, pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from scalelab.curves import read_sources
 from scalelab.curves.reading import read_with
 from scalelab.curves.reading.settings import Reading
 from scalelab.errors import LabError
-from scalelab.experiment import resolve
+from scalelab.experiment import load, resolve, resolve_experiment
 from scalelab.plan.planner import step_hours
 from scalelab.rollout.evaluation import Graded, evaluate
 from scalelab.run.evaluation_sets import HELD_OUT, Benchmark, HeldOut
 from scalelab.run.overlap import check_overlap, overlap
 from scalelab.run.settings import Evaluation
 from scalelab.store.lines import Lines
+from tasks.data.hub import SOURCES
 from tasks.math.miniature import MathMiniature
 from tasks.scores import majority_at_k
 from tasks.types import Prompt
 
+DATA = os.environ.get("SCALELAB_DATA", "")
+with_data = pytest.mark.skipif(not DATA, reason="set SCALELAB_DATA to a folder with the data sets to run this")
 SETS = ["Evaluation.sets=(@HeldOut(), @Benchmark())"]
 HARD = [*SETS, "Benchmark.task=@hard/MathMiniature()", "Benchmark.name='hard'", "hard/MathMiniature.min_terms=7"]
 HARD = [*HARD, "hard/MathMiniature.max_terms=8"]
@@ -132,6 +139,46 @@ def test_a_plan_counts_the_completions_of_every_set() -> None:
     hours = [step_hours(run) for run in (cheap, plain, dear)]
     assert hours == sorted(hours)  # type: ignore[type-var]
     assert [run.sets[0].planned for run in (plain, dear)] == [1000 * 16, 1000 * 64]
+
+
+@pytest.mark.parametrize("name", ["scalerl_8b_long", "scalerl_17bx16", "math_code", "axes", "qwen", "h200"])
+def test_the_runs_of_50k_gpu_hours_follow_aime_24_with_every_sample_of_the_paper(name: str) -> None:
+    for member, experiment in load(name).items():
+        run = resolve_experiment(member, experiment).run
+        held_out, aime = run.sets
+        assert (held_out.name, aime.name, aime.planned) == ("held_out", "aime_24", 30 * 16), member
+        assert aime.tasks[0].has_thinking == run.tasks[0].has_thinking
+
+
+ROWS = [
+    {
+        "id": 60 + n,
+        "problem": f"Find the number of {n}-tuples of primes below {n}.",
+        "answer": f"{n:03d}",
+        "year": "2024",
+    }
+    for n in range(2, 32)
+]
+
+
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=with_data)])
+def test_aime_24_from_a_folder_is_a_set_whose_golds_its_verifier_takes(real: bool, tmp_path: Path) -> None:
+    folder = Path(DATA)
+    if not real:  # the columns of the hub's file
+        folder = tmp_path
+        (folder / "aime").mkdir()
+        parquet.write_table(pyarrow.Table.from_pylist(ROWS), folder / SOURCES["aime_24"].local)
+    benchmark = ["Benchmark.data='aime_24'", f"Benchmark.folder={str(folder)!r}", "Benchmark.samples=2"]
+    run = resolve("quickstart", [*SETS, *benchmark]).run
+    aime = run.sets[1]
+    prompts = aime.all_prompts
+    assert len(prompts) == 30
+    assert all(prompt.text.endswith("<think>\n") and prompt.task == "aime_24" for prompt in prompts)
+    [task] = aime.tasks
+    with closing(task.verifier()) as verifier:
+        right = [(prompt, f"So.</think>\\boxed{{{prompt.gold}}}") for prompt in prompts[:3]]
+        found = verifier.verify([*right, (prompts[0], "So.</think>\\boxed{1234}"), (prompts[0], "no end")])
+    assert [one.outcome for one in found] == ["passed"] * 3 + ["failed"] * 2
 
 
 @dataclass(frozen=True)
