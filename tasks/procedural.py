@@ -84,9 +84,15 @@ class Procedural(ABC):
             if prompt.id not in prompts:
                 prompts[prompt.id], last_new = prompt, index
             elif index - last_new > _PATIENCE:
+                kind = type(self).__name__
+                split, fewer = (
+                    ("held-out", f"evaluate fewer, raise {kind}.held_out_share")
+                    if held_out
+                    else ("training", f"lower {kind}.size")
+                )
                 raise TaskError(
-                    f"task {self.name} has about {len(prompts)} different {'held-out' if held_out else 'training'} "
-                    f"problems, {n} are asked for: ask for fewer, or allow longer problems"
+                    f"task {self.name} has about {len(prompts)} different {split} problems, {n} are asked for: "
+                    f"{fewer}, or allow longer problems"
                 )
             index += 1
         return list(prompts.values())

@@ -5,7 +5,8 @@ its interval; --at compares at another compute. The verdict on each run is one o
 --margin), unstable (it falls, and nothing else can be said) or cannot tell. All verdicts of a table together are wrong
 with a probability of --error at most; --calibrate simulates runs like these through this command and prints how often
 each word is wrong. The spread between runs of one recipe is estimated from all recipes that have several seeds.
-Branches of one run are compared prompt by prompt from the fork on; with --by-prompt, so are tables of completions.
+Branches of one run are compared prompt by prompt from the fork on, and so are runs whose curves carry no fit; with
+--by-prompt, tables of completions.
 --wide adds "compute to R", what a run needs for a pass rate (--reach) as a multiple of what the baseline needs, and A,
 B and C_mid; A is an extrapolation, in brackets where other shapes than the sigmoid may go beyond it. Run folders that
 differ in their seed alone are pooled.
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     """Compare and print; 1 if a curve was refused."""
     from scalelab.curves import compare, pool_seeds, read_sources
     from scalelab.curves.comparison import entry_summary
-    from scalelab.curves.paired import compare_branches
+    from scalelab.curves.paired import compare_paired
 
     if args.by_prompt:
         return _by_prompt(args)
@@ -133,7 +134,8 @@ def run(args: argparse.Namespace) -> int:
         "baseline": curves[0].run,
     }
     comparisons = compare(analyses, **asked)
-    branches = compare_branches(curves, args.margin, args.error, args.level)
+    held = {one.task: [entry.run for entry in one.entries] for one in comparisons if len(one.entries) > 1}
+    pairs = compare_paired(curves, held, args.margin, args.error, args.level)
     bands = _price_bands(curves, options, comparisons, asked) if price else {}
     calibration = _calibration(comparisons, args.calibrate) if args.calibrate is not None else {}
     if args.plot:
@@ -153,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
                     for one in comparisons
                 },
                 "rows": {one.task: [vars(row) for row in one.rows()] for one in comparisons},
-                "branches": [vars(one) | {"found": one.found and vars(one.found)} for one in branches],
+                "paired": [vars(one) | {"found": one.found and vars(one.found)} for one in pairs],
                 "price_bands": bands,
                 "calibration": {task: [vars(line) for line in lines] for task, lines in calibration.items()},
                 "pooled": pooled,
@@ -162,8 +164,8 @@ def run(args: argparse.Namespace) -> int:
         )
         return int(bool(refused))
     print_comparisons(comparisons, pooled, args.wide)
-    for branch in branches:
-        print_filled(branch.text() + ".")
+    for pair in pairs:
+        print_filled(pair.text() + ".")
     for task, lines in calibration.items():
         print_calibration(task, lines)
     print_prices(price)

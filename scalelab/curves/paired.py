@@ -1,4 +1,4 @@
-"""Branches of one run held against each other prompt by prompt, from the fork on.
+"""Runs held against each other prompt by prompt: branches from the fork on, and runs whose curves carry no comparison.
 
 Two branches share their trunk, their seed and the prompts that they are evaluated on, so that the difference of their
 rates is far better known than either rate.
@@ -7,7 +7,7 @@ rates is far better known than either rate.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,19 +29,19 @@ SHARE = 0.75
 
 
 @dataclass(frozen=True)
-class BranchDifference:
-    """A branch less another, or less the run that it went on from.
+class PairedDifference:
+    """A run less another: a branch less the run that it went on from, say.
 
     Attributes:
         found: the difference; None where completions are missing.
-        step: of the fork, the last evaluation that both share.
+        step: of the fork, the last evaluation that both share; None for runs that share none.
         at: compute at which they are compared.
         evaluations: fewest of any run that were used.
         missing: what kept the pair from being compared; empty if nothing did.
     """
 
     found: PromptDifference | None
-    step: float
+    step: float | None
     at: float
     evaluations: int
     missing: str = ""
@@ -51,47 +51,66 @@ class BranchDifference:
         if self.found is None:
             return self.missing
         last = "the last evaluation" if self.evaluations == 1 else f"the last {self.evaluations} evaluations"
-        return f"from the fork at step {self.step:g} on, {last} up to {self.at:,.4g}: {self.found.text()}"
+        since = "without a fit of both" if self.step is None else f"from the fork at step {self.step:g} on"
+        return f"{since}, {last} up to {self.at:,.4g}: {self.found.text()}"
 
 
-def compare_branches(
-    curves: Sequence[Curve], margin: float, error: float = ERROR, level: float = 0.8
-) -> list[BranchDifference]:
-    """Hold every run against the first with which it has a trunk in common, prompt by prompt.
+def compare_paired(
+    curves: Sequence[Curve],
+    compared: Mapping[str, Collection[str]],
+    margin: float,
+    error: float = ERROR,
+    level: float = 0.8,
+) -> list[PairedDifference]:
+    """Hold runs against each other prompt by prompt where their curves alone would say less than is known.
+
+    A branch is held against the first run that it has a trunk in common with. Other run folders are held against the
+    first of their task, unless the curves of both are compared.
 
     Args:
-        curves: of run folders, each task of a recipe once; metrics other than the mean reward are left out.
+        curves: each task of a recipe once; metrics other than the mean reward are left out.
+        compared: task → runs whose curves are compared.
         margin: difference below which two runs are equal.
         error: probability of a wrong verdict.
         level: probability of intervals.
     """
-    pairs = []
+    pairs: list[tuple[Curve, Curve, float | None]] = []
     for task in dict.fromkeys(item.task for item in curves if not _is_metric(item)):
         family = [item for item in curves if item.task == task]
         for index, item in enumerate(family):
-            for other in family[:index]:
-                if (shared_N := trunk_points(item, [other])).any():
-                    pairs.append((item, other, float(item.other_N["step"][shared_N].max())))
-                    break
+            trunk = next((other for other in family[:index] if trunk_points(item, [other]).any()), None)
+            if trunk is not None:
+                shared_N = trunk_points(item, [trunk])
+                pairs.append((item, trunk, float(item.other_N["step"][shared_N].max())))
+            elif (
+                index
+                and not {item.run, family[0].run} <= set(compared.get(task, ()))
+                and _are_folders(item, *family[:1])
+            ):
+                pairs.append((item, family[0], None))
     return [_held(item, other, step, margin, error / len(pairs), level) for item, other, step in pairs]
+
+
+def _are_folders(*curves: Curve) -> bool:
+    return all(Path(path).is_dir() for item in curves for path in item.source.split(", "))
 
 
 def _is_metric(item: Curve) -> bool:
     return item.measure not in ("pass rate", "mean reward") or "step" not in item.other_N
 
 
-def _held(item: Curve, other: Curve, step: float, margin: float, error: float, level: float) -> BranchDifference:
+def _held(item: Curve, other: Curve, step: float | None, margin: float, error: float, level: float) -> PairedDifference:
     at = float(min(item.compute_N.max(), other.compute_N.max()))
     try:
         sides, counts = [], []
         for one in (item, other):
-            late = _late(one, step, at)
+            late = _late(one, -1.0 if step is None else step, at)
             sides.append({path: _by_prompt(Path(path), one.task, steps) for path, steps in late.items()})
             counts += [len(steps) for steps in late.values()]
         found = difference_by_prompt((item.task, item.run, other.run), (sides[0], sides[1]), margin, error, level)
     except LabError as problem:
-        return BranchDifference(None, step, at, 0, f"{item.run} and {other.run} are not held together: {problem}")
-    return BranchDifference(found, step, at, min(counts))
+        return PairedDifference(None, step, at, 0, f"{item.run} and {other.run} are not held together: {problem}")
+    return PairedDifference(found, step, at, min(counts))
 
 
 def _late(item: Curve, fork: float, at: float) -> dict[str, list[int]]:

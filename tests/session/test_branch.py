@@ -135,7 +135,7 @@ def test_branches_are_compared_prompt_by_prompt_on_what_was_evaluated_after_the_
     branch = tmp_path / "branch"
     go_on(parent, 2, branch, monkeypatch, Recipe__loss="@GSPO()", Budget__steps=8, Evaluation__every=1)
     main(["compare", str(parent), str(branch), "--json"])
-    found = {one["found"]["task"]: one for one in json.loads(capsys.readouterr().out)["branches"]}
+    found = {one["found"]["task"]: one for one in json.loads(capsys.readouterr().out)["paired"]}
     assert set(found) == {"math", "code"}
     at = read_lines(parent / "evals.jsonl")[-1]["compute"]
     for task, one in found.items():
@@ -157,6 +157,17 @@ def test_branches_are_compared_prompt_by_prompt_on_what_was_evaluated_after_the_
     main(["compare", str(parent), str(branch)])
     said = " ".join(capsys.readouterr().out.split())
     assert "branch and parent are not held together: the completions of step" in said
+
+
+def test_runs_whose_curves_carry_no_fit_are_compared_prompt_by_prompt(
+    parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    live(other, settings(**KEPT, Recipe__loss="@GSPO()"))
+    assert main(["compare", str(parent), str(other)]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "without a fit of both, the last evaluation up to" in said
+    assert "math: other less parent +0.0000" in said, "engines that answer by hash answer alike"
 
 
 def test_a_branch_with_another_recipe_is_no_seed_of_a_run_that_had_it_throughout(

@@ -132,7 +132,8 @@ def test_repeated_draws_of_a_problem_share_their_history():
         (lambda: MathMiniature(size=0), "size"),
         (lambda: CodeMiniature(min_operations=0), "min_operations"),
         (lambda: CodeMiniature(examples_share=-0.1), "examples_share"),
-        (lambda: MathMiniature(min_terms=2, max_terms=2).held_out(1000), "different held-out problems"),
+        (lambda: MathMiniature(min_terms=2, max_terms=2).held_out(1000), "raise MathMiniature.held_out_share"),
+        (lambda: MathMiniature(min_terms=2, max_terms=2).prompt(0), "4096 are asked for: lower MathMiniature.size"),
     ],
 )
 def test_wrong_settings_are_one_line_that_says_what_to_do(wrong, says):

@@ -124,3 +124,7 @@ def test_a_task_with_thinking_and_a_verifier_of_its_own_is_well() -> None:
     findings = {one.what: one for one in check_task(MathMiniature(name="math", size=64), prompts=2)}
     assert [one for one in findings.values() if not one.ok] == []
     assert "worked examples" in findings
+    few = MathMiniature(size=20, min_terms=2, max_terms=2, max_value=9, held_out_share=0.05)
+    [found] = [one for one in check_task(few, prompts=2) if one.what == "prompts"]
+    assert found.ok
+    assert 2 <= int(found.found.split("; ")[1].split()[0]) < 20, "as many as there are"
