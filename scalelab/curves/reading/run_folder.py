@@ -102,7 +102,7 @@ def shown_manifest(folder: Path) -> dict[str, Any]:
 
 
 def fork_of(manifest: Mapping[str, Any]) -> Any:
-    """What a manifest says of the step from which a branch went on; None for a run that is none."""
+    """The step from which a branch went on, as its manifest has it; None for a run that is none."""
     fork = manifest.get("from")
     return fork.get("step") if isinstance(fork, Mapping) else None
 
