@@ -19,12 +19,11 @@ lint: install
 types: install
 	.venv/bin/mypy
 
-# Two workers, for two cores: three are hardly faster, and tests of whole runs then starve one another. Whole files to
-# each, for what their tests share takes long to make. In the order of their names, but for those that tests/conftest.py
-# puts first: by number of tests the longest files, which have a test or two, would come last, and one worker would be idle.
+# Three workers for two cores, as tests wait for much; those of many processes in turn, by one of them. Whole files to
+# each, for what their tests share takes long to make, in the order of tests/helpers/order.py.
 # A failure is shown at once. A worker that dies ends the run: pytest-xdist 3.8 gives the work of its successor to nobody,
 # and would wait.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --instafail --durations 20
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --instafail --durations 20
 
 test: lint types
 	@for one in bwrap g++ node; do command -v $$one >/dev/null || \
@@ -36,7 +35,7 @@ test: lint types
 # For every save: without the tests that are marked slow, which take a second and more, or load vLLM, Megatron or
 # transformers. Measured seconds: CONTRIBUTING.md. FAST=tests/curves names a part of them.
 test-fast: install
-	@$(PYTEST) -m "not slow" $(FAST)
+	@$(PYTEST) -n 2 -m "not slow" $(FAST)
 
 # With a simulated CUDA device, which the other tests do without: 3 GB to download the first time; needs gcc.
 test-devices: install

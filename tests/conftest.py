@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 
+from tests.helpers.order import ManyProcessesInTurn, in_good_order
 from tests.helpers.skips import too_many_skips
 from tests.helpers.slow import all_slow
 
@@ -26,13 +27,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 gc.disable()  # while test files import what they need, which is not looked at later either
 
 
-LONG_AND_LATE = ("transfer", "view", "virtual")
-"""Folders with the longest files of those that would come last."""
+def pytest_collection_modifyitems(config, items):
+    in_good_order(items, config.rootpath)
 
 
-def pytest_collection_modifyitems(items):
-    """Begin with what would come last and takes long, or one of two workers would be idle at the end."""
-    items.sort(key=lambda item: item.path.parent.name not in LONG_AND_LATE)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return ManyProcessesInTurn(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_finish(session):

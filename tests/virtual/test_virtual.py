@@ -33,6 +33,8 @@ RATES = (
 )
 BROKEN_OFF = ("--set", "Budget.steps=10", "--set", "Run.checkpoint_every=4")
 """A signal is heeded within three steps of this small model: those of a run that is stopped lie between checkpoints."""
+BURSTS = "import time\nwhile True: sum(range(3_000_000)), time.sleep(0.1)"
+"""Load that comes and goes, so that a run's parts take turns in other ways."""
 REPEATED = ("evals.jsonl", "metrics.jsonl", "alarms.jsonl")
 
 
@@ -152,7 +154,7 @@ def test_a_run_of_a_sweep_and_one_that_is_stopped_and_killed_beside_other_load_a
         return process.returncode
 
     resume = [sys.executable, "-m", "scalelab", "run", str(out), "--resume"]
-    load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    load = subprocess.Popen([sys.executable, "-c", BURSTS])
     try:
         started = command(folder, out, *BROKEN_OFF, "--set", f'Retention.copy_to="{disk}"')
         assert end(started, signal.SIGINT, lambda: steps() >= 5) == 130
