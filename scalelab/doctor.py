@@ -27,7 +27,7 @@ from packaging.specifiers import SpecifierSet
 from moe import __name__ as MOE  # `scalelab.moe` in a wheel
 from scalelab.errors import LabError
 from scalelab.gpu_driver import problem_here
-from scalelab.machine import GIB, MEMORY_GIB, cores, problems, this_machine
+from scalelab.machine import GIB, MEMORY_GIB, cores, group_memory, problems, this_machine
 from tasks import puzzles
 from tasks.errors import TaskError
 
@@ -322,11 +322,7 @@ def _free_memory() -> float:
     """Bytes that new processes can have: the kernel's free memory, within the container's limit."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):  # not in a container, or without a limit ("max")
-        return available
+    limit, used = group_memory()
     return min(available, limit - used)
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 GIB = 2**30
 MEMORY_GIB = 4
 """Memory of the smallest run."""
-DISK_GIB = {"cpu": 6, "gpu": 14}
-"""Sizes of the environments, with room for what pip downloads."""
+DISK_GIB = {"cpu": 6, "cuda-torch": 12, "gpu": 14}
+"""Sizes of the environments, with room for what pip downloads; `cuda-torch` is the CPU's set with PyPI's torch."""
 GLIBC = (2, 31)
 """Oldest C library that all pinned wheels are built for (llguidance)."""
 GLIBC_ARM_GPUS = (2, 34)
@@ -67,7 +67,7 @@ def problems(machine: HostFacts, kind: str) -> list[str]:
 
     Args:
         machine: what `this_machine` found.
-        kind: the set of packages, `cpu` or `gpu`.
+        kind: the set of packages, `cpu`, `cuda-torch` or `gpu`.
     """
     found = []
     if machine.system != "linux":
@@ -133,10 +133,28 @@ def _text(file: Path) -> str:
 
 def _memory(proc: Path, groups: Path) -> float:
     """Bytes of memory, or of the control group where it allows less; infinite where the system does not say."""
+    return min(_total_memory(proc), group_memory(groups)[0])
+
+
+def group_memory(groups: Path = Path("/sys/fs/cgroup")) -> tuple[float, float]:
+    """Bytes that this process's control group may have (infinite without a limit), and bytes that it has.
+
+    Args:
+        groups: the control group's files, of the kernel's second version or its first.
+    """
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        most, now = _text(groups / limit).strip(), _text(groups / used).strip()
+        if most.isdigit():
+            return int(most), int(now) if now.isdigit() else 0
+    return float("inf"), 0
+
+
+def _total_memory(proc: Path) -> float:
     lines = [line for line in _text(proc / "meminfo").splitlines() if line.startswith("MemTotal")]
-    total = int(lines[0].split()[1]) * 1024 if lines else float("inf")
-    limit = _text(groups / "memory.max").strip()
-    return min(total, int(limit)) if limit.isdigit() else total
+    return int(lines[0].split()[1]) * 1024 if lines else float("inf")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 #
 #     sudo tools/fresh.sh                    # what one runs before a release: set-up, doctor, a virtual run of four steps
 #     sudo tools/fresh.sh --quickstart       # also make quickstart
-#     sudo tools/fresh.sh --test             # also make test, with its skips by name
+#     sudo tools/fresh.sh --test             # also make test, with its skips by name, after apt-get install of what it needs
 #
 # SUITE=bookworm and MIRROR=URL choose another Debian, ROOT another folder. DNS, certificates, and what the environment says of proxies
 # and indices, are those of this machine. The root stays, and is used again; remove it with rm -r.
@@ -36,16 +36,21 @@ chroot "$root" chown -R visitor: "$lab"
 settings=(PATH=/usr/local/bin:/usr/bin:/bin HOME=/home/visitor LANG=C.UTF-8 PYTEST_ADDOPTS=-rs)
 while IFS= read -r one; do settings+=("$one"); done < <(env | grep -iE '^(PIP_(CERT|INDEX_URL|EXTRA_INDEX_URL|PROXY|DEFAULT_TIMEOUT)|https?_proxy|no_proxy|OPENBLAS_[A-Z0-9_]+)=' || true)
 
-# Runs one command as the visitor, in processes and mounts of its own, which end with it.
+# Runs one command as the visitor, in processes and mounts of its own, which end with it. Its root is a root to the kernel,
+# too: bubblewrap may make no namespace below chroot.
 visit() {
     local began=$SECONDS
     echo "== $1"
     unshare --mount --pid --fork --kill-child bash -ec '
+        mount --bind "$0" "$0"
         mount -t proc proc "$0/proc"
         mount --rbind /sys "$0/sys"
         mount --rbind /dev "$0/dev"
-        shift_by=$1; shift
-        exec chroot --userspec=visitor:visitor "$0" env -i "${@:2}" bash -c "cd \"$shift_by\" && $1"' \
+        cd "$0"
+        pivot_root . mnt
+        umount --lazy /mnt
+        lab=$1; shift
+        exec chroot --userspec=visitor:visitor / env -i "${@:2}" bash -c "cd \"$lab\" && $1"' \
         "$root" "$lab" "$1" "${settings[@]}"
     echo "== $((SECONDS - began)) s: $1"
 }
@@ -58,7 +63,11 @@ visit 'du -sm .venv ~/.cache/pip'
 for one in "$@"; do
     case $one in
         --quickstart) visit 'make quickstart' ;;
-        --test) visit 'make test' ;;
+        --test)
+            chroot "$root" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+                bubblewrap g++ nodejs chromium >/dev/null 2>&1
+            visit 'make test'
+            ;;
         *) echo "no such option: $one" >&2; exit 1 ;;
     esac
 done

@@ -15,6 +15,7 @@ install_torch() {
     try_pip --require-hashes -r $lock --index-url https://download.pytorch.org/whl/cpu --retries 1 && return
     ! grep -q "DO NOT MATCH THE HASHES" .venv/install.log || explain_pip
     echo "torch's CPU build is on no index that can be reached: taking PyPI's, with 3 GB of CUDA libraries" >&2
+    "$python" -I scalelab/machine.py cuda-torch || exit 1
     : >.venv/install.log
     pip_install --require-hashes -r .venv/torch-any.txt -r requirements/torch-cuda.txt
 }

@@ -381,6 +381,10 @@ def test_a_container_s_limit_is_the_memory_that_counts(tmp_path: Path) -> None:
     assert (here.memory, here.avx2) == (2 * GIB, True)
     (tmp_path / "memory.max").write_text("max\n")
     assert this_machine(tmp_path, proc=tmp_path, groups=tmp_path).memory == 24 * GIB
+    (tmp_path / "memory.max").unlink()
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory/memory.limit_in_bytes").write_text(f"{3 * GIB}\n")
+    assert this_machine(tmp_path, proc=tmp_path, groups=tmp_path).memory == 3 * GIB
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can put other files in the place of the kernel's")
@@ -420,6 +424,24 @@ def test_a_full_disk_is_refused_before_anything_is_downloaded(wheels: Path, tmp_
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
         assert "GiB of disk are free, and the packages need" in done.stderr
         assert not (tree / ".venv").exists()
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
+def test_a_disk_without_room_for_cuda_libraries_is_refused_before_they_are_downloaded(
+    wheels: Path, tmp_path: Path
+) -> None:
+    disk, fewer = tmp_path / "disk", tmp_path / "fewer"
+    disk.mkdir()
+    shutil.copytree(wheels, fewer, ignore=shutil.ignore_patterns("*+cpu*"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8g", "tmpfs", disk], check=True)
+    try:
+        tree = checkout(disk, wheels)
+        done = set_up(tree, environment(fewer))
+        assert (done.returncode, done.stderr.count("\n")) == (1, 2), done.stderr
+        assert re.search(r"\nscalelab: [78]\.\d GiB of disk are free, and the packages need 12: free some", done.stderr)
+        assert not list(tree.glob(".venv/lib/*/site-packages/torch*"))
     finally:
         subprocess.run(["umount", disk], check=True)
 
