@@ -96,6 +96,9 @@ OTHER_WORDS: dict[str, str] = {
 }
 """Words that other tools use → the subcommand that does it here."""
 
+CORE = ("numpy", "scipy", "matplotlib", "gin", "jinja2", "pydantic", "rich", "shtab", "starlette", "uvicorn", "pyarrow")
+"""What the core needs, by the names that are imported: a checkout's Python need not have it."""
+
 COLOURED = ("rollouts",)
 """Subcommands that colour what they print, and make every text of a file plain themselves."""
 
@@ -259,6 +262,11 @@ def _os_error(error: OSError) -> str:
 def _missing(error: ModuleNotFoundError) -> str | None:
     """Name the extra that brings a missing module; None if no extra does, which makes it a bug."""
     module = (error.name or "").partition(".")[0]
+    if module in CORE:
+        return (
+            f"{module} is not installed for {sys.executable}: in a checkout `make install` makes an environment with "
+            "the whole lab, `pip install .` brings what curves, plans and pages need"
+        )
     extra = next((extra for extra, modules in EXTRAS.items() if module in modules), None)
     if extra is None:
         return None

