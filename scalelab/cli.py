@@ -97,7 +97,7 @@ OTHER_WORDS: dict[str, str] = {
 """Words that other tools use → the subcommand that does it here."""
 
 CORE = ("numpy", "scipy", "matplotlib", "gin", "jinja2", "pydantic", "rich", "shtab", "starlette", "uvicorn", "pyarrow")
-"""What the core needs, by the names that are imported: a checkout's Python need not have it."""
+"""Packages of the core, by the names that are imported; the Python of a checkout may lack them."""
 
 COLOURED = ("rollouts",)
 """Subcommands that colour what they print, and make every text of a file plain themselves."""
