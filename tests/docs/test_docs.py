@@ -93,3 +93,9 @@ def test_tutorials_that_are_not_true_are_found(tmp_path: Path) -> None:
         page.write_text(text)
         command = [sys.executable, str(ROOT / "tools" / "tutorials.py"), str(page)]
         assert subprocess.run(command, capture_output=True, env=ENVIRONMENT, timeout=900).returncode == code, text
+
+
+def test_the_docs_are_no_longer_than_a_reader_bears() -> None:
+    made_by_a_tool = re.compile(r"<!-- made by .*?<!-- end -->", re.DOTALL)
+    words = sum(len(made_by_a_tool.sub("", page.read_text()).split()) for page in ROOT.glob("docs/**/*.md"))
+    assert words <= 31_300, f"{words} words: cut as many as you add"

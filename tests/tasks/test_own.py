@@ -24,7 +24,7 @@ from tasks.rewards import weighted
 from tasks.task import has_worked_examples, require_task, worked_example
 from tasks.types import Prompt
 
-DOCS = Path(__file__).parents[2] / "docs" / "tasks.md"
+DOCS = Path(__file__).parents[2] / "docs" / "tutorials" / "own_task.md"
 
 REWARDS = """
 import os, time
@@ -58,11 +58,9 @@ def naughty(prompt, answer):
 def home(tmp_path_factory):
     """A folder with a user's modules, on the module path as an experiment's folder is."""
     folder = tmp_path_factory.mktemp("mine")
-    blocks = re.findall(r"<!-- tutorial: (\S+) -->\n```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    assert [name for name, _ in blocks] == ["my_task.py"]
-    for name, source in blocks:
-        assert len(source.splitlines()) < 30
-        (folder / name).write_text(source)
+    [source] = re.findall(r"```python title=\"my_task.py\"\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert len(source.splitlines()) < 40, "a task is one screen"
+    (folder / "my_task.py").write_text(source)
     (folder / "my_rewards.py").write_text(REWARDS)
     rows = [{"prompt": f"Say {n}", "gold": str(n), "level": n % 3} for n in range(40)]
     (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, [*rows, rows[0]])))

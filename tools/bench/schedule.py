@@ -2,7 +2,6 @@
 
     .venv/bin/python tools/bench/schedule.py --only measured   # two cores: completions per hour, and the prediction
     .venv/bin/python tools/bench/schedule.py --only simulated  # 80 GPUs, 14k-token generations
-    .venv/bin/python tools/bench/schedule.py --only update     # two cores: from optimiser step to new weights in use
 
 The measured runs are the quickstart's model and tasks, untrained, with imposed long-tailed lengths: a request's limit
 is drawn from a log-normal by its group's name, so that every schedule gets the same work, and nothing is learnt, so
@@ -107,7 +106,6 @@ class Measured:
     lengths: list[np.ndarray]
     host_seconds: float
     """Processor seconds of everything but generator and trainer, per completion."""
-    updates: list[float]
     pause: float
     sides: dict[str, Any]
 
@@ -149,7 +147,7 @@ def measure(name: str, sets: Sequence[str], *, both: bool = False) -> Measured:
                 sides["export"] = await export_alone(lab)
 
         lab.train(then, work)
-        files, totals, stepped = lab.world.folder, lab.world.engines.totals(), lab.trainer.ended
+        files, totals = lab.world.folder, lab.world.engines.totals()
         assert isinstance(files, MeteredFolder)
         records, spent = read_lines(files.path / "metrics.jsonl"), files.metered
     if both:
@@ -163,7 +161,6 @@ def measure(name: str, sets: Sequence[str], *, both: bool = False) -> Measured:
         tokens=round(sum(task["completions"] * task["mean_length"] for task in tasks)),
         lengths=work.lengths,
         host_seconds=(spent[-1]["host"] - spent[warm - 1]["host"]) / completions,
-        updates=[at - stepped[version - 1] for version, at in lab.engines.updated.items()],
         pause=totals["update_seconds"] / max(1.0, totals["updates"]),
         sides=sides,
     )
@@ -324,32 +321,12 @@ def named(schedule: Any) -> str:
     return f"{names[type(schedule)]}-{schedule.k}" if type(schedule) in names else "synchronous"
 
 
-def update_section(sets: Sequence[str]) -> str:
-    measured = measure("PipelineRL-8", sets, both=False)
-    late = np.array(measured.updates[2:])
-    rows = [
-        (
-            f"{np.median(late):.3f}",
-            f"{np.percentile(late, 90):.3f}",
-            f"{measured.pause:.3f}",
-            f"{len(late)}",
-        )
-    ]
-    header = (
-        "step to new weights in all generators, median s",
-        "90th percentile",
-        "generators stand still, s",
-        "updates",
-    )
-    return table(header, rows)
-
-
-SECTIONS = {"measured": measured_section, "simulated": simulated_section, "update": update_section}
+SECTIONS = {"measured": measured_section, "simulated": simulated_section}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=SECTIONS, action="append", help="default: all three")
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="default: both")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="CLASS.FIELD=VALUE")
     parser.add_argument("--print", action="store_true", help="print the tables only, leave the docs alone")
     args = parser.parse_args()
