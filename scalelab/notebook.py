@@ -32,13 +32,13 @@ from scalelab.curves import (
     forecast,
     pool_seeds,
 )  # fmt: skip
-from scalelab.curves.data import same_unit
 from scalelab.curves.decide import Decision
-from scalelab.curves.reading import Reading, load_reading, read_with
-from scalelab.curves.reading.sources import open_table
-from scalelab.curves.reading.table import Table
 from scalelab.errors import LabError, nearest
 from scalelab.numbers import with_error, with_interval
+from scalelab.reading import Reading, load_reading, read_with
+from scalelab.reading.data import same_unit
+from scalelab.reading.sources import open_table
+from scalelab.reading.table import Table
 
 if TYPE_CHECKING:
     import pandas

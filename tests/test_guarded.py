@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from scalelab import guarded
 from scalelab.cli import main
-from scalelab.curves.reading import read_sources
 from scalelab.errors import LabError
 from scalelab.guarded import gunzip, inside, read_whole
+from scalelab.reading import read_sources
 from scalelab.terminal import plain_line, plain_text
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b]8;;http://evil/\x07link\x1b]8;;\x07\u202eabc\u2066\x9b31m\u2028\ufeff\n"

@@ -14,7 +14,7 @@ from scalelab.errors import LabError
 if TYPE_CHECKING:
     from scalelab.commands.pricing import Pricing
     from scalelab.curves import Analysis, Curve, Options
-    from scalelab.curves.reading import Reading
+    from scalelab.reading import Reading
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,8 +67,8 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
 
 def reading_from(args: argparse.Namespace) -> Reading:
     """Settings for reading sources, from a saved mapping and the options."""
-    from scalelab.curves.reading import Reading, load_reading
-    from scalelab.curves.reading.settings import parse_hours, parse_mean
+    from scalelab.reading import Reading, load_reading
+    from scalelab.reading.settings import parse_hours, parse_mean
 
     found = load_reading(args.mapping) if args.mapping else Reading()
     device, rates = parse_hours(args.hours_of) if args.hours_of else (found.hours_of, dict(found.device_rates))
@@ -106,7 +106,7 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
 def read_curves(args: argparse.Namespace, price: Pricing | None = None) -> list[Curve]:
     """Read the curves that the arguments ask for, over what their steps cost elsewhere if `price` is given."""
     from scalelab.curves import pool
-    from scalelab.curves.reading import read_with
+    from scalelab.reading import read_with
 
     reading = reading_from(args)
     curves = read_with(args.sources, replace(reading, tasks=(), metrics=reading.tasks), price)

@@ -113,7 +113,7 @@ def _plans(args: argparse.Namespace) -> dict[str, Plan]:
 
     from scalelab.curves import analyse_all, compare, pool_seeds
     from scalelab.curves.design import LOGARITHM, Plan
-    from scalelab.curves.reading import read_with
+    from scalelab.reading import read_with
 
     given = {name: getattr(args, name) for name in ("prompts", "samples", "recipes", "known")}
     given["of"] = OF[args.of]

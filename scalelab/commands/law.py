@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from scalelab.curves import pool_seeds
-    from scalelab.curves.branches import counted_once
     from scalelab.curves.design import allocate, grid_of
     from scalelab.curves.law import law_of, leave_one_out
-    from scalelab.curves.reading.sources import read_places
+    from scalelab.reading.branches import counted_once
+    from scalelab.reading.sources import read_places
 
     _check_axes(args.axis, args.linear)
     curves, pooled = pool_seeds(read_curves(args))

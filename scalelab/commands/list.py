@@ -83,7 +83,7 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
     Returns:
         `{"group", "experiment", "paths", "status": {status: runs}, "steps": [of each run], "pass_rate": {task: mean}}`.
     """
-    from scalelab.curves.reading import Reading
+    from scalelab.reading import Reading
     from scalelab.view.discover import find_runs  # these import NumPy and SciPy, which a list without runs can spare
     from scalelab.view.run import ViewedRun
 

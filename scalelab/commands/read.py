@@ -22,7 +22,7 @@ from scalelab.commands.curve_options import add_reading_arguments, check_tasks, 
 from scalelab.commands.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from scalelab.curves.reading import Reading, ReadLog
+    from scalelab.reading import Reading, ReadLog
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the logs and print what they hold."""
-    from scalelab.curves.reading import open_sources
+    from scalelab.reading import open_sources
 
     reading = reading_from(args)
     sources = open_sources(args.logs, replace(reading, tasks=(), metrics=reading.tasks))

@@ -16,8 +16,8 @@ from typing import Any
 
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.commands.output import print_json, print_table
-from scalelab.curves.reading.run_folder import shown_manifest
 from scalelab.experiment import Resolved, SettingDifference, load, resolve, resolve_experiment
+from scalelab.reading.run_folder import shown_manifest
 from scalelab.terminal import plain_line
 
 

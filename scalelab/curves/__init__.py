@@ -3,13 +3,13 @@
 from scalelab.curves.analysis import Analysis, analyse, analyse_all, fit
 from scalelab.curves.checks import Options
 from scalelab.curves.compare import compare
-from scalelab.curves.data import Curve, curve
 from scalelab.curves.decide import decide
 from scalelab.curves.fitting.joint import Fit, FitError, fit_curve
 from scalelab.curves.fitting.models import POWER, SIGMOID
 from scalelab.curves.forecast import compute_for, extend_or_stop, forecast
 from scalelab.curves.parallel import parallel
-from scalelab.curves.reading import pool, pool_seeds, read_sources
+from scalelab.reading import pool, pool_seeds, read_sources
+from scalelab.reading.data import Curve, curve
 
 __all__ = [
     "POWER",

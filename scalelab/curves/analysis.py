@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.checks import (
     DRIVES,
     MARGIN,
@@ -22,18 +23,18 @@ from scalelab.curves.checks import (
     fit_as,
     outliers,
 )
-from scalelab.curves.data import UNITS, Curve, curve
 from scalelab.curves.draws import CurveDraws, all_shapes, one_shape
 from scalelab.curves.fitting.intervals import Interval, intervals, middles
 from scalelab.curves.fitting.joint import Fit, FitError
-from scalelab.curves.fitting.models import SIGMOID, Array
+from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.posterior import posterior
-from scalelab.curves.reading.columns import recognise
-from scalelab.curves.reading.points import CurveReader
-from scalelab.curves.reading.settings import COLUMNS, Reading
-from scalelab.curves.reading.table import Table
 from scalelab.errors import LabError
 from scalelab.numbers import percent
+from scalelab.reading.columns import recognise
+from scalelab.reading.data import UNITS, Curve, curve
+from scalelab.reading.points import CurveReader
+from scalelab.reading.settings import COLUMNS, Reading
+from scalelab.reading.table import Table
 
 HEADLINE = (1.0, 2.0, 4.0)
 """Multiples of the compute reached at which pass rates are the headline."""

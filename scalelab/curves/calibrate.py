@@ -11,15 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis, analyse
 from scalelab.curves.checks import Options
 from scalelab.curves.compare import compare
 from scalelab.curves.comparison import Comparison
-from scalelab.curves.data import curve
 from scalelab.curves.fitting.joint import FitError
-from scalelab.curves.fitting.models import SIGMOID, Array, log_compute, value
+from scalelab.curves.fitting.models import SIGMOID, log_compute, value
 from scalelab.curves.fitting.noise import drift_kernel
 from scalelab.numbers import percent
+from scalelab.reading.data import curve
 
 DRIFT_LENGTH = 0.15
 """Correlation length of a simulated run's drift, as a share of its budget."""

@@ -11,14 +11,15 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from scalelab.curves.data import Curve
+from scalelab.arrays import Array
 from scalelab.curves.fitting.intervals import Interval, check_level
 from scalelab.curves.fitting.joint import Fit, FitError, fit_curve
-from scalelab.curves.fitting.models import POWER, SIGMOID, Array
+from scalelab.curves.fitting.models import POWER, SIGMOID
 from scalelab.curves.fitting.noise import DEFAULT, Prior
 from scalelab.curves.fitting.paper import fit_paper
 from scalelab.curves.fitting.posterior import Draws, posterior
 from scalelab.errors import LabError
+from scalelab.reading.data import Curve
 
 FitMethod = Literal["joint", "paper", "power"]
 FIT_METHODS: tuple[FitMethod, ...] = get_args(FitMethod)

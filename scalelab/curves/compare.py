@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.asymptotes import TieRule, asymptotes_note, order_by_A, tie_groups
 from scalelab.curves.checks import MARGIN
@@ -33,13 +34,13 @@ from scalelab.curves.comparison import (
     Difference,
 )
 from scalelab.curves.crossing import crossings
-from scalelab.curves.data import Curve, same_unit
 from scalelab.curves.fitting.intervals import equal_tailed
-from scalelab.curves.fitting.models import SIGMOID, Array
+from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.joint_draws import JointDraws, joint_draws, several
 from scalelab.curves.stability import stability
-from scalelab.curves.throughput import refuse_other_loads
 from scalelab.errors import LabError
+from scalelab.reading.data import Curve, same_unit
+from scalelab.reading.throughput import refuse_other_loads
 
 ERROR = 0.1
 """Probability that a verdict is wrong, unless the caller says otherwise."""

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.comparison import ComparisonSettings, Crossing
 from scalelab.curves.fitting.intervals import equal_tailed
-from scalelab.curves.fitting.models import Array
 from scalelab.curves.joint_draws import JointDraws
 
 

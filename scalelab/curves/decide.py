@@ -16,15 +16,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
-from scalelab.curves.data import same_unit
 from scalelab.curves.design import knowledge_gradient
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
-from scalelab.curves.fitting.models import Array
 from scalelab.curves.forecast import WORTHWHILE
 from scalelab.curves.joint_draws import joint_draws
 from scalelab.errors import LabError
 from scalelab.numbers import percent, quantity
+from scalelab.reading.data import same_unit
 
 NextStep = Literal["extend", "seed", "another setting"]
 

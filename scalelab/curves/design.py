@@ -19,16 +19,17 @@ from typing import Literal
 
 import numpy as np
 
-from scalelab.curves.data import binomial_stderr, curve
+from scalelab.arrays import Array
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.joint import FitError, fit_curve
-from scalelab.curves.fitting.models import SIGMOID, Array, log_compute, value
+from scalelab.curves.fitting.models import SIGMOID, log_compute, value
 from scalelab.curves.fitting.noise import drift_kernel, log_spread_prior
 from scalelab.curves.fitting.posterior import Draws, posterior
 from scalelab.curves.law import Law, check_compute
 from scalelab.curves.places import Place, rates, readable
 from scalelab.errors import LabError
 from scalelab.numbers import percent
+from scalelab.reading.data import binomial_stderr, curve
 
 Quantity = Literal["value", "A", "log_B", "log_C_mid"]
 """A number to compare: pass rate at the end of the budget, A, ln B, or ln C_mid."""

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.fitting.density import CHANGE_SIZE, WIDE_SIZE, Change, Density, seed_noises
 from scalelab.curves.fitting.joint import Fit
-from scalelab.curves.fitting.models import LOG_ZERO, Array
+from scalelab.curves.fitting.models import LOG_ZERO
 from scalelab.curves.fitting.noise import Prior, SeedNoise
 from scalelab.curves.fitting.posterior import Draws, best_cells, find_mass
 from scalelab.curves.fitting.shapes import CHANGES, OTHERS, SIGMOID_ODDS, ChangeKind, Rise

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.curves.fitting.joint import Fit
-from scalelab.curves.fitting.models import SIGMOID, Array, value
+from scalelab.curves.fitting.models import SIGMOID, value
 from scalelab.curves.fitting.problem import make_problem, minimise
 
 

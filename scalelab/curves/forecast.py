@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
-from scalelab.curves.fitting.models import Array
 from scalelab.errors import LabError
 from scalelab.numbers import percent
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.draws import CurveDraws
-from scalelab.curves.fitting.models import Array
 from scalelab.curves.fitting.noise import SPREADS, log_spread_prior
 from scalelab.curves.fitting.posterior import Draws
 

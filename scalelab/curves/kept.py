@@ -17,7 +17,6 @@ import numpy as np
 
 from scalelab.curves.analysis import Analysis, analyse
 from scalelab.curves.checks import BackTest, Options, Outlier
-from scalelab.curves.data import Curve
 from scalelab.curves.draws import CurveDraws
 from scalelab.curves.fitting.density import Change
 from scalelab.curves.fitting.joint import Fit, FitError
@@ -26,6 +25,7 @@ from scalelab.curves.fitting.noise import Prior
 from scalelab.curves.fitting.posterior import Draws
 from scalelab.curves.fitting.shapes import OTHERS
 from scalelab.kept import key_of, write_entry
+from scalelab.reading.data import Curve
 
 MOST_ENTRIES = 1000
 """Kept analyses, of about 300 KB each, above which the oldest quarter is removed."""

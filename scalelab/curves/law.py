@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
-from scalelab.curves.data import same_unit
 from scalelab.curves.fitting.intervals import Interval, check_level, equal_tailed
-from scalelab.curves.fitting.models import SIGMOID, Array, logistic
+from scalelab.curves.fitting.models import SIGMOID, logistic
 from scalelab.curves.places import Place, place_of, rates, readable
 from scalelab.errors import LabError
+from scalelab.reading.data import same_unit
 
 CHAINS, ROUNDS, TRIES = 400, 30, 48
 """Chains run side by side, rounds of each before its state is kept, and draws of a run considered in each round."""

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from scalelab.curves.branches import trunk_points
 from scalelab.curves.compare import ERROR, LATE
-from scalelab.curves.data import Curve
 from scalelab.curves.prompts import PromptDifference, difference_by_prompt
 from scalelab.errors import LabError
 from scalelab.guarded import inside
 from scalelab.parquet import take_rows
+from scalelab.reading.branches import trunk_points
+from scalelab.reading.data import Curve
 
 COLUMNS = ("task", "prompt_id", "reward")
 """Columns of a file of completions that are read."""

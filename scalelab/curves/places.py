@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
-from scalelab.curves.fitting.models import SIGMOID, Array, logistic, value
+from scalelab.curves.fitting.models import SIGMOID, logistic, value
 from scalelab.errors import LabError
 
 PUBLISHED_DRAWS = 2000

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.compare import ERROR, claim_of
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
-from scalelab.curves.fitting.models import Array
-from scalelab.curves.reading.cells import blank, numbers
-from scalelab.curves.reading.sources import read_table
-from scalelab.curves.reading.table import Table, dozen
 from scalelab.errors import LabError
+from scalelab.reading.cells import blank, numbers
+from scalelab.reading.sources import read_table
+from scalelab.reading.table import Table, dozen
 
 NAMES = {
     "prompt": ("prompt", "prompt_id", "question_id", "problem_id", "question", "problem"),

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalelab.curves.data import Curve
+from scalelab.arrays import Array
 from scalelab.curves.fitting.intervals import Interval
-from scalelab.curves.fitting.models import Array
+from scalelab.reading.data import Curve
 
 DEPTH = 0.05
 """Fall below the run's best so far, in pass rate, from which a run is called unstable."""

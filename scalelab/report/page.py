@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.curves import Options
-from scalelab.curves.reading import Reading
 from scalelab.errors import LabError
+from scalelab.reading import Reading
 from scalelab.view.lab import Lab
 from scalelab.view.rollouts import Rollouts
 from scalelab.view.run import ViewedRun

@@ -10,10 +10,10 @@ import numpy as np
 
 from scalelab.curves import Analysis, Curve, Fit
 from scalelab.curves.comparison import Comparison
-from scalelab.curves.data import same_unit
 from scalelab.curves.efficiency import efficiency
 from scalelab.curves.forecast import band
 from scalelab.errors import LabError
+from scalelab.reading.data import same_unit
 from scalelab.view.palette import MARKERS, codes
 
 ENDINGS = (".png", ".svg", ".pdf")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from scalelab.curves.reading.run_folder import fork_of, shown_manifest
-from scalelab.curves.reading.sources import SEED_FOLDER
 from scalelab.errors import LabError
 from scalelab.experiment import recipe_digest, settings_in
 from scalelab.guarded import read_text
+from scalelab.reading.run_folder import fork_of, shown_manifest
+from scalelab.reading.sources import SEED_FOLDER
 
 MOST_RUNS = 2000
 """Run folders that are shown; a source with more is refused."""

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from scalelab.curves import Curve, Options
-from scalelab.curves.branches import parents_first, trunk_points
-from scalelab.curves.reading import Reading
 from scalelab.errors import LabError
 from scalelab.kept import Kept, key_of, user_folder
+from scalelab.reading import Reading
+from scalelab.reading.branches import parents_first, trunk_points
 from scalelab.view.answer import answers, by_measured_rate, measured
 from scalelab.view.discover import find_runs
 from scalelab.view.judge import Judge, as_recipe

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.curves import Curve
-from scalelab.curves.reading import Reading, read_with
-from scalelab.curves.reading.run_folder import shown_manifest
 from scalelab.errors import LabError
 from scalelab.guarded import inside, read_text
+from scalelab.reading import Reading, read_with
+from scalelab.reading.run_folder import shown_manifest
 from scalelab.view.discover import RunSource
 from scalelab.view.files import GrowingFile, number
 from scalelab.view.metrics import held_out_panels, metric_panels, staleness

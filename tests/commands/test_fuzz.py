@@ -21,9 +21,9 @@ from moe.model.config import Llama, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, 
 from moe.model.reading import read_config
 from scalelab.cli import main
 from scalelab.commands import grade
-from scalelab.curves.reading import read_sources
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
+from scalelab.reading import read_sources
 from scalelab.run.books import new_books
 from scalelab.run.checkpoint_store import CheckpointStore
 from scalelab.store import folder as run_folder

@@ -18,10 +18,10 @@ from scalelab.curves import analyse, curve
 from scalelab.curves.design import allocate, grid_of, knowledge_gradient
 from scalelab.curves.law import GRID, Beliefs, fit_law, law_of, leave_one_out
 from scalelab.curves.places import Place, place_of, place_published, readable
-from scalelab.curves.reading import pool_seeds, read_sources
-from scalelab.curves.reading.axes import config_axes
 from scalelab.errors import LabError
 from scalelab.experiment import settings_in
+from scalelab.reading import pool_seeds, read_sources
+from scalelab.reading.axes import config_axes
 from tests.helpers.curve_points import rate
 
 # ScaleRL, Table 1: C_mid, B, A; batch, length, active parameters

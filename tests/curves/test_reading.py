@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from scalelab import load_runs
 from scalelab.cli import main
 from scalelab.curves import Options
-from scalelab.curves.reading import Reading, load_reading, read_sources, read_with
-from scalelab.curves.reading.cells import comma_meaning, numbers
-from scalelab.curves.reading.stitch import stitch
 from scalelab.errors import LabError
+from scalelab.reading import Reading, load_reading, read_sources, read_with
+from scalelab.reading.cells import comma_meaning, numbers
+from scalelab.reading.stitch import stitch
 from scalelab.report.page import read_lab
 from tests.helpers.odd_logs import BYTES, COMPUTE, RATE, REFUSED, TEXTS, write
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.cli import main
-from scalelab.curves.data import curve
-from scalelab.curves.throughput import slow_stretch, throughputs
+from scalelab.reading.data import curve
+from scalelab.reading.throughput import slow_stretch, throughputs
 from tests.helpers.curve_points import rate
 
 STEPS = np.arange(0, 210, 10)

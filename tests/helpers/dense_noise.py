@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from scalelab.curves.fitting.models import Array
+from scalelab.arrays import Array
 from scalelab.curves.fitting.noise import drift_kernel, drifts, spreads, typical
 
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from scalelab.curves import read_sources
-from scalelab.curves.reading import read_with
-from scalelab.curves.reading.settings import Reading
 from scalelab.errors import LabError
 from scalelab.experiment import load, resolve, resolve_experiment
 from scalelab.plan.planner import step_hours
+from scalelab.reading import read_with
+from scalelab.reading.settings import Reading
 from scalelab.rollout.evaluation import Graded, evaluate
 from scalelab.run.evaluation_sets import HELD_OUT, Benchmark, HeldOut
 from scalelab.run.overlap import check_overlap, overlap

@@ -19,9 +19,9 @@ from moe.checkpoint.folder import MANIFEST as CHECKPOINT
 from moe.checkpoint.folder import digest
 from scalelab.cli import main
 from scalelab.curves import pool_seeds, read_sources
-from scalelab.curves.branches import counted_once, trunk_points
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved
+from scalelab.reading.branches import counted_once, trunk_points
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.session import branch as branches

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalelab.curves.reading.run_folder import shown_manifest
 from scalelab.errors import LabError
 from scalelab.guarded import inside, read_text
+from scalelab.reading.run_folder import shown_manifest
 from scalelab.view import files
 from scalelab.view.files import GrowingFile, number
 

@@ -13,8 +13,8 @@ from scalelab.curves.compare import against
 from scalelab.curves.comparison import entry_summary
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.shapes import OTHERS
-from scalelab.curves.reading import Reading
 from scalelab.kept import Kept
+from scalelab.reading import Reading
 from scalelab.view import judge as module
 from scalelab.view.judge import DRAWS, Judge
 from scalelab.view.lab import Lab

@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scalelab.commands.demo import RECORDED
-from scalelab.curves.reading import Reading
 from scalelab.errors import LabError
+from scalelab.reading import Reading
 from scalelab.view.discover import find_runs
 from scalelab.view.metrics import MOST_POINTS, flatten, metric_panels, thin
 from scalelab.view.run import SILENT_AFTER, ViewedRun

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from scalelab.curves.reading import Reading
 from scalelab.errors import LabError
 from scalelab.kept import Kept
+from scalelab.reading import Reading
 from scalelab.store.status_file import StatusFile
 from scalelab.view.discover import RunSource
 from scalelab.view.fitting import FittingProcess

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.fitting.joint import Fit
-from scalelab.curves.fitting.models import Array, Model, log_compute, logistic
+from scalelab.curves.fitting.models import Model, log_compute, logistic
 from scalelab.curves.fitting.noise import (
     LENGTHS,
     THIN,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.fitting.joint import Fit
-from scalelab.curves.fitting.models import Array
 from scalelab.curves.fitting.posterior import Draws
 from scalelab.errors import LabError
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scalelab.curves.data import Curve, merge_neighbours
-from scalelab.curves.fitting.models import POWER, SIGMOID, Array, Model, log_compute, value
+from scalelab.arrays import Array
+from scalelab.curves.fitting.models import POWER, SIGMOID, Model, log_compute, value
 from scalelab.curves.fitting.noise import DEFAULT, Prior, typical
 from scalelab.curves.fitting.problem import FOUR_FIFTHS, Problem, least_squares, make_problem, solve
 from scalelab.errors import LabError
+from scalelab.reading.data import Curve, merge_neighbours
 
 MOST_POINTS = 160
 """More evaluations than these are averaged with their neighbours before the fit."""

@@ -16,12 +16,11 @@ Axes: `_B` problems solved at once, `_N` points, `_P` parameters, `_L` linear co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from scalelab.arrays import Array
 
 LOG_ZERO = -1e3
 """Stands for ln 0: far enough down that the sigmoid is exactly R0 there, and still finite."""

@@ -23,7 +23,8 @@ from itertools import product
 
 import numpy as np
 
-from scalelab.curves.fitting.models import Array, Model
+from scalelab.arrays import Array
+from scalelab.curves.fitting.models import Model
 
 DRIFTS = (0.6, 1.4, 3.5)
 """Sizes of drift considered, relative to the sampling noise."""

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scalelab.arrays import Array
 from scalelab.curves.fitting.density import CHANGE_SIZE, NEGLIGIBLE, Cells, Change, Density
 from scalelab.curves.fitting.joint import Fit
-from scalelab.curves.fitting.models import Array, Model, log_compute, value
+from scalelab.curves.fitting.models import Model, log_compute, value
 from scalelab.curves.fitting.noise import Prior, SeedNoise, typical
 
 ROUNDS = ((16, 28), (16, 16), (16, 16))

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scalelab.curves.data import Curve
-from scalelab.curves.fitting.models import SIGMOID, Array, Model, jacobian, log_compute, value
+from scalelab.arrays import Array
+from scalelab.curves.fitting.models import SIGMOID, Model, jacobian, log_compute, value
 from scalelab.curves.fitting.noise import Prior, typical
+from scalelab.reading.data import Curve
 
 STARTS = 6
 """Grid cells refined; the rest are worse by more than a local optimum can make good."""

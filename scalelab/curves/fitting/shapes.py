@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalelab.curves.fitting.models import LOG_ZERO, Array, Sigmoid, logistic
+from scalelab.arrays import Array
+from scalelab.curves.fitting.models import LOG_ZERO, Sigmoid, logistic
 
 GRID_Z = np.linspace(-40, 40, 4001)
 """Points at which a rise is tabled to invert it."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scalelab.curves.fitting.models import Array
+from scalelab.arrays import Array
 from scalelab.errors import LabError
 
 Comma = Literal["", "thousands", "decimal", "either"]

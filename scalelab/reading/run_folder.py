@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from scalelab.curves.reading.axes import config_axes
-from scalelab.curves.reading.cells import numbers
-from scalelab.curves.reading.table import Table, from_records
 from scalelab.errors import LabError
 from scalelab.guarded import LONGEST_TEXT, read_below, read_text
 from scalelab.jsonl import objects_in
 from scalelab.kept import Kept, key_of, user_folder
+from scalelab.reading.axes import config_axes
+from scalelab.reading.cells import numbers
+from scalelab.reading.table import Table, from_records
 
 
 def read_run_folder(path: Path, wanted: Sequence[str] = ()) -> Table:

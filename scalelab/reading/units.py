@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from scalelab.curves.fitting.models import Array
-from scalelab.curves.reading.settings import Reading
+from scalelab.arrays import Array
 from scalelab.errors import LabError
 from scalelab.hardware import DEVICES
+from scalelab.reading.settings import Reading
 
 DEVICE_HOURS = re.compile(r"(.+?)[-_ ]hours", re.IGNORECASE)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalelab.curves.data import Curve
 from scalelab.errors import LabError
+from scalelab.reading.data import Curve
 
 LOADS = 2.0
 """Ratio of the work that two runs get done in a core-hour from which they had different machines or loads.

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import numpy as np
 
-from scalelab.curves.branches import counted_once, with_trunks_told
-from scalelab.curves.data import Curve, check_numbers, same_unit
-from scalelab.curves.fitting.models import Array
-from scalelab.curves.reading import tensorboard
-from scalelab.curves.reading.cells import numbers
-from scalelab.curves.reading.columns import recognise
-from scalelab.curves.reading.formats import read_file
-from scalelab.curves.reading.points import CurveReader
-from scalelab.curves.reading.run_folder import read_run_folder
-from scalelab.curves.reading.settings import COLUMNS, Reading
-from scalelab.curves.reading.table import Table, dozen
-from scalelab.curves.throughput import slow_stretch
+from scalelab.arrays import Array
 from scalelab.errors import LabError
+from scalelab.reading import tensorboard
+from scalelab.reading.branches import counted_once, with_trunks_told
+from scalelab.reading.cells import numbers
+from scalelab.reading.columns import recognise
+from scalelab.reading.data import Curve, check_numbers, same_unit
+from scalelab.reading.formats import read_file
+from scalelab.reading.points import CurveReader
+from scalelab.reading.run_folder import read_run_folder
+from scalelab.reading.settings import COLUMNS, Reading
+from scalelab.reading.table import Table, dozen
+from scalelab.reading.throughput import slow_stretch
 
 SEED_FOLDER = re.compile(r"seed[_-]?\d+")
 """Name of the folder of one seed; `scalelab run` calls them `seed_0`, `seed_1`, …"""

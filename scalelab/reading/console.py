@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scalelab.curves.reading.table import Table, from_records
 from scalelab.errors import LabError
 from scalelab.guarded import LONGEST_TEXT
+from scalelab.reading.table import Table, from_records
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 """Colours, which loggers write around everything."""

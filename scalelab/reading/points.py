@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from scalelab.curves.data import Curve, binomial_stderr, check_numbers, checked_curve
-from scalelab.curves.fitting.models import Array
-from scalelab.curves.reading.cells import Numbers, blank, hours_since_first, numbers
-from scalelab.curves.reading.columns import Part, Recognised
-from scalelab.curves.reading.run_folder import fork_of
-from scalelab.curves.reading.settings import COLUMNS, Reading
-from scalelab.curves.reading.stitch import average, stitch
-from scalelab.curves.reading.table import Table
-from scalelab.curves.reading.units import convert_units
+from scalelab.arrays import Array
 from scalelab.errors import LabError
+from scalelab.reading.cells import Numbers, blank, hours_since_first, numbers
+from scalelab.reading.columns import Part, Recognised
+from scalelab.reading.data import Curve, binomial_stderr, check_numbers, checked_curve
+from scalelab.reading.run_folder import fork_of
+from scalelab.reading.settings import COLUMNS, Reading
+from scalelab.reading.stitch import average, stitch
+from scalelab.reading.table import Table
+from scalelab.reading.units import convert_units
 
 AXES = {
     "completions": "completions",

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from scalelab.curves.fitting.models import Array
+from scalelab.arrays import Array
 from scalelab.errors import LabError
 
 UNITS = {"gpu_hours": "GPU-hours", "core_hours": "core-hours"}

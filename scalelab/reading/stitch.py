@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalelab.curves.fitting.models import Array
-from scalelab.curves.reading.settings import Repeats
+from scalelab.arrays import Array
+from scalelab.reading.settings import Repeats
 
 FEW = 4
 """A resumed log goes back at most once in so many evaluations; one that goes back more often is in no order at all."""

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scalelab.curves.data import UNITS
-from scalelab.curves.reading.cells import numbers
-from scalelab.curves.reading.settings import COLUMNS, Reading
-from scalelab.curves.reading.table import Table, dozen
 from scalelab.errors import LabError
+from scalelab.reading.cells import numbers
+from scalelab.reading.data import UNITS
+from scalelab.reading.settings import COLUMNS, Reading
+from scalelab.reading.table import Table, dozen
 
 STEPS = ("step", "_step", "global_step", "steps", "iteration", "iterations", "iter", "update", "updates")
 COUNTS = {

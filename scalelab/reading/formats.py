@@ -13,9 +13,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from scalelab.curves.reading import console
-from scalelab.curves.reading.cells import comma_meaning
-from scalelab.curves.reading.table import Table, from_records
 from scalelab.errors import LabError
 from scalelab.guarded import (
     LONGEST_TABLE,
@@ -25,6 +22,9 @@ from scalelab.guarded import (
     read_whole,
 )
 from scalelab.jsonl import objects_in
+from scalelab.reading import console
+from scalelab.reading.cells import comma_meaning
+from scalelab.reading.table import Table, from_records
 
 TABLES = (".csv", ".tsv")
 LINES = (".jsonl", ".ndjson")

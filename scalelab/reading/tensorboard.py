@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scalelab.curves.reading.table import Table
 from scalelab.errors import LabError
 from scalelab.guarded import LONGEST_FILE, check_table, inside
+from scalelab.reading.table import Table
 
 
 def is_tensorboard(path: Path) -> bool:
