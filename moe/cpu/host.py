@@ -3,7 +3,8 @@
 megatron-core 0.16.1 names CUDA in places that have nothing to do with kernels: ``torch.cuda.current_device()``
 for the device of buffers, ``device="cuda"`` for scalar tensors in the optimiser and the schedules,
 ``Tensor.type()`` compared with ``"torch.cuda.FloatTensor"`` when parameters are sorted by type, streams
-around copies that are already on the host, pinned memory, and the CUDA random state around recomputation.
+around copies that are already on the host, pinned memory, the CUDA random state around recomputation, and Transformer
+Engine in its latent attention.
 `megatron()` answers those with the CPU for as long as it is entered, and puts everything back afterwards.
 With CUDA it does nothing.
 """
@@ -84,7 +85,9 @@ def replaced(owner: object, **attributes: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_cpu() -> Iterator[None]:
+    from megatron.core.extensions.transformer_engine import HAVE_TE
     from megatron.core.tensor_parallel import random as megatron_random
+    from megatron.core.transformer import multi_latent_attention
 
     stream = _Stream()
     cuda = {
@@ -100,7 +103,9 @@ def _on_cpu() -> Iterator[None]:
         "_get_cuda_rng_state": lambda *args, **kwargs: torch.empty(0, dtype=torch.uint8),
         "_set_cuda_rng_state": lambda *args, **kwargs: None,
     }
-    with replaced(torch.cuda, **cuda), replaced(megatron_random, **random), _CudaMeansCpu():
+    # that module takes Transformer Engine for installed wherever Megatron's own wrapper of it can be imported
+    latent = replaced(multi_latent_attention, HAVE_TE=HAVE_TE)
+    with replaced(torch.cuda, **cuda), replaced(megatron_random, **random), latent, _CudaMeansCpu():
         yield
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from moe.errors import MoeError
+from moe.model.rotation import inverse_frequencies, rope_magnitude, rope_parameters
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,10 @@ class AttentionPlan:
     """Properties of one layer's attention beyond softmax(QKᵀ)V.
 
     Attributes:
-        inv_freq: inverse frequencies of the rotary embedding, D/2 of them; None for no embedding.
+        inv_freq: inverse frequencies of the rotary embedding, one for each pair of features that rotate; None for no
+            embedding.
+        first: first feature of a head that rotates.
+        scale: factor on the queries beyond 1/√D (DeepSeek's with YaRN).
         magnitude: factor on the rotated queries and keys (YaRN's attention factor).
         interleaved: rotate neighbouring pairs (Llama-4) rather than the two halves of a head (Llama).
         chunk: attend within chunks of this many tokens; None attends to everything before.
@@ -26,6 +30,8 @@ class AttentionPlan:
     """
 
     inv_freq: tuple[float, ...] | None
+    first: int = 0
+    scale: float = 1.0
     magnitude: float = 1.0
     interleaved: bool = False
     chunk: int | None = None
@@ -41,12 +47,14 @@ class LayerPlan:
         qk_norm: "none", "l2" (Llama-4, without weights), "rms" (Qwen3, by head) or "wide" (OLMo-2, over all heads).
         norm_behind: norms behind attention and feed-forward in place of those before (OLMo-2).
         experts: True for a mixture of experts, False for a dense feed-forward.
+        corrected: the router has a bias for each expert, for the choice alone.
     """
 
     attention: AttentionPlan
     qk_norm: str = "none"
     experts: bool = False
     norm_behind: bool = False
+    corrected: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,30 +78,20 @@ class Architecture:
 
 
 def head_dim(hf: dict[str, Any]) -> int:
-    """Size of a head; configs that do not say share the hidden size among the heads."""
+    """Size of a head's queries and keys; configs that do not say share the hidden size among the heads."""
+    if "kv_lora_rank" in hf:
+        return int(hf["qk_nope_head_dim"] + hf["qk_rope_head_dim"])
     return hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
-
-
-def rope_parameters(hf: dict[str, Any]) -> dict[str, Any]:
-    """Read ``rope_parameters``, or the fields of older configs (before transformers 5)."""
-    rope = hf.get("rope_parameters") or {"rope_theta": hf["rope_theta"], **(hf.get("rope_scaling") or {})}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if not isinstance(kind, str) or kind not in _STRETCHED:
-        known = ", ".join(sorted(_STRETCHED))
-        raise MoeError(
-            f"{hf['model_type']} with rotary scaling {str(kind)[:60]!r} is not supported; supported are {known}"
-        )
-    return {**rope, "rope_type": kind}
 
 
 def _inv_freq(hf: dict[str, Any]) -> tuple[float, ...]:
     return inverse_frequencies(rope_parameters(hf), head_dim(hf))
 
 
-def _rotated(hf: dict[str, Any]) -> AttentionPlan:
-    """Plan attention over all tokens before, with a rotary embedding on every head."""
+def _rotated(hf: dict[str, Any], size: int | None = None) -> AttentionPlan:
+    """Plan attention over all tokens before, with a rotary embedding on the first features of every head, or on all."""
     rope = rope_parameters(hf)
-    return AttentionPlan(inverse_frequencies(rope, head_dim(hf)), magnitude=rope_magnitude(rope))
+    return AttentionPlan(inverse_frequencies(rope, size or head_dim(hf)), magnitude=rope_magnitude(rope))
 
 
 def _llama_fields(hf: dict[str, Any]) -> dict[str, Any]:
@@ -214,7 +212,90 @@ def _llama4_text(hf: dict[str, Any]) -> Architecture:
     return Architecture(fields, plans, hf.get("tie_word_embeddings", False))
 
 
+def _sigmoid_routed(hf: dict[str, Any]) -> dict[str, Any]:
+    """DeepSeek-V3's mixtures: the best sigmoids, with biases for the choice alone, share out a constant weight.
+
+    See arXiv 2412.19437, Eq. 13 to 16.
+    """
+    chosen, groups = hf["num_experts_per_tok"], hf["n_group"] or 1
+    if not hf["norm_topk_prob"] or chosen == 1:
+        raise MoeError(f"{hf['model_type']} needs norm_topk_prob and several experts per token: Megatron's sigmoids do")
+    for name, only in {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1}.items():
+        if hf.get(name, only) != only:
+            raise MoeError(f"{hf['model_type']} with {name}={hf[name]!r} is not supported, only {only!r}")
+    grouped = {"moe_router_num_groups": groups, "moe_router_group_topk": hf["topk_group"]} if groups > 1 else {}
+    return {
+        "num_moe_experts": hf["n_routed_experts"] if "n_routed_experts" in hf else hf["num_local_experts"],
+        "moe_ffn_hidden_size": hf["moe_intermediate_size"],
+        "moe_shared_expert_intermediate_size": hf["moe_intermediate_size"] * hf["n_shared_experts"],
+        "moe_router_topk": chosen,
+        "moe_router_score_function": "sigmoid",
+        "moe_router_topk_scaling_factor": float(hf["routed_scaling_factor"]),
+        **grouped,
+    }
+
+
+def _first_dense(hf: dict[str, Any], fields: dict[str, Any], plan: LayerPlan) -> Architecture:
+    """All layers alike, but for the first ones, which have no experts."""
+    mixed, dense = replace(plan, experts=True, corrected=True), hf["first_k_dense_replace"]
+    plans = tuple(mixed if i >= dense else plan for i in range(hf["num_hidden_layers"]))
+    return Architecture(fields, plans, hf.get("tie_word_embeddings", False))
+
+
+def _glm4_moe(hf: dict[str, Any]) -> Architecture:
+    """Read a GLM-4.5 config: the first half of each head rotates."""
+    share = rope_parameters(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", 0.5))
+    biased = {"add_qkv_bias": True} if hf["attention_bias"] else {}
+    fields = {**_llama_fields(hf), **_sigmoid_routed(hf), **biased}
+    norm = "rms" if hf.get("use_qk_norm", False) else "none"
+    return _first_dense(hf, fields, LayerPlan(_rotated(hf, int(head_dim(hf) * share)), qk_norm=norm))
+
+
+def _deepseek_v3(hf: dict[str, Any]) -> Architecture:
+    """Read a DeepSeek-V3 config: latent attention (arXiv 2405.04434, §2.1), of whose heads the last part rotates."""
+    rope, still, turning = rope_parameters(hf), hf["qk_nope_head_dim"], hf["qk_rope_head_dim"]
+    fields = {
+        **_llama_fields({**hf, "num_key_value_heads": None}),
+        **_sigmoid_routed(hf),
+        "multi_latent_attention": True,
+        "q_lora_rank": hf["q_lora_rank"],
+        "kv_lora_rank": hf["kv_lora_rank"],
+        "qk_head_dim": still,
+        "qk_pos_emb_head_dim": turning,
+        "v_head_dim": hf["v_head_dim"],
+        "rope_type": "rope",  # only kept from stopping: `PackedAttention` rotates
+    }
+    all_dim = rope.get("mscale_all_dim") if rope["rope_type"] == "yarn" else None
+    attention = replace(
+        _rotated(hf, turning),
+        first=still,
+        scale=(0.1 * all_dim * math.log(max(rope["factor"], 1.0)) + 1) ** 2 if all_dim else 1.0,
+        interleaved=hf.get("rope_interleave", True),
+    )
+    return _first_dense(hf, fields, LayerPlan(attention))
+
+
+def latent_matrices(fields: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Shapes, [out, in], of the matrices of latent attention but its last, by Megatron's names."""
+    hidden, heads, turning = fields["hidden_size"], fields["num_attention_heads"], fields["qk_pos_emb_head_dim"]
+    still, latent, queries = fields["qk_head_dim"], fields["kv_lora_rank"], fields["q_lora_rank"]
+    wide = heads * (still + turning)
+    found = {"linear_q_proj": (wide, hidden)}
+    if queries is not None:
+        found = {"linear_q_down_proj": (queries, hidden), "linear_q_up_proj": (wide, queries)}
+    down, up = (latent + turning, hidden), (heads * (still + fields["v_head_dim"]), latent)
+    return {**found, "linear_kv_down_proj": down, "linear_kv_up_proj": up}
+
+
+def latent_norms(fields: dict[str, Any]) -> dict[str, int]:
+    """Widths of the norms within latent attention, by Megatron's names."""
+    sizes = {"q_layernorm": fields["q_lora_rank"], "kv_layernorm": fields["kv_lora_rank"]}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
 ARCHITECTURES: dict[str, Callable[[dict[str, Any]], Architecture]] = {
+    "deepseek_v3": _deepseek_v3,
+    "glm4_moe": _glm4_moe,
     "llama": _llama,
     "llama4_text": _llama4_text,
     "mistral": _llama,
@@ -226,6 +307,17 @@ ARCHITECTURES: dict[str, Callable[[dict[str, Any]], Architecture]] = {
     "smollm3": _smollm3,
 }
 
+_GEMMA = "norms on both sides of each block, gates of GELU, and sliding windows"
+_LACKING = {
+    "deepseek_v2": "softmax routers without normalised weights beside latent attention",
+    "gemma2": f"{_GEMMA}, with caps on logits",
+    "gemma3": _GEMMA,
+    "gemma3_text": _GEMMA,
+    "gpt_oss": "attention sinks, sliding windows and biases of experts; engines on a CPU cannot take new weights of it",
+    "olmo3": "sliding windows; vLLM 0.32 runs it through transformers, and stops at its first token",
+}
+"""Parts of known families that are not built."""
+
 _ONLY = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "use_sliding_window": False}
 """Required values of entries of a config, where they are given."""
 
@@ -233,7 +325,8 @@ _ONLY = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "use_
 _SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size"),
     *("num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "attention_chunk_size"),
-    *("num_experts", "num_local_experts", "num_experts_per_tok"),
+    *("num_experts", "num_local_experts", "num_experts_per_tok", "n_routed_experts", "n_shared_experts"),
+    *("n_group", "topk_group", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
     *("decoder_sparse_step", "interleave_moe_layer_step", "no_rope_layer_interval"),
 )
 """Entries of a config that are whole numbers of at least 1, where they are given."""
@@ -257,9 +350,12 @@ def architecture(hf_config: dict[str, Any]) -> Architecture:
     """
     kind = hf_config.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        raise MoeError(f"model_type {kind!r} is not supported; supported are {', '.join(sorted(ARCHITECTURES))}")
+        lacking = f" (not built: {_LACKING[kind]})" if isinstance(kind, str) and kind in _LACKING else ""
+        raise MoeError(
+            f"model_type {str(kind)[:60]!r} is not supported{lacking}; supported are {', '.join(sorted(ARCHITECTURES))}"
+        )
     for name, only in _ONLY.items():
-        if hf_config.get(name, only) != only:
+        if hf_config.get(name, only) != only and (kind, name) != ("glm4_moe", "attention_bias"):
             raise MoeError(f"{kind} with {name}={hf_config[name]!r} is not supported, only {only!r}")
     # configs may name a window and not use it; the switch is only Qwen's
     if hf_config.get("sliding_window") is not None and "use_sliding_window" not in hf_config:
@@ -282,71 +378,7 @@ def check_expert_bias(hf_config: dict[str, Any]) -> None:
     fields = architecture(hf_config).fields
     if "num_moe_experts" not in fields:
         raise MoeError("expert_bias needs a mixture of experts: this model is dense")
+    if any(layer.corrected for layer in architecture(hf_config).layers):
+        raise MoeError("this family's routers have biases of their own, which stay as they are: set expert_bias to 0")
     if fields.get("moe_router_pre_softmax"):
         raise MoeError("expert_bias needs weights of experts that are normalised (norm_topk_prob), or sigmoids")
-
-
-def inverse_frequencies(rope: dict[str, Any], head_dim: int) -> tuple[float, ...]:
-    """Inverse frequencies for the ``rope_parameters`` of a Hugging Face config.
-
-    Args:
-        rope: with a ``rope_type`` that is one of `_STRETCHED`.
-        head_dim: size of a head, D.
-
-    Returns:
-        D/2 numbers, radians per token.
-    """
-    base = [rope["rope_theta"] ** (-i / head_dim) for i in range(0, head_dim, 2)]
-    return tuple(_STRETCHED[rope.get("rope_type", "default")](base, rope))
-
-
-def _llama3(base: list[float], rope: dict[str, Any]) -> list[float]:
-    """Stretch slow waves by ``factor``, keep fast ones, and blend those between."""
-    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-
-    def stretched(frequency: float) -> float:
-        turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)
-        blend = (turns - low) / (high - low) if low < turns < high else float(turns >= high)  # Scout: low is high
-        return (1 - blend) * frequency / rope["factor"] + blend * frequency
-
-    return [stretched(frequency) for frequency in base]
-
-
-def _yarn(base: list[float], rope: dict[str, Any]) -> list[float]:
-    """Stretch slow waves by ``factor``, keep fast ones, and blend those between by their place (YaRN, §3.2)."""
-
-    def place(turns: float) -> float:
-        """Find the pair, perhaps between two, that turns so often within the original length."""
-        longest = rope["original_max_position_embeddings"] / (turns * 2 * math.pi)
-        return len(base) * math.log(longest) / math.log(rope["rope_theta"])
-
-    first, last = place(rope.get("beta_fast") or 32), place(rope.get("beta_slow") or 1)
-    if rope.get("truncate", True):
-        first, last = math.floor(first), math.ceil(last)
-    first, last = max(first, 0), min(last, 2 * len(base) - 1)
-    stretch = [min(max((i - first) / (last - first or 0.001), 0.0), 1.0) for i in range(len(base))]
-    return [frequency * ((1 - share) + share / rope["factor"]) for frequency, share in zip(base, stretch, strict=True)]
-
-
-_STRETCHED: dict[str, Callable[[list[float], dict[str, Any]], list[float]]] = {
-    "default": lambda base, rope: base,
-    "llama3": _llama3,
-    "yarn": _yarn,
-}
-
-
-def rope_magnitude(rope: dict[str, Any]) -> float:
-    """Factor on rotated queries and keys: 1, or YaRN's √(1/t) = 0.1 ln(factor) + 1 (arXiv 2309.00071, Eq. 22).
-
-    Args:
-        rope: ``rope_parameters``; ``attention_factor`` is taken where it is given, else ``mscale`` over
-            ``mscale_all_dim`` (DeepSeek).
-    """
-    if rope.get("rope_type", "default") != "yarn":
-        return 1.0
-    if rope.get("attention_factor") is not None:
-        return float(rope["attention_factor"])
-    log, scale, all_dim = math.log(max(rope["factor"], 1.0)), rope.get("mscale"), rope.get("mscale_all_dim")
-    if scale and all_dim:
-        return (0.1 * scale * log + 1) / (0.1 * all_dim * log + 1)
-    return 0.1 * log + 1

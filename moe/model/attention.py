@@ -59,18 +59,23 @@ class PackedAttention(MegatronModule):
         Args:
             query: [T, 1, h, D].
             key: [T, 1, k, D].
-            value: [T, 1, k, D].
+            value: [T, 1, k, V], V ≤ D.
             attention_mask: None; causality is built in.
             packed_seq_params: the micro-batch.
 
         Returns:
-            [T, 1, h·D].
+            [T, 1, h·V].
         """
         plan, batch = self.plan, packed_seq_params
         q_ThD, k_TkD, v_TkD = query.squeeze(1), key.squeeze(1), value.squeeze(1)
+        narrower = q_ThD.shape[-1] - v_TkD.shape[-1]
+        if narrower:  # kernels want one size of all three
+            v_TkD = F.pad(v_TkD, (0, narrower))
         if plan.inv_freq is not None:
             turn = batch.turn(plan.inv_freq, plan.interleaved, plan.magnitude)
-            q_ThD, k_TkD = (rotate(x, *turn, plan.interleaved) for x in (q_ThD, k_TkD))
+            q_ThD, k_TkD = (_rotate_part(x, plan.first, *turn, plan.interleaved) for x in (q_ThD, k_TkD))
+        if plan.scale != 1:
+            q_ThD = q_ThD * plan.scale
         if plan.temperature is not None:
             q_ThD = q_ThD * temperature(batch.positions_T, *plan.temperature).to(q_ThD.dtype)[:, None, None]
         layout = batch.layouts[plan.chunk]
@@ -78,7 +83,18 @@ class PackedAttention(MegatronModule):
             context = attend_across(q_ThD, k_TkD, v_TkD, layout, self.ranks, self.kernel)
         else:
             context = attend(q_ThD, k_TkD, v_TkD, layout, self.kernel)
+        if narrower:
+            context = context[..., :-narrower]
         return context.flatten(1).unsqueeze(1)
+
+
+def _rotate_part(x_ThD: Tensor, first: int, cos_T1D: Tensor, sin_T1F: Tensor, interleaved: bool) -> Tensor:
+    """Rotate as many features of each head as there are cosines, and leave the others."""
+    turning = cos_T1D.shape[-1]
+    if turning == x_ThD.shape[-1]:
+        return rotate(x_ThD, cos_T1D, sin_T1F, interleaved)
+    before, part, behind = x_ThD.split([first, turning, x_ThD.shape[-1] - first - turning], dim=-1)
+    return torch.cat([before, rotate(part, cos_T1D, sin_T1F, interleaved), behind], dim=-1)
 
 
 def rotate(x_ThD: Tensor, cos_T1D: Tensor, sin_T1F: Tensor, interleaved: bool) -> Tensor:

@@ -44,12 +44,20 @@ class Choice:
         """Choose experts; returns Megatron's (scores, experts), both [T, K], from all scores [T, E]."""
         return self.choose(scores, topk)
 
-    def choose(self, scores_TE: Tensor, topk: int) -> tuple[Tensor, Tensor]:
-        """(scores, experts) of the prescribed experts, or of the router's own choice where nothing is prescribed."""
-        if self.bias_E is None:
+    def choose(self, scores_TE: Tensor, topk: int, judged_TE: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(scores, experts) of the prescribed experts, or of the router's own choice where nothing is prescribed.
+
+        Args:
+            scores_TE: of all experts.
+            topk: how many a token goes to.
+            judged_TE: to choose by, where it is not the scores, or their sum with the biases.
+        """
+        if judged_TE is None and self.bias_E is not None:
+            judged_TE = scores_TE.detach() + self.bias_E
+        if judged_TE is None:
             top_TK, chosen_TK = scores_TE.topk(topk, dim=1)
         else:
-            chosen_TK = (scores_TE.detach() + self.bias_E).topk(topk, dim=1).indices
+            chosen_TK = judged_TE.topk(topk, dim=1).indices
             top_TK = scores_TE.gather(1, chosen_TK)
         if self.experts_TK is None:
             return top_TK, chosen_TK

@@ -1,119 +1,15 @@
-"""Model configurations in the words of Hugging Face's ``config.json``: plain values, importable without torch.
-
-Field names are those of ``config.json``, so that the trainer, vLLM and transformers all read the same folder. The
-defaults are miniatures that a CPU trains; the real shapes are the same classes with other numbers (ScaleRL §3, Scout
-and 8B).
-"""
+"""Model configurations in the words of Hugging Face's ``config.json``: plain values, importable without torch."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
 from moe.errors import require
-
-
-@dataclass(frozen=True, config=CHECKED)
-class Llama3Rope:
-    """Rotary embedding stretched to long contexts as Llama 3.1 does; the defaults are Llama-3.1-8B's."""
-
-    factor: PositiveFloat = 8.0
-    """Factor that stretches the slowest waves."""
-    low_freq_factor: PositiveFloat = 1.0
-    """Waves that turn less often than this within the original length are stretched in full."""
-    high_freq_factor: PositiveFloat = 4.0
-    """Waves that turn more often than this are left alone."""
-    original_max_position_embeddings: PositiveInt = 8192
-
-
-@dataclass(frozen=True, config=CHECKED)
-class YarnRope:
-    """Rotary embedding stretched to long contexts by YaRN (arXiv 2309.00071); the defaults are Qwen2.5's."""
-
-    factor: Annotated[float, Field(ge=1.0)] = 4.0
-    """New length of the context as a multiple of the original length."""
-    original_max_position_embeddings: PositiveInt = 32768
-    beta_fast: PositiveFloat = 32.0
-    """Waves that turn more often than this within the original length are left alone."""
-    beta_slow: PositiveFloat = 1.0
-    """Waves that turn less often than this are stretched in full."""
-
-
-@dataclass(frozen=True, config=CHECKED)
-class DecoderConfig:
-    """Fields that all models here share: a decoder with grouped-query attention and rotary embedding.
-
-    Raises:
-        ValueError: if the numbers do not fit together.
-    """
-
-    model_type: ClassVar[str]
-    """The family's name in transformers."""
-    hf_class: ClassVar[str]
-    """The class of transformers and vLLM that runs it."""
-
-    vocab_size: PositiveInt = 512
-    hidden_size: PositiveInt = 128
-    num_hidden_layers: PositiveInt = 4
-    num_attention_heads: PositiveInt = 4
-    num_key_value_heads: PositiveInt = 2
-    head_dim: Annotated[int, Field(gt=0, multiple_of=2)] = 32
-    """Size of a head, even for rotary embeddings; vLLM on a CPU runs 32 but not 16."""
-    rope_theta: PositiveFloat = 10000.0
-    rope_scaling: Llama3Rope | YarnRope | None = None
-    """Stretching of the rotary embedding; None for none."""
-    rms_norm_eps: PositiveFloat = 1e-5
-    max_position_embeddings: PositiveInt = 4096
-    pad_token_id: NonNegativeInt = 0
-    bos_token_id: NonNegativeInt = 1
-    eos_token_id: NonNegativeInt | Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = 2
-    """The token that ends a completion, or several that do."""
-
-    def __post_init__(self) -> None:
-        require(
-            self.num_attention_heads % self.num_key_value_heads == 0,
-            f"num_attention_heads ({self.num_attention_heads}) must be a multiple of "
-            f"num_key_value_heads ({self.num_key_value_heads})",
-        )
-        rope = self.rope_scaling
-        if isinstance(rope, YarnRope):  # vLLM has no rotations beyond, and reads what lies there
-            longest = int(rope.factor * rope.original_max_position_embeddings)
-            require(
-                self.max_position_embeddings <= longest,
-                f"YaRN stretches to {longest} positions (factor × original_max_position_embeddings), but "
-                f"max_position_embeddings is {self.max_position_embeddings}",
-            )
-
-    def to_hf(self) -> dict[str, Any]:
-        """The content of ``config.json`` that transformers and vLLM load."""
-        values = asdict(self)
-        theta, scaling = values.pop("rope_theta"), values.pop("rope_scaling") or {}
-        kind = _ROPE_TYPES[type(self.rope_scaling)]
-        return {
-            **values,
-            "architectures": [self.hf_class],
-            "model_type": self.model_type,
-            "rope_parameters": {"rope_type": kind, **scaling, "rope_theta": theta},
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "attention_dropout": 0.0,
-        }
-
-
-_ROPE_TYPES = {type(None): "default", Llama3Rope: "llama3", YarnRope: "yarn"}
-
-
-@dataclass(frozen=True, config=CHECKED)
-class DenseConfig(DecoderConfig):
-    """Fields that dense models share."""
-
-    intermediate_size: PositiveInt = 384
-    tie_word_embeddings: bool = False
-    """Use the embedding as the output matrix, too."""
+from moe.model.decoder import DecoderConfig, DenseConfig
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -338,10 +234,118 @@ class Llama4Text(DecoderConfig):
         }
 
 
-Model = Llama | Llama4Text | Mistral | Mixtral | Olmo2 | Qwen2 | Qwen3 | Qwen3Moe | SmolLM3
+@dataclass(frozen=True, config=CHECKED)
+class SigmoidRouted(DecoderConfig):
+    """Mixtures whose router takes sigmoids, has a bias for each expert, and runs shared experts beside the routed ones.
+
+    The bias counts for the choice alone, and RL leaves it as it is.
+
+    Raises:
+        ValueError: if the numbers do not fit together.
+    """
+
+    intermediate_size: PositiveInt = 384
+    """Inner size of the feed-forward of the first layers, which have no experts."""
+    moe_intermediate_size: PositiveInt = 96
+    """Inner size of each expert."""
+    n_routed_experts: PositiveInt = 16
+    num_experts_per_tok: PositiveInt = 4
+    n_shared_experts: PositiveInt = 1
+    """Experts that every token passes through."""
+    first_k_dense_replace: PositiveInt = 1
+    """Layers without experts, the first of all."""
+    n_group: PositiveInt = 1
+    """Groups of experts, of which a token's come from the best ``topk_group``."""
+    topk_group: PositiveInt = 1
+    routed_scaling_factor: PositiveFloat = 1.0
+    """Sum of the chosen experts' weights."""
+    tie_word_embeddings: bool = False
+    """Use the embedding as the output matrix, too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        chosen, experts = self.num_experts_per_tok, self.n_routed_experts
+        _check_chosen(chosen, experts)
+        most = experts // self.n_group * self.topk_group
+        require(
+            experts % self.n_group == 0 and self.topk_group <= self.n_group and chosen <= most,
+            f"{experts} experts in n_group={self.n_group} equal groups, of which a token takes "
+            f"num_experts_per_tok={chosen} from topk_group={self.topk_group}: that does not work out",
+        )
+        require(
+            self.n_group == 1 or experts // self.n_group > 1,
+            f"a group is judged by its two best experts, and n_group={self.n_group} leaves it one",
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """The content of ``config.json`` that transformers and vLLM load."""
+        return {**super().to_hf(), "norm_topk_prob": True, "num_nextn_predict_layers": 0}
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Glm4Moe(SigmoidRouted):
+    """GLM-4.5: half of each head rotates, queries, keys and values have biases; GLM-4.5-Air in miniature."""
+
+    model_type: ClassVar[str] = "glm4_moe"
+    hf_class: ClassVar[str] = "Glm4MoeForCausalLM"
+
+    use_qk_norm: bool = False
+    """RMS norm on every head's queries and keys (GLM-4.5, not Air)."""
+    attention_bias: bool = True
+    """Biases on queries, keys and values."""
+
+    def to_hf(self) -> dict[str, Any]:
+        """The content of ``config.json`` that transformers and vLLM load."""
+        values = super().to_hf()
+        rope = {**values["rope_parameters"], "partial_rotary_factor": 0.5}
+        return {**values, "attention_bias": self.attention_bias, "rope_parameters": rope, "partial_rotary_factor": 0.5}
+
+
+@dataclass(frozen=True, config=CHECKED)
+class DeepseekV3(SigmoidRouted):
+    """DeepSeek-V3 (also Moonlight): latent attention, whose keys and values come from one small vector; a miniature.
+
+    Raises:
+        ValueError: if the numbers do not fit together.
+    """
+
+    model_type: ClassVar[str] = "deepseek_v3"
+    hf_class: ClassVar[str] = "DeepseekV3ForCausalLM"
+
+    num_key_value_heads: PositiveInt = 4
+    """Equal to the number of heads: each has keys and values of its own."""
+    q_lora_rank: PositiveInt | None = 64
+    """Size of the vector that queries come from; None takes them from the hidden state."""
+    kv_lora_rank: PositiveInt = 64
+    """Size of the vector that keys and values come from."""
+    qk_nope_head_dim: PositiveInt = 32
+    """Size of the part of a head that does not rotate; ``head_dim`` is that of the part that does."""
+    v_head_dim: PositiveInt = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.num_key_value_heads == self.num_attention_heads,
+            f"latent attention gives each of the {self.num_attention_heads} heads its own keys and values, got "
+            f"num_key_value_heads={self.num_key_value_heads}",
+        )
+        require(
+            self.v_head_dim <= self.qk_nope_head_dim + self.head_dim,
+            f"v_head_dim ({self.v_head_dim}) must be at most qk_nope_head_dim + head_dim "
+            f"({self.qk_nope_head_dim + self.head_dim})",
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """The content of ``config.json`` that transformers and vLLM load."""
+        rope = {"qk_rope_head_dim": self.head_dim, "rope_interleave": True}
+        return {**super().to_hf(), **rope, "topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+
+
+Model = DeepseekV3 | Glm4Moe | Llama | Llama4Text | Mistral | Mixtral | Olmo2 | Qwen2 | Qwen3 | Qwen3Moe | SmolLM3
 """Every model the trainer and the generators both run."""
 
 
 def routed_experts(model: Model) -> int:
     """Routed experts of a mixture's layers; 0 for a dense model."""
-    return int(getattr(model, "num_local_experts", getattr(model, "num_experts", 0)))
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    return int(next((getattr(model, name) for name in names if hasattr(model, name)), 0))

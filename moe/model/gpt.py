@@ -24,7 +24,7 @@ from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor
 
@@ -35,6 +35,7 @@ from moe.model.attention import PackedAttention
 from moe.model.exchange import whole_row
 from moe.model.head import token_logprobs
 from moe.model.kernels import Kernels, choose, this_host
+from moe.model.latent import LatentAttention
 from moe.model.layers import (
     AttentionWithNormBehind,
     FeedForwardWithNormBehind,
@@ -63,7 +64,8 @@ def megatron_config(arch: Architecture, config: TrainerSetup, kernels: Kernels) 
             "moe_router_dtype": "fp32",
             "moe_grouped_gemm": False,
         }
-    return TransformerConfig(
+    made = MLATransformerConfig if "kv_lora_rank" in arch.fields else TransformerConfig
+    return made(
         **arch.fields,
         **moe,
         **_dispatcher(kernels.dispatcher),
@@ -117,20 +119,27 @@ def _recompute(how: str) -> dict[str, Any]:
 
 def _layer_spec(plan: LayerPlan, config: TransformerConfig, kernels: Kernels) -> ModuleSpec:
     """Megatron's own layer with the parts of `moe.model.layers` and `moe.model.attention` in it."""
-    experts = config.num_moe_experts if plan.experts else None
+    latent = config.multi_latent_attention
+    asked = {"num_experts": config.num_moe_experts if plan.experts else None, "multi_latent_attention": latent}
     if kernels.layers == "transformer_engine":
-        spec = get_gpt_layer_with_transformer_engine_spec(num_experts=experts)
+        spec = get_gpt_layer_with_transformer_engine_spec(**asked)
         # norm and linear layer apart, so that parameters have the same names whatever the kernels
-        spec.submodules.self_attention.submodules.linear_qkv = TEColumnParallelLinear
+        if not latent:
+            spec.submodules.self_attention.submodules.linear_qkv = TEColumnParallelLinear
         if not plan.experts:
             spec.submodules.mlp.submodules.linear_fc1 = TEColumnParallelLinear
     else:
-        spec = get_gpt_layer_local_spec(num_experts=experts, normalization="RMSNorm")
+        spec = get_gpt_layer_local_spec(**asked, normalization="RMSNorm")
     parts = spec.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = _norm(kernels)
     attention = parts.self_attention.submodules
-    attention.core_attention = partial(PackedAttention, plan=plan.attention, kernel=kernels.attention)
-    if plan.qk_norm == "wide":
+    core: dict[str, Any] = {"plan": plan.attention, "kernel": kernels.attention}
+    attention.core_attention = partial(PackedAttention, **core)
+    if latent:
+        parts.self_attention.module = LatentAttention
+        attention.core_attention = ModuleSpec(PackedAttention, params=core)  # it takes no function, as others do
+        attention.q_layernorm = attention.kv_layernorm = _norm(kernels)
+    elif plan.qk_norm == "wide":
         attention.q_layernorm = ModuleSpec(WideNorm, params={"heads": "num_attention_heads"})
         attention.k_layernorm = ModuleSpec(WideNorm, params={"heads": "num_query_groups"})
     else:
@@ -142,7 +151,7 @@ def _layer_spec(plan: LayerPlan, config: TransformerConfig, kernels: Kernels) ->
         parts.self_attention.params = {**parts.self_attention.params, **behind}
         parts.mlp.module, parts.mlp.params = FeedForwardWithNormBehind, {**parts.mlp.params, **behind}
     if plan.experts:
-        parts.mlp.submodules.router = Router
+        parts.mlp.submodules.router = partial(Router, corrected=plan.corrected)
         parts.mlp.submodules.experts = StackedExperts
     if config.use_te_activation_func:
         feed_forward = parts.mlp.submodules.shared_experts if plan.experts else parts.mlp

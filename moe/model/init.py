@@ -43,7 +43,7 @@ class InitialWeights(Mapping[str, Tensor]):
         """
         whole = self.shapes[name]
         if len(whole) == 1:
-            return torch.zeros(shape) if name.endswith(".bias") else torch.ones(shape)
+            return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
         step, last = max(1, STRETCH // math.prod(whole[1:])), first + shape[0]
         out = torch.empty(shape)
         for begin in range(first // step * step, last, step):

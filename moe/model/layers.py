@@ -156,9 +156,12 @@ class Router(TopKRouter):
         step_tokens: tokens of all ranks in this step, over which the balancing loss is a mean.
         bias_E: fp32, added to the logits for the choice of experts alone; None until `add_bias`.
         router_replay: how to choose for the micro-batch at hand.
+        correction_E: fp32, added to the sigmoids for the choice alone and never trained (DeepSeek-V3); None without.
     """
 
-    def __init__(self, config: TransformerConfig, pg_collection: ProcessGroupCollection | None = None) -> None:
+    def __init__(
+        self, config: TransformerConfig, pg_collection: ProcessGroupCollection | None = None, *, corrected: bool = False
+    ) -> None:
         super().__init__(config, pg_collection)
         if (device := parameter_device(config)) is not None:
             self.to(device)  # Megatron makes it on the host, and DDP moves no frozen router
@@ -166,6 +169,8 @@ class Router(TopKRouter):
         self.step_tokens = 1
         self.bias_E: Tensor | None
         self.register_buffer("bias_E", None)
+        zeros_E = torch.zeros_like(self.load_E)
+        self.correction_E = torch.nn.Parameter(zeros_E, requires_grad=False) if corrected else None
         self.router_replay = Choice()
 
     def add_bias(self) -> None:
@@ -188,13 +193,22 @@ class Router(TopKRouter):
         return F.linear(input.float(), self.weight.float())
 
     def routing(self, logits: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Choose by logit. Megatron chooses by sigmoid, where in fp32 logits of 12.00 and 12.01 are a tie."""
+        """Choose by logit. Megatron chooses by sigmoid, where in fp32 logits of 12.00 and 12.01 are a tie.
+
+        With `correction_E`, choose by sigmoid, as those models do, and let the chosen share a constant weight.
+        """
         self.router_replay.bias_E = self.bias_E
         if self.score_function != "sigmoid":
             return super().routing(logits, padding_mask)
         logits_TE = self.apply_z_loss(logits.flatten(0, -2), padding_mask)
-        top_TK, experts_TK = self.router_replay.choose(logits_TE, self.topk)
-        probs_TE = torch.zeros_like(logits_TE).scatter(1, experts_TK, top_TK.sigmoid())
+        if self.correction_E is None:
+            top_TK, experts_TK = self.router_replay.choose(logits_TE, self.topk)
+            weights_TK = top_TK.sigmoid()
+        else:
+            scores_TE = logits_TE.sigmoid()
+            top_TK, experts_TK = self.router_replay.choose(scores_TE, self.topk, self._judged(scores_TE))
+            weights_TK = top_TK / (top_TK.sum(-1, keepdim=True) + 1e-20) * self.config.moe_router_topk_scaling_factor
+        probs_TE = torch.zeros_like(logits_TE).scatter(1, experts_TK, weights_TK)
         chosen_TE = torch.zeros_like(logits_TE, dtype=torch.bool).scatter(1, experts_TK, True)
         if self.is_aux_loss_enabled() and torch.is_grad_enabled():
             padding_T = None if padding_mask is None else padding_mask.flatten()
@@ -203,6 +217,18 @@ class Router(TopKRouter):
             )
             probs_TE = self._apply_aux_loss(probs_TE, scores_TE, aux_map_TE)
         return probs_TE, chosen_TE
+
+    @torch.no_grad()
+    def _judged(self, scores_TE: Tensor) -> Tensor:
+        """Scores [T, E] that experts are chosen by: −∞ outside the groups whose two best experts are best together."""
+        judged_TE = scores_TE + self.correction_E
+        if not self.config.moe_router_num_groups:
+            return judged_TE
+        judged_TGE = judged_TE.unflatten(1, (self.config.moe_router_num_groups, -1))
+        sums_TG = judged_TGE.topk(2, dim=-1).values.sum(-1)
+        best_TG = sums_TG.topk(self.config.moe_router_group_topk, dim=-1).indices
+        left_TG = torch.ones_like(sums_TG, dtype=torch.bool).scatter_(1, best_TG, False)
+        return judged_TGE.masked_fill(left_TG.unsqueeze(-1), -torch.inf).flatten(1)
 
     def forward(self, input: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Megatron's (probabilities, map), both [T, E]; ``padding_mask`` [T, 1] is True where nothing counts."""

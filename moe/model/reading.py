@@ -11,13 +11,17 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from moe.errors import MoeError
-from moe.model.architectures import architecture, head_dim, rope_parameters
-from moe.model.config import DecoderConfig, Llama3Rope, Model, YarnRope
+from moe.model.architectures import architecture, head_dim
+from moe.model.config import Model
+from moe.model.decoder import DecoderConfig, Llama3Rope, YarnRope
+from moe.model.rotation import rope_parameters
 
 FAMILIES: dict[str, type[DecoderConfig]] = {cls.model_type: cls for cls in get_args(Model)}
 """The class of every family, by ``model_type``."""
 _ROPES: dict[str, Any] = {"llama3": Llama3Rope, "yarn": YarnRope}
 _MAY_LACK = frozenset({"head_dim", "num_key_value_heads", "rope_scaling", "rope_theta", "pad_token_id", "bos_token_id"})
+_MAY_BE_NONE = frozenset({"q_lora_rank"})
+"""Fields for which a config's null is a value."""
 """Fields with a rule of their own where a config leaves them out."""
 
 
@@ -32,7 +36,10 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("it is no object")
-        return {**content["text_config"], "architectures": None} if "text_config" in content else content
+        if "text_config" in content:
+            content = {**content["text_config"], "architectures": None}
+        # modules that guess further tokens (GLM-4.5, DeepSeek-V3) are not read, so no folder written later has them
+        return {**content, "num_nextn_predict_layers": 0} if "num_nextn_predict_layers" in content else content
     except FileNotFoundError:
         raise MoeError(f"{path} does not exist; give a folder that save_pretrained wrote") from None
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -52,7 +59,7 @@ def model_of(hf_config: dict[str, Any]) -> Model:
         model: Any = cls(
             **{
                 **_plain(cls, hf_config),
-                "head_dim": head_dim(hf_config),
+                "head_dim": hf_config.get("qk_rope_head_dim") or head_dim(hf_config),
                 "num_key_value_heads": wanted.fields["num_query_groups"],
                 "rope_theta": rope["rope_theta"],
                 "rope_scaling": _scaling(rope),
@@ -78,9 +85,10 @@ def _plain(cls: type[DecoderConfig], hf_config: dict[str, Any]) -> dict[str, Any
     """Entries that are fields of the class by their own names, and tokens that a config may leave out."""
     given: dict[str, Any] = {}
     for field in fields(cls):
-        name = "num_local_experts" if field.name == "num_experts" and "num_experts" not in hf_config else field.name
+        experts = field.name in ("num_experts", "n_routed_experts") and field.name not in hf_config
+        name = "num_local_experts" if experts else field.name
         value = hf_config.get(name)
-        if value is not None:
+        if value is not None or (name in _MAY_BE_NONE and name in hf_config):
             given[field.name] = tuple(value) if isinstance(value, list) else value
         elif field.name not in _MAY_LACK and field.default is not None and type(field.default) is not bool:
             raise MoeError(f"the config of this {cls.model_type} lacks {name}; give the config.json of its weights")

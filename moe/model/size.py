@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from moe.model.architectures import LayerPlan, architecture
+from moe.model.architectures import LayerPlan, architecture, latent_matrices, latent_norms
 
 
 @dataclass(frozen=True)
@@ -13,12 +13,12 @@ class LayerParameters:
     """Parameters of one layer.
 
     Attributes:
-        attention: its four projections.
+        attention: its projections.
         dense: a feed-forward without experts, or the shared expert.
         router: the router.
         experts: all routed experts together.
         chosen: those of the routed experts that one token passes through.
-        norms: all norm weights, and the biases of queries, keys and values.
+        norms: all norm weights, and the biases of queries, keys and values, and of the router.
     """
 
     attention: int
@@ -92,12 +92,18 @@ def _layer(fields: dict[str, Any], plan: LayerPlan) -> LayerParameters:
         experts = fields["num_moe_experts"]
         expert = 3 * hidden * fields["moe_ffn_hidden_size"]
         router = experts * hidden
+        bias += experts if plan.corrected else 0
         inner = fields.get("moe_shared_expert_intermediate_size", 0)
+    attention, inside = 2 * hidden * head * (heads + groups), 0
+    if "kv_lora_rank" in fields:
+        attention = sum(rows * columns for rows, columns in latent_matrices(fields).values())
+        attention += hidden * heads * fields["v_head_dim"]
+        inside = sum(latent_norms(fields).values())
     return LayerParameters(
-        attention=2 * hidden * head * (heads + groups),
+        attention=attention,
         dense=3 * hidden * inner,
         router=router,
         experts=experts * expert,
         chosen=fields.get("moe_router_topk", 0) * expert,
-        norms=2 * hidden + {"rms": 2 * head, "wide": head * (heads + groups)}.get(plan.qk_norm, 0) + bias,
+        norms=2 * hidden + {"rms": 2 * head, "wide": head * (heads + groups)}.get(plan.qk_norm, 0) + bias + inside,
     )

@@ -64,6 +64,8 @@ def _cuts(arch: Architecture, hf_config: dict[str, Any]) -> dict[str, list[tuple
     tensor = [("key/value heads", fields["num_query_groups"]), ("words of the vocabulary", hf_config["vocab_size"])]
     if any(not layer.experts for layer in arch.layers):
         tensor.append(("inner features of the feed-forward", fields["ffn_hidden_size"]))
+    if "kv_lora_rank" in fields:
+        tensor.append(("latent attention", 1))
     if any(layer.qk_norm == "wide" for layer in arch.layers):
         tensor.append(("norm over all heads", 1))
     if fields.get("moe_shared_expert_intermediate_size"):

@@ -40,7 +40,7 @@ from moe.model.size import parameters
 from moe.train import parallel
 from moe.train.config import Layout, TrainerSetup
 from moe.weights.hf_folder import FolderWeights, check_tensors, copy_tokenizer, read_biases, save_folder
-from moe.weights.links import Link, expert_bias_names, links, shapes
+from moe.weights.links import CORRECTION, Link, expert_bias_names, links, shapes, stored_as
 
 TOKENIZER = "tokenizer"
 """Folder in a checkpoint, or beside the checkpoints of a run, with the files of the model's tokenizer."""
@@ -156,6 +156,8 @@ def _check_weights(wanted: Mapping[str, torch.Size], weights: FolderWeights) -> 
     first = weights.dtypes[next(iter(wanted))]
     for name in wanted:
         dtype = weights.dtypes[name]
+        if name.endswith(CORRECTION) and dtype in _TYPES:
+            continue  # some folders have them in fp32 and some in their weights' type; a checkpoint has fp32
         if dtype not in _TYPES:
             raise MoeError(f"{name} is {_word(dtype)}; convert the weights to bfloat16 or float32")
         if dtype != first:
@@ -248,7 +250,8 @@ class _Reader:
             return self._of_experts(link, piece)
         if self._last is None or self._last[0] != link.param:
             self._last = None  # frees it before the next is read
-            self._last = link.param, link.merge(self._weights[name] for name in link.names)
+            whole = link.merge(self._weights[name] for name in link.names)
+            self._last = link.param, whole.to(stored_as(link.names[0], self._dtype))
         whole = self._last[1]
         if math.prod(piece.size) == whole.numel():
             self._last = None  # the caller's own from here on
@@ -342,7 +345,7 @@ def _tensors(hf_config: dict[str, Any], model: models.LogProbModel, stored: _Sto
     """Every (Hugging Face name, tensor) of a checkpoint, in the order of the links."""
     pieces = _pieces(model)
     for link in links(hf_config):
-        whole = torch.empty(link.shape, dtype=stored.dtype)
+        whole = torch.empty(link.shape, dtype=stored_as(link.names[0], stored.dtype))
         for piece in pieces[link.param]:
             stored.read(piece, whole[piece.rows].view(piece.size))
         yield from zip(link.names, link.split(whole), strict=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from moe.errors import MoeError
 from moe.model.reading import read_config
-from moe.weights.links import check_names, check_shape, shapes
+from moe.weights.links import check_names, check_shape, shapes, stored_as
 
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
@@ -27,6 +27,7 @@ _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 # Entries of checkpoints beside a text model's weights: the other parts of a multimodal one, and constants that
 # older versions of transformers saved.
 _NOT_WEIGHTS = re.compile(r"^(vision_model|multi_modal_projector)\.|\.rotary_emb\.inv_freq$")
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _TEXT_PREFIX = "language_model."
 _BIASES = "expert_bias.json"
 TOKENIZER_FILES = (
@@ -97,7 +98,7 @@ class FolderWeights(Mapping[str, Tensor]):
         for file, expected in _files(folder).items():
             for place in _stored(file, expected):
                 name = place.name.removeprefix(_TEXT_PREFIX)
-                if not _NOT_WEIGHTS.search(name):
+                if not _NOT_WEIGHTS.search(name) and not _beyond(name, config):
                     self._places.update(_apart(name, place, config.get("model_type")))
         if config.get("tie_word_embeddings"):
             self._drop_copy("lm_head.weight", "model.embed_tokens.weight")
@@ -167,6 +168,12 @@ class FolderWeights(Mapping[str, Tensor]):
         return len(self._places)
 
 
+def _beyond(name: str, config: Mapping[str, Any]) -> bool:
+    """True for a layer behind the last: the modules of GLM-4.5 and DeepSeek-V3 that guess further tokens."""
+    layer = _LAYER.match(name) if "num_nextn_predict_layers" in config else None
+    return layer is not None and int(layer[1]) >= config["num_hidden_layers"]
+
+
 def _files(folder: Path) -> dict[Path, list[str] | None]:
     """The files that make up the model, and the names that the index says are in each; None without an index.
 
@@ -212,13 +219,13 @@ def _stored(file: Path, expected: list[str] | None) -> Iterator[_Place]:
 
 
 def _apart(name: str, place: _Place, kind: str | None) -> dict[str, _Place]:
-    """Tensors in a stored one: for stacked experts of Mixtral and Qwen3-MoE, each expert's own."""
+    """Tensors in a stored one: for stacked experts of families that write them apart, each expert's own."""
     layer, mark, what = name.partition(".mlp.")
     if kind == "mixtral" and mark:
         block, (gate, up, down) = f"{layer}.block_sparse_moe", ("w1", "w3", "w2")
     else:
         block, (gate, up, down) = f"{layer}.mlp", ("gate_proj", "up_proj", "down_proj")
-    if not mark or kind not in ("mixtral", "qwen3_moe") or place.dtype not in _DTYPES:
+    if not mark or kind not in ("deepseek_v3", "glm4_moe", "mixtral", "qwen3_moe") or place.dtype not in _DTYPES:
         return {name: place}
     if what not in ("experts.gate_up_proj", "experts.down_proj"):
         return {f"{block}.{what}": place}
@@ -282,7 +289,7 @@ def save_folder(
     Args:
         folder: the folder.
         hf_config: the model's config.
-        weights: all of its tensors, of one type.
+        weights: all of its tensors, of one type but for `stored_as`.
         shapes: their names and shapes, in the order in which they come.
         shard_bytes: about how large a file may grow.
         biases: of experts, by name, for a file of their own.
@@ -332,7 +339,7 @@ def _save_shards(
         with open(folder / file, "wb") as out:
             _write_header(out, shard, dtype)
             for name in shard:
-                _write_tensor(out, name, shard[name], dtype, *following)
+                _write_tensor(out, name, shard[name], stored_as(name, dtype), *following)
                 following = nothing  # frees the tensor before the next is made
                 following = next(weights, nothing)
             out.flush()
@@ -351,8 +358,9 @@ def _write_header(out: BinaryIO, shard: dict[str, tuple[int, ...]], dtype: torch
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, shape in shard.items():
-        end = at + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [at, end]}
+        own = stored_as(name, dtype)
+        end = at + math.prod(shape) * own.itemsize
+        header[name] = {"dtype": _CODES[own], "shape": list(shape), "data_offsets": [at, end]}
         at = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors are aligned

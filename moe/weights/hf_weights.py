@@ -23,7 +23,7 @@ from moe.model.gpt import LogProbModel
 from moe.model.init import InitialWeights
 from moe.weights.cuts import RankCut, cut_out, cuts_of, gather, within_experts
 from moe.weights.hf_folder import FolderWeights
-from moe.weights.links import Link, check_names, check_shape, expert_bias_names, links, shapes
+from moe.weights.links import Link, check_names, check_shape, expert_bias_names, links, shapes, stored_as
 from moe.weights.segments import Cut as ShardCut
 
 
@@ -136,7 +136,11 @@ def export(model: LogProbModel, hf_config: dict[str, Any]) -> Iterator[tuple[str
     for stage, table in enumerate(_tables(model, hf_config)):
         own = _own(model, hf_config) if stage == group.rank() else None
         for name, shape in table:
-            tensor = torch.empty(shape, dtype=some.dtype, device=some.device) if own is None else next(own)[1]
+            tensor = (
+                torch.empty(shape, dtype=stored_as(name, some.dtype), device=some.device)
+                if own is None
+                else next(own)[1]
+            )
             if group.size() > 1:
                 dist.broadcast(tensor, dist.get_global_rank(group, stage), group=group)
             yield name, tensor.cpu()

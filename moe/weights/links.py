@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from moe.errors import MoeError
-from moe.model.architectures import LayerPlan, architecture
+from moe.model.architectures import LayerPlan, architecture, latent_matrices, latent_norms
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,15 @@ def shapes(hf_config: dict[str, Any]) -> dict[str, torch.Size]:
 
 EXPERT_BIAS = ".expert_bias"
 """Suffix of a router's name in the name of its biases, which are no weights of a Hugging Face model."""
+
+
+CORRECTION = ".e_score_correction_bias"
+"""Ending of the names of routers' own biases, which are fp32 whatever the other weights are."""
+
+
+def stored_as(name: str, dtype: torch.dtype) -> torch.dtype:
+    """The type of a tensor in a model whose weights are of a type."""
+    return torch.float32 if name.endswith(CORRECTION) else dtype
 
 
 def expert_bias_names(hf_config: dict[str, Any]) -> dict[int, str]:
@@ -111,7 +120,36 @@ def links(hf_config: dict[str, Any], experts: range | None = None, single: bool 
     return found
 
 
+_LATENT = {
+    "linear_q_proj": "q_proj",
+    "linear_q_down_proj": "q_a_proj",
+    "linear_q_up_proj": "q_b_proj",
+    "linear_kv_down_proj": "kv_a_proj_with_mqa",
+    "linear_kv_up_proj": "kv_b_proj",
+    "q_layernorm": "q_a_layernorm",
+    "kv_layernorm": "kv_a_layernorm",
+}
+"""Names of the parameters within latent attention: Megatron's, and Hugging Face's."""
+
+
+def _latent_links(here: str, there: str, fields: dict[str, Any]) -> list[Link]:
+    hidden, values = fields["hidden_size"], fields["num_attention_heads"] * fields["v_head_dim"]
+    inner: dict[str, tuple[int, ...]] = {**latent_matrices(fields)}
+    inner |= {name: (width,) for name, width in latent_norms(fields).items()}
+    return [
+        Link(f"{here}input_layernorm.weight", (hidden,), (f"{there}input_layernorm.weight",)),
+        *(
+            Link(f"{here}self_attention.{name}.weight", shape, (f"{there}self_attn.{_LATENT[name]}.weight",))
+            for name, shape in inner.items()
+        ),
+        Link(f"{here}self_attention.linear_proj.weight", (hidden, values), (f"{there}self_attn.o_proj.weight",)),
+        Link(f"{here}pre_mlp_layernorm.weight", (hidden,), (f"{there}post_attention_layernorm.weight",)),
+    ]
+
+
 def _attention_links(here: str, there: str, plan: LayerPlan, fields: dict[str, Any]) -> list[Link]:
+    if "kv_lora_rank" in fields:
+        return _latent_links(here, there, fields)
     groups, size, hidden = fields["num_query_groups"], fields["kv_channels"], fields["hidden_size"]
     heads = fields["num_attention_heads"]
     queries = heads // groups * size
@@ -174,15 +212,17 @@ class _Names:
         block: the feed-forward of a layer.
         router: the router, in the block.
         expert: gate, up and down projection of one expert; None where all experts are stacked.
+        shared: the shared experts, in the block.
     """
 
     block: str = "mlp"
     router: str = "gate"
     expert: tuple[str, str, str] | None = ("gate_proj", "up_proj", "down_proj")
+    shared: str = "shared_experts"
 
 
 _NAMES = {
-    "llama4_text": _Names("feed_forward", "router", None),
+    "llama4_text": _Names("feed_forward", "router", None, "shared_expert"),
     "mixtral": _Names("block_sparse_moe", expert=("w1", "w3", "w2")),
 }
 
@@ -195,14 +235,15 @@ def _feed_forward_links(
         return _gated_links(here, block, fields["ffn_hidden_size"], hidden)
     experts, inner = fields["num_moe_experts"], fields["moe_ffn_hidden_size"]
     router = Link(f"{here}router.weight", (experts, hidden), (f"{block}.{names.router}.weight",))
+    own = Link(f"{here}router.correction_E", (experts,), (f"{block}.{names.router}{CORRECTION}",))
     held = range(experts) if some is None else some
     if names.expert is None:
         stacks = _stacked_expert_links(f"{here}experts.", f"{block}.experts.", len(held), inner, hidden)
     else:
         stacks = _single_expert_links(f"{here}experts.", f"{block}.experts.", names.expert, held, inner, hidden)
     shared = fields.get("moe_shared_expert_intermediate_size")
-    beside = _gated_links(f"{here}shared_experts.", f"{block}.shared_expert", shared, hidden) if shared else []
-    return [router, *stacks, *beside]
+    beside = _gated_links(f"{here}shared_experts.", f"{block}.{names.shared}", shared, hidden) if shared else []
+    return [router, *([own] if plan.corrected else []), *stacks, *beside]
 
 
 def _stacked_expert_links(here: str, there: str, experts: int, inner: int, hidden: int) -> list[Link]:

@@ -22,7 +22,7 @@ from moe.model.gpt import LogProbModel
 from moe.train.config import Layout
 from moe.weights.cuts import cuts_of, gather, within_experts
 from moe.weights.hf_weights import own_parameters
-from moe.weights.links import Link, links
+from moe.weights.links import Link, links, stored_as
 
 VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
 """Parameters that are sent by rows: they are larger than two layers of a dense model."""
@@ -127,7 +127,11 @@ def walk(model: LogProbModel, hf_config: dict[str, Any], through: Sequence[Parce
     for parcel in through:
         link = parcel.link
         here = parcel.stage == pipeline.rank()
-        tensor = _collected(own[link.param], parcel) if here else some.new_empty(link.shape, requires_grad=False)
+        tensor = (
+            _collected(own[link.param], parcel)
+            if here
+            else some.new_empty(link.shape, dtype=stored_as(link.names[0], some.dtype), requires_grad=False)
+        )
         if pipeline.size() > 1:
             dist.broadcast(tensor, dist.get_global_rank(pipeline, parcel.stage), group=pipeline)
         for name, part in zip(link.names, link.split(tensor), strict=True):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.model.config import (
+    DeepseekV3,
+    Glm4Moe,
     Llama,
-    Llama3Rope,
     Llama4Text,
     Mistral,
     Mixtral,
@@ -14,8 +15,8 @@ from moe.model.config import (
     Qwen3,
     Qwen3Moe,
     SmolLM3,
-    YarnRope,
 )
+from moe.model.decoder import Llama3Rope, YarnRope
 from moe.train.config import Layout, OptimizerConfig, TrainerConfig
 from scalelab.experiment.registry import Registry
 from scalelab.experiment.retired import RETIRED
@@ -45,6 +46,7 @@ LAB = Registry(
     Run,
     (
         *(Llama4Text, Llama, Llama3Rope, YarnRope, Mistral, Mixtral, Olmo2, Qwen2, Qwen3, Qwen3Moe, SmolLM3),
+        *(DeepseekV3, Glm4Moe),
         Pretrained,
         *(TrainerConfig, Layout, OptimizerConfig, CheckpointPolicy),
         GeneratorConfig,

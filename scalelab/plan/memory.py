@@ -194,9 +194,18 @@ def head_bytes(hf_config: dict[str, Any], config: TrainerSetup) -> float:
     return tokens * words * (4 + BYTES[config.dtype]) + matrix
 
 
-def kv_bytes_per_token(hf_config: dict[str, Any], dtype: str, ranks: int = 1) -> float:
-    """Keys and values of one token on one of the devices that share an engine, in all layers."""
+def kv_bytes_per_token(hf_config: dict[str, Any], dtype: str, ranks: int = 1, latent: bool = True) -> float:
+    """Keys and values of one token on one of the devices that share an engine, in all layers.
+
+    Args:
+        hf_config: the model's.
+        dtype: of the engine.
+        ranks: devices that share it.
+        latent: of latent attention, keep only what keys and values come from, as vLLM does on GPUs alone.
+    """
     fields = shape(hf_config).fields
+    if latent and "kv_lora_rank" in fields:  # whole on every device
+        return fields["num_layers"] * (fields["kv_lora_rank"] + fields["qk_pos_emb_head_dim"]) * BYTES[dtype]
     groups = max(fields["num_query_groups"] / ranks, 1)
     return 2 * fields["num_layers"] * groups * fields["kv_channels"] * BYTES[dtype]
 

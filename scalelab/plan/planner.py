@@ -179,7 +179,7 @@ def _problems(
 
 def kv_bytes(run: Run, engine: GeneratorSetup) -> float:
     """Bytes of KV cache of the longest sequence, on each of an engine's devices."""
-    per_token = kv_bytes_per_token(run.model.to_hf(), engine.dtype, engine.tensor_parallel)
+    per_token = kv_bytes_per_token(run.model.to_hf(), engine.dtype, engine.tensor_parallel, engine.device != "cpu")
     return per_token * run.generator.max_model_len
 
 

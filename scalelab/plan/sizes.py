@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from moe.model.architectures import Architecture, LayerPlan
+from moe.model.architectures import Architecture, LayerPlan, latent_matrices, latent_norms
 from moe.train.config import Layout, OptimizerConfig
 from scalelab.plan.shape import shape
 
@@ -181,8 +181,15 @@ def _layer(arch: Architecture, plan: LayerPlan, layout: Layout, name: str) -> It
     hidden, head = fields["hidden_size"], fields["kv_channels"]
     heads, groups = fields["num_attention_heads"], fields["num_query_groups"]
     yield Parameter(f"{name} norm", hidden)
-    yield Parameter(f"{name} attention out", hidden * heads * head // cut)
-    yield Parameter(f"{name} qkv", hidden * head * (heads + 2 * groups) // cut)
+    if "kv_lora_rank" in fields:
+        yield Parameter(f"{name} attention out", hidden * heads * fields["v_head_dim"])
+        for matrix, (rows, columns) in latent_matrices(fields).items():
+            yield Parameter(f"{name} {matrix}", rows * columns)
+        for norm, width in latent_norms(fields).items():
+            yield Parameter(f"{name} {norm}", width)
+    else:
+        yield Parameter(f"{name} attention out", hidden * heads * head // cut)
+        yield Parameter(f"{name} qkv", hidden * head * (heads + 2 * groups) // cut)
     if fields.get("add_qkv_bias"):
         yield Parameter(f"{name} qkv bias", head * (heads + 2 * groups) // cut)
     if plan.qk_norm in ("rms", "wide"):

@@ -194,7 +194,7 @@ def decoding(
     counts, fields = parameter_counts(hf_config), shape(hf_config).fields
     ranks, width = config.tensor_parallel, BYTES[config.dtype]
     context = usual_context(length, assumed)
-    per_token = kv_bytes_per_token(hf_config, config.dtype, ranks)
+    per_token = kv_bytes_per_token(hf_config, config.dtype, ranks, config.device != "cpu")
     sequences = max(1.0, min(config.max_sequences, available, cache_sequences(hf_config, config, length, assumed)))
     read = _weights_read(counts, fields, sequences) * width / ranks + sequences * context * per_token
     memory = read / (device.bandwidth * 1e9 * assumed.bandwidth)
@@ -214,7 +214,7 @@ def usual_context(length: Moments, assumed: Assumptions) -> float:
 
 def cache_sequences(hf_config: dict[str, Any], config: GeneratorSetup, length: Moments, assumed: Assumptions) -> float:
     """Running sequences of the usual context for which an engine's KV cache has room."""
-    per_token = kv_bytes_per_token(hf_config, config.dtype, config.tensor_parallel)
+    per_token = kv_bytes_per_token(hf_config, config.dtype, config.tensor_parallel, config.device != "cpu")
     return config.kv_cache_gib * 2**30 / (per_token * usual_context(length, assumed))
 
 

@@ -7,6 +7,7 @@ a GPU are kernels, which a rehearsal does not run.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -131,6 +132,7 @@ class _EngineRehearsal:
 
     def _configure(self) -> None:
         """vLLM's configuration as on a GPU: compiled, with the model runner that it takes where Triton is installed."""
+        os.environ["VLLM_MLA_DISABLE"] = "0" if self.gpu else "1"  # as an engine there has it
         self.vllm = self._engine_config(eager=True)
         if not self.gpu:
             return
@@ -199,7 +201,7 @@ class _EngineRehearsal:
         blocks = int(self.config.kv_cache_gib * GIB) // block
         self.result.memory_gib["kv_cache"] = blocks * block / GIB
         found, wanted = block / self.config.block_size, self.config.max_model_len
-        expected = kv_bytes_per_token(self.hf, self.config.dtype, self.config.tensor_parallel)
+        expected = kv_bytes_per_token(self.hf, self.config.dtype, self.config.tensor_parallel, self.gpu)
         if abs(found / expected - 1) > 0.01:
             raise ValueError(f"a token takes {found:.0f} bytes of KV cache, the plan says {expected:.0f}")
         if blocks * self.config.block_size < wanted:

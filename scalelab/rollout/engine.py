@@ -29,6 +29,7 @@ from safetensors import safe_open
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 from vllm.platforms import current_platform
 from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -38,6 +39,7 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 from moe.cpu import bfloat16
 from moe.cpu.groups import shared_when_alone
+from moe.model.architectures import architecture
 from moe.model.reading import read_config
 from moe.weights.hf_folder import read_biases
 from moe.weights.links import expert_bias_names
@@ -52,6 +54,9 @@ from scalelab.rollout.split import split_problem
 from scalelab.rollout.types import Request
 from scalelab.transfer import engine_side as transfer
 from scalelab.transfer import expert_bias
+
+if current_platform.is_cpu():  # where its latent attention has one size alone, a kv_lora_rank of 512
+    os.environ["VLLM_MLA_DISABLE"] = "1"
 
 SHARED_PART = 0.2
 """Part of a GPU that must be free when an engine starts beside a trainer rank."""
@@ -119,6 +124,8 @@ class Engine:
             self._engine = LLMEngine(vllm_config, Executor.get_class(vllm_config), log_stats=False)
         if current_platform.is_cpu():
             self._engine.collective_rpc(_rank_no_logprobs)
+            if "kv_lora_rank" in hf_config:
+                self._engine.collective_rpc(_rotate_slices)
             if config.dtype == "bfloat16":
                 self._engine.collective_rpc(_multiply_bfloat16)
         if self._biases:
@@ -353,7 +360,7 @@ def _check(hf_config: dict[str, Any], config: GeneratorSetup, model_dir: Path) -
             raise LabError(f"vLLM's experts on a CPU need sizes in multiples of 32{each}, got {sizes}: round them")
     if config.record_routing and config.tensor_parallel > 1 and current_platform.is_cpu():
         raise LabError("on a CPU, experts are recorded in one process only: set GeneratorConfig.tensor_parallel to 1")
-    if config.record_routing and not (hf_config.get("num_local_experts") or hf_config.get("num_experts")):
+    if config.record_routing and not architecture(hf_config).fields.get("num_moe_experts"):
         raise LabError("record_routing asks for the experts of a model that has none: switch it off")
     chunk = hf_config.get("attention_chunk_size") or config.block_size
     if chunk % config.block_size:
@@ -375,6 +382,13 @@ def _rank_no_logprobs(worker: WorkerBase) -> None:
     worker.model_runner.sampler.gather_logprobs = gather
 
 
+def _rotate_slices(worker: WorkerBase) -> None:
+    """Rotate parts of heads by torch's operators: the kernel for CPUs takes a slice of each head for whole heads."""
+    for module in worker.model_runner.get_model().modules():
+        if isinstance(module, RotaryEmbeddingBase):
+            module._forward_method = module.forward_native
+
+
 def _multiply_bfloat16(worker: WorkerBase) -> None:
     bfloat16.install()
 
@@ -385,7 +399,7 @@ def bias_shapes(model_dir: Path, config: GeneratorSetup) -> dict[str, tuple[int,
     if not (biases or config.expert_bias):
         return {}
     hf_config = read_config(model_dir)
-    experts: int = hf_config.get("num_local_experts") or hf_config["num_experts"]
+    experts: int = architecture(hf_config).fields["num_moe_experts"]
     names = expert_bias_names(hf_config).values()
     if biases and set(biases) != set(names):
         raise LabError(f"the biases of experts in {model_dir} are of another model: write the folder again")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moe.durable import made_whole
+from moe.model.architectures import head_dim
 from scalelab.errors import LabError, nearest
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.config import GeneratorSetup
@@ -177,7 +178,7 @@ def engine_config(model: ModelFolder, prompts: Sequence[Prompt], work: Sampling)
     import torch
 
     heads = hf.get("num_key_value_heads", hf["num_attention_heads"])
-    width = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
+    width = head_dim(hf)
     gpu = torch.cuda.is_available()
     gib_each = 2 * hf["num_hidden_layers"] * heads * width * (2 if gpu else 4) * (longest + 64) / 2**30
     sequences = max(1, min(SEQUENCES, len(prompts) * work.generations, int(KV_GIB / gib_each)))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from moe.durable import made_whole
 from moe.errors import MoeError
 from moe.model.architectures import architecture
-from moe.model.config import DecoderConfig
+from moe.model.decoder import DecoderConfig
 from moe.model.reading import read_config
 from moe.train.config import TrainerConfig
 from moe.weights.hf_folder import FolderWeights, check_tensors, is_multimodal, write_text_model

@@ -21,7 +21,7 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NC
 from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.train.trainer import Trainer
-from moe.weights.links import expert_bias_names
+from moe.weights.links import expert_bias_names, stored_as
 from moe.weights.segments import Segment
 from scalelab.errors import LabError
 from scalelab.transfer.listener import Listener
@@ -152,7 +152,7 @@ class MegatronSource(WeightSource):
         found = [part for parcel in self._trainer.parcels(PARCEL) for part in parcel.parts()]
         biases = expert_bias_names(hf_config) if config.expert_bias else {}
         experts = architecture(hf_config).fields.get("num_moe_experts")
-        return [ParamMeta(name, dtype, tuple(shape)) for name, shape in found] + [
+        return [ParamMeta(name, stored_as(name, dtype), tuple(shape)) for name, shape in found] + [
             ParamMeta(name, torch.float32, (experts,)) for name in biases.values()
         ]
 

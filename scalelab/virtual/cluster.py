@@ -54,7 +54,7 @@ def engine_config(run: Run, places: int) -> GeneratorSetup:
     # No more than the schedule can have in flight, whatever the engines could hold.
     most = min(run.cluster.generators * places, _in_flight(run))
     blocks = -(-config.max_model_len // config.block_size) + 1
-    gib = kv_bytes_per_token(run.model.to_hf(), config.dtype) * blocks * config.block_size * most / GIB
+    gib = kv_bytes_per_token(run.model.to_hf(), config.dtype, latent=False) * blocks * config.block_size * most / GIB
     if gib > run.virtual.memory_gib:
         raise LabError(
             f"the simulated engines hold {most} sequences side by side, whose KV cache takes {gib:.3g} GiB of "

@@ -18,7 +18,19 @@ from moe.weights.segments import Segment
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.types import Completion, Request
 from scalelab.start.fine_tuning import cross_entropy
-from tests.helpers.rollout_models import DENSE, MISTRAL, MIXTRAL, MOE, QWEN2, QWEN3, QWEN3_MOE, generate, prompts
+from tests.helpers.rollout_models import (
+    DEEPSEEK_V3,
+    DENSE,
+    GLM4_MOE,
+    MISTRAL,
+    MIXTRAL,
+    MOE,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    generate,
+    prompts,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +65,9 @@ def build_trainer(model: Model, folder: Path, dtype: str = "float32", expert_bia
     torch.set_num_threads(1)
     config = TrainerSetup(optimizer=OptimizerConfig(lr=5e-3), dtype=dtype, expert_bias=expert_bias)
     hold("trainer", lambda: Trainer(model.to_hf(), config, rendezvous=f"file://{folder}.at"))
+    for router in _HELD["trainer"].model.routers:
+        if router.correction_E is not None:
+            router.correction_E.copy_(torch.linspace(-0.3, 0.3, len(router.correction_E)))
     train(6)
     _HELD["trainer"].save_hf(folder)
 
@@ -102,7 +117,9 @@ def complete(count: int) -> list[Completion]:
 
 
 @pytest.mark.parametrize(
-    "model", [MOE, DENSE, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL], ids=lambda model: model.model_type
+    "model",
+    [MOE, DENSE, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, GLM4_MOE, DEEPSEEK_V3],
+    ids=lambda model: model.model_type,
 )
 def test_log_probs_agree_on_saved_and_on_published_weights(
     model: Model, sides: tuple[Ask, Ask], tmp_path: Path

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from moe.model.config import (
+    DeepseekV3,
+    Glm4Moe,
     Llama,
-    Llama3Rope,
     Llama4Text,
     Mistral,
     Mixtral,
@@ -23,8 +24,9 @@ from moe.model.config import (
     Qwen3,
     Qwen3Moe,
     SmolLM3,
-    YarnRope,
+    routed_experts,
 )
+from moe.model.decoder import Llama3Rope, YarnRope
 from moe.train.batch import TrainingSequence
 from moe.train.config import OptimizerConfig, TrainerSetup
 from moe.train.trainer import Trainer
@@ -68,6 +70,19 @@ MIXTRAL = Mixtral(
     head_dim=16, intermediate_size=40, num_local_experts=4,
     rope_scaling=Llama3Rope(factor=4.0, original_max_position_embeddings=64),
 )  # fmt: skip
+GLM4_MOE = Glm4Moe(
+    vocab_size=96, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=16, intermediate_size=80, moe_intermediate_size=24, n_routed_experts=8, num_experts_per_tok=3,
+    n_shared_experts=2, routed_scaling_factor=1.5,
+)  # fmt: skip
+DEEPSEEK_V3 = DeepseekV3(
+    vocab_size=96, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4,
+    head_dim=8, intermediate_size=80, moe_intermediate_size=24, n_routed_experts=8, num_experts_per_tok=3,
+    n_group=4, topk_group=2, routed_scaling_factor=2.5, q_lora_rank=24, kv_lora_rank=32, qk_nope_head_dim=16,
+    v_head_dim=12, rms_norm_eps=1e-6,
+    rope_scaling=YarnRope(factor=4.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=1.0),
+    max_position_embeddings=64,
+)  # fmt: skip
 OPTIMIZER = OptimizerConfig(lr=2e-3, warmup_steps=3, clip_grad=0.5)
 
 
@@ -98,7 +113,7 @@ def batch(seed: int, count: int = 12, longest: int = 60) -> list[TrainingSequenc
 def routed(sequences: list[TrainingSequence], model: Model) -> list[TrainingSequence]:
     """Copies of sequences with random experts prescribed for most tokens, different ones for each token."""
     hf, rng = model.to_hf(), np.random.default_rng(len(sequences))
-    experts, chosen = hf.get("num_local_experts") or hf["num_experts"], hf["num_experts_per_tok"]
+    experts, chosen = routed_experts(model), hf["num_experts_per_tok"]
     given = []
     for sequence in sequences:
         shape = (len(sequence), hf["num_hidden_layers"])

@@ -61,3 +61,28 @@ MIXTRAL_8X7B = {
     "num_local_experts": 8, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.02, "sliding_window": None,
     "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
+GLM_45_AIR = {
+    "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "vocab_size": 151552, "hidden_size": 4096,
+    "intermediate_size": 10944, "moe_intermediate_size": 1408, "num_hidden_layers": 46, "num_attention_heads": 96,
+    "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu", "attention_bias": True, "use_qk_norm": False,
+    "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "rope_scaling": None, "partial_rotary_factor": 0.5,
+    "max_position_embeddings": 131072, "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8,
+    "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.0,
+    "num_nextn_predict_layers": 1, "tie_word_embeddings": False, "pad_token_id": 151329,
+    "eos_token_id": [151329, 151336, 151338],
+}  # fmt: skip
+DEEPSEEK_V3 = {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 129280, "hidden_size": 7168,
+    "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128,
+    "num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "hidden_act": "silu", "attention_bias": False, "rms_norm_eps": 1e-06,
+    "rope_theta": 10000,
+    "rope_scaling": {
+        "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096, "type": "yarn",
+    },
+    "max_position_embeddings": 163840, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
+    "n_group": 8, "topk_group": 4, "first_k_dense_replace": 3, "moe_layer_freq": 1, "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "num_nextn_predict_layers": 1,
+    "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1,
+}  # fmt: skip

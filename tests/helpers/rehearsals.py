@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from moe.model.config import Llama, Llama4Text, Mixtral, Model, Qwen2, Qwen3, Qwen3Moe
+from moe.model.config import DeepseekV3, Glm4Moe, Llama, Llama4Text, Mixtral, Model, Qwen2, Qwen3, Qwen3Moe
 from moe.train.config import Layout
 from scalelab.experiment import resolve
 from scalelab.run.config import Run
-from tests.helpers.real_models import LLAMA_8B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, QWEN25_7B, SCOUT
+from tests.helpers.real_models import (
+    DEEPSEEK_V3,
+    GLM_45_AIR,
+    LLAMA_8B,
+    MIXTRAL_8X7B,
+    QWEN3_8B,
+    QWEN3_30B,
+    QWEN25_7B,
+    SCOUT,
+)
 
 LENGTH = 2048
 
@@ -22,11 +31,14 @@ def full_width(kind: type[Model], config: dict[str, Any], layers: int) -> Model:
     return kind(**{**values, "num_hidden_layers": layers, "eos_token_id": 2})
 
 
+DEEPSEEK = {**DEEPSEEK_V3, "head_dim": 64, "first_k_dense_replace": 1}
 MODELS: dict[str, Any] = {
     "llama": full_width(Llama, LLAMA_8B, 2),
     "qwen2": full_width(Qwen2, QWEN25_7B, 2),
     "qwen3": full_width(Qwen3, QWEN3_8B, 2),
     "qwen3_moe": replace(full_width(Qwen3Moe, QWEN3_30B, 2), num_experts=32),  # of 128, each of which takes its time
+    "glm4_moe": replace(full_width(Glm4Moe, GLM_45_AIR, 2), n_routed_experts=32),
+    "deepseek_v3": replace(full_width(DeepseekV3, DEEPSEEK, 2), n_routed_experts=32),
     "mixtral": full_width(Mixtral, MIXTRAL_8X7B, 2),
     "llama4": full_width(Llama4Text, SCOUT, 4),
 }

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-from moe.model.config import Llama, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe, YarnRope
+from moe.model.config import DeepseekV3, Glm4Moe, Llama, Llama4Text, Mistral, Mixtral, Qwen2, Qwen3, Qwen3Moe
+from moe.model.decoder import YarnRope
 from moe.weights.links import links
 from moe.weights.segments import Segment
 from moe.weights.shards import Publisher
@@ -47,6 +48,13 @@ QWEN2 = Qwen2(
 QWEN3 = Qwen3(**_SMALL, tie_word_embeddings=True)
 QWEN3_MOE = Qwen3Moe(**_SMALL, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2)
 MIXTRAL = Mixtral(**_SMALL, intermediate_size=64, num_local_experts=4)
+GLM4_MOE = Glm4Moe(**_SMALL, moe_intermediate_size=32, n_routed_experts=8, num_experts_per_tok=2)
+DEEPSEEK_V3 = DeepseekV3(
+    **{**_SMALL, "num_key_value_heads": 2}, moe_intermediate_size=32, n_routed_experts=8, num_experts_per_tok=2,
+    n_group=4, topk_group=2, routed_scaling_factor=2.5, rms_norm_eps=1e-6, v_head_dim=24,
+    rope_scaling=YarnRope(factor=4.0, original_max_position_embeddings=64, mscale=0.7, mscale_all_dim=1.0),
+    max_position_embeddings=256,
+)  # fmt: skip
 
 
 def write_model(folder: Path, shape: Llama | Llama4Text, seed: int) -> Path:

@@ -15,10 +15,12 @@ from moe.errors import MoeError
 from moe.model.size import parameters
 from moe.weights.convert import export_checkpoint, import_folder
 from moe.weights.hf_folder import FolderWeights, is_multimodal, save_folder, write_text_model
-from moe.weights.links import shapes
+from moe.weights.links import CORRECTION, shapes, stored_as
 from scalelab import cli
 from tests.helpers.moe_models import (
+    DEEPSEEK_V3,
     DENSE,
+    GLM4_MOE,
     MISTRAL,
     MIXTRAL,
     MOE,
@@ -32,14 +34,16 @@ from tests.helpers.moe_models import (
 )
 
 pytestmark = pytest.mark.slow
-MODELS = {model.model_type: model for model in (DENSE, MOE, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, SMOLLM3, OLMO2)}
+ALL = (DENSE, MOE, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, SMOLLM3, OLMO2, GLM4_MOE, DEEPSEEK_V3)
+MODELS = {model.model_type: model for model in ALL}
 
 
 def write(folder, model, dtype=torch.bfloat16, **options):
     """A folder with random weights; returns them."""
     stream = torch.Generator().manual_seed(0)
     weights = {
-        name: (torch.randn(shape, generator=stream) / 8).to(dtype) for name, shape in shapes(model.to_hf()).items()
+        name: (torch.randn(shape, generator=stream) / 8).to(stored_as(name, dtype))
+        for name, shape in shapes(model.to_hf()).items()
     }
     save_folder(folder, model.to_hf(), weights.items(), shapes(model.to_hf()), **options)
     return weights
@@ -110,6 +114,20 @@ def test_experts_in_stacks_and_text_models_within_others_are_read(tmp_path):
     assert (tmp_path / "alone" / "tokenizer.json").exists()
     text_model = transformers.Llama4ForCausalLM.from_pretrained(tmp_path / "alone").state_dict()
     assert all(torch.equal(text_model[name], tensor) for name, tensor in weights.items())
+
+
+def test_modules_that_guess_further_tokens_are_left_out_and_routers_biases_become_fp32(tmp_path):
+    weights = write(tmp_path / "in", GLM4_MOE)
+    more = {name.replace("layers.2.", "layers.3."): tensor for name, tensor in weights.items() if "layers.2." in name}
+    narrow = {name: tensor.bfloat16().clone() for name, tensor in {**weights, **more}.items()}
+    save_file(narrow, tmp_path / "in" / "model.safetensors")
+    config = json.loads((tmp_path / "in" / "config.json").read_text())
+    (tmp_path / "in" / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+    import_folder(tmp_path / "in", tmp_path / "checkpoint")
+    export_checkpoint(tmp_path / "checkpoint", tmp_path / "out")
+    kept = {name: tensor for name, tensor in narrow.items() if name in weights}
+    assert_holds(tmp_path / "out", {n: t.float() if n.endswith(CORRECTION) else t for n, t in kept.items()})
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["num_nextn_predict_layers"] == 0
 
 
 def test_a_stored_copy_of_a_tied_embedding_is_left_out_unless_it_differs(tmp_path):

@@ -11,10 +11,12 @@ from moe.cpu import host as cpu_host
 from moe.errors import MoeError
 from moe.model import gpt as models
 from moe.model.architectures import architecture
-from moe.model.config import Llama3Rope
+from moe.model.decoder import Llama3Rope
 from moe.train.packing import pack
 from tests.helpers.moe_models import (
+    DEEPSEEK_V3,
     DENSE,
+    GLM4_MOE,
     MISTRAL,
     MIXTRAL,
     MOE,
@@ -45,6 +47,12 @@ MODELS = {
         QWEN3_MOE, decoder_sparse_step=2, norm_topk_prob=False
     ),
     "mixtral": MIXTRAL,
+    "glm4_moe": GLM4_MOE,
+    "glm4_moe, norms instead of biases": replace(GLM4_MOE, use_qk_norm=True, attention_bias=False),
+    "deepseek_v3, stretched by YaRN, in groups": DEEPSEEK_V3,
+    "deepseek_v3, queries straight from the hidden state": replace(
+        DEEPSEEK_V3, q_lora_rank=None, rope_scaling=None, n_group=1, topk_group=1
+    ),
 }
 
 
@@ -258,9 +266,16 @@ def test_yarn_has_positions_up_to_its_factor_times_the_original_length():
 def test_unknown_architectures_and_features_are_named():
     with pytest.raises(
         MoeError,
-        match="'mamba' is not supported; supported are llama, llama4_text, mistral, mixtral, olmo2, qwen2, ",
+        match="'mamba' is not supported; supported are deepseek_v3, glm4_moe, llama, llama4_text, mistral, mixtral, ",
     ):
         architecture({"model_type": "mamba"})
+    for family, lacking in {"gemma3_text": "gates of GELU", "olmo3": "windows", "gpt_oss": "sinks"}.items():
+        with pytest.raises(MoeError, match=f"'{family}' is not supported .not built: .*{lacking}.*; supported are "):
+            architecture({"model_type": family})
+    with pytest.raises(MoeError, match="moe_layer_freq=2"):
+        architecture({**DEEPSEEK_V3.to_hf(), "moe_layer_freq": 2})
+    with pytest.raises(MoeError, match="needs norm_topk_prob"):
+        architecture({**GLM4_MOE.to_hf(), "norm_topk_prob": False})
     with pytest.raises(MoeError, match="attention_bias=True"):
         architecture({**DENSE.to_hf(), "attention_bias": True})
     with pytest.raises(MoeError, match="use_sliding_window=True"):

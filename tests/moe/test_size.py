@@ -12,15 +12,26 @@ from moe.model.architectures import architecture
 from moe.model.size import parameters
 from moe.train import parallel
 from moe.train.config import Layout, TrainerSetup
-from moe.weights.links import links
-from tests.helpers.real_models import LLAMA_8B, MISTRAL_7B, MIXTRAL_8X7B, QWEN3_8B, QWEN3_30B, QWEN25_7B, SCOUT
+from moe.weights.links import CORRECTION, links
+from tests.helpers.real_models import (
+    DEEPSEEK_V3,
+    GLM_45_AIR,
+    LLAMA_8B,
+    MISTRAL_7B,
+    MIXTRAL_8X7B,
+    QWEN3_8B,
+    QWEN3_30B,
+    QWEN25_7B,
+    SCOUT,
+)
 
 pytestmark = pytest.mark.slow
 
 REAL = {"llama": LLAMA_8B, "scout": SCOUT, "qwen3": QWEN3_8B, "qwen3_moe": QWEN3_30B, "mixtral": MIXTRAL_8X7B,
-        "qwen2": QWEN25_7B, "mistral": MISTRAL_7B}  # fmt: skip
+        "qwen2": QWEN25_7B, "mistral": MISTRAL_7B, "glm4_moe": GLM_45_AIR, "deepseek_v3": DEEPSEEK_V3}  # fmt: skip
 BILLIONS = {"llama": (8.03, 8.03), "scout": (107.8, 17.2), "qwen3": (8.19, 8.19), "qwen3_moe": (30.5, 3.35),
-            "mixtral": (46.7, 12.9), "qwen2": (7.62, 7.62), "mistral": (7.25, 7.25)}  # fmt: skip
+            "mixtral": (46.7, 12.9), "qwen2": (7.62, 7.62), "mistral": (7.25, 7.25), "glm4_moe": (106.9, 13.42),
+            "deepseek_v3": (671.0, 37.6)}  # fmt: skip
 
 
 def theirs(hf):
@@ -43,7 +54,9 @@ def test_the_formula_the_model_and_transformers_count_alike(name, one_rank):
     with cpu_host.megatron(), torch.device("meta"):
         ours = models.build(hf, TrainerSetup(dtype="bfloat16"))
     assert counted.total == sum(p.numel() for p in ours.parameters())
-    assert counted.total == sum(p.numel() for p in theirs(hf).parameters())
+    whole = theirs(hf)
+    buffers = sum(b.numel() for name, b in whole.named_buffers() if name.endswith(CORRECTION))
+    assert counted.total == sum(p.numel() for p in whole.parameters()) + buffers
     assert {link.param for link in links(hf)} == {name for name, _ in ours.named_parameters()}
     billions = counted.total / 1e9, counted.active / 1e9
     assert billions == pytest.approx(BILLIONS[name], rel=0.005)
@@ -63,7 +76,8 @@ def test_rotary_frequencies_equal_transformers(name):
     plans = architecture(REAL[name]).layers
     ours = np.array(plans[0].attention.inv_freq)
     if rope["rope_type"] == "default":
-        wanted = rope["rope_theta"] ** -(np.arange(0, 128, 2) / 128)
+        turning = int(128 * rope.get("partial_rotary_factor", 1.0))
+        wanted = rope["rope_theta"] ** -(np.arange(0, turning, 2) / turning)
     else:
         frequencies, magnitude = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
         wanted = frequencies.numpy()

@@ -20,7 +20,7 @@ from scalelab.experiment import resolve
 from scalelab.plan.memory import activation_bytes, largest_sent, layer_elements
 from scalelab.plan.sizes import BYTES, held
 from scalelab.transfer.sizes import PARCEL
-from tests.helpers.moe_models import DENSE, MOE, QWEN2, QWEN3, QWEN3_MOE, trainer
+from tests.helpers.moe_models import DEEPSEEK_V3, DENSE, GLM4_MOE, MOE, QWEN2, QWEN3, QWEN3_MOE, trainer
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +69,8 @@ def allocated(one):
         (QWEN3, Layout(pipeline=2), 3, 4),
         (MOE, Layout(expert=4), 1, 8),
         (QWEN3_MOE, Layout(tensor=2, expert=2), 6, 8),
+        (GLM4_MOE, Layout(tensor=2, expert=2), 6, 8),
+        (DEEPSEEK_V3, Layout(expert=2), 1, 4),
         (MOE, Layout(expert=2, context=2, pipeline=2), 7, 8),
     ],
     ids=str,

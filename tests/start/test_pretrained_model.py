@@ -11,7 +11,8 @@ import pytest
 
 from moe.errors import MoeError
 from moe.model.architectures import architecture
-from moe.model.config import Model, YarnRope
+from moe.model.config import Model
+from moe.model.decoder import YarnRope
 from moe.model.reading import model_of
 from scalelab.cli import main
 from scalelab.errors import LabError
@@ -91,13 +92,13 @@ def test_weights_named_after_the_folder_or_by_a_set_are_started_from(tmp_path: P
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"model_type": "bloom"}, "model_type 'bloom' is not supported; supported are llama, "),
+        ({"model_type": "bloom"}, "model_type 'bloom' is not supported; supported are deepseek_v3, "),
         ({"vocab_size": None}, "lacks vocab_size"),
         ({"eos_token_id": None}, "lacks eos_token_id"),
         ({"num_attention_heads": 4}, "head_dim is 16, and vLLM on a CPU runs heads of 32, 64"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256, "mscale": 1.0,
-                           "mscale_all_dim": 2.0}}, "a shape that Qwen2 cannot have"),
+                           "mscale_all_dim": 2.0}}, "mscale, which only DeepSeek"),
         ({"hidden_size": 65}, "heads fill the hidden size"),
         ({"vocab_size": "many"}, "needs vocab_size to be a whole number"),
     ],
