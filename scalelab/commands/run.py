@@ -125,7 +125,7 @@ def _supervise(args: argparse.Namespace) -> int:
     """Check that there is one run to supervise, make its folder, and supervise it."""
     from scalelab.experiment import load
     from scalelab.session.supervise import supervise
-    from scalelab.store.folder import MANIFEST
+    from scalelab.store.manifest import MANIFEST
     from scalelab.store.places import clear, free_folder, latest_folder, made_nothing
 
     path, begin = Path(args.experiment), [word for word in sys.argv[1:] if word != "--supervise"]
@@ -222,7 +222,7 @@ def _branch(args: argparse.Namespace) -> None:
     from scalelab.session.live_page import live_page
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.supervise import tell
-    from scalelab.store.folder import CONFIG, read_run_manifest
+    from scalelab.store.manifest import CONFIG, read_run_manifest
     from scalelab.store.places import free_folder
     from scalelab.watch.progress import Progress
 
@@ -245,7 +245,7 @@ def _branch(args: argparse.Namespace) -> None:
 def _start_of(path: Path) -> Run | None:
     """The run that a branch and its parents began with; None for a run that is no branch."""
     from scalelab.experiment import resolve
-    from scalelab.store.folder import START
+    from scalelab.store.manifest import START
 
     return resolve(str(path / START), imports=True).run if (path / START).exists() else None
 
@@ -256,7 +256,7 @@ def _resume(args: argparse.Namespace) -> None:
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.session import resume
     from scalelab.session.supervise import tell
-    from scalelab.store.folder import MANIFEST, read_run_manifest
+    from scalelab.store.manifest import MANIFEST, read_run_manifest
     from scalelab.store.places import latest_folder
     from scalelab.watch.progress import Progress
 

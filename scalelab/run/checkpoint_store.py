@@ -12,7 +12,8 @@ from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.run.books import BooksState, RunBooks
 from scalelab.run.config import Run
-from scalelab.store.folder import CONFIG_SHA256, RunFolder, config_sha256
+from scalelab.store.folder import RunFolder
+from scalelab.store.manifest import CONFIG_SHA256, config_sha256
 from scalelab.store.publication import LINE
 from scalelab.store.recovery import Return, choose
 from scalelab.store.rollouts import prune_rollouts

@@ -16,7 +16,8 @@ from scalelab.run.config import Run
 from scalelab.run.disk import check_disk
 from scalelab.session.facts import facts, process_facts
 from scalelab.session.session import hold_folder, run_and_record
-from scalelab.store.folder import CONFIG, CONFIG_SHA256, START, RunFolder, config_sha256
+from scalelab.store.folder import RunFolder
+from scalelab.store.manifest import CONFIG, CONFIG_SHA256, START, config_sha256
 from scalelab.store.places import clear, free_folder, made_nothing
 from scalelab.store.publication import LINE
 from scalelab.store.recovery import DUE

@@ -27,7 +27,9 @@ from scalelab.session.evaluate_model import STALL_SECONDS, engine_config, sample
 from scalelab.session.session import hold_folder
 from scalelab.start.model_folder import find_model
 from scalelab.store.account import EVALS
-from scalelab.store.folder import CHECKPOINTS, RunFolder, check_config, read_account, read_run_manifest
+from scalelab.store.earlier import read_account
+from scalelab.store.folder import RunFolder
+from scalelab.store.manifest import CHECKPOINTS, check_config, read_run_manifest
 from scalelab.watch.progress import Progress
 
 Record = dict[str, Any]

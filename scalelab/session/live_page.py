@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from scalelab.store.folder import MANIFEST
+from scalelab.store.manifest import MANIFEST
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at the run's folder."""

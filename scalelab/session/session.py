@@ -25,17 +25,10 @@ from scalelab.session.native_output import native_stderr_to
 from scalelab.session.signals import heed_signals, stops
 from scalelab.session.tracked_fits import TrackedFits
 from scalelab.store.copying import second_copy, take_back
-from scalelab.store.folder import (
-    CHECKPOINTS,
-    RAY_LOG,
-    TOKENIZER,
-    RunFolder,
-    check_config,
-    last_epoch,
-    read_account,
-    read_run_manifest,
-)
+from scalelab.store.earlier import last_epoch, read_account
+from scalelab.store.folder import RunFolder
 from scalelab.store.lease import Lease
+from scalelab.store.manifest import CHECKPOINTS, RAY_LOG, TOKENIZER, check_config, read_run_manifest
 from scalelab.store.places import clear, free_folder, made_nothing
 from scalelab.store.publication import take_over
 from scalelab.store.recovery import Return, choose

@@ -141,7 +141,7 @@ def tell(pipe: int | None, path: Path) -> None:
 
 def _unsaid(code: int, folder: Path) -> bool:
     """True if the process ended with this code and its manifest says that it still runs."""
-    from scalelab.store.folder import read_run_manifest
+    from scalelab.store.manifest import read_run_manifest
 
     if code in (0, USAGE_ERROR, INTERRUPTED, BROKEN_OFF):
         return False
@@ -152,8 +152,10 @@ def _unsaid(code: int, folder: Path) -> bool:
 
 def _write_ending(folder: Path, reason: str) -> None:
     """Write down that a run ended, if its process did not; another process may have taken it over."""
-    from scalelab.store.folder import RunFolder, last_epoch, read_run_manifest
+    from scalelab.store.earlier import last_epoch
+    from scalelab.store.folder import RunFolder
     from scalelab.store.lease import Lease
+    from scalelab.store.manifest import read_run_manifest
 
     with suppress(LabError, OSError):
         if read_run_manifest(folder).get("status") != "running":

@@ -35,7 +35,7 @@ from scalelab.start.hub_model import hub_model
 from scalelab.start.model_folder import ModelFolder, find_model
 from scalelab.start.packaged import PREFIX, packaged_model
 from scalelab.start.traces import Examples, PreparedTraces, TaskTraces, prepare, traces
-from scalelab.store.folder import TOKENIZER
+from scalelab.store.manifest import TOKENIZER
 from scalelab.watch.progress import Progress
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from moe.errors import MoeError, first_line
 from moe.model.reading import read_config
 from scalelab.errors import LabError
 from scalelab.run.config import Run
-from scalelab.store.folder import CHECKPOINTS, TOKENIZER
+from scalelab.store.manifest import CHECKPOINTS, TOKENIZER
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

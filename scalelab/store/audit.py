@@ -18,8 +18,9 @@ from moe.errors import MoeError, first_line
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
 from scalelab.store.account import EVALS, METRICS, Account, retention_of, step_of_rollouts
-from scalelab.store.folder import CHECKPOINTS, ROLLOUTS, check_config, completions_name, read_run_manifest
+from scalelab.store.folder import completions_name
 from scalelab.store.lines import read_lines
+from scalelab.store.manifest import CHECKPOINTS, ROLLOUTS, check_config, read_run_manifest
 from scalelab.store.proof import prove
 from scalelab.store.recovery import lost_rollouts
 

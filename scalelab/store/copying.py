@@ -20,7 +20,9 @@ from moe.checkpoint.folder import (
 from moe.durable import made_whole, write_whole
 from moe.errors import MoeError, printable
 from scalelab.store.chain import JOURNAL
-from scalelab.store.folder import (
+from scalelab.store.earlier import read_account
+from scalelab.store.lines import as_text
+from scalelab.store.manifest import (
     CHECKPOINTS,
     CONFIG,
     MANIFEST,
@@ -29,9 +31,7 @@ from scalelab.store.folder import (
     TOKENIZER,
     check_config,
     manifest_text,
-    read_account,
 )
-from scalelab.store.lines import as_text
 from scalelab.store.rollouts import prune_rollouts
 
 _KEPT = CheckpointPolicy(keep_last=1)

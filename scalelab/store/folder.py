@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from moe.checkpoint.folder import MANIFEST as CHECKPOINT
 from moe.checkpoint.folder import CheckpointPolicy, digest, finished_checkpoints
-from moe.durable import PARTIAL, made_whole, make_folder, sync, write_whole
-from moe.errors import printable
-from scalelab.errors import LabError
-from scalelab.guarded import read_whole
+from moe.durable import made_whole, make_folder, sync, write_whole
 from scalelab.jsonl import plain
 from scalelab.store.account import (
     ALARMS,
@@ -30,10 +25,24 @@ from scalelab.store.account import (
     replay,
     step_of_rollouts,
 )
-from scalelab.store.chain import JOURNAL, ChainEntry, ChainFile, read_chain
+from scalelab.store.chain import JOURNAL, ChainFile, read_chain
 from scalelab.store.completions import CompletionsFile, completions_table
+from scalelab.store.earlier import earlier_account, present_checkpoints, remove_unfinished
 from scalelab.store.lease import Lease
 from scalelab.store.lines import Lines, as_text, read_lines
+from scalelab.store.manifest import (
+    CHECKPOINTS,
+    CONFIG,
+    CONFIG_SHA256,
+    FORMAT,
+    JOURNAL_KEY,
+    MANIFEST,
+    ROLLOUTS,
+    SECOND_COPY,
+    START,
+    config_sha256,
+    manifest_text,
+)
 from scalelab.store.publication import CheckpointNames, take_over
 from scalelab.store.status_file import StatusFile
 
@@ -43,84 +52,6 @@ if TYPE_CHECKING:
     from scalelab.recipe.types import Rollout
 
 log = logging.getLogger(__name__)
-
-MANIFEST, CONFIG, CHECKPOINTS, ROLLOUTS = "manifest.json", "config.gin", "checkpoints", "rollouts"
-"""Names in a run's folder."""
-
-SECOND_COPY = "second_copy"
-"""File in the second copy of a run, which holds one checkpoint alone, until the run goes on from it."""
-
-START = "start.gin"
-"""File in a branch's folder: the configuration of the run that all began with, which says what the base model is."""
-
-TOKENIZER = "tokenizer"
-"""Folder beside the checkpoints, where an export looks for it."""
-
-RAY_LOG = "ray.log"
-"""File in a run's folder for what C++ code writes to standard error in the command's process."""
-
-CONFIG_SHA256 = "config_sha256"
-"""Key of the SHA-256 of `config.gin`, in the manifest and in a checkpoint's state."""
-
-JOURNAL_KEY, FORMAT = "journal", 1
-"""Key of the manifest of a run that has a journal, and the version of its form."""
-
-
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    **{"status": str, "reason": (str, type(None)), "resumed": list, "wall_seconds": (int, float), "cpu_seconds": dict},
-}
-"""Types of the manifest's entries that a resumed run reads."""
-
-
-def read_run_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a run's folder.
-
-    Raises:
-        LabError: there is none, or it is not readable.
-    """
-    try:
-        manifest = json.loads(read_whole(path / MANIFEST))
-    except FileNotFoundError:
-        raise LabError(f"{path} is no folder of a run: it has no {MANIFEST}") from None
-    except (ValueError, RecursionError) as error:
-        raise LabError(f"{path / MANIFEST} is not JSON ({printable(error)}): mend it, or start another run") from None
-    if not isinstance(manifest, dict):
-        raise LabError(f"{path / MANIFEST} is no JSON object: mend it, or start another run")
-    for name, kind in _KINDS.items():
-        if name in manifest and not isinstance(manifest[name], kind):
-            value = str(manifest[name])[:40]
-            raise LabError(f"{path / MANIFEST}: {name} is {value!r}, which no run writes: mend it, or start another")
-    return manifest
-
-
-def config_sha256(path: Path) -> str:
-    """SHA-256 of a run's `config.gin`.
-
-    Raises:
-        LabError: there is none.
-    """
-    try:
-        return hashlib.sha256(read_whole(path / CONFIG)).hexdigest()
-    except FileNotFoundError:
-        raise LabError(f"{path} has no {CONFIG}, without which nobody knows what it ran: put it back") from None
-
-
-def check_config(path: Path, vouched: dict[str, Any]) -> None:
-    """Check that a run's `config.gin` is the one it began with.
-
-    Args:
-        path: the run's folder.
-        vouched: its manifest, or the state of a checkpoint of it. Those of older versions vouch for nothing.
-
-    Raises:
-        LabError: the file was changed or cut off since: another run would go on under this one's name.
-    """
-    expected = vouched.get(CONFIG_SHA256)
-    if expected is not None and config_sha256(path) != expected:
-        raise LabError(
-            f"{path / CONFIG} is not what this run began with (its SHA-256 differs): put the file back as it was, or "
-            f"start another run with `scalelab run {path / CONFIG}`"
-        )
 
 
 class Observer(Protocol):
@@ -164,8 +95,8 @@ class RunFolder:
         for part in (ROLLOUTS, CHECKPOINTS):
             make_folder(path / part)
         self._holds()
-        account, adopted = _found(path)
-        _remove_unfinished(path)
+        account, adopted = earlier_account(path)
+        remove_unfinished(path)
         take_over(self.checkpoints, account)
         epoch = lease.epoch if lease else account.epoch + 1
         self._journal = ChainFile(path / JOURNAL, epoch, self._holds)
@@ -465,77 +396,3 @@ def completions_name(step: int, of_set: str = "") -> str:
 def _evaluated(record: Record) -> tuple[str, int]:
     """Evaluation set and step of a line of `evals.jsonl`; lines of older versions are of the held-out split."""
     return record.get("set", "held_out"), record["step"]
-
-
-def _remove_unfinished(path: Path) -> None:
-    """Delete what earlier processes have begun, so that one that stands still cannot finish it later."""
-    for left in (*path.glob(f"*{PARTIAL}"), *(path / ROLLOUTS).glob(f"*{PARTIAL}")):
-        left.unlink(missing_ok=True)
-
-
-def _found(path: Path) -> tuple[Account, dict[str, Any] | None]:
-    """Content of the journal of a folder; for a run that an earlier version began, also the content of its first line.
-
-    Raises:
-        LabError: the journal is damaged, or gone.
-    """
-    if (account := read_account(path)) is not None:
-        return account, None
-    manifest = read_run_manifest(path) if (path / MANIFEST).exists() else {}
-    if JOURNAL_KEY in manifest:
-        raise LabError(f"{path} has no {JOURNAL}, without which nobody knows what it did: put it back")
-    lines = {name: read_lines(path / name) for name in VIEWS if (path / name).exists()}
-    if not manifest and not any(lines.values()):
-        return Account(), None
-    adopted = {
-        "facts": {**manifest, JOURNAL_KEY: FORMAT},
-        "lines": lines,
-        "files": {f"{ROLLOUTS}/{one.name}": list(digest(one)) for one in (path / ROLLOUTS).glob("*.parquet")},
-        "checkpoints": present_checkpoints(path),
-    }
-    account = Account()
-    account.apply(ChainEntry(1, 1, "adopt", adopted, ""))
-    return account, adopted
-
-
-def read_account(path: Path) -> Account | None:
-    """The account of a run by its journal; None if it has none.
-
-    Raises:
-        LabError: the journal is damaged.
-    """
-    if not (path / JOURNAL).exists():
-        return None
-    chain = read_chain(read_whole(path / JOURNAL))
-    if chain.problems:
-        raise LabError(f"{path}: {chain.problems[0]}: put {JOURNAL} back from a copy, or start another run")
-    try:
-        return replay(chain.entries)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise LabError(f"{path / JOURNAL} is not what this version writes ({printable(error)})") from error
-
-
-def last_epoch(path: Path) -> int:
-    """Number of the last process that wrote into a run's journal; 0 if there is none.
-
-    Raises:
-        LabError: the journal is damaged.
-    """
-    account = read_account(path)
-    return 0 if account is None else account.epoch
-
-
-def present_checkpoints(path: Path, last: int | None = None) -> dict[int, str]:
-    """Hashes of the manifests of a run's whole checkpoints, by step.
-
-    Args:
-        path: the run's folder.
-        last: leave out those of later steps.
-    """
-    found = {int(one.name.removeprefix("step_")): one for one in finished_checkpoints(path / CHECKPOINTS)}
-    return {step: digest(one / CHECKPOINT)[1] for step, one in found.items() if last is None or step <= last}
-
-
-def manifest_text(manifest: dict[str, Any]) -> str:
-    """A run's manifest as it stands in its file."""
-    return json.dumps(plain(manifest), indent=2) + "\n"

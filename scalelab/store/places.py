@@ -11,8 +11,8 @@ from pathlib import Path
 from moe.durable import PARTIAL
 from scalelab.errors import LabError
 from scalelab.store.chain import JOURNAL
-from scalelab.store.folder import CONFIG, MANIFEST, RAY_LOG, read_run_manifest
 from scalelab.store.lease import leases
+from scalelab.store.manifest import CONFIG, MANIFEST, RAY_LOG, read_run_manifest
 from scalelab.store.status_file import STATUS
 
 _BEGUN = frozenset({MANIFEST, CONFIG, JOURNAL, STATUS, RAY_LOG, "lock", "tensorboard"})

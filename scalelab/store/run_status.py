@@ -13,8 +13,8 @@ from typing import Any
 
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
-from scalelab.store.folder import read_run_manifest
 from scalelab.store.lines import read_lines
+from scalelab.store.manifest import read_run_manifest
 from scalelab.store.status_file import STATUS, process_started
 
 LATE = 60.0

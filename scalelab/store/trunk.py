@@ -27,7 +27,9 @@ from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.store.account import Account, Record, step_of_rollouts
 from scalelab.store.chain import JOURNAL, read_chain
-from scalelab.store.folder import CHECKPOINTS, RunFolder, check_config, read_account, read_run_manifest
+from scalelab.store.earlier import read_account
+from scalelab.store.folder import RunFolder
+from scalelab.store.manifest import CHECKPOINTS, check_config, read_run_manifest
 from scalelab.store.recovery import DUE, belongs, lost_rollouts, step_of
 
 FROM = "from"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from scalelab.errors import LabError
 from scalelab.experiment import Experiment, Resolved, read_settings, resolve_experiment, settings_in
-from scalelab.store.folder import read_run_manifest
+from scalelab.store.manifest import read_run_manifest
 from scalelab.sweep.grid import Point
 
 MemberState = Literal["new", "unfinished", "finished"]

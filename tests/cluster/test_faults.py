@@ -12,8 +12,8 @@ import faults
 import psutil
 import pytest
 
-from scalelab.store.folder import read_run_manifest
 from scalelab.store.lines import read_lines
+from scalelab.store.manifest import read_run_manifest
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,8 @@ from scalelab.run.loop import Loop
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.work import RolloutWork, Step
 from scalelab.run.world import build_loop, evaluate_in_flight
-from scalelab.store.folder import RunFolder, check_config, read_run_manifest
+from scalelab.store.folder import RunFolder
+from scalelab.store.manifest import check_config, read_run_manifest
 from scalelab.watch.tensorboard_writer import TensorBoardWriter
 from tasks.stream import stable_number
 from tasks.types import Prompt, Verdict

@@ -47,8 +47,9 @@ from scalelab.session import session, supervise
 from scalelab.store import chain, completions, folder, lease
 from scalelab.store.audit import audit
 from scalelab.store.chain import JOURNAL, read_chain
-from scalelab.store.folder import MANIFEST, RunFolder, read_run_manifest
+from scalelab.store.folder import RunFolder
 from scalelab.store.lease import FencedError
+from scalelab.store.manifest import MANIFEST, read_run_manifest
 from scalelab.virtual.clock import StandStillError, VirtualLoop
 from scalelab.watch.progress import Progress
 from tests.helpers import crash_world

@@ -11,7 +11,8 @@ import pyarrow.parquet
 
 from moe.checkpoint.folder import Manifest, digest, publish, step_folder, write_manifest
 from moe.durable import made_whole, write_whole
-from scalelab.store.folder import ROLLOUTS, RunFolder, config_sha256
+from scalelab.store.folder import RunFolder
+from scalelab.store.manifest import ROLLOUTS, config_sha256
 from scalelab.store.publication import LINE
 from scalelab.watch.tensorboard_writer import TensorBoardWriter
 

@@ -20,9 +20,10 @@ from scalelab.run.ledger import Ledger
 from scalelab.run.settings import Cluster
 from scalelab.session import session
 from scalelab.session.facts import processor
-from scalelab.store.folder import RunFolder, read_run_manifest
+from scalelab.store.folder import RunFolder
 from scalelab.store.lease import Lease
 from scalelab.store.lines import read_lines
+from scalelab.store.manifest import read_run_manifest
 from scalelab.store.places import latest_folder
 from scalelab.store.rollouts import read_rollouts, write_rollouts
 from scalelab.waiting import LostError

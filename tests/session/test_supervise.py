@@ -16,7 +16,7 @@ from scalelab.errors import BROKEN_OFF
 from scalelab.session import supervise as supervise_module
 from scalelab.session.supervise import attend, supervise
 from scalelab.store.audit import audit
-from scalelab.store.folder import read_run_manifest
+from scalelab.store.manifest import read_run_manifest
 
 BEGIN = "import pathlib, sys; path = pathlib.Path(sys.argv[1]); (path / 'manifest.json').write_text('{}');"
 STEP = "import pathlib, sys; path = pathlib.Path(sys.argv[1]); open(path / 'metrics.jsonl', 'a').write('{}\\n');"

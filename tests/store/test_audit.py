@@ -17,8 +17,9 @@ from scalelab.cli import main
 from scalelab.store import audit as audit_module
 from scalelab.store.audit import audit
 from scalelab.store.chain import JOURNAL
-from scalelab.store.folder import JOURNAL_KEY, RunFolder
+from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines
+from scalelab.store.manifest import JOURNAL_KEY
 from tests.helpers.small_runs import write_run
 
 

@@ -17,9 +17,10 @@ from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.run.ledger import Ledger
 from scalelab.start.base_model import pretrained
-from scalelab.store.folder import RunFolder, check_config, read_run_manifest
+from scalelab.store.folder import RunFolder
 from scalelab.store.lease import Lease
 from scalelab.store.lines import Lines, read_lines
+from scalelab.store.manifest import check_config, read_run_manifest
 from scalelab.store.places import clear, free_folder, made_nothing
 from scalelab.watch.tensorboard_writer import TensorBoardWriter
 

@@ -15,7 +15,8 @@ import pytest
 from scalelab.errors import LabError
 from scalelab.store import lease as lease_module
 from scalelab.store.chain import JOURNAL
-from scalelab.store.folder import RunFolder, last_epoch
+from scalelab.store.earlier import last_epoch
+from scalelab.store.folder import RunFolder
 from scalelab.store.lease import FencedError, Lease, leases, this_process
 from scalelab.store.lines import read_lines
 

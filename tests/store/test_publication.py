@@ -8,8 +8,10 @@ import pytest
 
 from moe.checkpoint.folder import CheckpointPolicy, finished_checkpoints, read_state
 from scalelab.store import lease as lease_module
-from scalelab.store.folder import CHECKPOINTS, RunFolder, last_epoch
+from scalelab.store.earlier import last_epoch
+from scalelab.store.folder import RunFolder
 from scalelab.store.lease import FencedError, Lease
+from scalelab.store.manifest import CHECKPOINTS
 from scalelab.store.publication import LINE
 from scalelab.store.recovery import choose
 from tests.helpers.small_runs import step_line, write_checkpoint, write_unnamed
