@@ -202,7 +202,8 @@ def sample(
     """Generate and grade all completions, in the order of the prompts, on an engine in this process."""
     from scalelab.rollout.generator import Generator
     from scalelab.rollout.tokenizer import with_texts
-    from scalelab.session.session import phrase_ids, unwrapped
+    from scalelab.session.drive import unwrapped
+    from scalelab.session.worlds import phrase_ids
 
     def generate_all(requests: Sequence[Request]) -> Iterator[list[Completion]]:
         generator.submit(requests)

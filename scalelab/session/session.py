@@ -2,50 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moe.durable import make_folder
 from moe.errors import MoeError, kind_and_line
 from scalelab.errors import LabError
-from scalelab.imports import without_collector
 from scalelab.plan.planner import step_hours
 from scalelab.run.config import Run
 from scalelab.run.disk import check_disk
 from scalelab.session.facts import changed, facts, process_facts
 from scalelab.session.native_output import native_stderr_to
-from scalelab.session.signals import heed_signals, stops
 from scalelab.session.tracked_fits import TrackedFits
+from scalelab.session.worlds import end_run, run_cluster, run_virtual
 from scalelab.store.copying import second_copy, take_back
 from scalelab.store.earlier import last_epoch, read_account
 from scalelab.store.folder import RunFolder
 from scalelab.store.lease import Lease
-from scalelab.store.manifest import CHECKPOINTS, RAY_LOG, TOKENIZER, check_config, read_run_manifest
+from scalelab.store.manifest import CHECKPOINTS, RAY_LOG, check_config, read_run_manifest
 from scalelab.store.places import clear, free_folder, made_nothing
 from scalelab.store.publication import take_over
 from scalelab.store.recovery import Return, choose
-from scalelab.store.trunk import FROM
 from scalelab.virtual.cluster import check_simulated
 from scalelab.watch.progress import Progress
 from scalelab.watch.trackers import Trackers, settings_of
 from tasks.errors import TaskError
 from tasks.limits import allow_files
-from tasks.thinking import THINK_CLOSE
 
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved
-    from scalelab.rollout.thinking import Transitions
-    from scalelab.run.loop import Loop
-    from scalelab.start.fine_tuning import StartTuner, Tuner
-    from scalelab.start.traces import PreparedTraces
 
 
 def execute(
@@ -189,7 +178,7 @@ def run_and_record(resolved: Resolved, folder: RunFolder, progress: Progress, st
         reason = str(error) if isinstance(error, LabError | TaskError | MoeError) else kind_and_line(error)
         raise
     finally:
-        _end(folder, status=status, reason=reason, wall_seconds=before + time.time() - began)
+        end_run(folder, status=status, reason=reason, wall_seconds=before + time.time() - began)
 
 
 def _observe(run: Run, folder: RunFolder, progress: Progress) -> None:
@@ -236,211 +225,7 @@ def _run(run: Run, start: Run, folder: RunFolder, progress: Progress) -> None:
     if overlap := check_overlap(run, progress.say):
         folder.describe(overlap=overlap)
     if run.virtual is not None:
-        _run_virtual(run, start, folder, progress, prepared)
+        run_virtual(run, start, folder, progress, prepared)
     else:
         with native_stderr_to(folder.path / RAY_LOG):
-            _run_cluster(run, start, folder, progress, prepared)
-
-
-def _run_cluster(run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
-    """Start the actors, side by side, and hand over to the loop."""
-    from scalelab.cluster.surroundings import check_surroundings, settle
-
-    check_surroundings()
-    settle(own_ray=run.cluster.address is None)
-    import ray
-
-    from scalelab.cluster.actors import end_ray, guard_ray, start_ray
-    from scalelab.cluster.faults import Faults
-    from scalelab.cluster.gpu_nodes import check_gpu_nodes
-    from scalelab.cluster.trainer import ClusterTuner
-    from scalelab.cluster.world import ClusterRun
-    from scalelab.hardware import of_ray
-    from scalelab.plan.check import check, check_fine_tuning, with_hardware
-    from scalelab.start.base_model import base_model
-
-    before = cpu_seconds()
-    tuner: StartTuner = ClusterTuner
-    start_ray(run.cluster, max(run.devices, run.sft.trainers))
-    heed_signals()  # Ray has installed a handler of its own, which aborts
-    unguard = guard_ray(partial(_broken_off, folder, progress))
-    try:
-        if run.cluster.device == "gpu":
-            memory = check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds)
-            hardware = of_ray(ray.nodes(), memory)
-            if hardware.doubt:
-                progress.say(hardware.doubt)
-            check(run, hardware).demand()
-            tuner = _after(partial(check_fine_tuning, run, hardware), tuner)
-            run, start = with_hardware(run, hardware), with_hardware(start, hardware)
-        faults = Faults(run.cluster, folder.add_fault, progress.say)
-        base = base_model(
-            start, progress, tuner, saved=folder.sft, retry=faults.retry_with_new_trainer, prepared=prepared
-        )
-        progress.say("RL: starting generators, trainer and verifiers")
-        folder.status.write("starting generators, trainer and verifiers")
-        tokenizer = _tokenizer(run, base, folder)
-        world = ClusterRun(run, base, folder, tokenizer, *phrase_ids(run, tokenizer), progress, faults)
-        if folder.manifest.keys() & {"resumed", FROM}:
-            world.resume()
-        with _counting(folder, before):
-            drive(world.main, asyncio.new_event_loop, progress)
-    finally:
-        unguard()
-        end_ray()
-
-
-def _after(check: Callable[[], None], tuner: StartTuner) -> StartTuner:
-    """A tuner that is checked when it is to start: a model that was made before needs none."""
-
-    def start(run: Run) -> Tuner:
-        check()
-        return tuner(run)
-
-    return start
-
-
-def _run_virtual(run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
-    """Start engine and trainer in this process, then run the loop on a simulated clock."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # two threads on busy cores fall to a twentieth of the speed
-    with without_collector():
-        import torch
-
-        from scalelab.rollout.interruption import Phrases
-        from scalelab.start.base_model import base_model
-        from scalelab.start.fine_tuning import LocalTuner
-        from scalelab.virtual.clock import VirtualLoop
-        from scalelab.virtual.world import VirtualRun
-
-    before = cpu_seconds()
-    torch.set_num_threads(1)
-    base = base_model(start, progress, LocalTuner, saved=folder.sft, prepared=prepared)
-    progress.say("RL: starting one engine and one trainer that stand for the simulated cluster")
-    tokenizer = _tokenizer(run, base, folder)
-    phrase, end_think = phrase_ids(run, tokenizer)
-    with closing(VirtualRun(run, base, folder, tokenizer, Phrases(tuple(phrase), end_think), progress)) as world:
-        if folder.manifest.keys() & {"resumed", FROM}:
-            world.load()
-        with _counting(folder, before):
-            drive(world.main, lambda: VirtualLoop(world.start), progress)
-
-
-def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
-    """The base model's tokenizer, after a check that all prompts fit; a copy goes where an export looks for it."""
-    from scalelab.rollout.tokenizer import load_tokenizer, save_tokenizer
-    from scalelab.run.data import check_prompts
-
-    tokenizer = load_tokenizer(base)
-    check_prompts(run, tokenizer)
-    save_tokenizer(tokenizer, folder.checkpoints / TOKENIZER, base)
-    folder.vouch(sorted(path for path in (folder.path / CHECKPOINTS / TOKENIZER).rglob("*") if path.is_file()))
-    return tokenizer
-
-
-@contextmanager
-def _counting(folder: RunFolder, before: float) -> Iterator[None]:
-    """Record processor time before RL and during RL, added to that of earlier processes of the run."""
-    ready = cpu_seconds()
-    earlier = folder.manifest.get("cpu_seconds", {"before_rl": 0.0, "rl": 0.0})
-    try:
-        yield
-    finally:
-        spent = {"before_rl": ready - before, "rl": cpu_seconds() - ready}
-        folder.describe(cpu_seconds={part: earlier.get(part, 0.0) + seconds for part, seconds in spent.items()})
-
-
-def drive(
-    main: Callable[[Callable[[Loop], None]], Coroutine[Any, Any, None]],
-    new_event_loop: Callable[[], asyncio.AbstractEventLoop],
-    progress: Progress,
-) -> None:
-    """Run the loop on an event loop of its own; the first signal to stop ends it in order, the second at once.
-
-    Args:
-        main: the coroutine, which calls its argument with the loop before it begins.
-        new_event_loop: of the wall clock, or of a simulated one.
-        progress: takes lines for people.
-
-    Raises:
-        KeyboardInterrupt: the loop was asked to stop, and has.
-        LabError: what ended the run.
-    """
-    loops: list[Loop] = []
-
-    async def heeding() -> None:
-        events, this = asyncio.get_running_loop(), asyncio.current_task()
-        assert this is not None
-
-        def ask(number: signal.Signals) -> None:
-            [loop] = loops
-            if loop.stopping:
-                this.cancel()
-            else:
-                loop.stop()
-                progress.say(f"{number.name}: finishing the step and saving; again to stop at once")
-
-        def attach(loop: Loop) -> None:
-            loops.append(loop)
-            if threading.current_thread() is threading.main_thread():
-                for number in stops():
-                    events.add_signal_handler(number, ask, number)
-
-        await main(attach)
-
-    try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(heeding())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-    except BaseExceptionGroup as errors:
-        raise unwrapped(errors) from errors
-    finally:
-        heed_signals()
-    if loops[0].stopping:
-        raise KeyboardInterrupt
-
-
-def unwrapped(error: BaseException) -> BaseException:
-    """The error to report from nested groups: an unexpected one first."""
-    while isinstance(error, BaseExceptionGroup):
-        error = next((one for one in error.exceptions if not isinstance(one, LabError)), error.exceptions[0])
-    return error
-
-
-def cpu_seconds() -> float:
-    """CPU time so far of this process and of all below it on this machine, ended ones that were waited for included."""
-    import psutil
-
-    this, total = psutil.Process(), 0.0
-    for process in (this, *this.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):  # it ended since it was listed
-            spent = process.cpu_times()
-            total += spent.user + spent.system + spent.children_user + spent.children_system
-    return total
-
-
-def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:
-    """Token ids of the interrupting phrase and the end of thinking's automaton; none if nothing interrupts."""
-    from scalelab.rollout.thinking import by_text
-
-    control = run.recipe.length_control
-    if control is None or not control.phrase:
-        return [], ()
-    return tokenizer.encode(control.phrase, add_special_tokens=False), by_text(tokenizer, THINK_CLOSE)
-
-
-def _broken_off(folder: RunFolder, progress: Progress, message: str) -> None:
-    """Say and record what the process is about to be ended for."""
-    progress.say(f"scalelab: {message}")
-    _end(folder, status="failed", reason=message)
-
-
-def _end(folder: RunFolder, **facts: Any) -> None:
-    """Write the last facts; a full disk may refuse them, but then the error that ends the run says so already."""
-    try:
-        folder.describe(**facts)
-    except OSError:
-        if facts["status"] == "finished":
-            raise
-    finally:
-        folder.close()
+            run_cluster(run, start, folder, progress, prepared)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moe.checkpoint.folder import MANIFEST as CHECKPOINT
 from moe.checkpoint.folder import digest, finished_checkpoints
@@ -18,9 +18,6 @@ from scalelab.store.account import (
 )
 from scalelab.store.chain import JOURNAL, ChainEntry, read_chain
 from scalelab.store.lines import read_lines
-
-if TYPE_CHECKING:
-    pass
 from scalelab.store.manifest import CHECKPOINTS, FORMAT, JOURNAL_KEY, MANIFEST, ROLLOUTS, read_run_manifest
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moe.errors import printable
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
 from scalelab.jsonl import plain
-
-if TYPE_CHECKING:
-    pass
 
 MANIFEST, CONFIG, CHECKPOINTS, ROLLOUTS = "manifest.json", "config.gin", "checkpoints", "rollouts"
 """Names in a run's folder."""

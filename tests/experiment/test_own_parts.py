@@ -17,7 +17,7 @@ from scalelab.experiment import Resolved, resolve
 from scalelab.recipe.step import build_step
 from scalelab.recipe.types import Rollout
 from scalelab.run.work import RolloutWork
-from scalelab.session.session import phrase_ids
+from scalelab.session.worlds import phrase_ids
 from scalelab.start.base_model import base_tokenizer
 from tasks.types import Prompt
 from tests.helpers.crash_world import Letters

@@ -43,6 +43,7 @@ from moe.checkpoint import folder as checkpoints
 from scalelab.cluster import engine_place, engines, faults, graders
 from scalelab.errors import BROKEN_OFF, FAILED, INTERRUPTED, BrokenOffError, LabError
 from scalelab.experiment import Resolved
+from scalelab.session import drive as driving
 from scalelab.session import session, supervise
 from scalelab.store import chain, completions, folder, lease
 from scalelab.store.audit import audit
@@ -457,7 +458,7 @@ class Simulation:
         world = World(run, folder, self, self.life)
         if "resumed" in folder.manifest:
             world.resume()
-        session.drive(world.main, lambda: VirtualLoop(0), progress)
+        driving.drive(world.main, lambda: VirtualLoop(0), progress)
 
     # The disk.
 
@@ -700,8 +701,8 @@ def simulated(simulation: Simulation) -> Iterator[None]:
         (session, "_observe", lambda *_: None),
         (session, "check_disk", lambda *_: None),
         (session, "step_hours", lambda *_: 0.0),
-        (session, "stops", lambda: ()),
-        (session, "heed_signals", lambda: None),
+        (driving, "stops", lambda: ()),
+        (driving, "heed_signals", lambda: None),
         (session, "process_facts", lambda _: known),
         (session, "facts", _few_facts),
         (session, "Lease", lambda *a, **k: lease.Lease(*a, **{**k, "holder": simulation.identity()})),

@@ -20,7 +20,7 @@ from scalelab.rollout.types import Completion, Request
 from scalelab.run.evaluations import HeldOutPrompt, PreparedSet, by_name
 from scalelab.run.local_evaluation import LocalGraders, evaluate_locally
 from scalelab.run.work import Sampling
-from scalelab.session.session import unwrapped
+from scalelab.session.drive import unwrapped
 from scalelab.virtual.clock import run_virtual
 from tasks.types import Prompt, Verdict, verdict
 

@@ -32,7 +32,7 @@ IN_THE_LOOP = """
 import asyncio
 from scalelab.run.changes import Changes
 from scalelab.watch.progress import Progress
-from scalelab.session.session import drive
+from scalelab.session.drive import drive
 
 class Loop:
     stopping = False

@@ -383,7 +383,7 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line_before_an_actor_starts(
     import ray
 
     from scalelab.cluster import actors, gpu_nodes, surroundings, trainer
-    from scalelab.session import session
+    from scalelab.session import worlds
     from scalelab.start import base_model as models
 
     node = {"Alive": True, "Resources": {"GPU": 8.0, "accelerator_type:H100": 1.0}}
@@ -394,14 +394,14 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line_before_an_actor_starts(
     for room, names in (
         (surroundings, ("check_surroundings", "settle")),
         (actors, ("start_ray", "end_ray")),
-        (session, ("heed_signals",)),
+        (worlds, ("heed_signals",)),
     ):
         for part in names:
             monkeypatch.setattr(room, part, lambda *args, **settings: None)
     monkeypatch.setattr(actors, "guard_ray", lambda report: lambda: None)
     run = resolve(name, sets).run
     with pytest.raises(LabError, match=said) as refused:
-        session._run_cluster(run, run, RunFolder(tmp_path), Progress(), None)
+        worlds.run_cluster(run, run, RunFolder(tmp_path), Progress(), None)
     assert "\n" not in str(refused.value)
 
 

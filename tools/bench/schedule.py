@@ -36,7 +36,7 @@ from scalelab.run.rates import Rates
 from scalelab.run.work import RolloutWork
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
-from scalelab.session.session import phrase_ids
+from scalelab.session.worlds import phrase_ids
 from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines
 from scalelab.virtual.simulation import Shape

@@ -20,7 +20,8 @@ from scalelab.cluster.world import ClusterRun
 from scalelab.rollout.tokenizer import load_tokenizer
 from scalelab.run.config import Run
 from scalelab.run.loop import Loop, Work
-from scalelab.session.session import drive, phrase_ids
+from scalelab.session.drive import drive
+from scalelab.session.worlds import phrase_ids
 from scalelab.start.base_model import base_model
 from scalelab.store.folder import RunFolder
 from scalelab.watch.progress import Progress

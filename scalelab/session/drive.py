@@ -1,0 +1,74 @@
+"""Run the loop on an event loop of its own, and end it in order when a signal asks."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from scalelab.errors import LabError
+from scalelab.session.signals import heed_signals, stops
+from scalelab.watch.progress import Progress
+
+if TYPE_CHECKING:
+    from scalelab.run.loop import Loop
+
+
+def drive(
+    main: Callable[[Callable[[Loop], None]], Coroutine[Any, Any, None]],
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop],
+    progress: Progress,
+) -> None:
+    """Run the loop on an event loop of its own; the first signal to stop ends it in order, the second at once.
+
+    Args:
+        main: the coroutine, which calls its argument with the loop before it begins.
+        new_event_loop: of the wall clock, or of a simulated one.
+        progress: takes lines for people.
+
+    Raises:
+        KeyboardInterrupt: the loop was asked to stop, and has.
+        LabError: what ended the run.
+    """
+    loops: list[Loop] = []
+
+    async def heeding() -> None:
+        events, this = asyncio.get_running_loop(), asyncio.current_task()
+        assert this is not None
+
+        def ask(number: signal.Signals) -> None:
+            [loop] = loops
+            if loop.stopping:
+                this.cancel()
+            else:
+                loop.stop()
+                progress.say(f"{number.name}: finishing the step and saving; again to stop at once")
+
+        def attach(loop: Loop) -> None:
+            loops.append(loop)
+            if threading.current_thread() is threading.main_thread():
+                for number in stops():
+                    events.add_signal_handler(number, ask, number)
+
+        await main(attach)
+
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(heeding())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    except BaseExceptionGroup as errors:
+        raise unwrapped(errors) from errors
+    finally:
+        heed_signals()
+    if loops[0].stopping:
+        raise KeyboardInterrupt
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """The error to report from nested groups: an unexpected one first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next((one for one in error.exceptions if not isinstance(one, LabError)), error.exceptions[0])
+    return error

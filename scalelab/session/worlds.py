@@ -1,0 +1,172 @@
+"""Bring up the world of a run, on the cluster or on a simulated clock, and hand over to the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalelab.imports import without_collector
+from scalelab.run.config import Run
+from scalelab.session.drive import drive
+from scalelab.session.signals import heed_signals
+from scalelab.store.folder import RunFolder
+from scalelab.store.manifest import CHECKPOINTS, TOKENIZER
+from scalelab.store.trunk import FROM
+from scalelab.watch.progress import Progress
+from tasks.thinking import THINK_CLOSE
+
+if TYPE_CHECKING:
+    from scalelab.rollout.thinking import Transitions
+    from scalelab.start.fine_tuning import StartTuner, Tuner
+    from scalelab.start.traces import PreparedTraces
+
+
+def run_cluster(run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
+    """Start the actors, side by side, and hand over to the loop."""
+    from scalelab.cluster.surroundings import check_surroundings, settle
+
+    check_surroundings()
+    settle(own_ray=run.cluster.address is None)
+    import ray
+
+    from scalelab.cluster.actors import end_ray, guard_ray, start_ray
+    from scalelab.cluster.faults import Faults
+    from scalelab.cluster.gpu_nodes import check_gpu_nodes
+    from scalelab.cluster.trainer import ClusterTuner
+    from scalelab.cluster.world import ClusterRun
+    from scalelab.hardware import of_ray
+    from scalelab.plan.check import check, check_fine_tuning, with_hardware
+    from scalelab.start.base_model import base_model
+
+    before = cpu_seconds()
+    tuner: StartTuner = ClusterTuner
+    start_ray(run.cluster, max(run.devices, run.sft.trainers))
+    heed_signals()  # Ray has installed a handler of its own, which aborts
+    unguard = guard_ray(partial(_broken_off, folder, progress))
+    try:
+        if run.cluster.device == "gpu":
+            memory = check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds)
+            hardware = of_ray(ray.nodes(), memory)
+            if hardware.doubt:
+                progress.say(hardware.doubt)
+            check(run, hardware).demand()
+            tuner = _after(partial(check_fine_tuning, run, hardware), tuner)
+            run, start = with_hardware(run, hardware), with_hardware(start, hardware)
+        faults = Faults(run.cluster, folder.add_fault, progress.say)
+        base = base_model(
+            start, progress, tuner, saved=folder.sft, retry=faults.retry_with_new_trainer, prepared=prepared
+        )
+        progress.say("RL: starting generators, trainer and verifiers")
+        folder.status.write("starting generators, trainer and verifiers")
+        tokenizer = _tokenizer(run, base, folder)
+        world = ClusterRun(run, base, folder, tokenizer, *phrase_ids(run, tokenizer), progress, faults)
+        if folder.manifest.keys() & {"resumed", FROM}:
+            world.resume()
+        with _counting(folder, before):
+            drive(world.main, asyncio.new_event_loop, progress)
+    finally:
+        unguard()
+        end_ray()
+
+
+def _after(check: Callable[[], None], tuner: StartTuner) -> StartTuner:
+    """A tuner that is checked when it is to start: a model that was made before needs none."""
+
+    def start(run: Run) -> Tuner:
+        check()
+        return tuner(run)
+
+    return start
+
+
+def run_virtual(run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
+    """Start engine and trainer in this process, then run the loop on a simulated clock."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # two threads on busy cores fall to a twentieth of the speed
+    with without_collector():
+        import torch
+
+        from scalelab.rollout.interruption import Phrases
+        from scalelab.start.base_model import base_model
+        from scalelab.start.fine_tuning import LocalTuner
+        from scalelab.virtual.clock import VirtualLoop
+        from scalelab.virtual.world import VirtualRun
+
+    before = cpu_seconds()
+    torch.set_num_threads(1)
+    base = base_model(start, progress, LocalTuner, saved=folder.sft, prepared=prepared)
+    progress.say("RL: starting one engine and one trainer that stand for the simulated cluster")
+    tokenizer = _tokenizer(run, base, folder)
+    phrase, end_think = phrase_ids(run, tokenizer)
+    with closing(VirtualRun(run, base, folder, tokenizer, Phrases(tuple(phrase), end_think), progress)) as world:
+        if folder.manifest.keys() & {"resumed", FROM}:
+            world.load()
+        with _counting(folder, before):
+            drive(world.main, lambda: VirtualLoop(world.start), progress)
+
+
+def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
+    """The base model's tokenizer, after a check that all prompts fit; a copy goes where an export looks for it."""
+    from scalelab.rollout.tokenizer import load_tokenizer, save_tokenizer
+    from scalelab.run.data import check_prompts
+
+    tokenizer = load_tokenizer(base)
+    check_prompts(run, tokenizer)
+    save_tokenizer(tokenizer, folder.checkpoints / TOKENIZER, base)
+    folder.vouch(sorted(path for path in (folder.path / CHECKPOINTS / TOKENIZER).rglob("*") if path.is_file()))
+    return tokenizer
+
+
+@contextmanager
+def _counting(folder: RunFolder, before: float) -> Iterator[None]:
+    """Record processor time before RL and during RL, added to that of earlier processes of the run."""
+    ready = cpu_seconds()
+    earlier = folder.manifest.get("cpu_seconds", {"before_rl": 0.0, "rl": 0.0})
+    try:
+        yield
+    finally:
+        spent = {"before_rl": ready - before, "rl": cpu_seconds() - ready}
+        folder.describe(cpu_seconds={part: earlier.get(part, 0.0) + seconds for part, seconds in spent.items()})
+
+
+def cpu_seconds() -> float:
+    """CPU time so far of this process and of all below it on this machine, ended ones that were waited for included."""
+    import psutil
+
+    this, total = psutil.Process(), 0.0
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it ended since it was listed
+            spent = process.cpu_times()
+            total += spent.user + spent.system + spent.children_user + spent.children_system
+    return total
+
+
+def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:
+    """Token ids of the interrupting phrase and the end of thinking's automaton; none if nothing interrupts."""
+    from scalelab.rollout.thinking import by_text
+
+    control = run.recipe.length_control
+    if control is None or not control.phrase:
+        return [], ()
+    return tokenizer.encode(control.phrase, add_special_tokens=False), by_text(tokenizer, THINK_CLOSE)
+
+
+def _broken_off(folder: RunFolder, progress: Progress, message: str) -> None:
+    """Say and record what the process is about to be ended for."""
+    progress.say(f"scalelab: {message}")
+    end_run(folder, status="failed", reason=message)
+
+
+def end_run(folder: RunFolder, **facts: Any) -> None:
+    """Write the last facts; a full disk may refuse them, but then the error that ends the run says so already."""
+    try:
+        folder.describe(**facts)
+    except OSError:
+        if facts["status"] == "finished":
+            raise
+    finally:
+        folder.close()
