@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,9 @@ from scalelab.cluster.engine_actor import EngineActor
 from scalelab.cluster.engine_place import EnginePlace, Weights
 from scalelab.cluster.faults import Faults
 from scalelab.cluster.placement import Reservation
+from scalelab.cluster.request_groups import RequestGroups
 from scalelab.errors import LabError, first_error
-from scalelab.rollout.types import Completion, Kind, Request
+from scalelab.rollout.types import Completion, Request
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
 from scalelab.run.ports import EvaluationLostError, capacity
@@ -52,16 +52,6 @@ LEAST_LINGER, POLL_SECONDS = 0.05, 1.0
 
 class DrainedError(LabError):
     """The engine's node is about to go."""
-
-
-@dataclass(eq=False)
-class _Group:
-    """The requests of one call of `generate`, as they are answered."""
-
-    answers: dict[str, Completion | None]
-    left: int
-    done: asyncio.Future[None]
-    kind: Kind
 
 
 class ClusterEngines:
@@ -94,13 +84,12 @@ class ClusterEngines:
         self._reservation = reservation or Reservation(run.cluster, bundles, "the generators")
         self._places = [EnginePlace(n, self._start(n, 0), self._weights) for n in range(run.cluster.generators)]
         self._assigned = Assignments()
-        self._groups: dict[str, _Group] = {}
+        self._groups = RequestGroups()
         self._past: Counter[str] = Counter()
         self._lost_seconds = 0.0
         self._weights_changed = asyncio.Event()
         self._draining: Mapping[str, float] = {}
         self._draining_changed = asyncio.Event()
-        self._epoch = 0
         self._usual_ones: list[EnginePlace] = []
         self._oldest: int | None = None
         self._usual_since = -1, -1
@@ -189,15 +178,10 @@ class ClusterEngines:
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Generate all completions of a group, in the order of the requests."""
-        # Names of requests come again after a return to a checkpoint; these do not.
-        own = [replace(request, id=f"{self._epoch}/{request.id}") for request in requests]
-        answers: dict[str, Completion | None] = {request.id: None for request in own}
-        group = _Group(answers, len(own), asyncio.get_running_loop().create_future(), own[0].kind)
-        self._groups.update((request.id, group) for request in own)
+        own, group = self._groups.begin(requests)
         self._assigned.add(own)
         self._deal()
-        await group.done
-        return [completion for completion in answers.values() if completion is not None]
+        return await group.completions()
 
     async def update(self, version: int, weights: list[Segment]) -> None:
         """Swap the weights of all engines in flight; returns when all that are up, one at least, hold them."""
@@ -224,8 +208,7 @@ class ClusterEngines:
 
     def forget(self) -> None:
         """Drop all requests; their late completions are discarded."""
-        self._epoch += 1
-        self._groups.clear()
+        self._groups.forget()
         for place in self._places:
             place.dealt = []
             place.to_send.clear()
@@ -365,7 +348,7 @@ class ClusterEngines:
             if stalled > self._cluster.hang_seconds:
                 raise LateError(f"{place.name} made no token for {stalled:.0f} s: it hangs")
             for completion in self._assigned.take(place.index, completions):
-                self._finish(completion)
+                self._groups.finish(completion)
             if completions:
                 self._changes.notify()
 
@@ -404,13 +387,6 @@ class ClusterEngines:
             with suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), RETRY_SECONDS)
 
-    def _finish(self, completion: Completion) -> None:
-        group = self._groups.pop(completion.request.id)
-        group.answers[completion.request.id] = completion
-        group.left -= 1
-        if not group.left and not group.done.done():
-            group.done.set_result(None)
-
     def _tell_of_weights(self) -> None:
         """Notify waiters that weights were published, or that engines may take them."""
         self._weights_changed.set()
@@ -419,12 +395,7 @@ class ClusterEngines:
     def _lose_evaluation(self, error: LabError) -> None:
         """Abort the evaluation whose last engine is lost: no other engine has its weights."""
         lost = EvaluationLostError(f"an evaluation lost the last of its engines: {error}")
-        for group in self._groups.values():
-            if group.kind == "eval" and not group.done.done():
-                group.done.set_exception(lost)
-        gone = {id for id, group in self._groups.items() if group.kind == "eval"}
-        self._groups = {id: group for id, group in self._groups.items() if id not in gone}
-        self._give_up(self._assigned.drop(gone))
+        self._give_up(self._assigned.drop(self._groups.lose_evaluation(lost)))
 
     def _give_up(self, abort_ids: dict[int, list[str]]) -> None:
         for index, ids in abort_ids.items():

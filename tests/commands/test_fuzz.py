@@ -26,8 +26,8 @@ from scalelab.experiment import resolve
 from scalelab.reading import read_sources
 from scalelab.run.books import new_books
 from scalelab.run.checkpoint_store import CheckpointStore
-from scalelab.store import folder as run_folder
 from scalelab.store.folder import RunFolder
+from scalelab.store.manifest import read_run_manifest
 from scalelab.store.recovery import choose
 from tasks.data.hub import SOURCES
 from tasks.data.loading import load
@@ -126,7 +126,7 @@ def test_problems_of_a_data_set(tmp_path: Path, name: str, content: bytes, packe
 @example({"status": "running", "wall_seconds": "x"})
 def test_the_manifest_of_a_run_that_is_resumed(tmp_path: Path, manifest: dict[str, Any]) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    read = answered(lambda: run_folder.read_run_manifest(tmp_path))
+    read = answered(lambda: read_run_manifest(tmp_path))
     if read is not None:  # what `--resume` does with it
         assert [*read.get("resumed", ()), 0.0]
         assert read.get("wall_seconds", 0.0) + 1.0 != "x"
