@@ -18,7 +18,7 @@ from scalelab.run.disk import check_disk
 from scalelab.session.facts import changed, facts, process_facts
 from scalelab.session.native_output import native_stderr_to
 from scalelab.session.tracked_fits import TrackedFits
-from scalelab.session.worlds import end_run, run_cluster, run_virtual
+from scalelab.session.worlds import end_run, run_on_cluster, run_on_simulated_clock
 from scalelab.store.copying import second_copy, take_back
 from scalelab.store.earlier import last_epoch, read_account
 from scalelab.store.folder import RunFolder
@@ -225,7 +225,7 @@ def _run(run: Run, start: Run, folder: RunFolder, progress: Progress) -> None:
     if overlap := check_overlap(run, progress.say):
         folder.describe(overlap=overlap)
     if run.virtual is not None:
-        run_virtual(run, start, folder, progress, prepared)
+        run_on_simulated_clock(run, start, folder, progress, prepared)
     else:
         with native_stderr_to(folder.path / RAY_LOG):
-            run_cluster(run, start, folder, progress, prepared)
+            run_on_cluster(run, start, folder, progress, prepared)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from scalelab.start.traces import PreparedTraces
 
 
-def run_cluster(run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
+def run_on_cluster(
+    run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None
+) -> None:
     """Start the actors, side by side, and hand over to the loop."""
     from scalelab.cluster.surroundings import check_surroundings, settle
 
@@ -84,7 +86,9 @@ def _after(check: Callable[[], None], tuner: StartTuner) -> StartTuner:
     return start
 
 
-def run_virtual(run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None) -> None:
+def run_on_simulated_clock(
+    run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None
+) -> None:
     """Start engine and trainer in this process, then run the loop on a simulated clock."""
     os.environ["OMP_NUM_THREADS"] = "1"  # two threads on busy cores fall to a twentieth of the speed
     with without_collector():

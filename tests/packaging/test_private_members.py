@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import re
+import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,3 +120,34 @@ def test_the_versions_of_the_page_are_those_that_are_pinned() -> None:
         library, number = version.split()
         name = {"Megatron": "megatron-core"}.get(library, library.lower())
         assert f'"{name}=={number}"' in pins, version
+
+
+def changed_elsewhere(trees: dict[str, ast.Module]) -> Iterator[tuple[str, str]]:
+    """Members of imported packages that the product assigns, each with the file; Python's own may be changed."""
+    for file, tree in trees.items():
+        imported: dict[str, str] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imported |= {(one.asname or one.name).split(".")[0]: one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported |= {one.asname or one.name: node.module or "" for one in node.names}
+        own = {"scalelab", "moe", "tasks", *sys.stdlib_module_names}
+        others = {name for name, module in imported.items() if module.partition(".")[0] not in own}
+        for node in ast.walk(tree):
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                names = {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
+                if isinstance(target, ast.Attribute) and names & others:
+                    yield ast.unparse(target), file
+
+
+def test_no_member_of_another_package_is_changed_that_the_page_does_not_list() -> None:
+    page = (ROOT / "docs" / "private_members.md").read_text(encoding="utf-8").partition("Changed for the whole")[2]
+    rows = re.findall(r"^\| `([^`]+)` \| (\w+) ([\d.]+) \| `([^`]+)` \| [^|]{20,} \|$", page, re.MULTILINE)
+    assert sorted(changed_elsewhere(product())) == sorted((member, file) for member, _, _, file in rows)
+    for _, library, version, _ in rows:
+        assert importlib.metadata.version(library).partition("+")[0] == version
+
+
+def test_a_change_of_another_package_is_found_and_one_of_python_s_own_is_not() -> None:
+    tree = ast.parse("import sys\nfrom numpy import linalg as la\nla.inv = sys.stdout = type(la).x = None\nself.la = 1")
+    assert list(changed_elsewhere({"a.py": tree})) == [("la.inv", "a.py"), ("type(la).x", "a.py")]

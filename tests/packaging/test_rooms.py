@@ -14,7 +14,9 @@ PACKAGES = ("scalelab", "moe", "tasks")
 FACES = ("scalelab",)
 """Packages that hand on what others hold: `import scalelab` offers a notebook its functions."""
 LARGEST = 0.12
-"""Largest part of the product's lines in one folder."""
+"""Largest part of the product's lines in one folder, and in one room with all its folders."""
+LONGEST = 430
+"""Lines of the longest file."""
 
 
 def modules(root: Path) -> dict[str, Path]:
@@ -73,6 +75,12 @@ def test_no_folder_holds_more_than_its_part_of_the_product() -> None:
         lines[file.parent] += file.read_text(encoding="utf-8").count("\n")
     folder, most = lines.most_common(1)[0]
     assert most <= LARGEST * lines.total(), f"{folder} has {most} of {lines.total()} lines: open it into rooms"
+
+
+def test_no_file_is_longer_than_a_reader_holds_in_mind() -> None:
+    files = [file for package in (*PACKAGES, "tools", "experiments") for file in (ROOT / package).rglob("*.py")]
+    sizes = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8").count("\n") for file in files}
+    assert {file: size for file, size in sizes.items() if size > LONGEST} == {}, "split it by what its parts are about"
 
 
 @pytest.mark.parametrize("line", ["from moe.b import f", "def g():\n    import moe.b", "from moe import b"])

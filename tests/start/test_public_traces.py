@@ -401,7 +401,7 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line_before_an_actor_starts(
     monkeypatch.setattr(actors, "guard_ray", lambda report: lambda: None)
     run = resolve(name, sets).run
     with pytest.raises(LabError, match=said) as refused:
-        worlds.run_cluster(run, run, RunFolder(tmp_path), Progress(), None)
+        worlds.run_on_cluster(run, run, RunFolder(tmp_path), Progress(), None)
     assert "\n" not in str(refused.value)
 
 
