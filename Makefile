@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine: `make quickstart` and `make test`. The Pythons that fit: pyproject.toml.
 PY := .venv/bin/python
 
-.PHONY: install install-gpu quickstart test test-fast test-devices lint types docs wheel lock
+.PHONY: install install-gpu quickstart test test-fast test-devices nightly lint types docs wheel lock
 
 install:
 	@tools/install.sh
@@ -41,6 +41,11 @@ test-fast: install
 test-devices: install
 	@tools/rehearse/install.sh
 	@OMP_NUM_THREADS=1 $(PY) -m pytest tests/rehearse/test_environment.py
+
+# For a night: random tests with fresh draws, five hundred examples each, and 400 mistakes, of which tests notice nine in ten.
+nightly: install
+	@HYPOTHESIS_PROFILE=explore $(PYTEST) -m "not slow"
+	@PYTHONPATH=.:tools:tools/bench $(PY) tools/bench/mutation.py --count 400 --seed $$(date +%j) --least 0.9
 
 docs: install
 	@$(PY) -m mkdocs build --strict --site-dir build/site
