@@ -1,4 +1,4 @@
-"""What earlier processes left in a run's folder: the account by its journal, whole checkpoints, unfinished files."""
+"""Remains of earlier processes in a run's folder: the account by its journal, whole checkpoints, unfinished files."""
 
 from __future__ import annotations
 
