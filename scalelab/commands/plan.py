@@ -184,7 +184,7 @@ def _print(
     from scalelab.commands.output import print_table
     from scalelab.plan.notes import notes
     from scalelab.plan.planner import hours
-    from scalelab.plan.prompts import draws, reward_seconds, running_out
+    from scalelab.plan.prompts import draws, held_out_problems, reward_seconds, running_out
 
     place, sizes = plan.placement, parameters(run.model.to_hf())
     steps, gpu_hours = hours(run, plan)
@@ -221,7 +221,7 @@ def _print(
     for line in (
         *running_out(run, draws(run, steps)),
         *notes(run, plan),
-        *(f"does not run: {problem}" for problem in plan.problems),
+        *(f"does not run: {problem}" for problem in (*held_out_problems(run), *plan.problems)),
     ):
         print(f"\n{line}")
     if plan.problems:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from scalelab.errors import LabError
 from scalelab.run.config import Run
 from scalelab.run.limits import task_shares
+from tasks.data.datasets import DatasetTask
+from tasks.errors import TaskError
 from tasks.own import FileTask
 from tasks.procedural import Procedural
 from tasks.task import Task
@@ -35,7 +38,23 @@ class PromptDraws:
 
 def different_prompts(task: Task) -> int | None:
     """Number of a task's training prompts, where no data set need be downloaded to know it."""
-    return task.size if isinstance(task, Procedural | FileTask) else None
+    return task.size if _known(task) else None
+
+
+def _known(task: Task) -> bool:
+    return isinstance(task, Procedural | FileTask) or (isinstance(task, DatasetTask) and bool(task.file))
+
+
+def held_out_problems(run: Run) -> list[str]:
+    """Reasons why evaluation sets cannot be, for fewer prompts are held out than they ask for."""
+    found = []
+    for one in run.sets:
+        for task in filter(_known, one.tasks):
+            try:
+                one.held_out(task)
+            except (LabError, TaskError) as problem:
+                found.append(str(problem))
+    return found
 
 
 def draws(run: Run, steps: int) -> dict[str, PromptDraws]:

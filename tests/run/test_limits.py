@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,6 +102,22 @@ def test_a_plan_says_when_prompts_run_out_and_what_rewards_cost(capsys: pytest.C
     assert reward_seconds(run) == 0.25 * 0.5 * run.recipe.completions_per_step
     assert main(["plan", "quickstart", "--set", "Budget.steps=20000", "--set", "MathMiniature.size=500"]) == 0
     assert "math: 500 different prompts, drawn 160,000 times: each 320 times" in capsys.readouterr().out
+
+
+def test_a_plan_says_that_too_few_prompts_are_held_out_and_counts_those_of_a_local_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sums.jsonl"
+    file.write_text(
+        "".join(json.dumps({"problem": f"What is {n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(90))
+    )
+    of_file = ["Run.tasks=(@MathDataset(),)", "Run.task_weights=None", f"MathDataset.file={str(file)!r}"]
+    sets = [*of_file, "MathDataset.held_out_size=30", "Evaluation.prompts=30"]
+    assert main(["plan", "quickstart", *(word for one in sets for word in ("--set", one))]) == 0
+    assert "sums: 60 different prompts, drawn 2,400 times: each 40 times" in capsys.readouterr().out
+    short = ["MathMiniature.min_terms=2", "MathMiniature.max_terms=2", "MathMiniature.size=50"]
+    main(["plan", "quickstart", *(word for one in short for word in ("--set", one))])
+    assert "problems, 128 are asked for: evaluate fewer, raise MathMiniature.held_out_share" in capsys.readouterr().out
 
 
 def test_a_task_says_how_many_of_its_prompts_are_evaluated() -> None:
