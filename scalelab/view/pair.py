@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from scalelab.curves import Curve
+from scalelab.curves.checks import MARGIN
+from scalelab.curves.paired import compare_paired
 from scalelab.errors import LabError
 from scalelab.view.judge import as_recipe
 from scalelab.view.lab import Lab, without
@@ -55,8 +57,18 @@ def pair(lab: Lab, first: Sequence[str], second: Sequence[str]) -> dict[str, Any
 
 
 def between(lab: Lab, first: Sequence[str], second: Sequence[str]) -> dict[str, Any]:
-    """The prompts on which two sets of runs differ most at their last evaluations; see `differing`."""
-    return differing([lab.run(id).rollouts for id in first], [lab.run(id).rollouts for id in second])
+    """The prompts on which two sets of runs differ most at their last evaluations; see `differing`.
+
+    Returns:
+        What `differing` gives, and `paired`: sentences on the difference prompt by prompt, of branches and of runs
+        whose curves carry no fit.
+    """
+    found = differing([lab.run(id).rollouts for id in first], [lab.run(id).rollouts for id in second])
+    names = [_name(lab, ids) for ids in (second, first)]
+    curves = [item for ids, name in zip((second, first), names) for item in _pooled(lab, ids, name)]
+    fitted = [(item.task, item.run) for item in curves if "refused" not in lab.judge.fit(item)]
+    compared = {task: [run for other, run in fitted if other == task] for task, _ in fitted}
+    return found | {"paired": [f"{one.text()}." for one in compare_paired(curves, compared, MARGIN)]}
 
 
 def _name(lab: Lab, ids: Sequence[str]) -> str:

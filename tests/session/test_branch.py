@@ -21,6 +21,7 @@ from scalelab.cli import main
 from scalelab.curves import pool_seeds, read_sources
 from scalelab.errors import LabError
 from scalelab.experiment import Resolved
+from scalelab.kept import Kept
 from scalelab.reading.branches import counted_once, trunk_points
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
@@ -30,6 +31,8 @@ from scalelab.store.chain import JOURNAL, read_chain
 from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines
 from scalelab.view.discover import find_runs
+from scalelab.view.lab import Lab
+from scalelab.view.pair import between
 from tests.helpers.crash_world import Quiet, World, live, settings
 from tests.helpers.fake_world import World as FakeWorld
 
@@ -152,6 +155,12 @@ def test_branches_are_compared_prompt_by_prompt_on_what_was_evaluated_after_the_
         assert one["found"]["parts"][0] == pytest.approx(np.std(np.subtract(*means), ddof=1) / len(means[0]) ** 0.5)
         assert len(means[0]) == one["found"]["prompts"] == 2
     assert any(one["found"]["difference"] for one in found.values()), "another number of evaluations"
+    lab = Lab([branch, parent], kept=Kept(tmp_path / "kept"))
+    lab.update()
+    ids = {run.member.path.name: id for id, run in lab.runs.items()}
+    told = between(lab, [ids["branch"]], [ids["parent"]])["paired"]
+    assert all(one.startswith("from the fork at step 2 on, the last evaluation") for one in told)
+    assert len(told) == 2, "one of each task"
     for file in (branch / "rollouts").glob("step_*"):
         file.unlink()
     main(["compare", str(parent), str(branch)])

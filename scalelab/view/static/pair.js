@@ -109,11 +109,12 @@
     const [first, second] = SIDES.map((side) => state.pair[side].filter((id) => runOf(id).rollouts));
     if (!first.length || !second.length) return null;
     const found = await Lab.data.between(first, second);
-    if (!found.rows.length) return null;
+    if (!found.rows.length && !(found.paired || []).length) return null;
     const place = h("div", { class: "compare" });
     const cell = (counts) => h("span", { class: "heat", style: Lab.heat(counts[0] / counts[1]) }, `${counts[0]}/${counts[1]}`);
     const show = (row) => Lab.completions.together(place, runOf(first[0]), runOf(second[0]), row.task, row.prompt_id);
     return h("section", { "aria-labelledby": "pair-prompts" }, h("h2", { id: "pair-prompts" }, "Prompts on which they differ most"),
+      (found.paired || []).map((said) => h("p", {}, visible(said))),
       h("p", { class: "note" }, `Of ${number(found.common)} prompts that both answered at their last evaluation.`),
       Lab.table("Prompts on which the two differ most", [
         { title: "prompt", cell: (row) => button(visible(row.prompt || row.prompt_id), () => show(row), { class: "quiet small prompt", title: visible(row.prompt || row.prompt_id) }) },
