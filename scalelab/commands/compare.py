@@ -221,7 +221,8 @@ def print_comparisons(comparisons: list[Comparison], pooled: list[str], wide: bo
         wide: all columns in place of the five that fit a narrow terminal.
     """
     for one in comparisons:
-        _print_comparison(one, wide)
+        if len(one.entries) > 1:  # a task that a single run has a fit of is compared with nothing
+            _print_comparison(one, wide)
     for line in pooled:
         print(line)
 

@@ -16,18 +16,18 @@ from scalelab.reading.data import Curve
 def trunk_points(item: Curve, others: Sequence[Curve]) -> np.ndarray:
     """bool[N]: the points of a curve that are evaluations of another one, too.
 
-    They are of one task and agree in step, compute and rate to the last bit, and one of the runs is a branch.
+    They are of one task and agree in step, compute and rate to the last bit, one of the runs is a branch, and they lie
+    before its fork: behind it, two that cost the same may agree by chance.
 
     Args:
         item: the curve.
         others: those that it is compared with.
     """
-    known = {
-        point
-        for other in others
-        if other.task == item.task and not (item.fork is None and other.fork is None)
-        for point in _points(other)
-    }
+    known = set()
+    for other in others:
+        forks = [fork for fork in (item.fork, other.fork) if fork is not None]
+        if other.task == item.task and forks:
+            known |= {point for point in _points(other) if point[0] <= max(forks)}
     return np.array([point in known for point in _points(item)], bool)
 
 

@@ -235,6 +235,8 @@ def pool(curves: Sequence[Curve], run: str) -> list[Curve]:
             recipe=members[0].recipe if len({item.recipe for item in members}) == 1 else "",
             clock=members[0].clock if len({item.clock for item in members}) == 1 else "",
             places=dict(set.intersection(*(set(item.places.items()) for item in members))),
+            measure=members[0].measure if len({item.measure for item in members}) == 1 else "pass rate",
+            fork=members[0].fork if len({item.fork for item in members}) == 1 else None,
             other_N=_joined([item.other_N for item in members], [len(item) for item in members]),
         )
         pooled.append(whole.select(np.lexsort((whole.seed_N, compute_N))))

@@ -86,19 +86,27 @@ def run(folder: Path, name: str, *more: str, timeout: float = 900) -> Path:
     return run_all(folder, {name: more}, timeout)[name]
 
 
-IN_TURN = "import json, sys; from scalelab.cli import main; sys.exit(max(main(one) for one in json.loads(sys.argv[1])))"
+IN_TURN = """
+import json, sys
+from scalelab.cli import main
+sys.exit(next((code for one in json.loads(sys.argv[1]) if (code := main(one))), 0))
+"""
 
 
 def run_all(folder: Path, members: Mapping[str, Sequence[str]], timeout: float = 900) -> dict[str, Path]:
-    """Finished runs, made in turn by one process: to import all that a run needs takes longer than a small run."""
+    """Finished runs, made in turn by one process."""
     outs = {name: folder / name for name in members}
-    arguments = [command(folder, outs[name], *more)[3:] for name, more in members.items()]
+    in_turn(folder, [command(folder, outs[name], *more)[3:] for name, more in members.items()], timeout)
+    return outs
+
+
+def in_turn(folder: Path, commands: Sequence[Sequence[str]], timeout: float = 900) -> None:
+    """Command lines that succeed in one process: to import all that a run needs takes longer than a small run."""
     done = subprocess.run(
-        [sys.executable, "-c", IN_TURN, json.dumps(arguments)],
+        [sys.executable, "-c", IN_TURN, json.dumps(commands)],
         env=environment(folder),
         capture_output=True,
         text=True,
         timeout=timeout,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return outs
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-3000:]}"

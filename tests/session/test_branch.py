@@ -126,6 +126,8 @@ def test_a_trunk_is_no_second_evidence(parent: Path, tmp_path: Path, monkeypatch
     assert np.flatnonzero(trunk_points(longer, [mine])).tolist() == list(range(len(mine)))
     assert any("evaluations up to step 4 are its trunk's" in note for note in longer.notes)
     assert not any("trunk" in note for note in mine.notes)
+    longest = replace(longer, fork=2.0), replace(longer, run="other", fork=2.0)
+    assert trunk_points(longest[0], longest[1:]).sum() == 2, "behind the fork points may agree by chance"
     once = counted_once([longer, mine])
     assert [len(item) for item in once] == [len(longer) - len(mine), len(mine)]
     [pooled], _ = pool_seeds([replace(item, recipe="the same") for item in curves])

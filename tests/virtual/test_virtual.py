@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,12 +17,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from scalelab.cli import main
+from scalelab.curves import read_sources
 from scalelab.experiment import resolve
 from scalelab.session.facts import facts
+from scalelab.store.audit import audit
 from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines
 from scalelab.virtual.cluster import clock_facts
-from tests.helpers.virtual_runs import command, environment, run, run_all
+from tests.helpers.virtual_runs import command, environment, in_turn, run, run_all
 
 pytestmark = pytest.mark.slow
 
@@ -130,46 +133,103 @@ def test_a_run_learns_in_simulated_hours_and_says_so(whole: Path) -> None:
     assert {line["of"] for line in read_lines(whole / "wall.jsonl")} == {"step", "evaluation"}
 
 
-def test_a_run_of_a_sweep_and_one_that_is_stopped_and_killed_beside_other_load_are_the_same_run(
-    folder: Path, whole: Path
-) -> None:
+def ended(folder: Path, arguments: list[str], number: signal.Signals, when: Callable[[], bool]) -> int:
+    """Send a process a signal; gives how it ended."""
+    process = subprocess.Popen(
+        arguments, env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 900
+    while not when():
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline, "the run took too few steps"
+        time.sleep(0.02)
+    process.send_signal(number)
+    process.communicate(timeout=900)
+    return process.returncode
+
+
+def steps(out: Path) -> int:
+    lines = out / "metrics.jsonl"
+    return lines.read_bytes().count(b"\n") if lines.exists() else 0
+
+
+@pytest.fixture(scope="module")
+def broken_off(folder: Path) -> Path:
+    """A run like `whole` that Ctrl-C ended between two checkpoints, and a copy of it that stays so."""
     out, disk = folder / "broken_off", folder / "disk"
-    lines, undone = out / "metrics.jsonl", out / "undone.jsonl"
+    started = command(folder, out, *BROKEN_OFF, "--set", f'Retention.copy_to="{disk}"')
+    assert ended(folder, started, signal.SIGINT, lambda: steps(out) >= 5) == 130
+    shutil.copytree(out, folder / "kept")
+    return out
 
-    def steps() -> int:
-        return lines.read_bytes().count(b"\n") if lines.exists() else 0
 
-    def end(arguments: list[str], number: signal.Signals, when: Callable[[], bool]) -> int:
-        """Send a process a signal; gives how it ended."""
-        process = subprocess.Popen(
-            arguments, env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        deadline = time.monotonic() + 900
-        while not when():
-            assert process.poll() is None, process.stderr and process.stderr.read()
-            assert time.monotonic() < deadline, "the run took too few steps"
-            time.sleep(0.02)
-        process.send_signal(number)
-        process.communicate(timeout=900)
-        return process.returncode
-
+def test_a_run_of_a_sweep_and_one_that_is_stopped_and_killed_beside_other_load_are_the_same_run(
+    folder: Path, whole: Path, broken_off: Path
+) -> None:
+    out, disk, undone = broken_off, folder / "disk", broken_off / "undone.jsonl"
     resume = [sys.executable, "-m", "scalelab", "run", str(out), "--resume"]
+    first, stop = checkpoints(out)
+    assert (first, stop in ("step_000005", "step_000006", "step_000007")) == ("step_000004", True)
+    assert checkpoints(disk / out.name) == [first], "the copy keeps the one to go on from"
+    evaluated = [line["step"] for line in read_lines(out / "evals.jsonl")]
+    assert evaluated == [0, 2, 4, 6][: int(stop[-1]) // 2 + 1], "nothing is lost that was due"
     load = subprocess.Popen([sys.executable, "-c", BURSTS])
     try:
-        started = command(folder, out, *BROKEN_OFF, "--set", f'Retention.copy_to="{disk}"')
-        assert end(started, signal.SIGINT, lambda: steps() >= 5) == 130
-        first, stop = checkpoints(out)
-        assert (first, stop in ("step_000005", "step_000006", "step_000007")) == ("step_000004", True)
-        assert checkpoints(disk / out.name) == [first], "the copy keeps the one to go on from"
-        evaluated = [line["step"] for line in read_lines(out / "evals.jsonl")]
-        assert evaluated == [0, 2, 4, 6][: int(stop[-1]) // 2 + 1], "nothing is lost that was due"
-        assert end(resume, signal.SIGKILL, lambda: undone.exists() and steps() >= 6) == -signal.SIGKILL
+        assert ended(folder, resume, signal.SIGKILL, lambda: undone.exists() and steps(out) >= 6) == -signal.SIGKILL
         done = subprocess.run(resume, env=environment(folder), capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stderr[-3000:]
     finally:
         load.kill()
         load.wait()
     assert_the_same(whole, out, folder)
+
+
+HARDER = ("Evaluation.sets=(@HeldOut(), @Benchmark())", "Benchmark.task=@hard/MathMiniature()", 'Benchmark.name="hard"')
+
+
+@pytest.fixture(scope="module")
+def branches(folder: Path, broken_off: Path) -> tuple[Path, Path]:
+    """A run of seven steps that went on to ten, and a branch of one that was broken off, with a benchmark beside it."""
+    short, longer, other = (folder / name for name in ("short", "longer", "gspo"))
+    sets = [part for one in HARDER for part in ("--set", one)]
+    in_turn(
+        folder,
+        [
+            command(folder, short, *BROKEN_OFF[2:], "--set", "Budget.steps=7")[3:],
+            ["run", "--from", str(short), "--out", str(longer), "--set", "Budget.steps=10"],
+            ["run", "--from", str(folder / "kept"), "--out", str(other), "--set", "Recipe.loss=@GSPO()", *sets],
+            ["eval", str(other), "--steps", "4", "--trust"],
+        ],
+    )
+    assert checkpoints(short) == ["step_000004", "step_000007"]
+    return longer, other
+
+
+def test_a_finished_run_that_is_extended_ends_as_one_longer_run(
+    folder: Path, whole: Path, branches: tuple[Path, Path]
+) -> None:
+    longer, _ = branches
+    assert json.loads((longer / "manifest.json").read_text())["from"]["step"] == 4
+    assert_the_same(whole, longer, folder)
+
+
+def test_a_run_that_was_broken_off_branches_with_another_loss_and_a_benchmark(
+    folder: Path, whole: Path, branches: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, other = branches
+    first, second = (read_lines(out / "evals.jsonl") for out in (whole, other))
+    assert second[:3] == first[:3], "the trunk"
+    mine, theirs = weights(other, folder), weights(whole, folder)
+    assert any((mine[name] != theirs[name]).any() for name in mine), "another loss trains other weights"
+    added = {line["step"]: line for line in second if line["task"] == "hard"}
+    assert list(added) == [6, 8, 10, 4], "that of the fork was made afterwards"
+    own = {line["step"]: line for line in second if line["task"] == "math"}
+    assert all((line["n_prompts"], line["compute"]) == (4, own[step]["compute"]) for step, line in added.items())
+    [curve] = [item for item in read_sources([other]) if item.task == "hard"]
+    assert curve.other_N["step"].tolist() == [4, 6, 8, 10]
+    assert audit(other).problems == []
+    main(["compare", str(whole), str(other)])
+    assert "from the fork at step 4 on, the last evaluation up to" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_synchronous_case_of_all_schedules_trains_the_same_weights(folder: Path) -> None:
