@@ -8,11 +8,28 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from tasks.errors import TaskError
 from tasks.task import Task
 from tasks.types import Prompt
+
+REFUSED_IN_A_ROW = 1_000_000
+"""Prompts that a sampler may leave out one after the other, beside twice the task's number of prompts."""
+
+
+class Curriculum(Protocol):
+    """Protocol of curricula, the user's own: frozen settings that are called to make a run's sampler.
+
+    A sampler is a `MixtureSampler` whose `weight` or `wants` says something else. What it remembers beyond the history
+    belongs into `state_dict` and `load_state_dict`.
+    """
+
+    def __call__(
+        self, tasks: Sequence[Task], weights: Mapping[str, float] | None, seed: int, retire_at: float | None
+    ) -> MixtureSampler:
+        """Make the sampler of one run from its tasks, their shares, its seed, and `Recipe.retire_at`."""
+        ...
 
 
 class MixtureSampler(Iterator[Prompt]):
@@ -67,13 +84,26 @@ class MixtureSampler(Iterator[Prompt]):
             TaskError: every prompt of every task is retired.
         """
         name = self._draw_task()
-        task, retired = self._tasks[name], self._retired[name]
-        while True:
+        task = self._tasks[name]
+        for _ in range(REFUSED_IN_A_ROW + 2 * (task.size or 0)):
             prompt = task.prompt(self._next_index[name])
             self._next_index[name] += 1
-            if prompt.id not in retired:
+            if prompt.id not in self._retired[name] and self.wants(prompt):
                 return prompt
             self._skipped[name] += 1
+        raise TaskError(f"the curriculum wants none of so many prompts of {name}: let its `wants` take some")
+
+    def wants(self, prompt: Prompt) -> bool:
+        """True if a prompt that is not retired may be drawn now; a curriculum may say otherwise."""
+        return True
+
+    def weight(self, name: str) -> float:
+        """The share of a task's draws now; a curriculum may say otherwise."""
+        return self._weights[name]
+
+    def history(self, prompt_id: str) -> tuple[float, ...]:
+        """Pass rates of a prompt so far."""
+        return tuple(self._history.get(prompt_id, ()))
 
     def observe(self, prompt_id: str, pass_rate: float) -> None:
         """Record the pass rate of one group of completions, and retire the prompt if it is high enough.
@@ -130,7 +160,7 @@ class MixtureSampler(Iterator[Prompt]):
             raise TaskError("every prompt of every task is retired: add prompts, or raise retire_at")
         rng = random.Random(f"{self._seed}/{self._draws}")
         self._draws += 1
-        return rng.choices(live, [self._weights[name] for name in live])[0]
+        return rng.choices(live, [self.weight(name) for name in live])[0]
 
     def _exhausted(self, name: str) -> bool:
         size = self._tasks[name].size

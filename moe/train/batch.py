@@ -13,6 +13,9 @@ import numpy as np
 
 from moe.errors import MoeError
 
+REFERENCE = "reference"
+"""Name of a token's log-probability under the first weights, among the extras that a loss is given."""
+
 
 @dataclass
 class TrainingSequence:

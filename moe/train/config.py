@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, get_args
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, SkipValidation
 from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
 from moe.errors import require
 from moe.model.kernels import Dispatch, KernelChoice
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
@@ -45,6 +48,30 @@ class Layout:
     """Ranks that share each sequence."""
     expert_tensor: PositiveInt = 1
     """Ranks that share every expert's matrices."""
+
+
+class UpdateRule(Protocol):
+    """Protocol of optimisers of the user's own, in AdamW's place: frozen settings with a rule for each number.
+
+    A rank holds any stretch of a parameter, flat, so a rule looks at each number alone. Its memory are two fp32 numbers
+    for each, which begin at 0 and are kept in checkpoints; it may use one, or none.
+    """
+
+    def update(
+        self, values: Tensor, gradient: Tensor, first: Tensor, second: Tensor, *, step: int, lr: float, decay: float
+    ) -> None:
+        """Change values and memory in place.
+
+        Args:
+            values: a stretch of a parameter, fp32.
+            gradient: of it, clipped.
+            first: memory.
+            second: memory.
+            step: counted from 1.
+            lr: the step's learning rate.
+            decay: weight decay; 0 for vectors.
+        """
+        ...
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -82,7 +109,14 @@ class OptimizerConfig:
     """Keep fp32 weights and moments in host memory and take the step there (Megatron's hybrid optimiser): 16 bytes a
     parameter of the rank's share on the host, none on the GPU. It needs bfloat16 weights."""
 
+    rule: SkipValidation[UpdateRule] | None = None
+    """The user's own optimiser, in AdamW's place: then `betas` and `eps` have no meaning."""
+
     def __post_init__(self) -> None:
+        require(
+            self.rule is None or not (self.offload or self.moments != "float32"),
+            "OptimizerConfig.rule keeps its memory in float32 beside the weights: leave offload and moments out",
+        )
         require(
             not (self.offload and self.moments != "float32"),
             "OptimizerConfig.offload keeps its state in float32: bind OptimizerConfig.moments = 'float32'",
@@ -208,6 +242,8 @@ class TrainerConfig:
 class TrainerSetup(TrainerConfig):
     """Settings that a trainer is built with: its own, and those that other parts of a run decide."""
 
+    reference: bool = False
+    """Keep the first weights, too, and give the loss every token's log-probability under them."""
     fp32_head: bool = True
     """Compute the output product in fp32 (ScaleRL §3.2) rather than in ``dtype``."""
     seed: int = 0

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from moe.errors import MoeError
 from moe.model.gpt import LogProbModel
-from moe.train.config import OptimizerConfig
+from moe.train.config import OptimizerConfig, UpdateRule
 
 _HYBRID = (
     *("offload_fraction", "cpu_optimizer_cls", "gpu_optimizer_cls", "param_update_in_fp32"),
@@ -64,6 +64,28 @@ class TorchAdamOptimizer(DistributedOptimizer):
         super().load_state_dict(state_dict)
         for state in self.optimizer.state.values():
             state["step"] = state["step"].clone()
+
+
+class Ruled(torch.optim.Optimizer):
+    """An AdamW, whoever's, that takes its steps by a rule of the user's and keeps its own state for it."""
+
+    rule: UpdateRule
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """Change every stretch of a parameter that this rank holds."""
+        for group in self.param_groups:
+            if not USING_PYTORCH_OPTIMIZER:
+                group["step"] = group.get("step", 0) + 1
+            for main in group["params"]:
+                if main.grad is None:
+                    continue
+                state = self.state[main]
+                if USING_PYTORCH_OPTIMIZER:
+                    state["step"] += 1
+                count = int(state["step"] if USING_PYTORCH_OPTIMIZER else group["step"])
+                memory = state["exp_avg"], state["exp_avg_sq"]
+                self.rule.update(main, main.grad, *memory, step=count, lr=group["lr"], decay=group["weight_decay"])
 
 
 class Optimizer:
@@ -122,6 +144,10 @@ class Optimizer:
         if USING_PYTORCH_OPTIMIZER or config.offload:
             for part in self.megatron.chained_optimizers:
                 part.__class__ = TorchAdamOptimizer
+        if config.rule is not None:
+            for part in self.megatron.chained_optimizers:
+                adam = type(part.optimizer)
+                part.optimizer.__class__ = type(f"Ruled{adam.__name__}", (Ruled, adam), {"rule": config.rule})
         self._set_groups()
         self._fill_state()
         model.config.finalize_model_grads_func = _finalize

@@ -13,6 +13,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ from moe.model.architectures import architecture
 from moe.model.choice import check_replay, prescribe
 from moe.model.init import InitialWeights
 from moe.train import parallel
-from moe.train.batch import TrainingSequence, deal
+from moe.train.batch import REFERENCE, TrainingSequence, deal
 from moe.train.config import TrainerSetup
+from moe.train.first_policy import FirstPolicy
 from moe.train.layout import check_layout
 from moe.train.metrics import load_metrics, reduce_metrics, take_loads
 from moe.train.micro_batch import LOGPROBS, LOSS, LossFunction, MicroBatch, logprobs_of, loss_report
@@ -108,6 +110,7 @@ class Trainer:
             layers = self.hf_config["num_hidden_layers"]
             weights = InitialWeights(shapes(self.hf_config).items(), layers, self.config.seed)
         self.load_weights(weights)
+        self._reference = FirstPolicy(self.model) if self.config.reference else None
 
     def train_step(
         self,
@@ -121,10 +124,10 @@ class Trainer:
         Args:
             sequences: all of them, the same list on every rank; each rank takes its share.
             loss_fn: called once per micro-batch with packed logprobs_T, entropy_T (fp32, nats) and the
-                sequences' extras, packed; returns the loss summed over the tokens, and scalar metrics whose
-                names end in ``_sum``, ``_max`` or ``_min`` for how they are put together over micro-batches
-                and ranks. Where there is nothing to predict (the first token of a sequence) log-probability
-                and entropy are 0, and must weigh nothing.
+                sequences' extras, packed, `REFERENCE` among them if the setup asks for it; returns the loss
+                summed over the tokens, and scalar metrics whose names end in ``_sum``, ``_max`` or ``_min``
+                for how they are put together over micro-batches and ranks. Where there is nothing to predict
+                (the first token of a sequence) log-probability and entropy are 0, and must weigh nothing.
             lr: learning rate of this step as it is; None takes the config's with its warm-up.
             logprobs: whether the result has every token's log-probability, under the weights before the step.
 
@@ -132,6 +135,8 @@ class Trainer:
             MoeError: if a gradient was not finite for the config's ``max_skipped``-th time in a row.
         """
         started = time.perf_counter()
+        if self._reference is not None:
+            sequences = self._with_reference(sequences, self._reference)
         plan = self._plan(sequences)
         group = parallel_state.get_data_parallel_group()
         self.model.train()
@@ -166,6 +171,14 @@ class Trainer:
             peak_gib=parallel.most_memory(self._device) / 2**30,
             logprobs=kept,
         )
+
+    def _with_reference(self, sequences: Sequence[TrainingSequence], first: FirstPolicy) -> list[TrainingSequence]:
+        """Sequences with their log-probabilities under the first weights, which choose their own experts."""
+        self._whole_model()
+        with first.in_place():
+            found = self.logprobs([replace(one, routed_TLK=None) for one in sequences])
+        pairs = zip(sequences, found, strict=True)
+        return [replace(one, extras={**one.extras, REFERENCE: logprobs_T}) for one, logprobs_T in pairs]
 
     @torch.no_grad()
     def logprobs(self, sequences: Sequence[TrainingSequence]) -> list[np.ndarray]:

@@ -120,10 +120,19 @@ class ClusterTrainer:
         weights: Hugging Face folder to start from; None starts from the run's seed.
         world: number of ranks.
         reservation: devices that others hold, too; None takes some for the trainer alone.
+        setup: of each rank; None for the run's.
     """
 
-    def __init__(self, run: Run, weights: Path | None, world: int, reservation: Reservation | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        weights: Path | None,
+        world: int,
+        reservation: Reservation | None = None,
+        setup: TrainerSetup | None = None,
+    ) -> None:
         self._run, self._weights, self._world = run, weights, world
+        self._setup = setup or run.trainer_setup
         self._seconds = run.cluster.startup_seconds
         self.nodes: frozenset[str] = frozenset()
         """Ray nodes that the ranks are on, once they are up."""
@@ -145,7 +154,7 @@ class ClusterTrainer:
     def _rank(self, rank: int) -> Any:
         run, held = self._run, self._reservation
         actor = actor_class(TrainerRank, "trainer", run.cluster, devices=held.share, strategy=held.strategy(rank))
-        return actor.remote(run.model.to_hf(), run.trainer_setup, rank, self._world)
+        return actor.remote(run.model.to_hf(), self._setup, rank, self._world)
 
     def ready(self) -> None:
         """Wait until every rank holds the model.
@@ -311,7 +320,7 @@ class ClusterTuner:
 
     def __init__(self, run: Run) -> None:
         start = None if run.sft.pretrained is None else Path(run.sft.pretrained)
-        self._ranks, self._steps = ClusterTrainer(run, start, run.sft.trainers), 0
+        self._ranks, self._steps = ClusterTrainer(run, start, run.sft.trainers, setup=run.tuner_setup), 0
         self._step_seconds, self._save_seconds = run.cluster.stall_seconds, run.trainer.save_deadline
 
     def begin(self, path: Path | None) -> None:

@@ -1,6 +1,7 @@
 """Settings of earlier versions that a run wrote down and did not use, since another setting decided."""
 
 RETIRED = {
+    "TrainerConfig.reference": "Recipe.loss",
     "TrainerConfig.fp32_head": "Recipe.fp32_head",
     "TrainerConfig.seed": "Run.seed",
     "TrainerConfig.device": "Cluster.device",

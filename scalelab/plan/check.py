@@ -106,7 +106,7 @@ def fine_tuning_problem(run: Run, hardware: Hardware) -> str | None:
             f"{together} ranks of the fine-tuning are to share a node, and one has {per_node} devices: lower "
             f"Cluster.devices_per_node to {per_node}"
         )
-    memory = trainer_memory(run.model.to_hf(), run.trainer_setup, ranks, longest, hardware.device.gpu)
+    memory = trainer_memory(run.model.to_hf(), run.tuner_setup, ranks, longest, hardware.device.gpu)
     if memory.total <= hardware.device.memory_gib:
         return None
     fits = fastest(run, ranks, hardware.device, Assumptions())

@@ -36,6 +36,8 @@ class TrainerMemory:
     activations: float
     logits: float
     reserve: float
+    reference: float = 0.0
+    """Copy of the first weights, for a loss that sees them."""
     export: float = 0.0
     """Whole tensors on their way out, as far as they exceed activations and logits, which are not there then."""
 
@@ -105,6 +107,7 @@ def trainer_memory(
         activations=kept[stage] / GIB,
         logits=head[stage] / GIB,
         reserve=RESERVE if gpu else 0.0,
+        reference=parts[stage].weights / GIB if config.reference else 0.0,
         export=max(0.0, whole - kept[stage] - head[stage]) / GIB,
     )
 

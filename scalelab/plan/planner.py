@@ -124,7 +124,7 @@ def fine_tuning_seconds(run: Run, device: Device, assumed: Assumptions) -> float
     sft, hf = run.sft, run.model.to_hf()
     completion = max(0, sft.longest - assumed.prompt)  # the prompt is counted beside it
     longest = Moments(completion, completion**2, completion)
-    config, ranks = run.trainer_setup, sft.trainers
+    config, ranks = run.tuner_setup, sft.trainers
     step = training_seconds(hf, config, ranks, sft.traces_per_step, longest, device, replace(assumed, dropped=0.0))
     return step + host_step_seconds(hf, config, ranks, assumed)
 

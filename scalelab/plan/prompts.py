@@ -65,10 +65,11 @@ def draws(run: Run, steps: int) -> dict[str, PromptDraws]:
         steps: its optimiser steps.
     """
     shares = task_shares([task.name for task in run.tasks], run.task_weights)
+    drawn = sum(run.recipe.prompts_at(step) for step in range(steps))
     found: dict[str, PromptDraws] = {}
     for task in run.tasks:
         if size := different_prompts(task):
-            found[task.name] = PromptDraws(size, round(steps * run.recipe.prompts_per_step * shares[task.name]))
+            found[task.name] = PromptDraws(size, round(drawn * shares[task.name]))
     return found
 
 

@@ -80,7 +80,13 @@ def attention_flops(hf_config: dict[str, Any], tokens: float, square: float) -> 
 
 
 def training_flops(
-    hf_config: dict[str, Any], recompute: str, tokens: float, square: float, *, split_head: bool = False
+    hf_config: dict[str, Any],
+    recompute: str,
+    tokens: float,
+    square: float,
+    *,
+    split_head: bool = False,
+    reference: bool = False,
 ) -> float:
     """Products of one sequence's forward and backward pass.
 
@@ -88,14 +94,15 @@ def training_flops(
     are computed twice, and what is between where only attention and feed-forwards are. The head's products are four
     instead of three, as its logits are computed again (`moe.model.head`): 8·V·H; or six, 12·V·H, where the gradient of
     fp32 logits goes as two bf16 numbers (`split_head`). Attention's backward pass takes 2.5 forward passes
-    (FlashAttention-2 §4.1).
+    (FlashAttention-2 §4.1). A reference adds one forward pass.
     """
     counts, arch = parameter_counts(hf_config), shape(hf_config)
     layers = sum(layer.active - layer.norms for layer in counts.layers)
     inner = sum(layer.active - layer.norms - layer.attention for layer in counts.layers)
     again = {"none": 0.0, "selective": 2.0 * inner, "full": 2.0 * layers}[recompute]
     head = (12.0 if split_head else 8.0) * hf_config["vocab_size"] * arch.fields["hidden_size"]
-    passes = 3.5 if recompute == "none" else 4.5
+    passes = (3.5 if recompute == "none" else 4.5) + reference
+    again += reference * 2.0 * (layers + hf_config["vocab_size"] * arch.fields["hidden_size"])
     return tokens * (6.0 * layers + again + head) + passes * attention_flops(hf_config, tokens, square)
 
 
@@ -120,11 +127,9 @@ def training_seconds(
     """
     tokens = length.mean + assumed.prompt
     square = length.square + 2 * assumed.prompt * length.mean + assumed.prompt**2
-    flops = (
-        completions
-        * (1 - assumed.dropped)
-        * training_flops(hf_config, config.recompute, tokens, square, split_head=splits_head(config))
-    )
+    split, reference = splits_head(config), config.reference
+    products = training_flops(hf_config, config.recompute, tokens, square, split_head=split, reference=reference)
+    flops = completions * (1 - assumed.dropped) * products
     layout = config.layout
     rows = ranks / (layout.tensor * layout.pipeline * layout.context)
     micro_batches = max(1.0, completions * tokens / rows / config.tokens_per_micro_batch)
@@ -194,7 +199,7 @@ def decoding(
     counts, fields = parameter_counts(hf_config), shape(hf_config).fields
     ranks, width = config.tensor_parallel, BYTES[config.dtype]
     context = usual_context(length, assumed)
-    per_token = kv_bytes_per_token(hf_config, config.dtype, ranks, config.device != "cpu")
+    per_token = kv_bytes_per_token(hf_config, config.dtype, ranks)
     sequences = max(1.0, min(config.max_sequences, available, cache_sequences(hf_config, config, length, assumed)))
     read = _weights_read(counts, fields, sequences) * width / ranks + sequences * context * per_token
     memory = read / (device.bandwidth * 1e9 * assumed.bandwidth)
@@ -214,7 +219,7 @@ def usual_context(length: Moments, assumed: Assumptions) -> float:
 
 def cache_sequences(hf_config: dict[str, Any], config: GeneratorSetup, length: Moments, assumed: Assumptions) -> float:
     """Running sequences of the usual context for which an engine's KV cache has room."""
-    per_token = kv_bytes_per_token(hf_config, config.dtype, config.tensor_parallel, config.device != "cpu")
+    per_token = kv_bytes_per_token(hf_config, config.dtype, config.tensor_parallel)
     return config.kv_cache_gib * 2**30 / (per_token * usual_context(length, assumed))
 
 

@@ -22,6 +22,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
 from moe.checked import CHECKED
+from moe.train.batch import REFERENCE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +94,8 @@ class Loss(Protocol):
     - "reward": the verifier's, from 0 to 1, without penalties;
     - "part NAME": a part of the reward, 0 where the completion has none of that name;
     - "task NAME": 1 for completions of that task, 0 for others;
-    - "staleness": trainer version − version of the token.
+    - "staleness": trainer version − version of the token;
+    - "reference": log π_ref(y_t) of the policy that the run began with, of which the trainer then keeps a copy.
     """
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
@@ -118,9 +120,13 @@ def check_sees(loss: Loss, tasks: Sequence[str]) -> None:
     """
     for name in sees(loss):
         kind, _, rest = name.partition(" ")
-        if name in ("reward", "staleness") or (kind == "part" and rest) or (kind == "task" and rest in tasks):
+        if (
+            name in ("reward", "staleness", REFERENCE)
+            or (kind == "part" and rest)
+            or (kind == "task" and rest in tasks)
+        ):
             continue
-        known = ", ".join(["reward", "staleness", "part NAME", *(f"task {task}" for task in tasks)])
+        known = ", ".join(["reward", "staleness", REFERENCE, "part NAME", *(f"task {task}" for task in tasks)])
         raise ValueError(f"Recipe.loss: {type(loss).__name__}.sees has {name!r}; there are: {known}")
 
 
@@ -163,15 +169,28 @@ class DAPO:
 
 @checked(frozen=True, config=CHECKED)
 class GRPO:
-    """DAPO's loss with the same bound on both sides, as in PPO and DeepSeek's GRPO (ScaleRL §3.2). No KL term."""
+    """DAPO's loss with the same bound on both sides, as in PPO and DeepSeek's GRPO (ScaleRL §3.2)."""
 
     eps: LowerClip = 0.2
     """ε on both sides."""
     dual_clip: DualClip = None
     """c, as in `DAPO`."""
+    beta: Annotated[float, Field(ge=0)] = 0.0
+    """β: weight of the KL to the policy that the run began with (DeepSeekMath, Eq. 3 and 4); 0 for none."""
+
+    @property
+    def sees(self) -> tuple[str, ...]:
+        """The log-probabilities of the first policy, where they are wanted."""
+        return (REFERENCE,) if self.beta else ()
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss summed over the tokens, and its metrics."""
+        loss, metrics = self._surrogate(tokens)
+        if self.beta:
+            loss = loss + self.beta * (tokens.weights_T * reference_kl(tokens)).sum()
+        return loss, metrics
+
+    def _surrogate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         return _clipped_surrogate(_exp(tokens.log_ratio_T), tokens, self.eps, self.eps, self.dual_clip)
 
 
@@ -200,6 +219,15 @@ class GSPO:
 
 def _exp(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def reference_kl(tokens: Tokens) -> Tensor:
+    """π_ref / π − log(π_ref / π) − 1 of each token, with gradient: an unbiased estimate of KL(π ‖ π_ref).
+
+    For a loss that sees "reference". See DeepSeekMath (arXiv 2402.03300), Eq. 4.
+    """
+    gap_T = (tokens.seen[REFERENCE] - tokens.logprobs_T).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return gap_T.expm1() - gap_T
 
 
 def _clipped_surrogate(

@@ -12,6 +12,7 @@ from moe.checked import CHECKED
 from scalelab.recipe.advantages import AdvantageNorm
 from scalelab.recipe.length_control import ForcedInterruption, LengthControl, LengthPenalty
 from scalelab.recipe.losses import CISPO, Loss
+from tasks.sampler import Curriculum
 from tasks.thinking import THINK_CLOSE
 
 Aggregation = Literal["prompt", "sample", "token", "constant"]
@@ -41,6 +42,8 @@ class Recipe:
     """Groups whose rewards are all equal: dropped from the step, kept in it, or replaced by drawing more prompts."""
     retire_at: Annotated[float, Field(gt=0, le=1)] | None = 0.9
     """Historical pass rate from which a prompt is never drawn again (no-positive-resampling); None: uniform drawing."""
+    curriculum: SkipValidation[Curriculum] | None = None
+    """The user's own order of prompts, in place of tasks drawn by weight; see `tasks.sampler`."""
     length_control: SkipValidation[LengthControl] | None = field(default_factory=ForcedInterruption)
     """Method that keeps completions within `max_tokens`."""
     fp32_head: FP32Head = "both"
@@ -49,6 +52,10 @@ class Recipe:
     """Send tokens through the same experts in the trainer as in the generator that made them (mixtures of experts)."""
     prompts_per_step: PositiveInt = 48
     """Prompts of one optimiser step; with `zero_variance = "drop"` fewer of them are left in the loss."""
+    prompts_at_start: PositiveInt | None = None
+    """Prompts of the first step, where the batch grows; None for as many as in every other."""
+    prompts_grow_until: PositiveInt | None = None
+    """Optimiser step from which on a batch has `prompts_per_step`; until then it grows linearly."""
     generations_per_prompt: Annotated[int, Field(ge=2)] = 16
     """Completions of each prompt; an advantage compares a completion with the others of its prompt."""
     max_tokens: PositiveInt = 14 * 1024
@@ -57,6 +64,12 @@ class Recipe:
     """Softmax temperature of the training completions; the trainer's log-probs must be taken at the same one."""
 
     def __post_init__(self) -> None:
+        first, until = self.prompts_at_start, self.prompts_grow_until
+        if (first is None) != (until is None) or (first or 0) > self.prompts_per_step:
+            raise ValueError(
+                f"prompts_at_start = {first} with prompts_grow_until = {until}: bind both for a batch that grows to "
+                f"prompts_per_step ({self.prompts_per_step}), the first to at most that, or neither"
+            )
         control = self.length_control
         if control is not None and control.phrase and not control.phrase.rstrip().endswith(THINK_CLOSE):
             raise ValueError(
@@ -72,6 +85,13 @@ class Recipe:
                 f"the length penalty ends at {control.max_tokens} tokens, beyond max_tokens {self.max_tokens}: "
                 "lower length_control.max_tokens or raise max_tokens"
             )
+
+    def prompts_at(self, step: int) -> int:
+        """Prompts of an optimiser step, counted from 0."""
+        if self.prompts_at_start is None or self.prompts_grow_until is None or step >= self.prompts_grow_until:
+            return self.prompts_per_step
+        grown = (self.prompts_per_step - self.prompts_at_start) * step // self.prompts_grow_until
+        return self.prompts_at_start + grown
 
     @property
     def completions_per_step(self) -> int:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from moe.train.batch import TrainingSequence
+from moe.train.batch import REFERENCE, TrainingSequence
 from scalelab.errors import LabError
 from scalelab.recipe.advantages import NORMS, centred, signed
 from scalelab.recipe.aggregation import token_weights
 from scalelab.recipe.filters import zero_variance
-from scalelab.recipe.losses import MAX_LOG_RATIO, Loss, Tokens, sees
+from scalelab.recipe.losses import MAX_LOG_RATIO, Loss, Tokens, reference_kl, sees
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.types import Group, Rollout
 
@@ -146,7 +146,7 @@ def _training_sequence(
             "weights": on_sampled(weight),
             "sequence_ids": np.full(len(tokens_T), sequence_id, dtype=np.int64),
             "same_version": on_sampled(rollout.versions_T() == trainer_version),
-            **{name: on_sampled(_seen(rollout, name, trainer_version)) for name in seen},
+            **{name: on_sampled(_seen(rollout, name, trainer_version)) for name in seen if name != REFERENCE},
         },
         rollout.routed_TLK,
     )
@@ -216,7 +216,7 @@ class StepMetric:
     Attributes:
         name: its key.
         source: name of what micro-batches and ranks combine by its ending: `_sum`, `_min` or `_max`.
-        value: computes that; None if every loss gives it (`scalelab.recipe.losses`).
+        value: computes that; None if the loss, or seeing a reference, gives it (`scalelab.recipe.losses`).
         over: name of the sum of tokens that it is a mean over; None if it is no mean.
     """
 
@@ -253,6 +253,8 @@ METRICS = (
     StepMetric("ratio_max", "ratio_max"),
     StepMetric("ratio_clipped", "clipped_sum", over="tokens_sum"),
     StepMetric("kl", "kl_sum", _kl, "tokens_sum"),
+    # KL(π_train ‖ π_ref), where the loss sees the policy that the run began with.
+    StepMetric("reference_kl", "reference_kl_sum", over="tokens_sum"),
     # |log π_train − log π_gen|, in nats.
     StepMetric("gap_mean", "gap_sum", lambda s: s.log_ratio_T.abs().sum(), "tokens_sum"),
     StepMetric("gap_max", "gap_max", lambda s: s.log_ratio_T.abs().max()),
@@ -285,13 +287,16 @@ class StepLoss:
             extras: the extras of `build_step`'s sequences, packed alike.
         """
         names = ("old_logprobs", "advantages", "weights", "sequence_ids")
-        seen = {name: extras[name] for name in sees(self.loss)}
-        tokens = replace(Tokens.masked(logprobs_T, *(extras[name] for name in names)), entropy_T=entropy_T, seen=seen)
+        tokens = Tokens.masked(logprobs_T, *(extras[name] for name in names))
+        seen = {name: extras[name].masked_fill(~tokens.mask_T, 0) for name in sees(self.loss)}
+        tokens = replace(tokens, entropy_T=entropy_T, seen=seen)
         loss, metrics = self.loss(tokens)
         same_version_T = tokens.mask_T & (extras["same_version"] != 0)
         sampled = Sampled(tokens.mask_T, tokens.log_ratio_T.detach(), entropy_T.detach(), same_version_T)
         counts = {name: count(sampled) for name, count in COUNTS.items()}
         own = {metric.source: metric.value(sampled) for metric in METRICS if metric.value is not None}
+        if REFERENCE in seen:
+            own["reference_kl_sum"] = reference_kl(tokens).detach().sum()
         return loss, metrics | counts | own
 
 
@@ -301,4 +306,4 @@ def summarise(sums: Mapping[str, float]) -> dict[str, float | None]:
     Args:
         sums: what `StepLoss` returned, reduced over micro-batches and ranks.
     """
-    return {metric.name: metric.of(sums) for metric in METRICS}
+    return {metric.name: metric.of(sums) for metric in METRICS if metric.source in sums}

@@ -58,6 +58,8 @@ from scalelab.transfer import expert_bias
 if current_platform.is_cpu():  # where its latent attention has one size alone, a kv_lora_rank of 512
     os.environ["VLLM_MLA_DISABLE"] = "1"
 
+_ROUTER = {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+"""DeepSeek-V3's router, which vLLM looks up in a config, and transformers' folders need not name."""
 SHARED_PART = 0.2
 """Part of a GPU that must be free when an engine starts beside a trainer rank."""
 
@@ -305,7 +307,10 @@ def engine_config(
         distributed_executor_backend="mp" if config.tensor_parallel > 1 else "uni",
         # Left alone, vLLM tunes Llama-4's attention temperature by max_model_len instead of by the model's config.
         override_generation_config={"attn_temperature_tuning": hf_config.get("attn_temperature_tuning", False)},
-        hf_overrides={"head_dtype": "float32"} if config.fp32_head else {},
+        hf_overrides={
+            **({"head_dtype": "float32"} if config.fp32_head else {}),
+            **(_ROUTER if hf_config["model_type"] == "deepseek_v3" else {}),
+        },
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_sequences,
         max_num_batched_tokens=config.max_batched_tokens,

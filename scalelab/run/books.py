@@ -246,8 +246,13 @@ class RunBooks(Books[Prompt, list[Rollout]]):
 def new_books(run: Run) -> RunBooks:
     """The books of a run that has not begun."""
     weights = dict(zip((t.name for t in run.tasks), run.task_weights, strict=True)) if run.task_weights else None
+    recipe = run.recipe
+    schedule = run.schedule.start(recipe.prompts_at(0), run.budget.steps)
+    if recipe.prompts_at_start is not None:
+        schedule.growth = recipe.prompts_at
+    curriculum = recipe.curriculum or MixtureSampler
     return RunBooks(
-        schedule=run.schedule.start(run.recipe.prompts_per_step, run.budget.steps),
-        sampler=MixtureSampler(run.tasks, weights, run.seed, run.recipe.retire_at),
+        schedule=schedule,
+        sampler=curriculum(run.tasks, weights, run.seed, recipe.retire_at),
         ledger=Ledger(run.generator_devices * run.cluster.share, run.cluster.trainers * run.cluster.share),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,9 @@ from pydantic.dataclasses import dataclass
 from moe.checked import CHECKED
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.model.config import Model
+from moe.train.batch import REFERENCE
 from moe.train.config import TrainerConfig, TrainerSetup
+from scalelab.recipe.losses import sees
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig, GeneratorSetup
 from scalelab.run import checks
@@ -147,6 +149,11 @@ class Run:
     @property
     def trainer_setup(self) -> TrainerSetup:
         """Settings that the trainer is built with."""
+        return replace(self.tuner_setup, reference=REFERENCE in sees(self.recipe.loss))
+
+    @property
+    def tuner_setup(self) -> TrainerSetup:
+        """Settings that the trainer of a fine-tuning is built with."""
         return TrainerSetup(
             **_fields(self.trainer),
             fp32_head=self.recipe.trainer_fp32_head,

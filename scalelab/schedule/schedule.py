@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypedDict
 
@@ -47,7 +48,7 @@ class Schedule(ABC):
     """The decisions of one run: which groups start, when to train, when to publish."""
 
     groups_per_step: int
-    """P: groups that an optimiser step trains on."""
+    """P: groups that the next optimiser step trains on."""
     steps: int
     """Optimiser steps that the run may take in all; no group is started that could only be trained on after them."""
     trainer_version: int = 0
@@ -59,6 +60,8 @@ class Schedule(ABC):
     """Names of the finished groups by version."""
     _waiting: int = 0
     _drawn: int = 0
+    growth: Callable[[int], int] | None = None
+    """P of every step, counted from 0, which never falls; None where it stays. A larger P makes every bound wider."""
 
     # The decisions.
 
@@ -123,7 +126,12 @@ class Schedule(ABC):
                 raise ValueError(f"group {group} has not finished")
         for group in groups:
             self._remove(group)
-        self.trainer_version += 1
+        self._go_to(self.trainer_version + 1)
+
+    def _go_to(self, version: int) -> None:
+        self.trainer_version = version
+        if self.growth is not None:
+            self.groups_per_step = self.growth(version)
 
     def state_dict(self) -> ScheduleState:
         """State that a resumed run needs (JSON-able)."""
@@ -135,7 +143,7 @@ class Schedule(ABC):
 
     def load_state_dict(self, state: ScheduleState) -> None:
         """Continue from `state_dict`, perhaps with another number of steps to take."""
-        self.trainer_version = state["trainer_version"]
+        self._go_to(state["trainer_version"])
         self._entries, self._outstanding, self._finished, self._waiting = {}, Counter(), {}, 0
         for name, number, version, finished in state["groups"]:
             self._add(name, OutstandingGroup(number, version))

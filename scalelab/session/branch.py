@@ -127,11 +127,15 @@ def goes_on_alike(state: Mapping[str, Any], parent: Run) -> bool:
     )
 
 
+_SAME_GROUPS = ("prompts_per_step", "prompts_at_start", "prompts_grow_until", "generations_per_prompt", "curriculum")
+"""Settings of a recipe without which a parent's groups are of no use."""
+
+
 def _restarts(run: Run, parent: Run) -> bool:
     """True if the branch cannot use the groups that its parent had under way."""
     mine, theirs = run.recipe, parent.recipe
     return (
-        (mine.prompts_per_step, mine.generations_per_prompt) != (theirs.prompts_per_step, theirs.generations_per_prompt)
+        any(getattr(mine, name) != getattr(theirs, name) for name in _SAME_GROUPS)
         or run.schedule != parent.schedule
         or [task.name for task in run.tasks] != [task.name for task in parent.tasks]
     )

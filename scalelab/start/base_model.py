@@ -46,7 +46,7 @@ TOKENIZER_TRACES = 4096
 KEY_TRACES = 256
 # Settings of the optimiser that say nothing of SFT: its own take the place of two, `precision` has one, and one changes
 # where numbers are kept.
-NOT_SFT = ("lr", "warmup_steps", "decay", "decay_until", "lr_at_end", "moments", "offload")
+NOT_SFT = ("lr", "warmup_steps", "decay", "decay_until", "lr_at_end", "moments", "offload", "rule")
 # How long one run may wait while another makes the model that both start from.
 MAKER_SECONDS = 24 * 3600.0
 # Version of the fine-tuning, part of the key of every base model; raise it when that changes.
@@ -177,6 +177,7 @@ def cache_key(run: Run, tokenizer: Any, prepared: PreparedTraces | None = None) 
         "precision": _precision(run.trainer),
         "routers": [getattr(run.trainer, name) for name in ROUTER_CHOICES],
         "optimizer": {name: value for name, value in asdict(run.trainer.optimizer).items() if name not in NOT_SFT},
+        **({} if run.trainer.optimizer.rule is None else {"rule": repr(run.trainer.optimizer.rule)}),
         "sft": [run.sft.steps, run.sft.traces_per_step, run.sft.learning_rate],
         "seed": base_seed(run),
     }

@@ -73,7 +73,7 @@ class LocalTuner:
 
         self._folder = tempfile.TemporaryDirectory(prefix="scalelab-sft-")
         meeting = f"file://{self._folder.name}/meet"
-        self._trainer = Trainer(run.model.to_hf(), run.trainer_setup, rendezvous=meeting, weights=run.sft.pretrained)
+        self._trainer = Trainer(run.model.to_hf(), run.tuner_setup, rendezvous=meeting, weights=run.sft.pretrained)
 
     def begin(self, path: Path | None) -> None:
         """Go on from a checkpoint, or from the initial weights."""

@@ -16,6 +16,7 @@ from scalelab.errors import LabError
 from scalelab.experiment import Resolved, resolve
 from scalelab.recipe.step import build_step
 from scalelab.recipe.types import Rollout
+from scalelab.run.books import new_books
 from scalelab.run.work import RolloutWork
 from scalelab.session.worlds import phrase_ids
 from scalelab.start.base_model import base_tokenizer
@@ -26,6 +27,28 @@ OWN = '''
 from dataclasses import dataclass
 from scalelab.recipe.length_control import LengthControl
 from scalelab.schedule.schedule import Schedule
+from tasks.sampler import MixtureSampler
+
+@dataclass(frozen=True)
+class Plain:
+    """Gradient descent."""
+    share: float = 1.0
+    def update(self, values, gradient, first, second, *, step, lr, decay):
+        values.sub_(self.share * lr * gradient)
+
+@dataclass(frozen=True)
+class Hardest:
+    """Draws a prompt again only while it is passed less often than this."""
+    below: float = 0.5
+    def __call__(self, tasks, weights, seed, retire_at):
+        return Hard(tasks, weights, seed, retire_at, below=self.below)
+
+class Hard(MixtureSampler):
+    def __init__(self, *args, below):
+        super().__init__(*args)
+        self.below = below
+    def wants(self, prompt):
+        return all(rate < self.below for rate in self.history(prompt.id))
 
 @dataclass(frozen=True)
 class Largest:
@@ -63,7 +86,13 @@ class Ahead(Schedule):
     def may_publish(self):
         return True
 '''
-BINDS = {"Recipe.advantage_norm": "Largest", "Recipe.length_control": "Half", "Run.schedule": "Twos"}
+BINDS = {
+    "OptimizerConfig.rule": "Plain",
+    "Recipe.curriculum": "Hardest",
+    "Recipe.advantage_norm": "Largest",
+    "Recipe.length_control": "Half",
+    "Run.schedule": "Twos",
+}
 
 
 @pytest.fixture
@@ -73,7 +102,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / f"{name}.py").write_text(OWN)
     overrides = ", ".join(f"{key!r}: {cls}" for key, cls in BINDS.items())
     (tmp_path / "mine.py").write_text(
-        f'"""Mine."""\nfrom {name} import Half, Largest, Twos\nfrom experiments.quickstart import experiment as base\n'
+        f'"""Mine."""\nfrom {name} import Half, Hardest, Largest, Plain, Twos\n'
+        "from experiments.quickstart import experiment as base\n"
         f"experiment = base.override({{{overrides}, 'Half.place': 7}})\n"
     )
     monkeypatch.chdir(tmp_path)
@@ -109,6 +139,19 @@ def test_all_of_them_come_back_from_the_saved_configuration(own: str) -> None:
     assert again.run == first.run
     kinds = [type(one).__name__ for one in (first.run.recipe.advantage_norm, first.run.recipe.length_control)]
     assert [*kinds, type(first.run.schedule).__name__] == ["Largest", "Half", "Twos"]
+    kinds = [type(one).__name__ for one in (first.run.trainer.optimizer.rule, first.run.recipe.curriculum)]
+    assert kinds == ["Plain", "Hardest"]
+
+
+def test_a_curriculum_of_ones_own_makes_the_run_s_sampler_and_goes_on_from_its_state(own: str) -> None:
+    run = resolved("Recipe.retire_at=None", "Hardest.below=0.3").run
+    sampler, other = new_books(run).sampler, new_books(run).sampler
+    drawn = [next(sampler) for _ in range(6)]
+    for prompt, rate in zip(drawn, (0.2, 0.4, 0.0, 1.0, 0.29, 0.3)):
+        sampler.observe(prompt.id, rate)
+    assert [sampler.wants(prompt) for prompt in drawn] == [True, False, True, False, True, False]
+    other.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
+    assert [next(other).id for _ in range(5)] == [next(sampler).id for _ in range(5)]
 
 
 def test_a_norm_and_a_penalty_of_ones_own_decide_the_advantages(own: str) -> None:

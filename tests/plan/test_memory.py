@@ -12,13 +12,15 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from moe.cpu import host as cpu_host
 from moe.model import gpt as models
 from moe.model.architectures import architecture
+from moe.model.size import parameters
 from moe.train.batch import TrainingSequence
 from moe.train.config import Layout
 from moe.train.packing import pack
 from moe.weights.parcels import parcels
 from scalelab.experiment import resolve
-from scalelab.plan.memory import activation_bytes, largest_sent, layer_elements
+from scalelab.plan.memory import activation_bytes, largest_sent, layer_elements, trainer_memory
 from scalelab.plan.sizes import BYTES, held
+from scalelab.plan.speed import attention_flops, training_flops
 from scalelab.transfer.sizes import PARCEL
 from tests.helpers.moe_models import DEEPSEEK_V3, DENSE, GLM4_MOE, MOE, QWEN2, QWEN3, QWEN3_MOE, trainer
 
@@ -135,3 +137,17 @@ def test_the_largest_tensor_that_is_sent_is_that_of_the_trainers_parcels(experim
     sent = parcels(hf_config, Layout(), BYTES[dtype], PARCEL)
     largest = max(BYTES[dtype] * math.prod(part) for parcel in sent for _, part in parcel.parts())
     assert largest_sent(hf_config, dtype) == largest
+
+
+def test_a_loss_that_sees_the_first_policy_takes_its_weights_once_more_and_a_forward_pass():
+    run = resolve("scalerl_8b", ["Recipe.loss=@GRPO()"]).run
+    more = resolve("scalerl_8b", ["Recipe.loss=@GRPO()", "GRPO.beta=0.04"]).run
+    assert (run.trainer_setup.reference, more.trainer_setup.reference) == (False, True)
+    assert more.tuner_setup == run.trainer_setup, "a fine-tuning has no reference"
+    hf, ranks = run.model.to_hf(), run.cluster.trainers
+    plain, beside = (trainer_memory(hf, one.trainer_setup, ranks, 16384, True) for one in (run, more))
+    assert beside.reference == beside.weights > 0
+    assert beside.total - plain.total == pytest.approx(plain.weights)
+    flops, longer = (training_flops(hf, "full", 1000, 1000**2, reference=one) for one in (False, True))
+    forward = 2 * 1000 * (parameters(hf).total - hf["vocab_size"] * hf["hidden_size"])
+    assert longer - flops == pytest.approx(forward + attention_flops(hf, 1000, 1000**2), rel=1e-3)

@@ -20,9 +20,20 @@ def test_defaults_are_scalerl():
     assert recipe.length_control == ForcedInterruption()
 
 
+def test_a_batch_grows_along_a_line_and_never_falls():
+    recipe = Recipe(prompts_per_step=48, prompts_at_start=7, prompts_grow_until=10)
+    assert [recipe.prompts_at(step) for step in range(12)] == [7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 48, 48]
+    assert {Recipe().prompts_at(step) for step in (0, 5, 10_000)} == {48}
+
+
 @pytest.mark.parametrize(
     ("sets", "says"),
     [
+        (["Recipe.prompts_at_start=2"], "prompts_at_start = 2 with prompts_grow_until = None: bind both"),
+        (
+            ["Recipe.prompts_at_start=2000", "Recipe.prompts_grow_until=5"],
+            "prompts_at_start = 2000 with prompts_grow_until = 5: bind both for a batch that grows to",
+        ),
         (
             ["Recipe.aggregation='promt'"],
             "must be 'prompt' or 'sample' or 'token' or 'constant', not 'promt'",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scalelab.recipe.recipe import Recipe
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.schedule.schedule import Schedule
@@ -34,6 +36,7 @@ class World:
     versions: list[int]
     """Version that each generator holds."""
     choices: st.DataObject
+    growth: Callable[[int], int] | None = None
     schedule: Schedule = field(init=False)
     oldest: dict[str, int] = field(default_factory=dict)
     """Oldest version in each outstanding group's tokens."""
@@ -44,7 +47,12 @@ class World:
     drawn: int = 0
 
     def __post_init__(self) -> None:
-        self.schedule = self.config.start(self.groups_per_step, self.steps)
+        self.schedule = self.begun()
+
+    def begun(self) -> Schedule:
+        schedule = self.config.start(self.groups_per_step, self.steps)
+        schedule.growth = self.growth
+        return schedule
 
     def pick(self, names: list[str]) -> str:
         return names[self.choices.draw(st.integers(0, len(names) - 1))]
@@ -80,7 +88,8 @@ class World:
     def train(self) -> None:
         batch = self.schedule.batch()
         assert batch is not None
-        assert len(batch) == self.groups_per_step
+        step = self.schedule.trainer_version
+        assert len(batch) == (self.groups_per_step if self.growth is None else self.growth(step))
         assert not set(batch) & set(self.generating)
         for name in batch:
             assert 0 <= self.schedule.trainer_version - self.oldest[name] <= largest_staleness(self.config)
@@ -103,7 +112,7 @@ class World:
     def reload(self) -> None:
         """The driver dies, and a resumed one starts what was in flight anew, on generators with the newest weights."""
         state = self.schedule.state_dict()
-        copy = self.config.start(self.groups_per_step, self.steps)
+        copy = self.begun()
         copy.load_state_dict(state)
         assert copy == self.schedule
         self.schedule = copy
@@ -130,7 +139,14 @@ class World:
 def test_whatever_happens_nothing_is_stale_lost_or_stuck(
     config: Config, groups_per_step: int, generators: int, choices: st.DataObject
 ) -> None:
-    world = World(config, groups_per_step, choices.draw(st.integers(1, 12)), [0] * generators, choices)
+    growth = None
+    if more := choices.draw(st.integers(0, 4)):  # a batch that grows, to the last step or to one before
+        until = choices.draw(st.integers(1, 12))
+        recipe = Recipe(
+            prompts_per_step=groups_per_step + more, prompts_at_start=groups_per_step, prompts_grow_until=until
+        )
+        growth = recipe.prompts_at
+    world = World(config, groups_per_step, choices.draw(st.integers(1, 12)), [0] * generators, choices, growth)
     for _ in range(choices.draw(st.integers(10, 120))):
         if world.schedule.trainer_version == world.steps:
             break

@@ -146,3 +146,12 @@ def test_an_experiment_in_a_file_takes_a_folder(tmp_path: Path) -> None:
         description="A folder.",
     )
     assert resolve_experiment("x", experiment).run.model.model_type == "qwen2"
+
+
+def test_a_fragment_takes_a_folder(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "qwen")
+    fragment = tmp_path / "mine.gin"
+    fragment.write_text(f"Run.model = @Pretrained()\nPretrained.folder = {str(folder)!r}\n")
+    parts = ("recipe/scalerl", "tasks/math_miniature", "scale/miniature", "cluster/laptop", "budget/quickstart")
+    run = resolve_experiment("x", Experiment(fragments=(*parts, str(fragment)), description="A folder.")).run
+    assert (run.model.model_type, run.sft.pretrained) == ("qwen2", str(folder))

@@ -92,6 +92,36 @@ def test_without_retirement_everything_comes_again_but_history_is_kept():
     assert sampler.metrics()["retired/a"] == 0
 
 
+class Fewer(MixtureSampler):
+    """Takes no prompt whose number is odd, and draws the second task only once a prompt was passed."""
+
+    def wants(self, prompt):
+        return int(prompt.id.rpartition("/")[2]) % 2 == 0
+
+    def weight(self, name):
+        return 1.0 if name == "a" or self._history else 0.0
+
+
+def test_a_curriculum_weighs_tasks_and_leaves_prompts_out():
+    tasks = [Listed("a", 7), Listed("b", 11)]
+    sampler = Fewer(tasks, None, 0, None)
+    first = [next(sampler).id for _ in range(20)]
+    assert {one.partition("/")[0] for one in first} == {"a"}
+    sampler.observe(first[0], 0.5)
+    assert sampler.history(first[0]) == (0.5,)
+    later = [next(sampler).id for _ in range(40)]
+    assert {one.partition("/")[0] for one in later} == {"a", "b"}
+    assert all(int(one.rpartition("/")[2]) % 2 == 0 for one in first + later)
+
+
+def test_a_curriculum_that_wants_nothing_ends_in_one_line(monkeypatch):
+    monkeypatch.setattr("tasks.sampler.REFUSED_IN_A_ROW", 50)
+    sampler = make()
+    sampler.wants = lambda prompt: False
+    with pytest.raises(TaskError, match="the curriculum wants none of so many prompts of"):
+        next(sampler)
+
+
 def test_everything_learnt_says_so():
     sampler = make(sizes=(1, 1))
     sampler.observe("a/0", 1.0)
