@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     found = run_status(args.run)
     if args.json:
         head = {"run": found.run, "state": found.state, "reason": found.reason, "age": found.age}
-        print_json(plain(head | _facts(found)))
+        print_json(plain(head | _facts(found) | {"pace": found.pace and asdict(found.pace)}))
         return 0
     for line in _told(found):
         print_filled(plain_line(line), "  ")
@@ -65,6 +66,8 @@ def _told(found: RunStatus) -> list[str]:
         spent = status.get("compute")
         cost = f", {spent:.4f} {status.get('unit')}" if isinstance(spent, int | float) else ""
         lines.append(f"step {step} of {status.get('steps')}{cost}")
+    if found.pace is not None:
+        lines += found.pace.lines(str(status.get("unit", "units of compute")))
     if found.state == "running":
         waits = status.get("waits")
         lines += [f"waits for {what}" for what in waits] if isinstance(waits, list) else []

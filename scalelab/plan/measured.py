@@ -14,11 +14,7 @@ from scalelab.plan.placement import placement
 from scalelab.plan.speed import Assumptions, decoding, training_seconds
 from scalelab.run.config import Run
 from scalelab.schedule.pipeline import PipelineRL
-
-SETTLED = 3
-"""First steps of a run that are left out: compilation, empty engines."""
-FEWEST = 5
-"""Steps that a plan like a run needs behind those."""
+from scalelab.store.pace import FEWEST, SETTLED
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalelab.plan.planner import step_hours
+
 if TYPE_CHECKING:
     from scalelab.experiment import Resolved
     from scalelab.run.config import Run
@@ -50,6 +52,8 @@ def facts(resolved: Resolved) -> dict[str, Any]:
         "compute_unit": run.compute_unit,
         "seed": run.seed,
         **process_facts(run),
+        "budget": {"steps": run.budget.steps, "hours": run.budget.hours},
+        "planned_step_compute": step_hours(run),
         "fit_window": [run.evaluation.fit_since, run.evaluation.fit_until],
         "retention": asdict(run.retention),
         "checkpoint_policy": asdict(run.checkpoints),

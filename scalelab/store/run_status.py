@@ -13,8 +13,10 @@ from typing import Any
 
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
+from scalelab.store.account import METRICS
 from scalelab.store.lines import read_lines
 from scalelab.store.manifest import read_run_manifest
+from scalelab.store.pace import RunPace, pace
 from scalelab.store.status_file import STATUS, process_started
 
 LATE = 60.0
@@ -35,6 +37,7 @@ class RunStatus:
         age: seconds since `status` was written; None if there is none.
         status: content of `status.json`.
         faults: lines of `faults.jsonl`.
+        pace: what its steps cost, unless it has finished or failed.
     """
 
     run: str
@@ -43,6 +46,7 @@ class RunStatus:
     age: float | None = None
     status: dict[str, Any] = field(default_factory=dict)
     faults: list[dict[str, Any]] = field(default_factory=list)
+    pace: RunPace | None = None
 
 
 def run_status(path: Path, now: Callable[[], float] = time.time) -> RunStatus:
@@ -59,7 +63,9 @@ def run_status(path: Path, now: Callable[[], float] = time.time) -> RunStatus:
         state = "gone"
     faults = read_lines(path / "faults.jsonl") if (path / "faults.jsonl").exists() else []
     reason = manifest.get("reason")
-    return RunStatus(str(path), state, reason if isinstance(reason, str) else None, age, status, faults)
+    going = state in ("running", "gone", "interrupted") and (path / METRICS).exists()
+    measured = pace(manifest, read_lines(path / METRICS)) if going else None
+    return RunStatus(str(path), state, reason if isinstance(reason, str) else None, age, status, faults, measured)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -173,6 +173,30 @@ def test_a_run_whose_process_is_gone_is_told_so_wherever_it_ran(run: Path) -> No
     assert run_status(run).state == "running"
 
 
+def test_the_pace_of_a_run_is_told_beside_its_plan_and_its_budget(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = json.loads((run / "manifest.json").read_text())
+    more: dict[str, Any] = {"budget": {"steps": 40, "hours": None}, "planned_step_compute": 0.4}
+    (run / "manifest.json").write_text(json.dumps(manifest | more))
+    starting = [{"step": step, "compute": 5.0 * step, "time": 900.0 * step} for step in range(1, 4)]
+    # Half a GPU-hour in three minutes a step, and 2 more for an evaluation after the tenth.
+    settled = [
+        {"step": step, "compute": 15 + 0.5 * (step - 3) + 2 * (step > 10), "time": 2700.0 + 180 * (step - 3)}
+        for step in range(4, 13)
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in starting + settled))
+    assert main(["status", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert "a step takes 0.5 GPU-hours, 1.25 times the plan's 0.4" in told
+    by_step = (9 * 0.5 + 2) / 9
+    assert f"28 steps are left: {28 * by_step:.3g} GPU-hours and {28 * by_step / 0.5 * 0.05:.3g} hours at" in told
+    more["budget"]["hours"] = 15 + 6.5 + 1.5
+    (run / "manifest.json").write_text(json.dumps(manifest | more))
+    assert main(["status", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pace"]["left"] == 3, "the hours end it: 1.5 are left"
+
+
 def test_of_a_run_that_failed_the_reason_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps(manifest | {"status": "failed", "reason": "the disk is full"}))
@@ -190,22 +214,35 @@ ODD = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
+NUMBER = st.floats() | st.integers(-2, 10**400) | ODD
+STEPS = st.lists(st.fixed_dictionaries({"step": st.integers(0, 12), "compute": NUMBER, "time": NUMBER}), max_size=12)
+MANIFEST = st.fixed_dictionaries(
+    {},
+    optional={
+        "status": ODD | st.just("running"),
+        "reason": ODD,
+        "budget": st.fixed_dictionaries({"steps": NUMBER, "hours": NUMBER}) | ODD,
+        "planned_step_compute": NUMBER,
+    },
+)
 NAMES = ("time", "node", "pid", "started", "doing", "step", "steps", "compute", "waits", "actors", "stragglers")
 
 
 @settings(max_examples=60)
 @given(
     st.dictionaries(st.sampled_from(NAMES), ODD) | ODD | st.binary(),
-    st.dictionaries(st.sampled_from(("status", "reason")), ODD),
+    MANIFEST,
+    STEPS,
     st.lists(st.dictionaries(st.sampled_from(("event", "time", "name")), ODD), max_size=2),
 )
 def test_whatever_the_files_hold_there_is_an_answer(
-    tmp_path_factory: pytest.TempPathFactory, status: Any, manifest: dict[str, Any], faults: list[dict[str, Any]]
+    tmp_path_factory: pytest.TempPathFactory, status: Any, manifest: Any, metrics: list[Any], faults: list[Any]
 ) -> None:
     path = tmp_path_factory.mktemp("fuzzed")
     (path / "status.json").write_bytes(status if isinstance(status, bytes) else json.dumps(status).encode())
     (path / "manifest.json").write_text(json.dumps(manifest))
     (path / "faults.jsonl").write_text("".join(json.dumps(fault) + "\n" for fault in faults))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in metrics))
     for arguments in (["status", str(path)], ["status", str(path), "--json"]):
         assert main(arguments) in (0, 1)
     shutil.rmtree(path)
