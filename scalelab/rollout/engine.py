@@ -35,6 +35,7 @@ from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
 from vllm.v1.outputs import LogprobsTensors
+from vllm.v1.request import RequestStatus
 from vllm.v1.worker.worker_base import WorkerBase
 
 from moe.cpu import bfloat16
@@ -88,6 +89,8 @@ class _Held:
     experts: list[np.ndarray] = field(default_factory=list)
     versions: list[tuple[int, int]] = field(default_factory=list)
     """(version, first token) of each of its weights but those in place."""
+    preemptions: int = 0
+    """Times that vLLM took its KV cache away for others."""
 
     def spans(self, version: int) -> tuple[tuple[int, int, int], ...]:
         """(version, start, end) of its tokens, if the last come from this version."""
@@ -149,6 +152,8 @@ class Engine:
         self._scheduler = scheduler = self._engine.engine_core.engine_core.scheduler
         self._in_arrays = scheduler if type(scheduler) is ArrayScheduler else None
         self._updates = 0
+        self.preemptions = self.recomputed = 0
+        """Times that vLLM took a sequence's KV cache away for others, and the most tokens that it computes again."""
         self.version = version
         self._set_version(version)
 
@@ -180,7 +185,19 @@ class Engine:
     def step(self) -> list[Output]:
         """Generate one token for every running sequence, and return the outputs of those that finished."""
         # vLLM's output processor would make several calls in Python for each token, for text and streams.
-        return [self._finish(one) for one in self._engine.engine_core.get_output().outputs if self._took(one)]
+        outputs = self._engine.engine_core.get_output().outputs
+        self._count_preempted()
+        return [self._finish(one) for one in outputs if self._took(one)]
+
+    def _count_preempted(self) -> None:
+        """Count the sequences that this step preempted: they wait at the head of vLLM's queue."""
+        for request in self._scheduler.waiting:
+            if request.status is not RequestStatus.PREEMPTED:
+                break
+            held = self._held[request.request_id]
+            times, held.preemptions = request.num_preemptions - held.preemptions, request.num_preemptions
+            self.preemptions += times
+            self.recomputed += times * (request.num_tokens - 1)  # the last was not computed yet
 
     @property
     def waiting(self) -> int:

@@ -37,6 +37,7 @@ _KINDS: tuple[Kind, ...] = ("train", "eval")
 _STATS = [
     *(f"{name}_{kind}" for name in ("completions", "tokens", "busy_seconds") for kind in _KINDS),
     *("idle_seconds", "update_seconds", "updates", "update_bytes", "fetched_bytes", "steps"),
+    *("preemptions", "recomputed_tokens"),
 ]
 
 
@@ -278,7 +279,8 @@ class Generator:
             `completions_KIND`, `tokens_KIND` of finished completions and `busy_seconds_KIND` for KIND in train,
             eval (a step with both is split by their sequences); `completions` and `tokens` of both;
             `idle_seconds` without work; `update_seconds` standing still for `updates` new weights of `update_bytes`
-            together, of which `fetched_bytes` came from other machines or by broadcast; `steps`.
+            together, of which `fetched_bytes` came from other machines or by broadcast; `steps`; `preemptions` of
+            sequences whose KV cache others needed, and `recomputed_tokens` because of them, at most.
         """
         with self._changed:
             self._check_alive()
@@ -378,6 +380,7 @@ class Generator:
             began = time.monotonic()
             outputs = engine.step()
             self._account(time.monotonic() - began)
+            self._stats.update(preemptions=engine.preemptions, recomputed_tokens=engine.recomputed)
             if outputs:
                 self._hand_out(outputs)
 

@@ -132,6 +132,7 @@ class Journal:
             "generator_idle_seconds": totals.get("idle_seconds", 0.0),
             "update_bytes": totals.get("update_bytes", 0.0),
             "fetched_bytes": totals.get("fetched_bytes", 0.0),
+            "recomputed_tokens": totals.get("recomputed_tokens", 0.0),
             "generator_lag": books.version - self._engines.version,
             "outstanding": {
                 "groups": books.schedule.outstanding,

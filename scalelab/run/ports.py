@@ -107,7 +107,7 @@ class Engines(Protocol[_RequestIn, CompletionT, _WeightsIn]):
 
     def totals(self) -> Mapping[str, float]:
         """Counters since the start: `completions`, `tokens`, `busy_seconds_train`, `busy_seconds_eval`, `idle_seconds`,
-        `update_seconds`, `update_bytes`, `fetched_bytes`."""
+        `update_seconds`, `update_bytes`, `fetched_bytes`, `recomputed_tokens`."""
 
     async def serve(self) -> None:
         """Keep the engines at work until cancelled.

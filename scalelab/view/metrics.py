@@ -57,6 +57,7 @@ PANELS = (
     Panel("Generators idle, in all (seconds)", ((r"generator_idle_seconds", ""),)),
     Panel("Generators paused by new weights, in all (seconds)", ((r"update_seconds", ""),)),
     Panel("Weights sent, in all (bytes)", ((r"update_bytes", "to engines"), (r"fetched_bytes", "between machines"))),
+    Panel("Tokens computed again for lack of KV cache, in all", ((r"recomputed_tokens", ""),)),
     Panel("Trainer, TFLOP/s a rank", ((r"trainer_tflops", ""),)),
     Panel("Trainer, share of the peak (MFU)", ((r"mfu", ""),)),
     Panel("Trainer, most memory of a rank (GiB)", ((r"trainer_peak_gib", ""),)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm import SamplingParams
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from scalelab.rollout.engine import Engine
@@ -85,13 +87,26 @@ def test_the_engine_generates_what_it_would_with_vllms_own_scheduler(
     requests = [Request(f"r{at}", ids[at], 90, seed=at, temperature=float(at % 3 > 0)) for at in range(8)]
 
     def outputs() -> dict[str, tuple[list[int], np.ndarray, bool, tuple[tuple[int, int, int], ...]]]:
-        engine = Engine(folder, CONFIG, Phrases())
+        computed = 0
+        engine = Engine(folder, replace(CONFIG, prefix_caching=False), Phrases())
+        schedule = engine._scheduler.schedule
+
+        def counted(throttle_prefills: bool = False) -> SchedulerOutput:
+            nonlocal computed
+            output = schedule(throttle_prefills)
+            computed += output.total_num_scheduled_tokens
+            return output
+
+        monkeypatch.setattr(engine._scheduler, "schedule", counted)
         try:
             for request in requests:
                 engine.add(request)
             done = [output for _ in range(400) for output in engine.step()]
         finally:
             engine.close()
+        once = sum(len(request.prompt_ids) for request in requests) + sum(len(one.token_ids) - 1 for one in done)
+        assert engine.preemptions > 0
+        assert engine.recomputed == computed - once
         return {one.id: (one.token_ids.tolist(), one.logprobs_T, one.truncated, one.spans) for one in done}
 
     ours = outputs()
