@@ -211,6 +211,7 @@ def harmed(parent: Path, out: Path) -> Path:
         ("{parent}@two", [], "'two' is no step of a run"),
         ("{parent}@3", [], "has no checkpoint of step 3; there are: 2, 4"),
         ("{harmed}", [], "changed since it was written"),
+        ("{parent}/checkpoints", [], "is no folder of a run: it has no manifest.json"),
         ("{parent}", [], "has spent 4 steps"),
         ("{parent}", ["Budget.steps=9", "SFT.steps=3"], "SFT.steps differs from that of"),
         ("{parent}", ["Budget.steps=9", "Llama4Text.hidden_size=64"], "cannot go on with another model"),
