@@ -247,6 +247,14 @@ class Optimizer:
                 return f"{bad} of {parameter.numel()} entries of the gradient of {name}"
         return None
 
+    def why_skipped(self, times: int, loss: float, norm: float) -> str:
+        """The error message when so many steps in a row were skipped."""
+        where = self.not_finite() or "no gradient of this rank, but one of another"
+        return (
+            f"{times} steps in a row were skipped: the gradient norm is {norm}, with a loss of {loss:g}; not finite: "
+            f"{where}. Look at the advantages and the learning rate, and resume from an earlier checkpoint"
+        )
+
 
 def _megatron_config(config: OptimizerConfig, dtype: torch.dtype) -> MegatronOptimizerConfig:
     """Megatron's config of AdamW."""

@@ -160,7 +160,7 @@ class Trainer:
         self.skipped += not taken
         self._skipped_in_a_row = 0 if taken else self._skipped_in_a_row + 1
         if 0 < self.config.optimizer.max_skipped <= self._skipped_in_a_row:
-            raise MoeError(self._why_skipped(loss, norm))
+            raise MoeError(self.optimizer.why_skipped(self._skipped_in_a_row, loss, norm))
         return StepResult(
             loss=loss,
             grad_norm=norm,
@@ -410,15 +410,6 @@ class Trainer:
         dist.all_gather_object(shares, own, group=group)
         everyone = {i: logprobs_T for share in parallel.from_last_stage(shares) for i, logprobs_T in share.items()}
         return [everyone[i] for i in range(len(everyone))]
-
-    def _why_skipped(self, loss: float, norm: float) -> str:
-        """The error message when too many steps in a row were skipped."""
-        where = self.optimizer.not_finite() or "no gradient of this rank, but one of another"
-        return (
-            f"{self._skipped_in_a_row} steps in a row were skipped: the gradient norm is {norm}, with a loss of "
-            f"{loss:g}; not finite: {where}. Look at the advantages and the learning rate, and resume from an earlier "
-            "checkpoint"
-        )
 
     @contextlib.contextmanager
     def _waiting(self, what: str) -> Iterator[None]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 # Read by vLLM: without the first it starts a worker process on a CPU, whose weights we could not reach between two
 # steps; its start-up report and its telemetry are of no use inside a run.
@@ -29,16 +28,12 @@ from safetensors import safe_open
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 from vllm.platforms import current_platform
 from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
-from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.request import RequestStatus
-from vllm.v1.worker.worker_base import WorkerBase
 
-from moe.cpu import bfloat16
 from moe.cpu.groups import shared_when_alone
 from moe.model.architectures import architecture
 from moe.model.reading import read_config
@@ -48,7 +43,7 @@ from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, processor_config
-from scalelab.rollout.on_cpu import Draw, draw_args, norms
+from scalelab.rollout.on_cpu import Draw, draw_args, multiply_bfloat16, norms, rank_no_logprobs, rotate_slices
 from scalelab.rollout.routing import RoutingRecorder, of_all_tokens
 from scalelab.rollout.scheduler import ArrayScheduler
 from scalelab.rollout.split import split_problem
@@ -128,11 +123,11 @@ class Engine:
         with shared_when_alone():
             self._engine = LLMEngine(vllm_config, Executor.get_class(vllm_config), log_stats=False)
         if current_platform.is_cpu():
-            self._engine.collective_rpc(_rank_no_logprobs)
+            self._engine.collective_rpc(rank_no_logprobs)
             if "kv_lora_rank" in hf_config:
-                self._engine.collective_rpc(_rotate_slices)
+                self._engine.collective_rpc(rotate_slices)
             if config.dtype == "bfloat16":
-                self._engine.collective_rpc(_multiply_bfloat16)
+                self._engine.collective_rpc(multiply_bfloat16)
         if self._biases:
             self._engine.collective_rpc(
                 expert_bias.install, args=(list(self._biases), hf_config["num_experts_per_tok"])
@@ -389,30 +384,6 @@ def _check(hf_config: dict[str, Any], config: GeneratorSetup, model_dir: Path) -
         raise LabError(
             f"block_size ({config.block_size}) must divide the model's attention_chunk_size ({chunk}): choose another"
         )
-
-
-def _rank_no_logprobs(worker: WorkerBase) -> None:
-    """Return the sampled token's log-prob without its rank, which is not used.
-
-    On a CPU vLLM compiles the ranking when the first token is sampled: that takes a C++ compiler and ten seconds.
-    """
-
-    def gather(logprobs_BV: torch.Tensor, num_logprobs: int, token_ids: torch.Tensor) -> LogprobsTensors:
-        ids_B1 = token_ids.unsqueeze(-1)
-        return LogprobsTensors(ids_B1.to(torch.int32), logprobs_BV.gather(-1, ids_B1), torch.zeros_like(token_ids))
-
-    worker.model_runner.sampler.gather_logprobs = gather
-
-
-def _rotate_slices(worker: WorkerBase) -> None:
-    """Rotate parts of heads by torch's operators: the kernel for CPUs takes a slice of each head for whole heads."""
-    for module in worker.model_runner.get_model().modules():
-        if isinstance(module, RotaryEmbeddingBase):
-            module._forward_method = module.forward_native
-
-
-def _multiply_bfloat16(worker: WorkerBase) -> None:
-    bfloat16.install()
 
 
 def bias_shapes(model_dir: Path, config: GeneratorSetup) -> dict[str, tuple[int, ...]]:

@@ -20,9 +20,14 @@ import torch
 from torch import Tensor
 from vllm import ir
 from vllm.config.kernel import IrOpPriorityConfig
+from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 from vllm.platforms import current_platform
+from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm.v1.sample.logits_processor import LogitsProcessor as LogitsProcessorV1
+from vllm.v1.worker.worker_base import WorkerBase
+
+from moe.cpu import bfloat16
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -147,3 +152,28 @@ def _fused_add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     torch.ops._C.fused_add_rms_norm(x, x_residual, weight, epsilon)
     return x, x_residual
+
+
+def rank_no_logprobs(worker: WorkerBase) -> None:
+    """Return the sampled token's log-prob without its rank, which is not used.
+
+    On a CPU vLLM compiles the ranking when the first token is sampled: that takes a C++ compiler and ten seconds.
+    """
+
+    def gather(logprobs_BV: torch.Tensor, num_logprobs: int, token_ids: torch.Tensor) -> LogprobsTensors:
+        ids_B1 = token_ids.unsqueeze(-1)
+        return LogprobsTensors(ids_B1.to(torch.int32), logprobs_BV.gather(-1, ids_B1), torch.zeros_like(token_ids))
+
+    worker.model_runner.sampler.gather_logprobs = gather
+
+
+def rotate_slices(worker: WorkerBase) -> None:
+    """Rotate parts of heads by torch's operators: the kernel for CPUs takes a slice of each head for whole heads."""
+    for module in worker.model_runner.get_model().modules():
+        if isinstance(module, RotaryEmbeddingBase):
+            module._forward_method = module.forward_native
+
+
+def multiply_bfloat16(worker: WorkerBase) -> None:
+    """Multiply matrices of bfloat16 as the trainer does."""
+    bfloat16.install()
