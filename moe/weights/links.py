@@ -16,6 +16,8 @@ from torch import Tensor
 from moe.errors import MoeError
 from moe.model.architectures import LayerPlan, architecture, latent_matrices, latent_norms
 
+_ROWS = "@row:"
+
 
 @dataclass(frozen=True)
 class Link:
@@ -303,3 +305,14 @@ def _stack(parts: Iterable[Tensor], count: int) -> Tensor:
     for number, part in enumerate(itertools.chain((first,), parts)):
         whole[number] = part
     return whole
+
+
+def rows_name(name: str, first: int) -> str:
+    """Name under which rows of a tensor are sent."""
+    return f"{name}{_ROWS}{first}"
+
+
+def whole_and_first(name: str) -> tuple[str, int | None]:
+    """Name of the whole tensor, and the first of the rows that came under a name; None if it is the whole."""
+    found, mark, first = name.partition(_ROWS)
+    return found, int(first) if mark else None

@@ -22,12 +22,10 @@ from moe.model.gpt import LogProbModel
 from moe.train.config import Layout
 from moe.weights.cuts import cuts_of, gather, within_experts
 from moe.weights.hf_weights import own_parameters
-from moe.weights.links import Link, links, stored_as
+from moe.weights.links import Link, links, rows_name, stored_as
 
 VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
 """Parameters that are sent by rows: they are larger than two layers of a dense model."""
-
-_ROWS = "@row:"
 
 
 @dataclass(frozen=True)
@@ -98,17 +96,6 @@ def by_rows(link: Link, ranks: int, most: int, stage: int = 0) -> list[Parcel]:
             part = replace(link, shape=(rows, hidden), names=(rows_name(name, first),))
             found.append(Parcel(part, first, holder, stage))
     return found
-
-
-def rows_name(name: str, first: int) -> str:
-    """Name under which rows of a tensor are sent."""
-    return f"{name}{_ROWS}{first}"
-
-
-def whole_and_first(name: str) -> tuple[str, int | None]:
-    """Name of the whole tensor, and the first of the rows that came under a name; None if it is the whole."""
-    found, mark, first = name.partition(_ROWS)
-    return found, int(first) if mark else None
 
 
 def walk(model: LogProbModel, hf_config: dict[str, Any], through: Sequence[Parcel]) -> Iterator[tuple[str, Tensor]]:

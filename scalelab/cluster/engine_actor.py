@@ -10,7 +10,7 @@ from typing import Any
 from moe.weights.shards import Segment, UnavailableError
 from scalelab.cluster.actors import this_node
 from scalelab.cluster.heartbeats import Beating, Pulse
-from scalelab.imports import without_collector
+from scalelab.imports import quick_imports
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.types import Completion, Request
 
@@ -24,7 +24,7 @@ class EngineActor(Beating):
     def __init__(
         self, model: str, config: GeneratorSetup, phrase_ids: Sequence[int], end_think: Any, seed: int
     ) -> None:
-        with without_collector():
+        with quick_imports():
             from scalelab.rollout.generator import Generator
             from scalelab.rollout.tokenizer import load_tokenizer
 

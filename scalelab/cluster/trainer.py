@@ -26,7 +26,7 @@ from scalelab.cluster.heartbeats import Beating
 from scalelab.cluster.placement import Reservation
 from scalelab.errors import LabError
 from scalelab.hardware import packed
-from scalelab.imports import without_collector
+from scalelab.imports import quick_imports
 from scalelab.run.config import Run
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.settings import Cluster
@@ -55,7 +55,7 @@ class TrainerRank(Beating):
 
         super().__init__()
         # Imported before an address is chosen, so that it is soon taken.
-        with without_collector():
+        with quick_imports():
             from moe.train.trainer import Trainer
 
         torch.set_num_threads(1)

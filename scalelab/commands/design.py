@@ -1,5 +1,8 @@
 """Find how many seeds and evaluations tell two recipes apart, and the smallest difference that a plan can detect.
 
+At the end stands what evaluations leave of a run's number, and the settings of `Evaluation` that leave as much with the
+fewest completions: few samples early, more at the end.
+
 SOURCE: pilot runs, or the runs of a sweep that is over. The spread between seeds, the curve and the number of
 evaluations and seeds are then taken from them. Without SOURCE, give --seed-spread. More evaluations shrink the error of
 one run only; more seeds also shrink the error that comes from the spread between seeds. The power is that of
@@ -52,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evaluations", type=int, nargs="+", default=[25, 75], metavar="N", help="evaluations per run")
     parser.add_argument("--prompts", type=int, default=1000, metavar="N", help="prompts per evaluation (default 1000)")
     parser.add_argument("--samples", type=int, default=16, metavar="K", help="completions per prompt (default 16)")
+    parser.add_argument(
+        "--early-samples", type=int, metavar="K", help="completions per prompt until --full-from (default: --samples)"
+    )
+    parser.add_argument(
+        "--full-from", type=float, default=0.6, metavar="P", help="part of the budget with all --samples (default 0.6)"
+    )
     parser.add_argument("--drift", type=float, metavar="S", help="standard deviation of a run's drift (default 0.004)")
     parser.add_argument("--known", action="store_true", help="the spread is known: compare will be given --seed-spread")
     parser.add_argument("--recipes", type=int, default=2, metavar="N", help="recipes to compare, with the baseline")
@@ -62,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the power of each design."""
     from scalelab.curves.design import designs, run_error, seeds_for
+    from scalelab.curves.sparing import expected_error, sparing
 
     for name in ("power", "certainty"):
         if not 0.5 < getattr(args, name) < 1:
@@ -83,7 +93,17 @@ def run(args: argparse.Namespace) -> int:
                 vars(one) | {"power": chance, "smallest_difference": least, "unfitted": run_error(one).unfitted}
                 for (one, chance, _), least in zip(found, smallest)
             ]
+            spared = [
+                {
+                    "settings": vars(one),
+                    "completions": int(one.completions_N.sum()),
+                    "error": expected_error(one, plan.of),
+                }
+                for each in args.evaluations
+                for one in (replace(plan, evaluations=each), sparing(replace(plan, evaluations=each)))
+            ]
             answers.append({"task": task, "difference": args.difference, "seeds_needed": needed, "designs": rows})
+            answers[-1]["evaluations"] = spared
             continue
         what = f"{args.difference:g} in {args.of}, seeds spread by {plan.spread:.3g}, {plan.recipes} recipes"
         print(f"{task or 'all'}: {what}")
@@ -101,10 +121,33 @@ def run(args: argparse.Namespace) -> int:
         for points, lost in sorted({one.evaluations: run_error(one).unfitted for one, _, _ in found}.items()):
             if lost:
                 print(f"Of the runs simulated with {points} evaluations {lost:.0%} carried no fit, and do not count.")
+        for each in args.evaluations:
+            print(_spared(replace(plan, evaluations=each), args.of))
         print()
     if args.json:
         print_json({"tasks": answers})
     return 0
+
+
+def _spared(plan: Plan, of: str) -> str:
+    """Error that a run's evaluations leave, and the settings that leave as much with the fewest completions."""
+    from scalelab.curves.sparing import expected_error, sparing
+
+    other = sparing(plan)
+    count, fewer = int(plan.completions_N.sum()), int(other.completions_N.sum())
+    what = "the pass rate at the end" if of == "value" else of if of == "A" else f"the logarithm of {of}"
+    left = f"±{expected_error(plan, plan.of):.4f} of {what}"
+    told = f"{plan.evaluations} evaluations make {count:,} completions and leave {left}"
+    if other is plan:
+        return f"{told}; no other numbers of samples leave as little with fewer."
+    then: Quantity = "value" if of == "A" else "A"
+    beside = "the pass rate at the end" if of == "A" else "A"
+    before, after = (expected_error(one, then) for one in (plan, other))
+    return (
+        f"{told}. {fewer:,} ({fewer / count:.0%}) leave as little: Evaluation.early_samples = {other.early_samples}, "
+        f"samples = {other.samples}, full_from = {other.full_from:g}; then {beside} has ±{after:.4f} in place of "
+        f"±{before:.4f}."
+    )
 
 
 def _plans(args: argparse.Namespace) -> dict[str, Plan]:
@@ -115,7 +158,8 @@ def _plans(args: argparse.Namespace) -> dict[str, Plan]:
     from scalelab.curves.design import LOGARITHM, Plan
     from scalelab.reading import read_with
 
-    given = {name: getattr(args, name) for name in ("prompts", "samples", "recipes", "known")}
+    as_given = ("prompts", "samples", "early_samples", "full_from", "recipes", "known")
+    given = {name: getattr(args, name) for name in as_given}
     given["of"] = OF[args.of]
     if args.drift is not None:
         given["drift"] = args.drift

@@ -17,7 +17,6 @@ from typing import Any
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.commands.output import print_json, print_table
 from scalelab.experiment import Resolved, SettingDifference, load, resolve, resolve_experiment
-from scalelab.reading.run_folder import shown_manifest
 from scalelab.terminal import plain_line
 
 
@@ -58,6 +57,8 @@ def _fork(spec: str) -> str:
     path = Path(spec)
     if path.name != "config.gin":
         return ""
+    from scalelab.reading.run_folder import shown_manifest  # curves take as long to import as all else
+
     fork = shown_manifest(path.parent).get("from")
     if not isinstance(fork, dict):
         return ""

@@ -63,6 +63,8 @@ class Plan:
         evaluations: of each run, evenly over its budget.
         prompts: held-out prompts of each evaluation.
         samples: completions of each prompt.
+        early_samples: completions of each prompt before `full_from`; None for `samples`.
+        full_from: part of the budget from which there are `samples`.
         drift: standard deviation of a run's drift about its curve.
         R0: pass rate before RL.
         A: asymptote.
@@ -78,6 +80,8 @@ class Plan:
     evaluations: int = 25
     prompts: int = 1000
     samples: int = 16
+    early_samples: int | None = None
+    full_from: float = 0.6
     drift: float = 0.004
     R0: float = 0.4
     A: float = 0.6
@@ -102,6 +106,31 @@ class Plan:
             raise LabError(f"R0 {self.R0:g} and A {self.A:g} make no rising curve: give 0 ≤ R0 < A ≤ 1")
         if not (self.B > 0 and self.budget > 0):
             raise LabError("B and the budget in C_mid must be positive")
+        if self.early_samples is not None and not 1 <= self.early_samples <= self.samples:
+            raise LabError(
+                f"{self.early_samples} early samples of {self.samples} make no design: give 1 or more, not above"
+            )
+        if not 0 < self.full_from < 1:
+            raise LabError(
+                f"all samples from {self.full_from:g} of the budget make no design: give a part, such as 0.8"
+            )
+
+    @property
+    def compute_N(self) -> Array:
+        """Compute of each evaluation in units of C_mid: of the first weights, and evenly over the budget."""
+        return np.arange(self.evaluations + 1) / self.evaluations * self.budget
+
+    @property
+    def completions_N(self) -> np.ndarray:
+        """Completions of each evaluation."""
+        early = self.samples if self.early_samples is None else self.early_samples
+        part_N = np.arange(self.evaluations + 1) / self.evaluations
+        return self.prompts * np.where(part_N < self.full_from - 1e-9, early, self.samples)
+
+    @property
+    def theta_P(self) -> Array:
+        """R0, A, ln B and ln C_mid."""
+        return np.array([self.R0, self.A, np.log(self.B), 0.0])
 
 
 @dataclass(frozen=True)
@@ -131,18 +160,16 @@ def run_error(plan: Plan) -> RunError:
 @lru_cache(maxsize=64)
 def _run_error(plan: Plan) -> RunError:
     rng = np.random.default_rng(0)
-    compute_N = np.arange(plan.evaluations + 1) / plan.evaluations * plan.budget
-    theta_P = np.array([plan.R0, plan.A, np.log(plan.B), 0.0])
-    clean_N = value(SIGMOID, theta_P, log_compute(compute_N, 1.0))
+    compute_N, total_N = plan.compute_N, plan.completions_N
+    clean_N = value(SIGMOID, plan.theta_P, log_compute(compute_N, 1.0))
     kernel_NN = drift_kernel(compute_N, DRIFT_LENGTH, plan.budget)
     root_NN = plan.drift * np.linalg.cholesky(kernel_NN + 1e-10 * np.eye(len(clean_N)))
-    total, found = plan.prompts * plan.samples, []
+    found = []
     for _ in range(RUNS):
         rate_N = np.clip(clean_N + root_NN @ rng.standard_normal(len(clean_N)), 0, 1)
-        measured_N = rng.binomial(total, rate_N) / total
-        errors = [binomial_stderr(one, total) for one in measured_N.tolist()]
+        measured_N = rng.binomial(total_N, rate_N) / total_N
         try:
-            fit = fit_curve(curve(compute_N, measured_N, errors))
+            fit = fit_curve(curve(compute_N, measured_N, binomial_stderr(measured_N, total_N)))
         except FitError:
             continue
         draws = posterior(fit, fit.prior, size=1500, quick=True)

@@ -106,7 +106,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
         return {"train": train, "generate": generate, "publish": publish, "hold": hold, "step": step}
 
     hours = place.devices * seconds_of_step(0.0)["step"] / 3600  # without evaluations
-    seconds = seconds_of_step(sum(one.planned / one.cadence.period(hours) for one in run.sets))
+    seconds = seconds_of_step(sum(one.planned_mean / one.cadence.period(hours) for one in run.sets))
     flops = completions * training_flops(
         hf,
         place.trainer.recompute,

@@ -251,18 +251,21 @@ class CurveReader:
     def _stderr(self, part: Part, rows_R: np.ndarray, rate_N: Array) -> tuple[Array | None, list[str]]:
         """Standard errors: those given, or the binomial ones of the samples; None if any is unknown.
 
-        A given zero says only that all samples passed or all failed, so the samples decide where they are known.
+        A given zero says only that all samples passed or all failed, so the samples decide where they are known. They
+        decide on all points where prompts have more samples in some evaluations than in others: given errors count
+        prompts as drawn anew, and so hide how much more many samples tell of a curve on the same prompts.
         """
         names = part.names
-        samples_N = np.full(len(rows_R), np.nan)
+        samples_N, grown = np.full(len(rows_R), np.nan), False
         for ours in ("n", "n_prompts"):
             if ours in names and not np.isfinite(samples_N).all():
                 samples_N = np.where(np.isfinite(samples_N), samples_N, self._optional(ours, names[ours], rows_R))
                 if ours == "n_prompts" and "k" in names:
                     k_N = self._optional("k", names["k"], rows_R)
                     samples_N = samples_N * np.where(np.isfinite(k_N), k_N, 1.0)
+                    grown = np.isfinite(samples_N).all() and len(np.unique(k_N)) > 1
         given_N = np.full(len(rows_R), np.nan)
-        if "stderr" in names:
+        if "stderr" in names and not grown:
             column = self._column(names["stderr"])
             given_N = column.value_N[rows_R].copy()
             given_N[(given_N == 0) & np.isfinite(samples_N)] = np.nan

@@ -106,12 +106,16 @@ class Run:
         evaluation = self.evaluation
         trained = isinstance(one, HeldOut)
         tasks = self.tasks if isinstance(one, HeldOut) else (one.named_task(self.tasks),)
+        samples = one.samples or (1 if one.temperature == 0 else evaluation.samples)
+        own = one.samples is not None or one.temperature == 0
         fixed = any(hasattr(type(task), "held_out_count") for task in tasks) and not trained
         return ReadySet(
             name=one.set_name,
             tasks=tasks,
             prompts=one.prompts or (None if fixed else evaluation.prompts),
-            samples=one.samples or (1 if one.temperature == 0 else evaluation.samples),
+            samples=samples,
+            early_samples=samples if own else evaluation.early_samples or samples,
+            full_from=evaluation.full_from,
             max_tokens=one.max_tokens or self.recipe.max_tokens,
             temperature=one.temperature,
             metrics=one.metrics,

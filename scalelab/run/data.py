@@ -26,15 +26,18 @@ def prepared_sets(run: Run, work: Sampling) -> dict[str, PreparedSet]:
         run: the run.
         work: of its training, from which the sets' sampling differs where they say so.
     """
+
+    def sampling(one: ReadySet, samples: int) -> Sampling:
+        return work.like(
+            generations=samples,
+            max_tokens=one.max_tokens,
+            temperature=one.temperature,
+            limits={task.name: limits_of(task, run.recipe, one.max_tokens) for task in one.tasks},
+        )
+
     return {
         one.name: PreparedSet(
-            one.all_prompts,
-            work.like(
-                generations=one.samples,
-                max_tokens=one.max_tokens,
-                temperature=one.temperature,
-                limits={task.name: limits_of(task, run.recipe, one.max_tokens) for task in one.tasks},
-            ),
+            one.all_prompts, sampling(one, one.samples), sampling(one, one.early_samples), one.full_from
         )
         for one in run.sets
     }

@@ -196,6 +196,8 @@ class ReadySet:
         tasks: whose held-out prompts are taken; each has a curve.
         prompts: of each task; None takes all.
         samples: completions of each prompt.
+        early_samples: completions of each prompt before `full_from`.
+        full_from: part of the budget from which there are `samples`.
         max_tokens: most tokens of a completion.
         temperature: of the sampling.
         metrics: that get a curve beside the mean reward.
@@ -208,6 +210,8 @@ class ReadySet:
     tasks: tuple[Task, ...]
     prompts: int | None
     samples: int
+    early_samples: int
+    full_from: float
     max_tokens: int
     temperature: float
     metrics: tuple[str, ...]
@@ -217,8 +221,13 @@ class ReadySet:
 
     @property
     def planned(self) -> int:
-        """Completions of an evaluation, known without loading data; of a data set at most so many."""
+        """Most completions of an evaluation, known without loading data; of a data set at most so many."""
         return sum(self.prompts_of(task) or task.held_out_size or 0 for task in self.tasks) * self.samples
+
+    @property
+    def planned_mean(self) -> float:
+        """Completions of an evaluation, as `planned`, in the mean over the run's budget."""
+        return self.planned * (1 - self.full_from * (1 - self.early_samples / self.samples))
 
     def prompts_of(self, task: Task) -> int | None:
         """Prompts of one of the tasks: as many as a task that is trained on says of itself; None takes all."""
@@ -254,9 +263,10 @@ def check_metrics(ready: ReadySet) -> None:
         ValueError: it does not.
     """
     for metric in ready.metrics:
-        if (match := _AT_K.fullmatch(metric)) and not 2 <= int(match[1]) <= ready.samples:
+        if (match := _AT_K.fullmatch(metric)) and not 2 <= int(match[1]) <= ready.early_samples:
             kind = "HeldOut" if ready.trained else "Benchmark"
             more = "; name passed in its place" if int(match[1]) < 2 else f": raise {kind}.samples"
             raise ValueError(
-                f"{metric} of evaluation set {ready.name} is no metric of {ready.samples} completions a prompt{more}"
+                f"{metric} of evaluation set {ready.name} is no metric of {ready.early_samples} completions a "
+                f"prompt{more}"
             )

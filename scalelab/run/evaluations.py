@@ -17,6 +17,7 @@ from scalelab.rollout.types import Completion, Request
 from scalelab.run.books import RunBooks
 from scalelab.run.changes import Changes
 from scalelab.run.ports import Engines, EvaluationLostError, Graders, WeightsT
+from scalelab.run.settings import Budget
 from scalelab.run.tasks import TaskGroup
 from scalelab.run.work import Sampling
 from tasks.types import Prompt, Verdict
@@ -35,11 +36,14 @@ class EvaluationPoint:
     generated: int
     seconds: float
     """Time on the world's clock."""
+    part: float = 1.0
+    """Part of the run's budget."""
 
     @classmethod
-    def of(cls, books: RunBooks, version: int, seconds: float) -> EvaluationPoint:
+    def of(cls, books: RunBooks, version: int, seconds: float, budget: Budget) -> EvaluationPoint:
         """The current state of the books."""
-        return cls(version, dict(books.ledger.hours), books.completions, books.tokens, books.generated, seconds)
+        part = budget.part(version, books.ledger.compute)
+        return cls(version, dict(books.ledger.hours), books.completions, books.tokens, books.generated, seconds, part)
 
 
 RecordEvaluation = Callable[[EvaluationPoint, list[Graded]], None]
@@ -73,6 +77,15 @@ class PreparedSet:
 
     prompts: Sequence[Prompt]
     work: Sampling
+    early: Sampling | None = None
+    """Maker of requests and rollouts before `full_from`, if that is another."""
+    full_from: float = 0.0
+    """Part of the budget from which `work` makes them."""
+
+    def at(self, part: float) -> PreparedSet:
+        """The set as it is evaluated when this part of the run's budget is spent."""
+        early = self.early if part < self.full_from else None
+        return PreparedSet(self.prompts, self.work if early is None else early)
 
     @property
     def expected(self) -> int:
@@ -122,6 +135,7 @@ class InFlightEvaluation(Generic[WeightsT]):
     """
 
     books: RunBooks
+    budget: Budget
     engines: Engines[Request, Completion, WeightsT]
     graders: Graders[Prompt, Completion, Verdict]
     changes: Changes
@@ -145,13 +159,13 @@ class InFlightEvaluation(Generic[WeightsT]):
     graded: int = 0
     """Completions of the running evaluation that are graded."""
     running: bool = False
-    taken: Sequence[str] = ()
-    """Sets of the running evaluation."""
+    taken: Mapping[str, PreparedSet] = field(default_factory=dict)
+    """Sets of the running evaluation, as they are evaluated now."""
 
     @property
     def expected(self) -> int:
         """Completions of the running evaluation."""
-        return sum(self.sets[name].expected for name in self.taken)
+        return sum(one.expected for one in self.taken.values())
 
     @property
     def holds_draws(self) -> bool:
@@ -187,8 +201,8 @@ class InFlightEvaluation(Generic[WeightsT]):
             await self.changes.until(self._ready, "an evaluation to be due")
             self.charge()
             self.running, self.graded = True, 0
-            self.taken = [name for name in self.sets if name in self.books.due]
-            point = EvaluationPoint.of(self.books, self.engines.version, self.clock())
+            point = EvaluationPoint.of(self.books, self.engines.version, self.clock(), self.budget)
+            self.taken = {name: one.at(point.part) for name, one in self.sets.items() if name in self.books.due}
             graded: list[Graded] | None = None
             # The last weights may have been evaluated on some sets before the hours of the budget were over.
             again = " ".join(self.taken) if self.books.evaluated == point.version else ""
@@ -221,7 +235,7 @@ class InFlightEvaluation(Generic[WeightsT]):
 
         try:
             return await generate_and_grade(
-                by_name([self.sets[name] for name in self.taken], point.version),
+                by_name(self.taken.values(), point.version),
                 self.engines.generate,
                 self.graders.grade,
                 finished,
@@ -241,6 +255,7 @@ class EvaluationAtRest(Generic[WeightsT]):
     """Evaluation between two stretches, from weights copied when it fell due; it takes no simulated time."""
 
     books: RunBooks
+    budget: Budget
     keep: Callable[[int], WeightsT]
     """Function that copies the trainer's weights, given their version."""
     generate: Callable[[EvaluationPoint, WeightsT, Sequence[PreparedSet]], Awaitable[list[Rollout]]]
@@ -262,7 +277,8 @@ class EvaluationAtRest(Generic[WeightsT]):
         if same is not None:
             same |= wanted
         elif wanted:
-            self.kept.append((EvaluationPoint.of(self.books, version, self.clock()), self.keep(version), wanted))
+            point = EvaluationPoint.of(self.books, version, self.clock(), self.budget)
+            self.kept.append((point, self.keep(version), wanted))
 
     def awaits(self, updating: bool) -> bool:
         """Always False: an evaluation at rest uses kept weights, so none has to be waited for."""
@@ -280,7 +296,7 @@ class EvaluationAtRest(Generic[WeightsT]):
         """Evaluate all weights that are kept."""
         for point, weights, names in self.kept:
             chosen = [name for name in self.sets if name in names]
-            rollouts = await self.generate(point, weights, [self.sets[name] for name in chosen])
+            rollouts = await self.generate(point, weights, [self.sets[name].at(point.part) for name in chosen])
             file = self.file(point.version)
             try:
                 file.add(rollouts)

@@ -81,6 +81,14 @@ class Evaluation:
     samples: PositiveInt = 4
     """Completions per held-out prompt, the k of mean@k (ScaleRL §2: 16)."""
 
+    early_samples: PositiveInt | None = None
+    """Completions per prompt until `full_from`, for sets that bind no `samples` of their own. The prompts stay the
+    same. None: `samples` in every evaluation."""
+
+    full_from: Annotated[float, Field(gt=0, lt=1)] = 0.6
+    """Part of the budget from which evaluations take all `samples`, where `early_samples` is given; `scalelab design`
+    says what accuracy the two leave."""
+
     sets: tuple[HeldOut | Benchmark, ...] = ()
     """Evaluation sets, such as `(@HeldOut(), @Benchmark())`; what they do not bind is as here. Empty: the held-out
     split of the run's tasks alone."""
@@ -98,6 +106,11 @@ class Evaluation:
     """Last compute used for fitting; later points test the forecast. None: to the end."""
 
     def __post_init__(self) -> None:
+        if self.early_samples is not None and self.early_samples > self.samples:
+            raise ValueError(
+                f"Evaluation.early_samples {self.early_samples} are more than the {self.samples} of "
+                "Evaluation.samples: bind fewer"
+            )
         if self.fit_until is not None and (self.fit_since or 0.0) >= self.fit_until:
             raise ValueError(
                 f"Evaluation.fit_since {self.fit_since:g} and fit_until {self.fit_until:g} leave no window: give "
@@ -172,6 +185,10 @@ class Budget:
     hours: PositiveFloat | None = None
     """Compute of generators and trainers together, in device-hours (GPU-hours; core-hours on a CPU). Once they are
     spent, no step begins, completions in flight are dropped, and the last policy is evaluated."""
+
+    def part(self, step: int, compute: float) -> float:
+        """Part of the budget that so many steps and device-hours have spent: of the limit that is nearer."""
+        return max(step / self.steps, 0.0 if self.hours is None else compute / self.hours)
 
 
 @dataclass(frozen=True, config=CHECKED)

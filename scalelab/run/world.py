@@ -97,6 +97,7 @@ def evaluate_in_flight(
     """Evaluation among the completions for training, in a world whose loop does not rest."""
     return InFlightEvaluation(
         books=world.books,
+        budget=world.run.budget,
         engines=world.engines,
         graders=world.graders,
         changes=world.changes,

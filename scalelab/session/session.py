@@ -17,6 +17,7 @@ from scalelab.run.config import Run
 from scalelab.run.disk import check_disk
 from scalelab.session.facts import changed, facts, process_facts
 from scalelab.session.native_output import native_stderr_to
+from scalelab.session.start_up import StartUp
 from scalelab.session.tracked_fits import TrackedFits
 from scalelab.session.worlds import end_run, run_on_cluster, run_on_simulated_clock
 from scalelab.store.copying import second_copy, take_back
@@ -210,11 +211,13 @@ def hold_folder(path: Path, progress: Progress) -> Iterator[Lease]:
 def _run(run: Run, start: Run, folder: RunFolder, progress: Progress) -> None:
     """Run in the world of the run's configuration, from the base model of `start`."""
     allow_files()
+    start_up = StartUp()
     from scalelab.run.data import describe_tasks
     from scalelab.run.overlap import check_overlap
     from scalelab.start.base_model import prepare_traces, pretrained
     from scalelab.start.traces import check_worked_examples
 
+    start_up.done("imports and settings")
     if start.sft.pretrained is not None:
         pretrained(start, start.sft.pretrained)  # refuses another model before anything starts
     check_worked_examples(start)
@@ -224,8 +227,9 @@ def _run(run: Run, start: Run, folder: RunFolder, progress: Progress) -> None:
     folder.describe(tasks=describe_tasks(run))
     if overlap := check_overlap(run, progress.say):
         folder.describe(overlap=overlap)
+    start_up.done("problems and traces")
     if run.virtual is not None:
-        run_on_simulated_clock(run, start, folder, progress, prepared)
+        run_on_simulated_clock(run, start, folder, progress, prepared, start_up)
     else:
         with native_stderr_to(folder.path / RAY_LOG):
-            run_on_cluster(run, start, folder, progress, prepared)
+            run_on_cluster(run, start, folder, progress, prepared, start_up)

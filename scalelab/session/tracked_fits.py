@@ -10,6 +10,7 @@ from typing import Any
 from scalelab.curves import Curve, FitError, analyse, curve, extend_or_stop
 from scalelab.errors import LabError
 from scalelab.jsonl import read_objects
+from scalelab.reading.data import binomial_stderr
 
 
 class TrackedFits:
@@ -42,10 +43,13 @@ class TrackedFits:
 
     def _curve(self, task: str) -> Curve:
         mine = [one for one in self._records if one["task"] == task]
+        errors = [one["stderr"] for one in mine] if all(one["stderr"] > 0 for one in mine) else None
+        if len({one["k"] for one in mine}) > 1:  # as `scalelab fit` reads them: the numbers of samples weigh the points
+            errors = [binomial_stderr(one["pass_rate"], one["n_prompts"] * one["k"]) for one in mine]
         return curve(
             [one["compute"] for one in mine],
             [one["pass_rate"] for one in mine],
-            [one["stderr"] for one in mine] if all(one["stderr"] > 0 for one in mine) else None,
+            errors,
             task=task,
             unit=mine[0]["compute_unit"],
         )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.imports import without_collector
+from scalelab.imports import quick_imports
 from scalelab.run.config import Run
 from scalelab.session.drive import drive
 from scalelab.session.signals import heed_signals
+from scalelab.session.start_up import StartUp
 from scalelab.store.folder import RunFolder
 from scalelab.store.manifest import CHECKPOINTS, TOKENIZER
 from scalelab.store.trunk import FROM
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def run_on_cluster(
-    run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None
+    run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None, start_up: StartUp
 ) -> None:
     """Start the actors, side by side, and hand over to the loop."""
     from scalelab.cluster.surroundings import check_surroundings, settle
@@ -45,9 +46,9 @@ def run_on_cluster(
     from scalelab.plan.check import check, check_fine_tuning, with_hardware
     from scalelab.start.base_model import base_model
 
-    before = cpu_seconds()
     tuner: StartTuner = ClusterTuner
     start_ray(run.cluster, max(run.devices, run.sft.trainers))
+    start_up.done("Ray")
     heed_signals()  # Ray has installed a handler of its own, which aborts
     unguard = guard_ray(partial(_broken_off, folder, progress))
     try:
@@ -63,13 +64,16 @@ def run_on_cluster(
         base = base_model(
             start, progress, tuner, saved=folder.sft, retry=faults.retry_with_new_trainer, prepared=prepared
         )
+        start_up.done("base model")
         progress.say("RL: starting generators, trainer and verifiers")
         folder.status.write("starting generators, trainer and verifiers")
         tokenizer = _tokenizer(run, base, folder)
         world = ClusterRun(run, base, folder, tokenizer, *phrase_ids(run, tokenizer), progress, faults)
         if folder.manifest.keys() & {"resumed", FROM}:
             world.resume()
-        with _counting(folder, before):
+        start_up.done("generators, trainer and verifiers")
+        progress.say(start_up.line)
+        with start_up.counting(folder):
             drive(world.main, asyncio.new_event_loop, progress)
     finally:
         unguard()
@@ -87,11 +91,11 @@ def _after(check: Callable[[], None], tuner: StartTuner) -> StartTuner:
 
 
 def run_on_simulated_clock(
-    run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None
+    run: Run, start: Run, folder: RunFolder, progress: Progress, prepared: PreparedTraces | None, start_up: StartUp
 ) -> None:
     """Start engine and trainer in this process, then run the loop on a simulated clock."""
     os.environ["OMP_NUM_THREADS"] = "1"  # two threads on busy cores fall to a twentieth of the speed
-    with without_collector():
+    with quick_imports():
         import torch
 
         from scalelab.rollout.interruption import Phrases
@@ -100,16 +104,19 @@ def run_on_simulated_clock(
         from scalelab.virtual.clock import VirtualLoop
         from scalelab.virtual.world import VirtualRun
 
-    before = cpu_seconds()
     torch.set_num_threads(1)
+    start_up.done("vLLM and Megatron")
     base = base_model(start, progress, LocalTuner, saved=folder.sft, prepared=prepared)
+    start_up.done("base model")
     progress.say("RL: starting one engine and one trainer that stand for the simulated cluster")
     tokenizer = _tokenizer(run, base, folder)
     phrase, end_think = phrase_ids(run, tokenizer)
     with closing(VirtualRun(run, base, folder, tokenizer, Phrases(tuple(phrase), end_think), progress)) as world:
         if folder.manifest.keys() & {"resumed", FROM}:
             world.load()
-        with _counting(folder, before):
+        start_up.done("engine and trainer")
+        progress.say(start_up.line)
+        with start_up.counting(folder):
             drive(world.main, lambda: VirtualLoop(world.start), progress)
 
 
@@ -123,30 +130,6 @@ def _tokenizer(run: Run, base: Path, folder: RunFolder) -> Any:
     save_tokenizer(tokenizer, folder.checkpoints / TOKENIZER, base)
     folder.vouch(sorted(path for path in (folder.path / CHECKPOINTS / TOKENIZER).rglob("*") if path.is_file()))
     return tokenizer
-
-
-@contextmanager
-def _counting(folder: RunFolder, before: float) -> Iterator[None]:
-    """Record processor time before RL and during RL, added to that of earlier processes of the run."""
-    ready = cpu_seconds()
-    earlier = folder.manifest.get("cpu_seconds", {"before_rl": 0.0, "rl": 0.0})
-    try:
-        yield
-    finally:
-        spent = {"before_rl": ready - before, "rl": cpu_seconds() - ready}
-        folder.describe(cpu_seconds={part: earlier.get(part, 0.0) + seconds for part, seconds in spent.items()})
-
-
-def cpu_seconds() -> float:
-    """CPU time so far of this process and of all below it on this machine, ended ones that were waited for included."""
-    import psutil
-
-    this, total = psutil.Process(), 0.0
-    for process in (this, *this.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):  # it ended since it was listed
-            spent = process.cpu_times()
-            total += spent.user + spent.system + spent.children_user + spent.children_system
-    return total
 
 
 def phrase_ids(run: Run, tokenizer: Any) -> tuple[list[int], Transitions]:

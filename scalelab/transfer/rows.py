@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from moe.weights.parcels import whole_and_first
+from moe.weights.links import whole_and_first
 from scalelab.errors import LabError
 
 

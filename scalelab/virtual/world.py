@@ -186,7 +186,7 @@ class VirtualRun:
         def evaluation(journal: Journal) -> EvaluationAtRest:
             file, record = self.folder.evaluation_file, journal.evaluated
             self._evaluation = EvaluationAtRest(
-                self.books, self._weights, self._sample, file, record, loop.time, self._sets
+                self.books, self.run.budget, self._weights, self._sample, file, record, loop.time, self._sets
             )
             return self._evaluation
 

@@ -15,6 +15,9 @@ from tasks.types import Prompt
 if TYPE_CHECKING:
     from tasks.task import Verifier
 
+VERDICTS_KEPT = 20_000
+"""Answers of which verdicts are remembered: a few evaluations' worth."""
+
 # Hidden inputs of every function: both signs, zero, and more than any constant of an operation.
 HIDDEN_INPUTS = (-17, -6, -3, -1, 0, 1, 2, 4, 9, 23)
 
@@ -117,7 +120,7 @@ class CodeMiniature(Miniature):
         """Run the function on the hidden inputs in the sandbox."""
         from tasks.code.verifier import CodeVerifier
 
-        return CodeVerifier()
+        return CodeVerifier(kept_verdicts=VERDICTS_KEPT)
 
 
 def run(steps: Sequence[AppliedOperation], x: int) -> int:

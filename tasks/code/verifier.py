@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 from tasks.code.extract import extract_code
@@ -56,6 +58,7 @@ class CodeVerifier:
         total_seconds: float = 60.0,
         group_seconds: float = 600.0,
         partial_credit: bool = False,
+        kept_verdicts: int = 0,
     ) -> None:
         """Prepare; nothing is started yet.
 
@@ -70,6 +73,8 @@ class CodeVerifier:
             group_seconds: time of all completions of one prompt together; what comes after that is an `error`, so that
                 a group of endless loops cannot hold the verifier for its number times the limit.
             partial_credit: try every case, and give the share that passes as the reward; asserts have no cases.
+            kept_verdicts: answers of which the verdict is remembered, if it is `passed` or `failed`: evaluations ask
+                for the same programs again and again.
 
         Raises:
             TaskError: no workers, or no time.
@@ -84,6 +89,7 @@ class CodeVerifier:
         self._workers, self._limits, self._survey = workers, limits or Limits(), survey
         self._packages, self._whole_if_unclosed = packages, whole_if_unclosed
         self._questions: dict[AssertTests, list[Any]] = {}
+        self._kept_verdicts, self._known = kept_verdicts, dict[bytes, Verdict]()
         self._pool: Pool | None = None
         self._lock = threading.Lock()
 
@@ -100,7 +106,8 @@ class CodeVerifier:
         """One verdict per (prompt, completion), in order.
 
         Completions of one prompt with the same answer are graded once: a policy that has learnt a problem writes one
-        program again and again. The first has the seconds that it took, the others have none.
+        program again and again. The first has the seconds that it took, the others and those that are remembered from
+        earlier calls have none.
 
         Raises:
             TaskError: no sandbox holds on this machine, or the verifier is closed.
@@ -131,6 +138,26 @@ class CodeVerifier:
 
     def _grade(self, prompt: Prompt, completion: str, read: dict[int, Tests], run: Runner) -> Verdict:
         """Grade one completion; `read` keeps the tests of each prompt of the call."""
+        key = self._key(prompt, completion)
+        if key is not None and (known := self._known.get(key)) is not None:
+            return known
+        graded = self._graded(prompt, completion, read, run)
+        if key is not None and graded.outcome in ("passed", "failed"):
+            with self._lock:
+                self._known[key] = replace(graded, seconds=0.0)
+                if len(self._known) > self._kept_verdicts:
+                    del self._known[next(iter(self._known))]
+        return graded
+
+    def _key(self, prompt: Prompt, completion: str) -> bytes | None:
+        """Digest of tests and answer, on which a verdict depends; None if none is remembered."""
+        answer = answer_part(completion, whole_if_unclosed=self._whole_if_unclosed) if self._kept_verdicts else None
+        if answer is None:
+            return None
+        asked = blake2b(pickle.dumps(prompt.gold), digest_size=16).digest()
+        return blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=16, key=asked).digest()
+
+    def _graded(self, prompt: Prompt, completion: str, read: dict[int, Tests], run: Runner) -> Verdict:
         start, budget = time.monotonic(), _Budget(self._total_seconds, self._left_of_group(prompt.id))
         try:
             if id(prompt) not in read:

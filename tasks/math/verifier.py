@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tasks.bounded.pool import Answer, BoundedPool, Service
 from tasks.errors import TaskError
@@ -59,29 +60,23 @@ class MathVerifier:
     def verify(self, items: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
         """One verdict per (prompt, completion), in order.
 
+        What several completions answer to one gold answer is read once; the first has the seconds that it took.
+
         Raises:
             TaskError: workers cannot be started.
         """
-        verdicts: list[Verdict | None] = []
-        undecided: list[tuple[str, str]] = []
-        for prompt, completion in items:
-            start = time.monotonic()
-            answer = self._answer(completion)
-            gold = str(prompt.gold)
-            try:
-                equal = False if answer is None else decide(gold, answer)
-            except Exception as error:  # nothing that an answer says may end its neighbours' grading
-                detail = f"the verifier failed: {type(error).__name__}"
-                verdicts.append(verdict("error", time.monotonic() - start, detail))
-                continue
-            if answer is not None and equal is None:
-                verdicts.append(None)
-                undecided.append((gold, answer))
-            else:
-                verdicts.append(_decided(bool(equal), answer, time.monotonic() - start))
-        compared = iter(self._workers().answer(undecided) if undecided else ())
-        answers = iter(undecided)
-        return [known or _compared(next(compared), next(answers)[1]) for known in verdicts]
+        answers = [(str(prompt.gold), self._answer(completion)) for prompt, completion in items]
+        read = {pair: _read(*pair) for pair in dict.fromkeys(answers)}
+        undecided = [(gold, answer) for (gold, answer), known in read.items() if known is None and answer is not None]
+        compared = self._workers().answer(undecided) if undecided else ()
+        read |= {asked: _compared(one, asked[1]) for asked, one in zip(undecided, compared, strict=True)}
+        verdicts: list[Verdict] = []
+        for pair in answers:
+            known = read[pair]
+            assert known is not None
+            verdicts.append(known)
+            read[pair] = replace(known, seconds=0.0)
+        return verdicts
 
     def close(self) -> None:
         """End the worker processes."""
@@ -98,6 +93,16 @@ class MathVerifier:
             if self._pool is None:
                 self._pool = BoundedPool(self._service, self._workers_wanted)
             return self._pool
+
+
+def _read(gold: str, answer: str | None) -> Verdict | None:
+    """The verdict on an answer, or None where only algebra can tell."""
+    start = time.monotonic()
+    try:
+        equal = False if answer is None else decide(gold, answer)
+    except Exception as error:  # nothing that an answer says may end its neighbours' grading
+        return verdict("error", time.monotonic() - start, f"the verifier failed: {type(error).__name__}")
+    return None if equal is None else _decided(equal, answer, time.monotonic() - start)
 
 
 def _decided(equal: bool, answer: str | None, seconds: float) -> Verdict:

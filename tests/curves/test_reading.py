@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from scalelab import load_runs
 from scalelab.cli import main
-from scalelab.curves import Options
+from scalelab.curves import Options, analyse
 from scalelab.errors import LabError
 from scalelab.reading import Reading, load_reading, read_sources, read_with
 from scalelab.reading.cells import comma_meaning, numbers
+from scalelab.reading.data import binomial_stderr
 from scalelab.reading.stitch import stitch
 from scalelab.report.page import read_lab
+from scalelab.session.tracked_fits import TrackedFits
 from tests.helpers.odd_logs import BYTES, COMPUTE, RATE, REFUSED, TEXTS, write
 
 
@@ -175,6 +177,22 @@ def test_one_repeated_evaluation_gives_the_same_points_to_fit_page_report_and_no
     np.testing.assert_allclose(points["stderr"], shown["stderr"])
     [item] = load_runs(folder).curves
     assert item.pass_rate_N.tolist() == expected
+
+
+@pytest.mark.parametrize("early", [1, 4])
+def test_points_weigh_by_their_samples_where_prompts_have_more_in_some_evaluations(tmp_path: Path, early: int) -> None:
+    counts = [early] * 5 + [4] * (len(COMPUTE) - 5)
+    records = [
+        {"compute": float(c), "step": at, "task": "math", "pass_rate": r, "stderr": 0.03, "n_prompts": 50, "k": k}
+        | {"compute_unit": "gpu_hours"}
+        for at, (c, r, k) in enumerate(zip(COMPUTE, RATE, counts))
+    ]
+    (tmp_path / "evals.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    [item] = load_runs(tmp_path).curves
+    binomial = [binomial_stderr(r, 50 * k) for r, k in zip(RATE, counts)]
+    np.testing.assert_allclose(item.stderr_N, binomial if early == 1 else 0.03)
+    A = analyse(item).params["A"]
+    assert TrackedFits(tmp_path).after(records[-1])["fit/math/A"] == pytest.approx(A)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=20))

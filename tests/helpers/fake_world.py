@@ -176,6 +176,7 @@ class World:
         self.stop_after: int | None = None
         self.evaluation = InFlightEvaluation(
             books=self.books,
+            budget=Budget(steps=steps, hours=hours),
             engines=self,  # type: ignore[arg-type]
             graders=self,  # type: ignore[arg-type]
             changes=self.changes,

@@ -32,8 +32,7 @@ from moe.train import optimizer
 from moe.train.config import Layout, OptimizerConfig
 from moe.train.trainer import Trainer
 from moe.weights.hf_folder import FolderWeights
-from moe.weights.links import EXPERT_BIAS
-from moe.weights.parcels import whole_and_first
+from moe.weights.links import EXPERT_BIAS, whole_and_first
 from moe.weights.shards import Snapshot
 from tests.helpers.moe_models import DENSE, MOE, QWEN2, QWEN3_MOE, batch, routed, trainer, weighted, weights
 

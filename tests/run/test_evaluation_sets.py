@@ -23,9 +23,11 @@ from scalelab.plan.planner import step_hours
 from scalelab.reading import read_with
 from scalelab.reading.settings import Reading
 from scalelab.rollout.evaluation import Graded, evaluate
+from scalelab.run.data import prepared_sets
 from scalelab.run.evaluation_sets import HELD_OUT, Benchmark, HeldOut
 from scalelab.run.overlap import check_overlap, overlap
-from scalelab.run.settings import Evaluation
+from scalelab.run.settings import Budget, Evaluation
+from scalelab.run.work import Sampling
 from scalelab.store.lines import Lines
 from tasks.data.hub import SOURCES
 from tasks.math.miniature import MathMiniature
@@ -122,6 +124,12 @@ def test_a_majority_of_all_completions_is_the_answer_that_no_other_has_more_of(a
         ([*HARD, "Benchmark.temperature=0", "Benchmark.samples=4"], "gives one completion 4 times"),
         (["Evaluation.sets=(@Benchmark(),)", *HARD[1:], "Benchmark.at_end=True"], "evaluated at the end alone"),
         (["Evaluation.sets=(@HeldOut(), @HeldOut())"], "two HeldOut"),
+        (["Evaluation.early_samples=5"], "early_samples 5 are more than the 4 of Evaluation.samples"),
+        (["Evaluation.full_from=1"], "full_from"),
+        (
+            ["Evaluation.sets=(@HeldOut(),)", "HeldOut.metrics=('pass@2',)", "Evaluation.early_samples=1"],
+            "no metric of 1 completions a prompt",
+        ),
     ],
 )
 def test_sets_that_cannot_be_are_refused_in_one_line(settings: list[str], refusal: str) -> None:
@@ -179,6 +187,32 @@ def test_aime_24_from_a_folder_is_a_set_whose_golds_its_verifier_takes(real: boo
         right = [(prompt, f"So.</think>\\boxed{{{prompt.gold}}}") for prompt in prompts[:3]]
         found = verifier.verify([*right, (prompts[0], "So.</think>\\boxed{1234}"), (prompts[0], "no end")])
     assert [one.outcome for one in found] == ["passed"] * 3 + ["failed"] * 2
+
+
+def test_early_evaluations_take_fewer_samples_of_the_same_prompts() -> None:
+    bound = [*HARD, "Evaluation.samples=6", "Evaluation.early_samples=2", "Evaluation.full_from=0.75"]
+    run = resolve("quickstart", [*bound, "Benchmark.samples=3"]).run
+    sets = prepared_sets(run, Sampling(None, generations=8, max_tokens=64))  # type: ignore[arg-type]
+    plain, hard = sets[HELD_OUT], sets["hard"]
+    assert [one.work.generations for one in (plain.at(0.74), plain.at(0.75), hard.at(0.0), hard.at(1.0))] == [
+        2,
+        6,
+        3,
+        3,
+    ]
+    assert plain.at(0.0).prompts == plain.at(1.0).prompts
+    parts = [(number + 0.5) / 1000 for number in range(1000)]
+    for one, prepared in zip(run.sets, sets.values(), strict=True):
+        assert one.planned_mean == pytest.approx(sum(prepared.at(part).expected for part in parts) / 1000)
+
+
+@given(st.integers(1, 50), st.floats(0.1, 9), st.integers(0, 60), st.floats(0, 9))
+def test_the_part_of_a_budget_that_is_spent_is_whole_where_no_step_may_begin(
+    steps: int, hours: float, step: int, compute: float
+) -> None:
+    part = Budget(steps=steps, hours=hours).part(step, compute)
+    assert (part >= 1) == (step >= steps or compute >= hours)
+    assert Budget(steps=steps).part(step, compute) == step / steps
 
 
 @dataclass(frozen=True)

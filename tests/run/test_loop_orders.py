@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scalelab.errors import LabError, first_error
+from scalelab.recipe.types import Rollout
+from scalelab.rollout.evaluation import Graded
 from scalelab.run.evaluation_sets import Cadence
-from scalelab.run.evaluations import PreparedSet
+from scalelab.run.evaluations import EvaluationAtRest, EvaluationPoint, PreparedSet
+from scalelab.run.settings import Budget
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
 from scalelab.virtual.clock import virtual_loop
@@ -354,3 +360,54 @@ def test_a_set_for_the_end_alone_is_evaluated_on_the_last_weights_whenever_the_h
         assert world.evaluated_again in ([], [last]), "the last weights alone are evaluated twice, on different sets"
         again += len(world.evaluated_again)
     assert again, "in some, the last step was due for the held-out set before the hours were over"
+
+
+class EarlyWork(Work):
+    """Work of one completion a prompt."""
+
+    generations = 1
+
+
+def test_evaluations_in_flight_take_all_samples_from_a_part_of_the_budget_on(tmp_path: Path) -> None:
+    world = World(tmp_path, PipelineRL(2))
+    prompts = [Prompt(f"e/{number}", "t", "?", "!") for number in range(3)]
+    world.evaluation.sets = {"held_out": PreparedSet(prompts, Work(), EarlyWork(), 0.6)}  # type: ignore[arg-type]
+    sizes: list[tuple[float, int]] = []
+    record = world.evaluation.record
+
+    def noted(spent: EvaluationPoint, graded: list[Graded], again: str) -> None:
+        sizes.append((spent.part, len(graded)))
+        record(spent, graded, again)
+
+    world.evaluation.record = noted
+    world.run()
+    assert sizes[0] == (0.0, 3)
+    assert sizes[-1] == (1.0, 6)
+    assert [count for _, count in sizes] == [6 if part >= 0.6 else 3 for part, _ in sizes]
+
+
+def test_evaluations_at_rest_take_all_samples_from_a_part_of_the_budget_on(tmp_path: Path) -> None:
+    world = World(tmp_path, PipelineRL(2))
+    budget, asked = Budget(steps=10, hours=4.0), []
+    done: Future[None] = Future()
+    done.set_result(None)
+
+    async def generate(spent: EvaluationPoint, weights: int, sets: Sequence[PreparedSet]) -> list[Rollout]:
+        asked.append((spent.version, spent.part, sum(one.expected for one in sets)))
+        return []
+
+    evaluation = EvaluationAtRest(
+        world.books,
+        budget,
+        lambda version: version,
+        generate,
+        lambda version: SimpleNamespace(add=len, finish=lambda: done, drop=lambda: None),
+        lambda spent, graded: None,
+        lambda: 0.0,
+        {"held_out": PreparedSet([Prompt("e/0", "t", "?", "!")], Work(), EarlyWork(), 0.6)},  # type: ignore[arg-type]
+    )
+    for version, hours in ((0, 0.0), (2, 1.0), (3, 2.4), (5, 3.0), (6, 3.0)):
+        world.books.ledger.hours["trainer"] = hours
+        evaluation.due(version)
+    asyncio.run(evaluation.rest())
+    assert asked == [(0, 0.0, 1), (2, 0.25, 1), (3, 0.6, 2), (5, 0.75, 2), (6, 0.75, 2)]

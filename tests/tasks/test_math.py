@@ -244,6 +244,20 @@ def test_a_process_with_many_open_files_can_grade():
 
 
 @pytest.mark.slow
+def test_an_answer_that_many_give_is_read_once_and_judged_for_all(verifier):
+    given = [("7", "7"), ("1", SLOW), ("7", "8"), ("1", SLOW), ("8", "7"), ("7", "7"), ("1", SLOW), ("7", None)]
+    items = [
+        (Prompt(f"math/{gold}", "math", "", gold), "no" if answer is None else f"</think>\\boxed{{{answer}}}")
+        for gold, answer in given
+    ]
+    verdicts = verifier.verify(items)
+    assert [one.outcome for one in verdicts] == [
+        *("passed", "timeout", "failed", "timeout", "failed", "passed", "timeout", "failed")
+    ]
+    first = {given.index(pair) for pair in given}
+    assert [place for place, one in enumerate(verdicts) if one.seconds > 0] == sorted(first)
+
+
 def test_a_stuck_answer_takes_none_of_its_neighbours_with_it(verifier):
     def graded(gold, answer):
         return (Prompt("math/1", "math", "", gold), f"</think>\\boxed{{{answer}}}")

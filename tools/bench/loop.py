@@ -22,9 +22,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
 from watched import WatchedRun, watched
 
 from moe.model.config import Llama
+from moe.model.size import parameters
 from scalelab.experiment import resolve
 from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer
 from scalelab.run.config import Run
@@ -35,6 +37,21 @@ from tasks.types import Prompt, Verdict, verdict
 
 # Steps before the measurement begins: the pipeline fills, allocators and caches warm up.
 WARM_UP = 8
+
+
+FLOPS_OF_SIDE = {"generator": 2, "trainer": 6, "loop": 8}
+"""Operations for a parameter and token, attention left out (Kaplan et al., arXiv 2001.08361, §2.1)."""
+
+
+def peak_flops() -> float:
+    """Most fp32 operations that one core was seen to do in a second, in products of large matrices."""
+    torch.set_num_threads(1)
+    left, best = torch.rand(1024, 1024), 0.0
+    for _ in range(20):
+        began = time.perf_counter()
+        left @ left
+        best = max(best, 2 * 1024**3 / (time.perf_counter() - began))
+    return best
 
 
 class CoinVerifier:
@@ -171,7 +188,6 @@ def measure_trl(steps: int) -> float | None:
         from trl import GRPOConfig, GRPOTrainer
     except ImportError:
         return None
-    import torch
     from datasets import Dataset
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -215,10 +231,12 @@ def main() -> None:
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="CLASS.FIELD=VALUE")
     args = parser.parse_args()
     run = (dense if args.against_trl else quickstart)(args.steps + WARM_UP, args.sets)
+    peak, active = peak_flops(), parameters(run.model.to_hf()).active
     rates, waits = measure(run)
-    print("\n| | completions/s | tokens/s |\n|---|---|---|")
+    print(f"\n| | completions/s | tokens/s | GFLOP/s | of a core's {peak / 1e9:.0f} |\n|---|---|---|---|---|")
     for name, (completions, tokens) in rates.items():
-        print(f"| {name} | {completions:.0f} | {tokens:.0f} |")
+        flops = FLOPS_OF_SIDE[name.split()[0]] * active * tokens
+        print(f"| {name} | {completions:.0f} | {tokens:.0f} | {flops / 1e9:.1f} | {flops / peak:.1%} |")
     if not rates["trainer alone"][0]:
         raise SystemExit('no step had anything to train on: give more prompts, or Recipe.zero_variance="keep"')
     print()

@@ -1,0 +1,29 @@
+"""Imports of the heavy packages: what they are spared, and that it is there again afterwards."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import ModuleType
+
+import pytest
+
+from scalelab.imports import UNUSED, quick_imports
+
+
+def test_what_imports_are_spared_is_there_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, UNUSED, raising=False)
+    with quick_imports():
+        assert not gc.isenabled()
+        with pytest.raises(ImportError):
+            __import__(UNUSED)
+    assert gc.isenabled()
+    assert UNUSED not in sys.modules
+
+
+def test_a_package_that_is_imported_already_is_not_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = ModuleType(UNUSED)
+    monkeypatch.setitem(sys.modules, UNUSED, mine)
+    with quick_imports():
+        assert sys.modules[UNUSED] is mine
+    assert sys.modules[UNUSED] is mine
