@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from types import FunctionType
 from typing import Any, get_args, get_type_hints
 
@@ -139,6 +139,8 @@ class Registry:
             return Statement(None, "", binding.parameter, value, origin, binding.scope)
         cls = self._class(binding.owner, origin)
         name, parameters = self._names[cls], self._parameters[cls]
+        if not binding.parameter and parameters:
+            binding = replace(binding, parameter=next(iter(parameters)))
         decided_by = self._retired.get(f"{name}.{binding.parameter}", "")
         if decided_by and not written:
             raise LabError(f"{origin}: {name}.{binding.parameter} is no setting of its own: bind {decided_by}")

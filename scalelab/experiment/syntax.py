@@ -59,13 +59,20 @@ class Macro:
 
 @dataclass(frozen=True)
 class Binding:
-    """`scope/owner.parameter = value` as written; a macro, `parameter = value`, has no owner."""
+    """`scope/owner.parameter = value` as written; a macro, `parameter = value`, has no owner.
+
+    `@owner("text")` as a whole value binds the first parameter of the class, which has no name here.
+    """
 
     scope: str
     owner: str | None
     parameter: str
     value: Any
     origin: str
+
+
+_GIVEN = re.compile(r"""^([\w./]+ *= *@([\w./]+))\( *("[^"\\\n]*"|'[^'\\\n]*') *\)(?= *(?:#.*)?$)""", re.MULTILINE)
+"""A line that binds an object made with one text, which gin does not know: `Run.model = @Pretrained("FOLDER")`."""
 
 
 def parse(text: str, origin: Callable[[int], str]) -> list[Binding]:
@@ -79,6 +86,11 @@ def parse(text: str, origin: Callable[[int], str]) -> list[Binding]:
         LabError: wrong syntax, or anything but bindings; one line that names the place.
     """
     bindings = []
+    for given in _GIVEN.finditer(text):
+        scope, _, owner = given[2].rpartition("/")
+        line = text.count("\n", 0, given.start()) + 1
+        bindings.append(Binding(scope, owner, "", given[3][1:-1], origin(line)))
+    text = _GIVEN.sub(r"\1()", text)
     parser: config_parser.ConfigParser | None = None
     try:
         parser = config_parser.ConfigParser(text, _Delegate())

@@ -148,10 +148,19 @@ def test_an_experiment_in_a_file_takes_a_folder(tmp_path: Path) -> None:
     assert resolve_experiment("x", experiment).run.model.model_type == "qwen2"
 
 
-def test_a_fragment_takes_a_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["@Pretrained()\nPretrained.folder = {!r}", "@Pretrained({!r})  # mine"])
+def test_a_fragment_takes_a_folder(text: str, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "qwen")
     fragment = tmp_path / "mine.gin"
-    fragment.write_text(f"Run.model = @Pretrained()\nPretrained.folder = {str(folder)!r}\n")
+    fragment.write_text("Budget.hours = None\nRun.model = " + text.format(str(folder)) + "\n")
     parts = ("recipe/scalerl", "tasks/math_miniature", "scale/miniature", "cluster/laptop", "budget/quickstart")
     run = resolve_experiment("x", Experiment(fragments=(*parts, str(fragment)), description="A folder.")).run
     assert (run.model.model_type, run.sft.pretrained) == ("qwen2", str(folder))
+
+
+def test_a_folder_in_a_fragment_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
+    fragment = tmp_path / "mine.gin"
+    fragment.write_text('Budget.hours = None\nRun.model = @Pretrained("nowhere")\n')
+    parts = ("recipe/scalerl", "tasks/math_miniature", "scale/miniature", "cluster/laptop", "budget/quickstart")
+    with pytest.raises(LabError, match=r"mine\.gin:2: there is no folder nowhere"):
+        resolve_experiment("x", Experiment(fragments=(*parts, str(fragment)), description="A folder."))
