@@ -200,9 +200,10 @@ class _EngineRehearsal:
         block = sum(spec.page_size_bytes for spec in specs)
         blocks = int(self.config.kv_cache_gib * GIB) // block
         self.result.memory_gib["kv_cache"] = blocks * block / GIB
-        found, wanted = block / self.config.block_size, self.config.max_model_len
+        size = self.vllm.cache_config.block_size  # a CPU's latent attention has one of its own
+        found, wanted = block / size, self.config.max_model_len
         expected = kv_bytes_per_token(self.hf, self.config.dtype, self.config.tensor_parallel, self.gpu)
         if abs(found / expected - 1) > 0.01:
             raise ValueError(f"a token takes {found:.0f} bytes of KV cache, the plan says {expected:.0f}")
-        if blocks * self.config.block_size < wanted:
-            raise ValueError(f"the KV cache holds {blocks * self.config.block_size} tokens, a sequence has {wanted}")
+        if blocks * size < wanted:
+            raise ValueError(f"the KV cache holds {blocks * size} tokens, a sequence has {wanted}")

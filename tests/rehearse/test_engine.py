@@ -55,3 +55,27 @@ def test_the_last_device_of_both_models_engines_takes_all_weights_at_full_size()
     """In a process of its own, since vLLM's groups and settings are a whole process's."""
     ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=280, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
+
+
+FAMILIES = """
+from moe.train.config import Layout
+from scalelab.hardware import device
+from scalelab.rehearse.engine import rehearse
+from scalelab.rehearse.roles import engine_roles
+from scalelab.rehearse.setting import RehearsalSettings
+from tests.helpers.rehearsals import MODELS, run_of
+
+for family in ("glm4_moe", "deepseek_v3"):
+    run = run_of(MODELS[family], Layout(expert=4), 4)
+    role = engine_roles(run.generator.tensor_parallel, run.cluster.generators)[-1]
+    result = rehearse(RehearsalSettings(run, device("h100")), role)
+    assert result.problems == [], result.problems
+    for kind, planned in result.plan_memory_gib.items():
+        assert abs(result.memory_gib[kind] / planned - 1) < 0.01, (kind, result.memory_gib[kind], planned)
+"""
+
+
+@pytest.mark.slow
+def test_engines_take_the_weights_of_sigmoid_routers_and_hold_latent_attention_s_cache():
+    ended = subprocess.run([sys.executable, "-c", FAMILIES], capture_output=True, text=True, timeout=280, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
