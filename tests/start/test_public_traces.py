@@ -26,6 +26,7 @@ from scalelab.rollout.tokenizer import build_tokenizer, load_tokenizer, save_tok
 from scalelab.run.config import Run
 from scalelab.session import only_sft
 from scalelab.session.only_sft import fine_tune
+from scalelab.session.start_up import StartUp
 from scalelab.start.base_model import base_model, pretrained
 from scalelab.start.fine_tuning import LocalTuner
 from scalelab.start.traces import prepare
@@ -401,7 +402,7 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line_before_an_actor_starts(
     monkeypatch.setattr(actors, "guard_ray", lambda report: lambda: None)
     run = resolve(name, sets).run
     with pytest.raises(LabError, match=said) as refused:
-        worlds.run_on_cluster(run, run, RunFolder(tmp_path), Progress(), None)
+        worlds.run_on_cluster(run, run, RunFolder(tmp_path), Progress(), None, StartUp())
     assert "\n" not in str(refused.value)
 
 

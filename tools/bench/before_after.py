@@ -30,7 +30,8 @@ def cost(tree: Path, folder: Path, hours: float, sets: tuple[str, ...]) -> tuple
     bindings = (f"Budget.hours={hours:g}", f"Evaluation.every_hours={hours / 20:g}", *sets)
     command = ["taskset", "-c", "0", sys.executable, "-m", "scalelab", "run", "study/scalerl", "--out", str(folder)]
     command += [word for binding in bindings for word in ("--set", binding)]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join(filter(None, (str(tree), os.environ.get("PYTHONPATH"))))  # packages of then, perhaps
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     with (folder.parent / f"{folder.name}.log").open("wb") as log:
         done = subprocess.run(command, cwd=tree, env=environment, stdout=log, stderr=log, check=False)
     if done.returncode:
