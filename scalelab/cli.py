@@ -274,3 +274,7 @@ def _missing(error: ModuleNotFoundError) -> str | None:
         how = "`make install` in a checkout makes an environment with all of it (docs/install.md)"
         return f"this needs the lab's engines, and {module} is not installed: {how}. Curves need none of them"
     return f"this needs {module}, which is not installed: pip install 'scalelab[{extra}]'"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,8 +6,11 @@ import os
 import stat
 import time
 import zlib
+from io import BufferedReader
 from pathlib import Path
 
+from moe.errors import MoeError
+from moe.regular import open_regular
 from scalelab.errors import LabError
 
 LONGEST_FILE = 1 << 30
@@ -53,6 +56,19 @@ def inside(folder: Path, name: str) -> Path | None:
     return real
 
 
+def open_whole(path: Path) -> BufferedReader:
+    """Open a regular file of which only parts are read; a link is followed.
+
+    Raises:
+        LabError: it is a pipe, a device or a folder.
+        OSError: it cannot be opened.
+    """
+    try:
+        return open_regular(path)
+    except MoeError as error:
+        raise LabError(str(error)) from None
+
+
 def read_whole(path: Path, most: int = LONGEST_FILE, seconds: float = SECONDS) -> bytes:
     """The bytes of a regular file.
 
@@ -67,15 +83,12 @@ def read_whole(path: Path, most: int = LONGEST_FILE, seconds: float = SECONDS) -
         LabError: it is a pipe, a device or a folder, is longer than `most`, or does not arrive in time.
         OSError: it cannot be opened.
     """
-    # Without O_NONBLOCK the call itself would wait for somebody to write into a pipe.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise LabError(f"{path} is not a regular file and was not opened: give a file, not a pipe or a device")
-        if facts.st_size > most:
-            raise LabError(f"{path} has {facts.st_size:,} bytes; files of up to {most:,} are read: give a shorter one")
-        parts, left, end = [], facts.st_size, time.monotonic() + seconds
-        while left and (part := file.read(min(left, _CHUNK))):
+    with open_whole(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise LabError(f"{path} has {size:,} bytes; files of up to {most:,} are read: give a shorter one")
+        parts, left, end = [], size, time.monotonic() + seconds
+        while left and (part := file.raw.read(min(left, _CHUNK))):
             parts.append(part)
             left -= len(part)
             if left and time.monotonic() > end:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
-from scalelab.guarded import check_table, read_whole
+from scalelab.guarded import check_table, open_whole, read_whole
 
 TEXT = ("task", "prompt_id", "prompt", "completion", "outcome", "detail", "gold", "parts")
 """Columns of text, which repeats: it stays dictionary-encoded until a row is asked for."""
@@ -33,7 +33,7 @@ def take_rows(path: Path, at: Sequence[int] | None, columns: Sequence[str]) -> d
     from pyarrow import parquet
 
     try:
-        with open(path, "rb") as opened:
+        with open_whole(path) as opened:
             names = [name for name in columns if name in parquet.read_schema(opened).names]
             file = parquet.ParquetFile(opened, read_dictionary=[name for name in names if name in TEXT])
             found: dict[str, list[Any]] = {name: [] for name in names}

@@ -24,6 +24,7 @@ from pydantic.dataclasses import dataclass as checked
 from moe.checked import CHECKED
 from moe.durable import put_in_place, remove_tree, write_whole
 from moe.errors import MoeError, printable
+from moe.regular import open_regular, read_regular
 
 MANIFEST, STATE = "checkpoint.json", "state.json"
 WRITING, REPLACED, DAMAGED = ".writing", ".old", ".damaged"
@@ -101,10 +102,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     path = Path(path)
     if not path.is_dir():
         raise MoeError(f"there is no readable checkpoint at {path}: the folder does not exist; give another")
-    if (path / MANIFEST).exists() and not (path / MANIFEST).is_file():
-        raise MoeError(f"the checkpoint {path} is damaged: its {MANIFEST} is not a regular file")  # a pipe has no end
     try:
-        stored = json.loads((path / MANIFEST).read_bytes())
+        stored = json.loads(read_regular(path / MANIFEST))
         known = stored.pop("format") == _FORMAT
         files = {_inside(name): (int(size), str(digest)) for name, (size, digest) in stored.pop("files").items()}
         manifest = Manifest(**{**stored, "parts": tuple(stored["parts"])}, files=files)
@@ -182,7 +181,7 @@ def _remove(path: Path) -> None:
 
 def digest(path: Path) -> tuple[int, str]:
     """(bytes, SHA-256) of a file."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -284,7 +283,7 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise MoeError(f"the checkpoint {path} holds a model, but no state of a run; give one that a run has written")
     check_files(path, manifest, [STATE])
     try:
-        state = json.loads((path / STATE).read_bytes())
+        state = json.loads(read_regular(path / STATE))
     except (ValueError, RecursionError) as error:
         raise MoeError(f"the checkpoint {path} is damaged: its {STATE} cannot be read ({printable(error)})") from None
     if not isinstance(state, dict):

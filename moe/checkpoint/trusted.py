@@ -33,6 +33,7 @@ from torch.serialization import _get_layout
 
 from moe.checkpoint.folder import Manifest, read_manifest
 from moe.errors import MoeError, printable
+from moe.regular import open_regular, read_regular
 
 METADATA = ".metadata"
 _BACKENDS = {
@@ -100,8 +101,7 @@ def read_metadata(path: Path, manifest: Manifest) -> Metadata:
     try:
         if METADATA not in manifest.files:
             raise ValueError("its manifest does not list it")
-        with open(path / METADATA, "rb") as file:
-            metadata = _Unpickler(file).load()
+        metadata = _Unpickler(io.BytesIO(read_regular(path / METADATA))).load()
         _check(metadata, manifest)
     except Exception as error:  # what a stranger wrote can fail in any way
         raise MoeError(
@@ -120,11 +120,11 @@ def check_trusted(path: Path) -> None:
     manifest = read_manifest(path)
     metadata = read_metadata(path, manifest)
     try:
-        if json.loads((path / "metadata.json").read_bytes()) != _BACKENDS:
+        if json.loads(read_regular(path / "metadata.json")) != _BACKENDS:
             raise ValueError("metadata.json names other formats")
         for index, place in metadata.storage_data.items():
             if isinstance(metadata.state_dict_metadata[index.fqn], BytesStorageMetadata):
-                with open(path / place.relative_path, "rb") as file:
+                with open_regular(path / place.relative_path) as file:
                     _check_object(file, place)
     except Exception as error:  # what a stranger wrote can fail in any way
         raise MoeError(f"the checkpoint {path} is not to be trusted: {printable(error)}") from None

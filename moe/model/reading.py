@@ -15,6 +15,7 @@ from moe.model.architectures import architecture, head_dim
 from moe.model.config import Model
 from moe.model.decoder import DecoderConfig, Llama3Rope, YarnRope
 from moe.model.rotation import rope_parameters
+from moe.regular import read_regular
 
 FAMILIES: dict[str, type[DecoderConfig]] = {cls.model_type: cls for cls in get_args(Model)}
 """The class of every family, by ``model_type``."""
@@ -33,7 +34,7 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(folder) / "config.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(path))
         if not isinstance(content, dict):
             raise ValueError("it is no object")
         if "text_config" in content:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from moe.errors import MoeError
 from moe.model.reading import read_config
+from moe.regular import open_regular, read_regular
 from moe.weights.links import check_names, check_shape, shapes, stored_as
 
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
@@ -45,7 +46,7 @@ def read_biases(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
     """
     path = Path(folder) / _BIASES
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(read_regular(path))
         return {name: torch.tensor(values, dtype=torch.float32) for name, values in stored.items()}
     except FileNotFoundError:
         return {}
@@ -155,7 +156,7 @@ class FolderWeights(Mapping[str, Tensor]):
         """
         place = self._places[name]
         # read rather than mapped: of a mapped file, as much as there is room for stays in memory
-        with open(place.file, "rb") as file:
+        with open_regular(place.file) as file:
             file.seek(place.offset + first * out.itemsize)
             # not through numpy, after which nobody could free the memory while a reference to the tensor is left
             if file.readinto((ctypes.c_char * out.nbytes).from_address(out.data_ptr())) != out.nbytes:
@@ -181,7 +182,7 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
     """
     if (folder / _INDEX).exists():
         try:
-            listed: dict[str, str] = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
+            listed: dict[str, str] = json.loads(read_regular(folder / _INDEX))["weight_map"]
         except (ValueError, KeyError, TypeError) as error:
             raise MoeError(f"{folder / _INDEX} cannot be read ({error}); fetch it again") from None
         names: dict[Path, list[str] | None] = {}
@@ -198,7 +199,7 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
 def _stored(file: Path, expected: list[str] | None) -> Iterator[_Place]:
     """Read the header of a safetensors file: a length, a JSON text of that length, and the tensors behind it."""
     try:
-        with open(file, "rb") as opened:
+        with open_regular(file) as opened:
             size = os.fstat(opened.fileno()).st_size
             length = int.from_bytes(opened.read(8), "little")
             if 8 + length > size:
@@ -255,7 +256,7 @@ def check_tensors(weights: FolderWeights, wanted: Mapping[str, torch.Size]) -> N
 
 def is_multimodal(folder: str | os.PathLike[str]) -> bool:
     """True if a folder's text model is a part of a larger one (the public Llama-4 folders)."""
-    return "text_config" in json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    return "text_config" in json.loads(read_regular(Path(folder) / "config.json"))
 
 
 def write_text_model(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from scalelab.errors import LabError
+from scalelab.parquet import take_rows
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.run.config import Run
 from scalelab.run.limits import TaskLimits, limits_of, task_shares
@@ -174,15 +175,13 @@ class Recorded:
         Raises:
             LabError: there are none.
         """
-        import pyarrow.parquet as parquet
-
         files = sorted((run / "rollouts").glob("*.parquet"))
         if not files:
             raise LabError(f"{run}/rollouts holds no *.parquet: name the folder of a run that evaluated at least once")
         by_prompt: dict[str, list[int]] = {}
         for file in files:
-            columns = parquet.read_table(file, columns=["prompt_id", "tokens"]).to_pydict()
-            for prompt, tokens in zip(columns["prompt_id"], columns["tokens"], strict=True):
+            columns = take_rows(file, None, ["prompt_id", "tokens"])
+            for prompt, tokens in zip(*columns.values(), strict=True):
                 by_prompt.setdefault(f"{file.stem}/{prompt}", []).append(max(1, tokens))
         return cls(tuple(np.array(tokens, np.int64) for tokens in by_prompt.values()), str(run))
 

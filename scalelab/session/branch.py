@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from moe.checkpoint.folder import check
 from moe.errors import MoeError
 from scalelab.errors import LabError
+from scalelab.guarded import read_whole
 from scalelab.plan.planner import step_hours
 from scalelab.run.checkpoint_store import taken_by_rule
 from scalelab.run.config import Run
@@ -100,7 +101,7 @@ def branch(
 def _start_text(parent: Path) -> str:
     """Configuration of the run that all began with: that of the parent, unless it is a branch itself."""
     first = parent / START
-    return (first if first.exists() else parent / CONFIG).read_text(encoding="utf-8")
+    return read_whole(first if first.exists() else parent / CONFIG).decode()
 
 
 def goes_on_alike(state: Mapping[str, Any], parent: Run) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import BROKEN_OFF, FAILED, INTERRUPTED, USAGE_ERROR, LabError
+from scalelab.guarded import read_whole
 from scalelab.session.signals import stops
 
 PAUSES = (5.0, 30.0, 120.0)
@@ -221,4 +222,4 @@ def _read(reading: int) -> str:
 def _steps(path: Path) -> int:
     """Number of the run's lines of steps, undone ones included."""
     files = (path / name for name in ("metrics.jsonl", "undone.jsonl"))
-    return sum(file.read_bytes().count(b"\n") for file in files if file.exists())
+    return sum(read_whole(file).count(b"\n") for file in files if file.exists())

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from moe.checkpoint.folder import check, finished_checkpoints, read_state
-from moe.errors import MoeError, first_line
+from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.guarded import read_whole
+from scalelab.parquet import take_rows
 from scalelab.store.account import EVALS, METRICS, Account, retention_of, step_of_rollouts
 from scalelab.store.folder import completions_name
 from scalelab.store.lines import read_lines
@@ -226,8 +227,6 @@ def _completions(path: Path, evals: list[Line], kept: set[int], contents: bool) 
     """
     if not (path / ROLLOUTS).is_dir():
         return
-    import pyarrow.parquet as parquet
-
     by_step: defaultdict[tuple[int, str], list[Line]] = defaultdict(list)
     for line in evals:
         name, step = str(line.get("rollouts")), line["step"]
@@ -242,10 +241,14 @@ def _completions(path: Path, evals: list[Line], kept: set[int], contents: bool) 
             continue
         columns = ["task", "prompt_id", "reward", "outcome"] if contents else []
         try:
-            rows = parquet.read_table(file, columns=columns).to_pylist()
-        except Exception as error:  # pyarrow raises many kinds for damaged files
-            yield f"rollouts/{file.name} cannot be read: {first_line(error)}"
+            found = take_rows(file, None, columns)
+        except LabError as error:
+            yield f"rollouts/{error}"
             continue
+        if lacking := [one for one in columns if one not in found]:
+            yield f"rollouts/{file.name} has no column {lacking[0]}"
+            continue
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*found.values(), strict=True)]
         for line in by_step[step, name] if contents else ():
             problem = _disagreement(line, [row for row in rows if row["task"] == line.get("task")])
             if problem:

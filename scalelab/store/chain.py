@@ -20,6 +20,7 @@ from typing import Any
 
 from moe.durable import append, write_whole
 from scalelab.errors import LabError
+from scalelab.guarded import read_whole
 from scalelab.jsonl import plain
 from scalelab.store.lease import FencedError
 
@@ -146,7 +147,7 @@ class ChainFile:
 
     def __init__(self, path: Path, epoch: int, allowed: Callable[[], None] = lambda: None) -> None:
         self._path, self.epoch, self._allowed = path, epoch, allowed
-        content = path.read_bytes() if path.exists() else b""
+        content = read_whole(path) if path.exists() else b""
         self.chain = read_chain(content)
         if self.chain.problems:
             raise LabError(

@@ -19,6 +19,7 @@ from moe.checkpoint.folder import (
 )
 from moe.durable import made_whole, write_whole
 from moe.errors import MoeError, printable
+from scalelab.guarded import read_whole
 from scalelab.store.chain import JOURNAL
 from scalelab.store.earlier import read_account
 from scalelab.store.lines import as_text
@@ -116,9 +117,9 @@ def _copy_checkpoint(source: Path, run: Path) -> Path:
 
 def _copy_lines(run: Path, target: Path) -> None:
     """Copy configuration and journal, write what follows from it, and copy the completions that it names."""
-    write_whole(target / CONFIG, (run / CONFIG).read_bytes())
+    write_whole(target / CONFIG, read_whole(run / CONFIG))
     write_whole(target / SECOND_COPY, f"of {run.resolve()}\n")
-    content = (run / JOURNAL).read_bytes()
+    content = read_whole(run / JOURNAL)
     write_whole(target / JOURNAL, content[: content.rfind(b"\n") + 1])  # the last line may be half written
     account = read_account(target)
     assert account is not None

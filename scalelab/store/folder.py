@@ -141,7 +141,7 @@ class RunFolder:
         self.manifest = account.manifest
         for name, lines in self._lines.items():
             records = account.views[name]
-            agrees = lines.path.read_bytes() == "".join(as_text(records)).encode()
+            agrees = read_whole(lines.path) == "".join(as_text(records)).encode()
             if anew or not agrees:
                 lines.replace(records, self.check)
             if anew and not agrees:
@@ -198,7 +198,7 @@ class RunFolder:
         self._journal.append(
             "fork", parent=parent, facts={}, lines=dict(lines), files=dict(files), checkpoints=dict(checkpoints)
         )
-        self._take(replay(read_chain((self.path / JOURNAL).read_bytes()).entries), anew=False)
+        self._take(replay(read_chain(read_whole(self.path / JOURNAL)).entries), anew=False)
         self.vouch([self.path / START])
 
     def vouch(self, files: Iterable[Path]) -> None:
@@ -319,7 +319,7 @@ class RunFolder:
         before = len(read_lines(self._lines[METRICS].path))
         self._publication.forget()
         self._journal.append("undo", step=step, tasks=len(tasks), checkpoints=present_checkpoints(self.path, step))
-        account = replay(read_chain((self.path / JOURNAL).read_bytes()).entries)
+        account = replay(read_chain(read_whole(self.path / JOURNAL)).entries)
         self._take(account, anew=False)
         for file in (self.path / ROLLOUTS).glob("*.parquet"):
             if (step_of_rollouts(f"{ROLLOUTS}/{file.name}") or 0) > step:

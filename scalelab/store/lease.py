@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
+from scalelab.guarded import read_whole
 from scalelab.store.status_file import process_started
 
 BEAT_SECONDS = 5.0
@@ -32,6 +33,8 @@ LATE_SECONDS = 20.0
 """Seconds without a beat after which a holder on another machine is taken to be gone."""
 
 _NAME = re.compile(r"lease\.(\d{1,9})")
+_LONGEST = 10_000
+"""Bytes of a lease above which it is none."""
 
 
 class FencedError(LabError):
@@ -166,8 +169,8 @@ class Lease:
 
 
 def _holder_of(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError, RecursionError):
-        content = json.loads(path.read_bytes()[:10_000])
+    with suppress(LabError, OSError, ValueError, RecursionError):
+        content = json.loads(read_whole(path, _LONGEST))
         if isinstance(content, dict):
             return content
     return {}
@@ -186,11 +189,11 @@ def _lives(path: Path, say: Callable[[str], None], late: float) -> bool:
     if holder.get("place") is not None and holder["place"] == _place() and isinstance(pid, int):
         return process_started(pid) is not None and process_started(pid) == holder.get("started")
     say(f"{path.parent} was begun by another machine{_who(path)}: waiting {late:.0f} s for a sign of life of it")
-    before, ends = path.read_bytes() if path.exists() else b"", time.monotonic() + late
+    before, ends = read_whole(path, _LONGEST) if path.exists() else b"", time.monotonic() + late
     while time.monotonic() < ends:
         time.sleep(min(1.0, late / 10))
         if not path.exists():
             return False
-        if path.read_bytes() != before:
+        if read_whole(path, _LONGEST) != before:
             return True
     return False

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from moe.durable import append, write_whole
+from scalelab.guarded import read_whole
 from scalelab.jsonl import plain, read_objects
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Lines:
     def __init__(self, path: Path) -> None:
         self.path = path
         if path.is_file():
-            content = path.read_bytes()
+            content = read_whole(path)
             if content and not content.endswith(b"\n"):
                 os.truncate(path, content.rfind(b"\n") + 1)
                 log.warning("%s: cut off a torn last line", path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -20,6 +21,7 @@ from moe.checkpoint.folder import finished_checkpoints, read_state
 from moe.durable import write_whole
 from moe.errors import MoeError
 from scalelab.errors import LabError
+from scalelab.guarded import open_whole
 from scalelab.recipe.types import Rollout
 from scalelab.store.recovery import lost_rollouts
 
@@ -52,11 +54,13 @@ def read_rollouts(folder: Path, name: str) -> list[Rollout]:
     """Read what `write_rollouts` wrote.
 
     Raises:
-        LabError: the file is missing, or its content is not what its name says.
+        LabError: the file is missing, its content is not what its name says, or it is packed.
     """
     if problem := lost_rollouts(folder, {"rollouts": name}):
         raise LabError(problem)
-    with np.load(folder / name) as arrays:
+    with open_whole(folder / name) as file, np.load(file) as arrays:
+        if any(one.compress_type != zipfile.ZIP_STORED for one in arrays.zip.infolist()):  # it could unpack to anything
+            raise LabError(f"{folder / name} is packed, as this version writes none: remove it")
         columns = json.loads(arrays["plain"].tobytes())
         columns["spans"] = [tuple(map(tuple, spans)) for spans in columns["spans"]]
         for field_name in (one.name for one in fields(Rollout) if one.name in arrays):

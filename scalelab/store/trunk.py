@@ -25,6 +25,7 @@ from moe.checkpoint.folder import (
 from moe.durable import write_whole
 from moe.errors import MoeError
 from scalelab.errors import LabError
+from scalelab.guarded import read_whole
 from scalelab.store.account import Account, Record, step_of_rollouts
 from scalelab.store.chain import JOURNAL, read_chain
 from scalelab.store.earlier import read_account
@@ -89,7 +90,7 @@ def read_trunk(parent: Path, step: int | None, alike: Callable[[Record], bool]) 
     at = step_of(state)
     lines = {name: [one for one in records if one.get("step", 0) <= at] for name, records in account.views.items()}
     files = {name: list(one) for name, one in account.files.items() if (step_of_rollouts(name) or at + 1) <= at}
-    head = read_chain((parent / JOURNAL).read_bytes()).head
+    head = read_chain(read_whole(parent / JOURNAL)).head
     sha256 = digest(path / CHECKPOINT)[1]
     return Trunk(parent, at, path, sha256, head, state, manifest, lines, files)
 

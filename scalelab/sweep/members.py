@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from scalelab.errors import LabError
 from scalelab.experiment import Experiment, Resolved, read_settings, resolve_experiment, settings_in
+from scalelab.guarded import open_whole
 from scalelab.store.manifest import read_run_manifest
 from scalelab.sweep.grid import Point
 
@@ -126,7 +127,7 @@ def _lines(path: Path, tail: int = 65_536) -> list[dict[str, Any]]:
     """The whole lines among the last bytes of a file that may be growing."""
     if not path.is_file():
         return []
-    with open(path, "rb") as file:
+    with open_whole(path) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - tail))
         content = file.read()

@@ -14,6 +14,7 @@ from typing import IO, Literal
 
 from scalelab.curves.stopping import ERROR
 from scalelab.errors import LabError
+from scalelab.guarded import read_whole
 from scalelab.sweep.losers import cannot_win
 from scalelab.sweep.members import Member
 
@@ -270,7 +271,7 @@ def progress_line(member: Member) -> str:
 def _error_line(child: _Child) -> str:
     """Last line of a run's log: its error."""
     path = child.member.path.with_name(f"{child.member.path.name}.log")
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = read_whole(path).decode("utf-8", "replace").split("\n")
     last = [line for line in lines if line.strip()][-1:]
     return last[0].removeprefix("scalelab: ") if last else f"exit code {child.process.returncode}"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
-from scalelab.guarded import LONGEST_FILE, LONGEST_TEXT, inside
+from scalelab.guarded import LONGEST_FILE, LONGEST_TEXT, inside, open_whole
 
 
 class GrowingFile:
@@ -40,8 +41,8 @@ class GrowingFile:
         if path is None:
             self._restart(None)
             return self.records
-        with open(path, "rb") as file:
-            facts = path.stat()
+        with open_whole(path) as file:
+            facts = os.fstat(file.fileno())
             if (facts.st_dev, facts.st_ino) != self._file or facts.st_size < self._end:
                 self._restart((facts.st_dev, facts.st_ino))
             if facts.st_size > LONGEST_FILE:

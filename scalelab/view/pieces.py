@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import LabError
-from scalelab.guarded import inside
+from scalelab.guarded import inside, read_whole
 
 FILE = "checkpoints/tokenizer/tokenizer.json"
 LARGEST_FILE = 1 << 26
@@ -80,10 +80,8 @@ def read_pieces(folder: Path) -> Pieces | None:
     path = inside(folder, FILE)
     if path is None:
         return None
-    if path.stat().st_size > LARGEST_FILE:
-        raise LabError(f"{FILE} has more than {LARGEST_FILE:,} bytes: tokens are shown by number")
     try:
-        return Pieces(json.loads(path.read_bytes()))
+        return Pieces(json.loads(read_whole(path, LARGEST_FILE)))
     except (ValueError, RecursionError):
         raise LabError(f"{FILE} is not JSON: tokens are shown by number") from None
 

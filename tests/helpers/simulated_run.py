@@ -525,10 +525,22 @@ class Simulation:
         if life.read_only:
             raise OSError(errno.EROFS, "Read-only file system", str(paths[0]))
         if life.full and event == "durable.write":
+            self._write_part(life, paths[0], arguments)
             raise OSError(errno.ENOSPC, "No space left on device", str(paths[0]))
         if event in ("durable.sync", "durable.write", "os.rename") and life.at("input/output error") == life.events:
             self.made["input/output error"] += 1
+            if event == "durable.write":
+                self._write_part(life, paths[0], arguments)
             raise OSError(errno.EIO, "Input/output error", str(paths[0]))
+
+    def _write_part(self, life: Life, path: Path, arguments: tuple[Any, ...]) -> None:
+        """Write a part of what a disk then refuses."""
+        content = bytes(arguments[1])
+        length = random.Random(f"part {self.seed} {life.number} {life.events}").randint(0, len(content))
+        with self._still():
+            self.disk.written(path)
+            with open(path, "ab", buffering=0) as file:
+                file.write(content[:length])
 
     def _end(self, life: Life, event: str, paths: list[Path], arguments: tuple[Any, ...]) -> None:
         """End the process, if that is its fault at this event."""
@@ -624,6 +636,12 @@ class Rows:
     def read(cls, path: Path, **_: Any) -> Rows:
         """Read a file."""
         return cls([json.loads(line) for line in Path(path).read_text().splitlines()])
+
+    @classmethod
+    def columns(cls, path: Path, _: Any, names: Sequence[str]) -> dict[str, list[Any]]:
+        """Read some columns, as `scalelab.parquet.take_rows` does."""
+        rows = cls.read(path).to_pylist()
+        return {name: [row[name] for row in rows] for name in names}
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """The rows."""
@@ -726,6 +744,7 @@ def simulated(simulation: Simulation) -> Iterator[None]:
         patches += [(module, "completions_table", Rows.of) for module in (completions, folder)]
         patches += [
             (pyarrow.parquet, "read_table", Rows.read),
+            (sys.modules["scalelab.store.audit"], "take_rows", Rows.columns),
             (pyarrow.parquet, "write_table", RowsFile.write),
             (pyarrow.parquet, "ParquetWriter", RowsFile),
         ]
