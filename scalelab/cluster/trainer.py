@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
-from moe.checkpoint.folder import CheckpointPolicy
 from moe.train.batch import TrainingSequence
 from moe.train.config import TrainerSetup
 from moe.train.result import StepResult
@@ -346,7 +345,7 @@ class ClusterTuner:
 
     def save(self, path: Path, state: Mapping[str, Any]) -> None:
         """Take a checkpoint."""
-        self._ranks.call("save", str(path), dict(state), False, CheckpointPolicy(), seconds=self._save_seconds)
+        self._ranks.call("save", str(path), dict(state), seconds=self._save_seconds)
 
     def save_hf(self, folder: Path) -> None:
         """Write the weights into a Hugging Face folder."""

@@ -13,6 +13,7 @@ from moe.durable import append, put_in_place
 from scalelab.errors import LabError
 from scalelab.run.config import Run
 from scalelab.start.fine_tuning import SUMMARY, LocalTuner, Retry, StartTuner, once
+from scalelab.store.publication import CheckpointNames, take_over
 from scalelab.watch.progress import Progress
 
 
@@ -46,7 +47,9 @@ def fine_tune(run: Run, out: Path, progress: Progress) -> dict[str, Any]:
     work.mkdir(parents=True, exist_ok=True)
     with ExitStack() as ending:
         tuner, retry = _tuner(run, work, progress, ending)
-        made = base_model(run, progress, tuner, work / "model", work / "checkpoints", retry, prepared)
+        take_over(work / "checkpoints", None)
+        names = CheckpointNames(work / "checkpoints", 1, lambda: None)
+        made = base_model(run, progress, tuner, work / "model", names, retry, prepared)
         put_in_place(made, out)
     shutil.rmtree(work)
     summary: dict[str, Any] = json.loads((out / SUMMARY).read_text())

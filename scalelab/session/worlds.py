@@ -62,7 +62,7 @@ def run_on_cluster(
             run, start = with_hardware(run, hardware), with_hardware(start, hardware)
         faults = Faults(run.cluster, folder.add_fault, progress.say)
         base = base_model(
-            start, progress, tuner, saved=folder.sft, retry=faults.retry_with_new_trainer, prepared=prepared
+            start, progress, tuner, saved=folder.sft_names(), retry=faults.retry_with_new_trainer, prepared=prepared
         )
         start_up.done("base model")
         progress.say("RL: starting generators, trainer and verifiers")
@@ -106,7 +106,7 @@ def run_on_simulated_clock(
 
     torch.set_num_threads(1)
     start_up.done("vLLM and Megatron")
-    base = base_model(start, progress, LocalTuner, saved=folder.sft, prepared=prepared)
+    base = base_model(start, progress, LocalTuner, saved=folder.sft_names(), prepared=prepared)
     start_up.done("base model")
     progress.say("RL: starting one engine and one trainer that stand for the simulated cluster")
     tokenizer = _tokenizer(run, base, folder)

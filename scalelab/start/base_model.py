@@ -36,6 +36,7 @@ from scalelab.start.model_folder import ModelFolder, find_model
 from scalelab.start.packaged import PREFIX, packaged_model
 from scalelab.start.traces import Examples, PreparedTraces, TaskTraces, prepare, traces
 from scalelab.store.manifest import TOKENIZER
+from scalelab.store.publication import CheckpointNames
 from scalelab.watch.progress import Progress
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def base_model(
     progress: Progress,
     tuner: StartTuner,
     cache: Path | None = None,
-    saved: Path | None = None,
+    saved: CheckpointNames | None = None,
     retry: Retry = once,
     prepared: PreparedTraces | None = None,
 ) -> Path:
@@ -230,7 +231,7 @@ def base_model(
         tuner: starts a trainer for it.
         cache: where models are kept. By default a model is taken from those that come with the lab, else it is kept in
             `~/.cache/scalelab/base`, or under `SCALELAB_CACHE`.
-        saved: where checkpoints of the fine-tuning lie until the model is made; None takes none.
+        saved: names of the checkpoints of the fine-tuning, which stay until the model is made; None takes none.
         retry: calls a part again with a new trainer after one is lost.
         prepared: the run's public traces, if `prepare_traces` has prepared them already.
     """
@@ -257,7 +258,7 @@ def base_model(
                     save_tokenizer(tokenizer, partial, start)
                     make(tuned, examples, partial, progress, tuner, Saved(saved, run, folder.name), retry, facts)
     if saved is not None:
-        shutil.rmtree(saved, ignore_errors=True)
+        shutil.rmtree(saved.root, ignore_errors=True)
     return folder
 
 

@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from moe.checkpoint.folder import CheckpointPolicy, check, finished_checkpoints, read_state, step_folder
+from moe.checkpoint.folder import CheckpointPolicy, check, finished_checkpoints, read_state
 from moe.errors import MoeError
 from moe.train.batch import TrainingSequence
 from scalelab.run.config import Run
 from scalelab.start.traces import Examples
+from scalelab.store.publication import CheckpointNames
 from scalelab.watch.progress import Progress
 
 SUMMARY = "sft.json"
@@ -91,7 +92,7 @@ class LocalTuner:
 
     def save(self, path: Path, state: Mapping[str, Any]) -> None:
         """Take a checkpoint."""
-        self._trainer.save(path, dict(state), keep=CheckpointPolicy())
+        self._trainer.save(path, dict(state))
 
     def save_hf(self, folder: Path) -> None:
         """Write the weights into a Hugging Face folder."""
@@ -112,18 +113,18 @@ class Saved:
     """Checkpoints of a fine-tuning.
 
     Attributes:
-        root: their folder; None takes none.
+        names: gives them their names; None takes none.
         run: what is fine-tuned.
         key: name of the base model that is to come of it; checkpoints of another are not gone on from.
     """
 
-    root: Path | None
+    names: CheckpointNames | None
     run: Run
     key: str
 
     def newest(self) -> tuple[Path | None, int, HeldOutLosses]:
         """Find the newest whole checkpoint, its number of steps and the losses until then; (None, 0, []) if none is."""
-        for path in reversed(finished_checkpoints(self.root) if self.root is not None else []):
+        for path in reversed(finished_checkpoints(self.names.root) if self.names is not None else []):
             with suppress(MoeError, OSError):
                 check(path, self.run.model.to_hf())
                 state = read_state(path)
@@ -132,10 +133,17 @@ class Saved:
         return None, 0, []
 
     def take(self, model: Tuner, steps: int, losses: HeldOutLosses) -> None:
-        """Take a checkpoint after this many steps."""
-        if self.root is not None:
-            self.root.mkdir(parents=True, exist_ok=True)
-            model.save(step_folder(self.root, steps), {"model": self.key, "steps": steps, "held_out_loss": losses})
+        """Take a checkpoint after this many steps; one of another model that has its name is set aside.
+
+        Raises:
+            FencedError: another process has taken the run over.
+        """
+        if self.names is not None:
+            self.names.root.mkdir(parents=True, exist_ok=True)
+            self.names.forget()  # what a lost trainer had begun
+            path = self.names.begin(steps, CheckpointPolicy())
+            model.save(path, {"model": self.key, "steps": steps, "held_out_loss": losses})
+            self.names.publish(instead=True)
 
 
 def make(

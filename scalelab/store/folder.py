@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from moe.checkpoint.folder import MANIFEST as CHECKPOINT
 from moe.checkpoint.folder import CheckpointPolicy, digest, finished_checkpoints
 from moe.durable import made_whole, make_folder, sync, write_whole
+from scalelab.guarded import read_whole
 from scalelab.jsonl import plain
 from scalelab.store.account import (
     ALARMS,
@@ -98,6 +99,7 @@ class RunFolder:
         account, adopted = earlier_account(path)
         remove_unfinished(path)
         take_over(self.checkpoints, account)
+        take_over(self.sft, None)
         epoch = lease.epoch if lease else account.epoch + 1
         self._journal = ChainFile(path / JOURNAL, epoch, self._holds)
         if adopted is not None:
@@ -166,6 +168,10 @@ class RunFolder:
     def sft(self) -> Path:
         """Folder of the fine-tuning's checkpoints, until the base model is made; absolute."""
         return self.path.absolute() / "sft"
+
+    def sft_names(self) -> CheckpointNames:
+        """Names of the fine-tuning's checkpoints."""
+        return CheckpointNames(self.sft, self.epoch, self.check)
 
     def begin(self, config_gin: str, **facts: Any) -> None:
         """Write the configuration of a new run, then the manifest with its SHA-256."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from moe.checkpoint.folder import MANIFEST, WRITING, CheckpointPolicy, prune, read_state, step_folder
+from moe.checkpoint.folder import MANIFEST, WRITING, CheckpointPolicy, prune, read_state, set_aside, step_folder
 from moe.durable import rename
 from moe.errors import MoeError
 from scalelab.errors import LabError
@@ -40,7 +40,8 @@ class CheckpointNames:
     """
 
     def __init__(self, root: Path, epoch: int, check: Callable[[], None]) -> None:
-        self._root, self._epoch, self._check = root, epoch, check
+        self.root = root
+        self._epoch, self._check = epoch, check
         self._pending: dict[Path, CheckpointPolicy | None] = {}
         self._begun = 0
         self._one_at_a_time = threading.Lock()
@@ -53,7 +54,7 @@ class CheckpointNames:
             keep: which checkpoints stay once it is whole; None keeps all.
         """
         self._begun += 1
-        path = self._root / f"{step_folder(self._root, step).name}.{self._epoch}-{self._begun}"
+        path = self.root / f"{step_folder(self.root, step).name}.{self._epoch}-{self._begun}"
         self._pending[path] = keep
         return path
 
@@ -65,8 +66,11 @@ class CheckpointNames:
         """Give no name to what is not whole yet: its trainer is lost, or its steps are undone."""
         self._pending.clear()
 
-    def publish(self) -> None:
+    def publish(self, instead: bool = False) -> None:
         """Give its name to each checkpoint that has become whole, and delete those that it replaces.
+
+        Args:
+            instead: set aside what has the name already.
 
         Raises:
             FencedError: another process has taken the run over.
@@ -77,6 +81,8 @@ class CheckpointNames:
                 self._check()
                 target = path.with_name(path.name.partition(".")[0])
                 try:
+                    if target.exists() and instead:
+                        set_aside(target)
                     if target.exists():
                         raise LabError(f"{target} is there already, and this process did not write it: move it away")
                     rename(path, target)
@@ -86,14 +92,14 @@ class CheckpointNames:
                 keep = self._pending.pop(path, None)
                 if keep is not None:
                     self._check()
-                    prune(self._root, keep, target, unfinished=False)
+                    prune(self.root, keep, target, unfinished=False)
                     self._remove_others()
 
     def _remove_others(self) -> None:
         """Delete what ranks that were lost had begun."""
-        for path in self._root.iterdir():
+        for path in self.root.iterdir():
             own = path.name.removeprefix(".").removesuffix(WRITING)
-            if path.name.startswith(_GONE) or (_FRESH.fullmatch(path.name) and self._root / own not in self._pending):
+            if path.name.startswith(_GONE) or (_FRESH.fullmatch(path.name) and self.root / own not in self._pending):
                 shutil.rmtree(path, ignore_errors=True)
 
 

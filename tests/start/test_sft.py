@@ -13,7 +13,14 @@ import pytest
 from safetensors.numpy import load_file
 from smallest_run import SMALLEST
 
-from moe.checkpoint.folder import Manifest, digest, publish, write_manifest
+from moe.checkpoint.folder import (
+    CheckpointPolicy,
+    Manifest,
+    digest,
+    finished_checkpoints,
+    publish,
+    write_manifest,
+)
 from moe.durable import write_whole
 from moe.train.batch import TrainingSequence
 from scalelab.cluster import faults as faults_room
@@ -25,7 +32,10 @@ from scalelab.run.ports import TrainerLostError
 from scalelab.run.settings import Cluster
 from scalelab.start import base_model as room
 from scalelab.start.base_model import base_model
-from scalelab.start.fine_tuning import LocalTuner
+from scalelab.start.fine_tuning import LocalTuner, Saved
+from scalelab.store.folder import RunFolder
+from scalelab.store.lease import FencedError, Lease, leases
+from scalelab.store.publication import CheckpointNames, take_over
 from scalelab.watch.progress import Progress
 
 pytestmark = pytest.mark.slow
@@ -97,6 +107,12 @@ class Tuner:
         pass
 
 
+def names_of(sft: Path) -> CheckpointNames:
+    """Names of a fine-tuning's checkpoints, as a process has them that goes on with it."""
+    take_over(sft, None)
+    return CheckpointNames(sft, 1, lambda: None)
+
+
 def weights(folder: Path) -> list[int]:
     return json.loads((folder / "weights").read_text())
 
@@ -123,7 +139,9 @@ def test_a_trainer_that_dies_is_replaced_and_goes_on_from_the_last_checkpoint(
         tuners.append(Tuner(run, deaths))
         return tuners[0]
 
-    made = base_model(run, Progress(), start, tmp_path / "cache", tmp_path / "sft", faults.retry_with_new_trainer)
+    made = base_model(
+        run, Progress(), start, tmp_path / "cache", names_of(tmp_path / "sft"), faults.retry_with_new_trainer
+    )
     assert weights(made) == whole
     assert [one["event"] for one in lines] == ["lost"] * len(deaths) + ["recovered"]
     assert tuners[0].calls <= 12 + 4 * len(deaths), "a death costs no more than the steps since a checkpoint"
@@ -138,7 +156,7 @@ def test_a_trainer_that_dies_too_often_ends_the_run(run: Run, tmp_path: Path) ->
             Progress(),
             lambda run: Tuner(run, set(range(100))),
             tmp_path,
-            tmp_path / "sft",
+            names_of(tmp_path / "sft"),
             faults.retry_with_new_trainer,
         )
     assert not list(tmp_path.glob("*.partial"))
@@ -147,9 +165,9 @@ def test_a_trainer_that_dies_too_often_ends_the_run(run: Run, tmp_path: Path) ->
 def test_another_process_goes_on_where_the_first_was_killed(run: Run, whole: list[int], tmp_path: Path) -> None:
     cache, sft = tmp_path / "cache", tmp_path / "sft"
     with pytest.raises(KeyboardInterrupt):
-        base_model(run, Progress(), lambda run: Tuner(run, {8}, KeyboardInterrupt), cache, sft)
+        base_model(run, Progress(), lambda run: Tuner(run, {8}, KeyboardInterrupt), cache, names_of(sft))
     second = Tuner(run, set())
-    assert weights(base_model(run, Progress(), lambda _: second, cache, sft)) == whole
+    assert weights(base_model(run, Progress(), lambda _: second, cache, names_of(sft))) == whole
     assert second.calls < 10, "it did not begin anew"
 
 
@@ -158,10 +176,31 @@ def test_a_damaged_checkpoint_or_one_of_another_model_is_passed_over(
 ) -> None:
     cache, sft = tmp_path / "cache", tmp_path / "sft"
     with pytest.raises(KeyboardInterrupt):
-        base_model(run, Progress(), lambda run: Tuner(run, {8}, KeyboardInterrupt), cache, sft)
+        base_model(run, Progress(), lambda run: Tuner(run, {8}, KeyboardInterrupt), cache, names_of(sft))
     newest = max(sft.glob("step_*"))
     (newest / "weights").write_text("[1]")
-    assert weights(base_model(run, Progress(), lambda run: Tuner(run, set()), cache, sft)) == whole
+    assert weights(base_model(run, Progress(), lambda run: Tuner(run, set()), cache, names_of(sft))) == whole
+
+
+def test_a_process_that_lost_the_run_names_no_checkpoint_of_the_fine_tuning(run: Run, tmp_path: Path) -> None:
+    first = RunFolder(tmp_path, Lease(tmp_path))
+    names = first.sft_names()
+    stale = Tuner(run, set())
+    stale.begin(None)
+    saved = Saved(names, run, "model")
+    saved.take(stale, 2, [])
+    lease = max(leases(tmp_path).items())[1]
+    lease.write_text("{}")
+    late = names.begin(4, CheckpointPolicy())
+    stale.save(late, {"model": "model", "steps": 4})
+    second = Saved(RunFolder(tmp_path, Lease(tmp_path, late=0.0)).sft_names(), run, "model")
+    assert second.newest()[1] == 2, "what had no name yet is not gone on from"
+    assert not late.exists()
+    stale.save(late, {"model": "model", "steps": 4})
+    with pytest.raises(FencedError):
+        names.publish(instead=True)
+    second.take(stale, 4, [])
+    assert [one.name for one in finished_checkpoints(first.sft)] == ["step_000002", "step_000004"]
 
 
 def test_the_real_trainer_makes_the_same_model_to_the_last_bit(run: Run, tmp_path: Path) -> None:
@@ -176,11 +215,11 @@ def test_the_real_trainer_makes_the_same_model_to_the_last_bit(run: Run, tmp_pat
                 raise KeyboardInterrupt
             return super().start_step(sequences, loss, lr)
 
-    straight = base_model(run, Progress(), LocalTuner, tmp_path / "one", tmp_path / "sft_one")
+    straight = base_model(run, Progress(), LocalTuner, tmp_path / "one", names_of(tmp_path / "sft_one"))
     with pytest.raises(KeyboardInterrupt):
-        base_model(run, Progress(), Killed, tmp_path / "two", tmp_path / "sft_two")
+        base_model(run, Progress(), Killed, tmp_path / "two", names_of(tmp_path / "sft_two"))
     assert [path.name for path in (tmp_path / "sft_two").glob("step_*")] != []
-    resumed = base_model(run, Progress(), LocalTuner, tmp_path / "two", tmp_path / "sft_two")
+    resumed = base_model(run, Progress(), LocalTuner, tmp_path / "two", names_of(tmp_path / "sft_two"))
     mine, theirs = load_file(resumed / "model.safetensors"), load_file(straight / "model.safetensors")
     assert mine.keys() == theirs.keys()
     for name, array in mine.items():

@@ -280,7 +280,7 @@ def beginnings(folder: Path, times: int, deadline: float, only: str) -> Iterator
 
 def in_sft(lab: FaultLab) -> float:
     """Kill the trainer in fine-tuning, after its first checkpoint; returns seconds until it goes on from there."""
-    lab.until(lambda: bool(list((lab.path / "sft").glob("step_*"))), "a checkpoint of the fine-tuning")
+    lab.until(lambda: bool(list((lab.path / "sft").glob("step_??????"))), "a checkpoint of the fine-tuning")
     began = time.time()
     lab.processes("trainer")[0].kill()
     lab.until(lambda: "SFT: going on from step" in lab.log, "the fine-tuning to go on")
