@@ -9,7 +9,9 @@ import re
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -91,6 +93,45 @@ def test_check_does_not_wait_for_a_checkpoint_that_is_a_pipe(
     os.mkfifo(folder / "checkpoints/step_000010/checkpoint.json")
     assert main(["check", str(folder)]) == 1
     assert "not a regular file" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_whatever_reads_a_run_opens_its_files_so_that_a_pipe_cannot_hold_it_up(tmp_path: Path) -> None:
+    from scalelab.plan.lengths import Recorded
+    from scalelab.store.folder import RunFolder
+    from scalelab.store.lease import Lease
+    from scalelab.store.recovery import choose
+    from scalelab.store.rollouts import read_rollouts
+    from scalelab.store.trunk import read_trunk
+    from tests.helpers.crash_world import live, settings
+
+    folder = tmp_path / "run"
+    live(folder, settings())
+    (folder / "lease.7").write_text("{}")  # of a process that is gone
+    waiting: dict[str, str] = {}
+
+    def opened(event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not isinstance(arguments[0], str | Path) or arguments[2] is None:
+            return
+        path, flags = Path(arguments[0]), arguments[2]
+        reads = flags & os.O_ACCMODE == os.O_RDONLY and not flags & os.O_NONBLOCK
+        if reads and path.is_relative_to(folder) and path.is_file():
+            place = traceback.extract_stack()[-2]
+            if not place.filename.endswith("durable.py"):  # which syncs what the process itself has written
+                waiting[str(path.relative_to(folder))] = f"{place.filename}:{place.lineno}"
+
+    sys.addaudithook(opened)
+    for argv in commands(folder, tmp_path):
+        main(argv)
+    main(["run", str(folder), "--resume"])
+    Recorded.read(folder)
+    read_trunk(folder, None, lambda state: True)
+    chosen = choose(folder)
+    if chosen.state["rollouts"]:
+        read_rollouts(folder / "checkpoints", chosen.state["rollouts"])
+    RunFolder(folder, Lease(folder, late=0.0)).close()
+    folder = tmp_path / "nothing"
+    assert waiting == {}
 
 
 def test_a_pipe_a_device_and_a_long_file_are_refused_before_they_are_read(tmp_path: Path) -> None:

@@ -123,7 +123,8 @@ class Lease:
             FencedError: it does not.
         """
         with suppress(FileNotFoundError):
-            os.close(os.open(self._path, os.O_RDONLY))  # opened, for network disks remember names, but look at an open
+            # opened, for network disks remember names, but look at an open
+            os.close(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK))
             return
         if not self._folder.is_dir():
             raise FencedError(f"{self._folder} is gone: this process stops")
