@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine: `make quickstart` and `make test`. The Pythons that fit: pyproject.toml.
 PY := .venv/bin/python
 
-.PHONY: install install-gpu quickstart test test-fast test-devices nightly lint types docs wheel lock
+.PHONY: install install-gpu quickstart test test-fast test-devices nightly simulate-faults lint types docs wheel lock
 
 install:
 	@tools/install.sh
@@ -46,6 +46,14 @@ test-devices: install
 nightly: install
 	@HYPOTHESIS_PROFILE=explore $(PYTEST) -m "not slow"
 	@PYTHONPATH=.:tools:tools/bench $(PY) tools/bench/mutation.py --count 400 --seed $$(date +%j) --least 0.9
+
+# For a night: whole runs under simulated faults (docs/run.md), in as many processes as there are cores. Each prints the
+# faults that it made, and a line that replays a seed that fails. SEEDS=1000 takes a part of them.
+SEEDS ?= 100000
+CORES := $(shell nproc)
+simulate-faults: install
+	@seq 0 $$(( ($(SEEDS) + $(CORES) - 1) / $(CORES) )) $$(( $(SEEDS) - 1 )) | OMP_NUM_THREADS=1 xargs -P $(CORES) -I START \
+		$(PY) -m tests.helpers.simulated_run --start START --seeds $$(( ($(SEEDS) + $(CORES) - 1) / $(CORES) ))
 
 docs: install
 	@$(PY) -m mkdocs build --strict --site-dir build/site

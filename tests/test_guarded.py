@@ -103,10 +103,13 @@ def test_whatever_reads_a_run_opens_its_files_so_that_a_pipe_cannot_hold_it_up(t
     from scalelab.store.recovery import choose
     from scalelab.store.rollouts import read_rollouts
     from scalelab.store.trunk import read_trunk
+    from scalelab.view.pieces import FILE, read_pieces
     from tests.helpers.crash_world import live, settings
 
     folder = tmp_path / "run"
     live(folder, settings())
+    (folder / FILE).parent.mkdir()
+    (folder / FILE).write_text('{"model": {"vocab": {"a": 0}}}')
     (folder / "lease.7").write_text("{}")  # of a process that is gone
     waiting: dict[str, str] = {}
 
@@ -124,6 +127,7 @@ def test_whatever_reads_a_run_opens_its_files_so_that_a_pipe_cannot_hold_it_up(t
     for argv in commands(folder, tmp_path):
         main(argv)
     main(["run", str(folder), "--resume"])
+    read_pieces(folder)
     Recorded.read(folder)
     read_trunk(folder, None, lambda state: True)
     chosen = choose(folder)

@@ -98,12 +98,14 @@ class RunFolder:
         self._holds()
         account, adopted = earlier_account(path)
         remove_unfinished(path)
-        take_over(self.checkpoints, account)
-        take_over(self.sft, None)
         epoch = lease.epoch if lease else account.epoch + 1
         self._journal = ChainFile(path / JOURNAL, epoch, self._holds)
         if adopted is not None:
             self._journal.append("adopt", **adopted)
+        else:  # with what another process has written until it lost the run
+            account = replay(self._journal.chain.entries)
+        take_over(self.checkpoints, account)
+        take_over(self.sft, None)
         self._lines = {name: Lines(path / name) for name in VIEWS}
         self.mended: list[str] = []
         """Files that were written again, for they did not agree with the journal."""

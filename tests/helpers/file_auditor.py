@@ -43,6 +43,8 @@ def audit_files(path: Path, tasks: list[str], steps: int | None) -> None:
         steps: that a finished run has taken; None: it is not finished.
     """
     lines = journal(path)
+    written = [one["compute"] for line in lines if line["kind"] == "step" for one in line["records"]]
+    assert written == sorted(written), "compute of undone steps stays spent"
     counted: dict[str, list[dict[str, Any]]] = {name: [] for name in (*VIEW.values(), "undone.jsonl")}
     manifest: dict[str, Any] = {}
     checkpoints: dict[int, str] = {}

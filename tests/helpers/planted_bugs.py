@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
@@ -17,12 +17,15 @@ from unittest import mock
 
 import moe.durable as durable
 from moe.checkpoint.folder import CheckpointPolicy, prune, step_folder
+from scalelab.cluster import engines
 from scalelab.cluster.assignments import Assignments
 from scalelab.rollout.types import Completion
-from scalelab.run import journal
-from scalelab.session import supervise
+from scalelab.run import checkpoint_store, journal
+from scalelab.session import session, supervise
 from scalelab.store import chain, folder, lease, lines, publication
+from scalelab.store.account import METRICS, Account
 from scalelab.store.retention import Retention
+from scalelab.store.rollouts import prune_rollouts
 from tests.helpers.simulated_parts import Engines
 from tests.helpers.simulated_run import quickly, run_seed
 
@@ -45,9 +48,9 @@ def _by_files(path: Path, kept: Retention, _: Sequence[int]) -> None:
 
 
 def _own_name(self: publication.CheckpointNames, step: int, keep: CheckpointPolicy | None) -> Path:
-    path = step_folder(self._root, step)
+    path = step_folder(self.root, step)
     if keep is not None:
-        prune(self._root, keep, path)
+        prune(self.root, keep, path)
     return path
 
 
@@ -82,6 +85,34 @@ def _stale(
         take(self, account, anew)
 
 
+def _undo_spent(self: Account, step: int, tasks: int, undo: Callable[..., None] = Account._undo) -> None:
+    undo(self, step, tasks)
+    metrics = self.views[METRICS]
+    self.hours = metrics[-1]["compute_by_role"] if metrics else {}
+
+
+def _journal_first(
+    self: folder.RunFolder, kind: str, view: str, records: Sequence[Any], _: Sequence[Any] = (), completions: str = ""
+) -> None:
+    name = f"rollouts/{completions}.parquet"
+    more = {"files": {name: self._settled.pop(name)}} if name in self._settled else {}
+    entry = self._journal.append(kind, records=list(records), **more)
+    self._lines[view].write(*records)
+    self._steps |= {record["step"]: entry.hash for record in records if kind == "step"}
+
+
+async def _without_end(answer: Awaitable[Any], *_: Any) -> Any:
+    return await answer
+
+
+def _unsynced(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def _all_rollouts(root: Path, _: Any) -> None:
+    prune_rollouts(root)
+
+
 Patch = tuple[Any, str, Any]
 
 PLANTED: dict[str, tuple[Patch, ...]] = {
@@ -100,6 +131,11 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     "the parent writes no ending": ((supervise, "_write_ending", lambda *_: None),),
     "a torn last line is kept": ((chain, "write_whole", lambda *_: None),),
     "files of a run that goes on are not written again": ((folder.RunFolder, "_take", _stale),),
+    "compute is undone with its steps": ((Account, "_undo", _undo_spent),),
+    "the journal is written before what follows from it": ((folder.RunFolder, "_record", _journal_first),),
+    "an engine is waited for without end": ((engines, "answer", _without_end),),
+    "the name of a run's folder is not synced": ((session, "make_folder", _unsynced),),
+    "rollouts that a checkpoint under way names are deleted": ((checkpoint_store, "prune_rollouts", _all_rollouts),),
 }
 """Attributes that are replaced, by what is wrong then."""
 

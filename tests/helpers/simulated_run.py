@@ -80,6 +80,10 @@ DISK = {
     "second driver": 150,
 }
 """Faults at an event of the disk, and the latest such event."""
+AT_RENAME, RENAMES = "taken over at a rename", 60
+"""Fault in place of `taken over` in every second seed, and the latest rename."""
+OTHERS = ("taken over", AT_RENAME, "second driver")
+"""Faults by which a second driver works on the run."""
 PARTS = {
     "trainer lost": 10,
     "trainer answers late": 10,
@@ -103,7 +107,7 @@ ACTORS_ALONE = {
     "node leaves and returns": 60,
 }
 """Faults of seeds with actors."""
-FAULTS = (*DISK, *PARTS, *ACTORS_ALONE)
+FAULTS = (*DISK, AT_RENAME, *PARTS, *ACTORS_ALONE)
 HARMLESS = ("asked to stop", "clock jumps", "trainer answers late", "trainer answers no number", "engine answers late")
 """Faults that happen in good runs, too."""
 RESUME = "resume"
@@ -144,7 +148,10 @@ def plan(seed: int) -> list[list[Fault]]:
         kinds = draw.sample(list(latest), draw.choice((1, 1, 2, 3)))
         if with_actors(seed):
             kinds.append(draw.choice(list(ACTORS_ALONE)))
-        lives.append([Fault(kind, draw.randint(1, latest[kind])) for kind in dict.fromkeys(kinds)])
+        faults = [Fault(kind, draw.randint(1, latest[kind])) for kind in dict.fromkeys(kinds)]
+        if seed % 2:
+            faults = [Fault(AT_RENAME, 1 + at.at % RENAMES) if at.kind == "taken over" else at for at in faults]
+        lives.append(faults)
     return lives
 
 
@@ -209,6 +216,7 @@ class Life:
     number: int
     faults: Sequence[Fault]
     events: int = 0
+    renames: int = 0
     dead: bool = False
     full: bool = False
     read_only: bool = False
@@ -377,7 +385,7 @@ class Simulation:
     def _disk_failed(self) -> bool:
         """True if the last process could perhaps not write why it ended."""
         kinds = {fault.kind for fault in self._last.faults} if self._last else set()
-        return bool(kinds & {"full disk", "read-only disk", "input/output error", "taken over", "second driver"})
+        return bool(kinds & {"full disk", "read-only disk", "input/output error", *OTHERS})
 
     def process(self, command: Sequence[str]) -> tuple[int, bool, Path | None]:
         """Live one life, as the parent sees it: exit code, whether it was asked to stop, the folder that it told."""
@@ -442,7 +450,7 @@ class Simulation:
 
     @property
     def _others_meet(self) -> bool:
-        return bool(self.made["taken over"] + self.made["second driver"])
+        return any(self.made[kind] for kind in OTHERS)
 
     def _code_of(self, life: Life) -> int | None:
         """Exit code of a process that is dead; None if its parent is dead, too."""
@@ -513,7 +521,8 @@ class Simulation:
 
     def _fault(self, life: Life, event: str, paths: list[Path], arguments: tuple[Any, ...]) -> None:
         self._end(life, event, paths, arguments)
-        self._other_writers(life)
+        life.renames += event == "os.rename"
+        self._other_writers(life, event)
         for kind in ("full disk", "read-only disk", "slow disk"):
             if life.at(kind) == life.events:
                 self.made[kind] += 1
@@ -564,7 +573,7 @@ class Simulation:
             life.dead = True
             raise DiedError
 
-    def _other_writers(self, life: Life) -> None:
+    def _other_writers(self, life: Life, event: str) -> None:
         """Let others write between two writes of this process: a second driver, and ranks of an earlier one."""
         if self.orphans and life.events % 7 == 0:
             orphan = self.orphans.pop(0)  # which makes events itself
@@ -572,12 +581,15 @@ class Simulation:
             with suppress(StopIteration, OSError):  # most often their folder is gone
                 next(orphan)
                 self.orphans.append(orphan)
-        for kind in ("taken over", "second driver"):
-            if life.at(kind) == life.events and self._turns is None and (self.path / MANIFEST).exists():
+        counts = {kind: life.renames if kind == AT_RENAME else life.events for kind in OTHERS}
+        if event != "os.rename":
+            del counts[AT_RENAME]
+        for kind, count in counts.items():
+            if life.at(kind) == count and self._turns is None and (self.path / MANIFEST).exists():
                 if self._finished():
                     continue
                 self.made[kind] += 1
-                if kind == "taken over":
+                if kind != "second driver":
                     self._alive.discard(life.number)  # as far as the other one can tell
                 self._turns = Turns(self.draw)
                 self._second = self._turns.run(lambda: self._meet(self._born(())))

@@ -136,7 +136,7 @@ DAMAGES = {
     "completions lost": (remove("rollouts/step_000003.parquet"), "evaluation 3 has no completions"),
     "completions damaged": (
         lambda run: (run / "rollouts/step_000003.parquet").write_bytes(b"PAR1"),
-        "step_000003.parquet cannot be read",
+        "step_000003.parquet: not a Parquet file that can be read",
     ),
     "a checkpoint damaged": (flip("checkpoints/step_*/weights"), "weights has changed"),
     "a state damaged": (flip("checkpoints/step_*/state.json"), "state.json has changed"),

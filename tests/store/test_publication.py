@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from moe.checkpoint.folder import CheckpointPolicy, finished_checkpoints, read_state
+from scalelab.store import folder as folder_module
 from scalelab.store import lease as lease_module
 from scalelab.store.earlier import last_epoch
 from scalelab.store.folder import RunFolder
@@ -59,6 +61,23 @@ def test_a_process_that_lost_the_run_names_no_checkpoint(first: RunFolder, monke
     assert names(path) == ["step_000002", "step_000004"]
     assert choose(path).path == made, "what the first one's ranks left is not taken for it"
     assert third.line_of(STEPS) == second.line_of(STEPS)
+
+
+def test_a_step_that_was_written_while_the_run_was_taken_over_counts(
+    first: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = folder_module.earlier_account
+
+    def found_a_moment_before(path: Path) -> Any:
+        before = found(path)
+        monkeypatch.setattr(first._journal, "check", lambda: None)  # it had looked at its lease already
+        first.add_step(step_line(STEPS + 1))
+        return before
+
+    monkeypatch.setattr(folder_module, "earlier_account", found_a_moment_before)
+    second = taken(first.path, monkeypatch)
+    assert second.line_of(STEPS + 1) == first.line_of(STEPS + 1) is not None
+    assert second.spent() == first.spent()
 
 
 def write_unnamed_of(folder: RunFolder, step: int) -> None:

@@ -5,12 +5,12 @@
     .venv/bin/python tools/bench/faults.py --campaign 100   # random faults: any role, any moment, up to three at once
 
 One run of the whole loop takes the faults, one after the other. Those of fine-tuning and start-up take runs of their
-own, the preempted node is of a cluster of three, and the full disk has a file system of its own. "Seconds to recover"
-is from the fault to the next optimiser step that was written down after the lost part was back; after a fault that ends
-the run, from the start of `--resume`. Prompts lost and duplicated come from the books: every group that was drawn must
-have been trained on in exactly one step that counts, or stand in the newest checkpoint, and `scalelab check` must find
-nothing else wrong either. With `--out` the table replaces what stands between the markers there. A campaign with
-`--record FILE` goes on where an earlier one with this file was broken off.
+own, the preempted node is of a cluster of three, faults of the machine have file systems of their own. "Seconds to
+recover" is from the fault to the next optimiser step that was written down after the lost part was back; after a fault
+that ends the run, from the start of `--resume`. Prompts lost and duplicated come from the books: every group that was
+drawn must have been trained on in exactly one step that counts, or stand in the newest checkpoint, and `scalelab check`
+must find nothing else wrong either. With `--out` the table replaces what stands between the markers there. A campaign
+with `--record FILE` goes on where an earlier one with this file was broken off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import argparse
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,18 +31,14 @@ from pathlib import Path
 import psutil
 from fault_tables.campaign import Record, campaign
 from fault_tables.lab import BESIDE, FaultLab, lost_and_doubled
+from fault_tables.machine import FAULTS, around, loopback, shaken
 from fault_tables.preemption import ThreeNodes, preempt
 from sections import replace_section
 
 from moe.checkpoint.folder import newest, read_state
 from moe.errors import MoeError
-from scalelab.errors import BROKEN_OFF
 
 BEGIN, END = "<!-- fault table: tools/bench/faults.py -->", "<!-- end of the fault table -->"
-
-
-SHOWS_SECONDS = 40.0
-"""Time in which the death of one of Ray's processes ends the run, if it does."""
 
 
 @dataclass
@@ -125,19 +120,7 @@ def beside(lab: FaultLab, role: str) -> float:
     Returns:
         Seconds to the next step, from the start of `--resume` if there was one.
     """
-    assert lab.process is not None
-    began, family = time.time(), lab.family()
-    send(lab, role, signal.SIGKILL)()
-    try:
-        code = lab.process.wait(SHOWS_SECONDS)
-    except subprocess.TimeoutExpired:
-        return lab.step_after(began) - began
-    print(f"  code {code}: {lab.ended()}", flush=True)
-    if code != BROKEN_OFF:
-        raise SystemExit(f"the run ended with code {code}, and nobody starts it again")
-    psutil.wait_procs(family, timeout=60)
-    lab.resume()
-    return lab.step_after(lab.started) - lab.started
+    return shaken(lab, send(lab, role, signal.SIGKILL))
 
 
 def send(lab: FaultLab, role: str, number: signal.Signals) -> Callable[[], None]:
@@ -325,31 +308,13 @@ def preemption(folder: Path, times: int, deadline: float, only: str) -> Iterator
     yield name, outcome
 
 
-def full_disk(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, FaultOutcome]]:
-    """A file system that fills up under a run, and has room again for `--resume`."""
-    name = "full disk, then `--resume`"
-    if only not in name:
-        return
-    disk = folder / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200m", "tmpfs", str(disk)], check=True)
-    lab, outcome, filler = FaultLab(disk / "full", folder / "full.log", deadline), FaultOutcome(), disk / "filler"
-    with lab:
-        lab.start()
-        for _ in range(times):
-            lab.warm()
-            with open(filler, "wb") as file:
-                ends = time.monotonic() + deadline
-                while (free := shutil.disk_usage(disk).free) and time.monotonic() < ends:
-                    with suppress(OSError):  # the run has written since
-                        os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, free)
-            print(f"  last line: {lab.ended()}", flush=True)
-            filler.unlink()
-            lab.resume()
-            outcome.seconds.append(lab.step_after(lab.started) - lab.started)
-        outcome.lost, outcome.duplicated = stop(lab)
-    subprocess.run(["umount", str(disk)], check=True)
-    yield name, outcome
+def of_the_machine(folder: Path, times: int, deadline: float, only: str) -> Iterator[tuple[str, FaultOutcome]]:
+    """Faults of disk, shared memory, network and cores, each in a run and on a file system of its own."""
+    for number, name in enumerate(FAULTS):
+        if only in name:
+            place = folder / f"machine_{number}"
+            place.mkdir()
+            yield name, FaultOutcome(*around(place, times, deadline, name))
 
 
 def table(found: dict[str, FaultOutcome], times: int) -> str:
@@ -361,12 +326,13 @@ def table(found: dict[str, FaultOutcome], times: int) -> str:
     return "\n".join(rows)
 
 
-def own_mounts() -> None:
-    """Start again in a mount namespace of our own, so that a small disk needs no rights and leaves no trace."""
+def own_namespaces() -> None:
+    """Start again in namespaces of our own, so that small disks and a network that goes leave no trace."""
     if "--inside" in sys.argv:
+        loopback(True)
         return
     rights = [] if os.geteuid() == 0 else ["--map-root-user"]
-    os.execvp("unshare", ["unshare", *rights, "--mount", sys.executable, *sys.argv, "--inside"])
+    os.execvp("unshare", ["unshare", *rights, "--mount", "--net", sys.executable, *sys.argv, "--inside"])
 
 
 def main() -> None:
@@ -384,10 +350,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="bench_faults_") as name:
             campaign(Path(name), args.campaign, args.seed, args.deadline, Record(args.record or Path(name, "record")))
         return
-    own_mounts()
+    own_namespaces()
     found: dict[str, FaultOutcome] = {}
     with tempfile.TemporaryDirectory(prefix="bench_faults_") as name:
-        for part in (processes, beginnings, preemption, full_disk):
+        for part in (processes, beginnings, preemption, of_the_machine):
             with closing(part(Path(name), args.times, args.deadline, args.only)) as outcomes:
                 for kind, outcome in outcomes:
                     found[kind] = outcome
