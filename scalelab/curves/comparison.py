@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from scalelab.curves.analysis import Analysis
+from scalelab.curves.comparison_table import COLUMNS, SHORT_COLUMNS, ComparisonRow, TableColumn
 from scalelab.curves.fitting.intervals import Interval
 from scalelab.curves.stability import Stability
-from scalelab.numbers import percent, with_interval
+from scalelab.numbers import percent
 
 ComparisonVerdict = Literal["better", "worse", "equal", "unstable", "cannot tell"]
 
@@ -201,124 +202,22 @@ class Comparison:
         return f"{self.task or 'all'}, at {self.at:,.4g} {unit}, against {self.reference.run}: {'; '.join(said)}."
 
     def short_header(self) -> list[str]:
-        """Names of the columns of `ComparisonRow.short_cells`."""
-        return ["run", "measured", f"curve less {self.reference.run}", "above", "verdict"]
+        """Titles of the columns that fit a narrow terminal."""
+        return self._titles(SHORT_COLUMNS)
 
     def header(self) -> list[str]:
-        """Names of the columns of `ComparisonRow.cells`."""
-        base = self.reference.run
-        return [
-            "rank",
-            "run",
-            f"measured at {self.at:,.4g}",
-            "curve there",
-            f"measured less {base}",
-            f"curve less {base}",
-            "verdict",
-            f"compute to {self.reach:.2f}",
-            "A if a sigmoid",
-            "B",
-            "C_mid",
-        ]
+        """Titles of all columns."""
+        return self._titles(COLUMNS)
 
-
-@dataclass(frozen=True)
-class ComparisonRow:
-    """One run of a comparison's table; what is held against the baseline is None for the baseline itself.
-
-    Attributes:
-        task: the task.
-        rank: by the curve's pass rate at the compute of the comparison.
-        run: its name.
-        at: that compute.
-        measured: mean of the last evaluations there; None without any.
-        value: median of the curve there; `value_low` and `value_high` are its interval.
-        measured_difference: of the measured rates, to the baseline.
-        difference: median of the curves' difference; `difference_low` and `difference_high` are its interval.
-        probability: that the run is above the baseline.
-        verdict: better, worse, equal, unstable or cannot tell; empty for the baseline.
-        verdict_text: the verdict in full.
-        bound: largest size of the difference that the draws leave possible.
-        compute_factor: compute to the pass rate of the comparison as a multiple of the baseline's; None where one of
-            the two probably does not get there. `compute_low` and `compute_high` are its interval.
-        A: asymptote given a sigmoid, with `A_low` and `A_high`.
-        A_told: whether A may be read as a limit.
-        gain_seen: share of the gain from R0 to A that was seen.
-        B: exponent given a sigmoid, with `B_low` and `B_high`.
-        C_mid: of the sigmoid, with `C_mid_low` and `C_mid_high`.
-        falls: number of seeds that fell beyond chance.
-    """
-
-    task: str
-    rank: int
-    run: str
-    at: float
-    measured: float | None
-    value: float
-    value_low: float
-    value_high: float
-    measured_difference: float | None
-    difference: float | None
-    difference_low: float | None
-    difference_high: float | None
-    probability: float | None
-    verdict: str
-    verdict_text: str
-    bound: float | None
-    compute_factor: float | None
-    compute_low: float | None
-    compute_high: float | None
-    A: float
-    A_low: float
-    A_high: float
-    A_told: bool
-    gain_seen: float
-    B: float
-    B_low: float
-    B_high: float
-    C_mid: float
-    C_mid_low: float
-    C_mid_high: float
-    falls: int
-
-    def short_cells(self) -> list[str]:
-        """The five columns that fit a narrow terminal, in the order of `Comparison.short_header`."""
-        return [
-            self.run,
-            "–" if self.measured is None else f"{self.measured:.3f}",
-            _between(self.difference, self.difference_low, self.difference_high),
-            "" if self.probability is None else percent(self.probability),
-            self.verdict or "baseline",
-        ]
-
-    def cells(self) -> list[str]:
-        """The row as text, in the order of `Comparison.header`."""
-        A = with_interval(self.A, (self.A_low, self.A_high))
-        factor = _between(self.compute_factor, self.compute_low, self.compute_high)
-        baseline = self.difference is None
-        return [
-            str(self.rank),
-            self.run,
-            "–" if self.measured is None else f"{self.measured:.3f}",
-            with_interval(self.value, (self.value_low, self.value_high)),
-            "" if baseline else "–" if self.measured_difference is None else f"{self.measured_difference:+.3f}",
-            _between(self.difference, self.difference_low, self.difference_high),
-            self.verdict_text,
-            "" if baseline else f"×{factor}" if factor else "–",
-            A if self.A_told else f"({A})",
-            with_interval(self.B, (self.B_low, self.B_high)),
-            with_interval(self.C_mid, (self.C_mid_low, self.C_mid_high)),
-        ]
+    def _titles(self, columns: Sequence[TableColumn]) -> list[str]:
+        facts = {"at": f"{self.at:,.4g}", "base": self.reference.run, "reach": f"{self.reach:.2f}"}
+        return [column.title.format(**facts) for column in columns]
 
 
 def _sure(row: ComparisonRow) -> str:
     """The probability of a difference in the direction of its verdict."""
     assert row.probability is not None
     return percent(row.probability if row.verdict == "better" else 1 - row.probability)
-
-
-def _between(middle: float | None, low: float | None, high: float | None) -> str:
-    return "" if middle is None or low is None or high is None else with_interval(middle, (low, high))
 
 
 def _row(one: Comparison, entry: ComparedRun) -> ComparisonRow:

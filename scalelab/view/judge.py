@@ -23,6 +23,7 @@ from scalelab.curves import (
 )
 from scalelab.curves.compare import against
 from scalelab.curves.comparison import ComparedRun, Comparison, entry_summary
+from scalelab.curves.comparison_table import COLUMNS, SHORT_COLUMNS
 from scalelab.curves.efficiency import efficiency
 from scalelab.curves.fitting.shapes import Rise
 from scalelab.errors import LabError
@@ -45,6 +46,10 @@ def as_recipe(curves: Sequence[Curve], name: str) -> list[Curve]:
     if len({item.run for item in curves}) > 1:
         return pool(curves, name)
     return [replace(item, run=name) for item in curves]
+
+
+SHORT_KEYS = [column.key for column in SHORT_COLUMNS]
+"""What the page sorts its narrow table by, column by column."""
 
 
 class Judge:
@@ -167,7 +172,9 @@ class Judge:
                 "crossings": [vars(item) for item in one.crossings if item.compute is not None],
                 "sentence": one.sentence(),
                 "header": one.header(),
+                "keys": [column.key for column in COLUMNS],
                 "short_header": one.short_header(),
+                "short_keys": SHORT_KEYS,
                 "rows": [vars(row) | {"cells": row.cells(), "short_cells": row.short_cells()} for row in one.rows()],
                 "entries": [_entry(item) for item in one.entries],
                 "against": {run: _against(one, run) for run in names},
@@ -184,7 +191,7 @@ def _against(one: Comparison, baseline: str) -> dict[str, Any]:
     rows = [{"run": row.run, "short_cells": row.short_cells(), "verdict": row.verdict} for row in held.rows()]
     numbers = ("measured", "difference", "probability", "verdict_text")
     rows = [short | {name: getattr(row, name) for name in numbers} for short, row in zip(rows, held.rows())]
-    return {"sentence": held.sentence(), "short_header": held.short_header(), "rows": rows}
+    return {"sentence": held.sentence(), "short_header": held.short_header(), "short_keys": SHORT_KEYS, "rows": rows}
 
 
 def _entry(item: ComparedRun) -> dict[str, Any]:

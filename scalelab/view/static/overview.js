@@ -124,8 +124,8 @@
       title, numeric: !["run", "verdict"].includes(title), sort: (row) => row[keys[index]],
       cell: (row) => (title === "run" ? [mark(codeOf(row.run)), row.run] : row[cells][index]),
     }));
-    const short = columns(held.short_header, "short_cells", ["run", "measured", "difference", "probability", "verdict"]);
-    const all = columns(one.header, "cells", ["rank", "run", "measured", "value", "measured_difference", "difference", "probability", "compute_factor", "A", "B", "C_mid"]);
+    const short = columns(held.short_header, "short_cells", held.short_keys);
+    const all = columns(one.header, "cells", one.keys);
     const refused = one.of - one.left_out - one.entries.length;
     const few = [one.left_out ? `These are the recipes with the highest measured rates; ${one.left_out} more are not compared.` : "", refused ? `${refused} of ${one.of} recipes carr${refused > 1 ? "y" : "ies"} no fit.` : ""].filter(Boolean).map((text) => h("p", { class: "note" }, text));
     return [h("h3", {}, one.task || "pass rate"), h("p", { class: "sentence" }, held.sentence), few, Lab.table(`Ranking of ${one.task}`, short, held.rows),

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 
 from scalelab.curves import compare
-from scalelab.curves.comparison import Comparison, ComparisonRow
+from scalelab.curves.comparison import Comparison
+from scalelab.curves.comparison_table import ComparisonRow
 from study_tables.runs import BASELINE, StudyRuns, table
 
 
