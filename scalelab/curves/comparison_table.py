@@ -141,7 +141,7 @@ SHORT_COLUMNS = (
     TableColumn("probability", "above", lambda row: "" if row.probability is None else percent(row.probability)),
     TableColumn("verdict", "verdict", lambda row: row.verdict or "baseline"),
 )
-"""Those that fit a narrow terminal."""
+"""Columns that fit a narrow terminal."""
 
 
 def _between(middle: float | None, low: float | None, high: float | None) -> str:

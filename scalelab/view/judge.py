@@ -49,7 +49,7 @@ def as_recipe(curves: Sequence[Curve], name: str) -> list[Curve]:
 
 
 SHORT_KEYS = [column.key for column in SHORT_COLUMNS]
-"""What the page sorts its narrow table by, column by column."""
+"""Fields that the page sorts its narrow table by, column by column."""
 
 
 class Judge:
