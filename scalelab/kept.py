@@ -87,7 +87,7 @@ def key_of(*parts: object) -> str:
 def _code() -> bytes:
     """A fingerprint of the modules that compute what is kept, and of the libraries below them."""
     here = Path(__file__).resolve().parent
-    folders = (here / "curves", here / "experiment")
+    folders = (here / "curves", here / "reading", here / "experiment")
     sources = [*(file for folder in folders for file in sorted(folder.rglob("*.py"))), here / "view" / "judge.py"]
     versions = [version(name).encode() for name in ("numpy", "scipy", "gin-config")]
     return hashlib.sha256(b"\0".join([*(source.read_bytes() for source in sources), *versions])).digest()
