@@ -39,6 +39,8 @@ def cost(tree: Path, folder: Path, hours: float, sets: tuple[str, ...]) -> tuple
     seconds = json.loads((folder / "manifest.json").read_text())["cpu_seconds"]["rl"]
     evals = read_lines(folder / "evals.jsonl")
     trained = max(line["completions"] for line in evals)
+    if not trained:
+        raise SystemExit(f"{hours:g} GPU-hours are over before a step is: give more --hours")
     evaluated = sum(line["n_prompts"] * line["k"] for line in evals)
     return seconds, 1e3 * seconds / (trained + evaluated), 1e3 * seconds / trained
 
