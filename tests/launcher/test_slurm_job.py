@@ -8,6 +8,7 @@ import socket
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from scalelab.launcher import slurm_job
@@ -139,7 +140,9 @@ def test_a_run_that_its_machines_broke_off_is_queued_again(lost: str, tmp_path: 
 def test_real_nodes_join_with_a_token_and_none_without(tmp_path: Path) -> None:
     """Two raylets on this machine, each with a home of its own, so that the token comes by the environment alone."""
     count = "import ray; ray.init(address='auto', logging_level='ERROR'); print(len(ray.nodes()))"
-    stub = SlurmStub(tmp_path, NODES[:2], "127.0.0.1 " + socket.gethostbyname(socket.gethostname()))
+    addresses = [one for found in psutil.net_if_addrs().values() for one in found if one.family == socket.AF_INET]
+    own = next(one.address for one in addresses if not one.address.startswith("127."))
+    stub = SlurmStub(tmp_path, NODES[:2], f"127.0.0.1 {own}")
     there = Path(sys.executable).parent
     home = f'export HOME="{tmp_path}/home_${{STUB_NODE:-lab}}"; mkdir -p "$HOME"\n'
     stub.write("ray", home + f'exec {there}/ray "$@"\n')
