@@ -1,5 +1,6 @@
 """Workers of pytest-xdist get whole files, one of them all files of many processes, in an order that wastes no time."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,15 +38,22 @@ def test_one_worker_gets_what_has_many_processes_and_short_files_come_last(tmp_p
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow: takes long\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", tmp_path]
-    listed = subprocess.run([*command, "--collect-only"], capture_output=True, text=True, timeout=300, check=True)
-    files = [line.partition("::")[0].rpartition("/")[2] for line in listed.stdout.splitlines() if "::" in line]
+    (tmp_path / "tests" / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow: takes long\ntestpaths = tests\n")
+
+    def run(*options: str) -> str:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+        settings = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=300, check=True
+        )
+        return done.stdout
+
+    listed = run("--collect-only")
+    files = [line.partition("::")[0].rpartition("/")[2] for line in listed.splitlines() if "::" in line]
     expected = ["actors", "sent", "helper", "helper", "virtual", "tasks", "watch", "short"]
     assert files == [f"test_{name}.py" for name in expected]
-    options = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
-    subprocess.run([*command, *options], capture_output=True, text=True, timeout=300, check=True)
+    run("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
     told = [line.split() for line in (tmp_path / "told").read_text().splitlines()]
     assert len(told) == 8
     assert len({worker for worker, name in told if name in ("test_actors", "test_sent", "test_helper")}) == 1

@@ -73,9 +73,19 @@ def wheel(folder: Path, name: str, version: str) -> Path:
     return path
 
 
-def checkout(folder: Path, wheels: Path) -> Path:
-    """A checkout as small as the script allows, whose locks name the wheels."""
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment without packages, for set-ups that are about what comes later: it takes most of their time."""
+    environment = tmp_path_factory.mktemp("begun") / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=600)
+    return environment
+
+
+def checkout(folder: Path, wheels: Path, begun: Path | None = None) -> Path:
+    """A checkout as small as the script allows, whose locks name the wheels; `begun` is its environment so far."""
     tree = folder / NAME
+    if begun is not None:
+        shutil.copytree(begun, tree / ".venv", symlinks=True)
     for name in (*SCRIPTS, *PROJECT):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tree / name)
@@ -153,10 +163,12 @@ def test_an_ordinary_user_whose_home_is_read_only_can_set_up(wheels: Path) -> No
         assert list((folder / "home").iterdir()) == []
 
 
-def test_without_a_cpu_build_the_index_s_build_is_taken_and_that_is_said(wheels: Path, tmp_path: Path) -> None:
+def test_without_a_cpu_build_the_index_s_build_is_taken_and_that_is_said(
+    wheels: Path, begun: Path, tmp_path: Path
+) -> None:
     fewer = tmp_path / "fewer"
     shutil.copytree(wheels, fewer, ignore=shutil.ignore_patterns("*+cpu*"))
-    tree = checkout(tmp_path, wheels)
+    tree = checkout(tmp_path, wheels, begun)
     done = set_up(tree, environment(fewer))
     assert done.returncode == 0, done.stderr
     assert "torch's CPU build is on no index that can be reached: taking PyPI's, with 3 GB of CUDA" in done.stderr
@@ -197,8 +209,8 @@ def test_a_set_up_that_was_killed_anywhere_goes_on(wheels: Path, tmp_path: Path)
     assert not (tree / ".venv" / "incomplete").exists()
 
 
-def test_an_environment_whose_python_has_gone_is_made_anew(wheels: Path, tmp_path: Path) -> None:
-    tree = checkout(tmp_path, wheels)
+def test_an_environment_whose_python_has_gone_is_made_anew(wheels: Path, begun: Path, tmp_path: Path) -> None:
+    tree = checkout(tmp_path, wheels, begun)
     assert set_up(tree, environment(wheels)).returncode == 0
     (tree / ".venv" / "bin" / "python").unlink()
     (tree / ".venv" / "bin" / "python").symlink_to("/nonexistent/python3")
@@ -224,8 +236,8 @@ def assert_refused(done: subprocess.CompletedProcess[str], tree: Path, package: 
     assert not list((tree / ".venv").glob("installed-*"))
 
 
-def test_a_wheel_with_one_other_byte_is_refused(wheels: Path, tmp_path: Path) -> None:
-    tree = checkout(tmp_path, wheels)
+def test_a_wheel_with_one_other_byte_is_refused(wheels: Path, begun: Path, tmp_path: Path) -> None:
+    tree = checkout(tmp_path, wheels, begun)
     changed = tampered(wheels, tmp_path / "changed", "torch-2.13.0+cpu")
     assert_refused(set_up(tree, environment(changed)), tree, "torch==2.13.0")
 
@@ -265,9 +277,9 @@ def index() -> Iterator[ThreadingHTTPServer]:
 
 
 def test_another_index_and_a_proxy_are_taken_from_pip_s_settings_and_hashes_hold_behind_them(
-    wheels: Path, tmp_path: Path, index: Any
+    wheels: Path, begun: Path, tmp_path: Path, index: Any
 ) -> None:
-    tree, home = checkout(tmp_path, wheels), tmp_path / "home"
+    tree, home = checkout(tmp_path, wheels, begun), tmp_path / "home"
     (home / ".config" / "pip").mkdir(parents=True)
     here = f"http://127.0.0.1:{index.server_port}"
     (home / ".config" / "pip" / "pip.conf").write_text(f"[global]\nindex-url = {here}/simple\n")
@@ -285,8 +297,8 @@ def test_another_index_and_a_proxy_are_taken_from_pip_s_settings_and_hashes_hold
     assert "http://index.invalid/simple/small/" in index.asked
 
 
-def test_without_a_network_one_line_says_so(wheels: Path, tmp_path: Path) -> None:
-    tree = checkout(tmp_path, wheels)
+def test_without_a_network_one_line_says_so(wheels: Path, begun: Path, tmp_path: Path) -> None:
+    tree = checkout(tmp_path, wheels, begun)
     settings = environment(wheels, PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="1", PIP_EXTRA_INDEX_URL="")
     del settings["PIP_NO_INDEX"], settings["PIP_FIND_LINKS"]
     done = set_up(tree, settings)
@@ -430,14 +442,14 @@ def test_a_full_disk_is_refused_before_anything_is_downloaded(wheels: Path, tmp_
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
 def test_a_disk_without_room_for_cuda_libraries_is_refused_before_they_are_downloaded(
-    wheels: Path, tmp_path: Path
+    wheels: Path, begun: Path, tmp_path: Path
 ) -> None:
     disk, fewer = tmp_path / "disk", tmp_path / "fewer"
     disk.mkdir()
     shutil.copytree(wheels, fewer, ignore=shutil.ignore_patterns("*+cpu*"))
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8g", "tmpfs", disk], check=True)
     try:
-        tree = checkout(disk, wheels)
+        tree = checkout(disk, wheels, begun)
         done = set_up(tree, environment(fewer))
         assert (done.returncode, done.stderr.count("\n")) == (1, 2), done.stderr
         assert re.search(r"\nscalelab: [78]\.\d GiB of disk are free, and the packages need 12: free some", done.stderr)
