@@ -34,7 +34,7 @@ rm -rf "${root:?}$lab"
 git clone --quiet . "$root$lab"
 chroot "$root" chown -R visitor: "$lab"
 settings=(PATH=/usr/local/bin:/usr/bin:/bin HOME=/home/visitor LANG=C.UTF-8 PYTEST_ADDOPTS=-rs)
-while IFS= read -r one; do settings+=("$one"); done < <(env | grep -iE '^(PIP_(CERT|INDEX_URL|EXTRA_INDEX_URL|PROXY|DEFAULT_TIMEOUT)|https?_proxy|no_proxy|OPENBLAS_[A-Z0-9_]+)=' || true)
+while IFS= read -r one; do settings+=("$one"); done < <(env | grep -iE '^(SSL_CERT_FILE|PIP_(CERT|INDEX_URL|EXTRA_INDEX_URL|PROXY|DEFAULT_TIMEOUT)|https?_proxy|no_proxy|OPENBLAS_[A-Z0-9_]+)=' || true)
 
 # Runs one command as the visitor, in processes and mounts of its own, which end with it. Its root is a root to the kernel,
 # too: bubblewrap may make no namespace below chroot.

@@ -148,4 +148,5 @@ def _folders() -> list[str]:
     """Folders that the compiler reads and executes: itself, its headers and libraries, no other package's files."""
     triple = f"{platform.machine()}-linux-gnu"
     folders = [f"/usr/lib/gcc/{triple}", f"/usr/libexec/gcc/{triple}", "/usr/lib64", "/lib64", "/usr/bin"]
-    return [*folders, f"/usr/lib/{triple}", f"/lib/{triple}", "/usr/include", "/usr/lib/bfd-plugins"]
+    kernel = "/usr/lib/linux/uapi"  # what <asm/…> links to from Debian 13 on
+    return [*folders, f"/usr/lib/{triple}", f"/lib/{triple}", "/usr/include", kernel, "/usr/lib/bfd-plugins"]
