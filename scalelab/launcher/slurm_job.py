@@ -149,6 +149,11 @@ class RayOnNodes:
         Raises:
             JobError: a node does not come up, or cannot join.
         """
+        if " " in self.settings.bin:  # Ray hands the path of its Python to a shell as it is
+            raise JobError(
+                "Ray's nodes start nothing by a path with a space in it, and the environment is in "
+                f"{self.settings.bin}: move the checkout"
+            )
         head = self.settings.nodes[0]
         found = self._here(["hostname", "--all-ip-addresses"], contained=False).split()
         self.address = f"{reachable(found, self.settings.network)}:{self.settings.port}"

@@ -137,17 +137,22 @@ def test_a_run_that_its_machines_broke_off_is_queued_again(lost: str, tmp_path: 
     assert ("Ray's head on n0 ended: raylet of n0 was killed" in said) == head
 
 
+def test_an_environment_whose_path_has_a_space_is_refused_as_ray_would_end_without_a_reason(tmp_path: Path) -> None:
+    code, said, _ = SlurmStub(tmp_path, NODES).run("--bin=/the lab/.venv/bin")
+    assert code == 1
+    assert "a path with a space in it, and the environment is in /the lab/.venv/bin: move the checkout" in said
+
+
 def test_real_nodes_join_with_a_token_and_none_without(tmp_path: Path) -> None:
     """Two raylets on this machine, each with a home of its own, so that the token comes by the environment alone."""
     count = "import ray; ray.init(address='auto', logging_level='ERROR'); print(len(ray.nodes()))"
-    addresses = [one for found in psutil.net_if_addrs().values() for one in found if one.family == socket.AF_INET]
-    own = next(one.address for one in addresses if not one.address.startswith("127."))
-    stub = SlurmStub(tmp_path, NODES[:2], f"127.0.0.1 {own}")
-    there = Path(sys.executable).parent
+    stub = SlurmStub(tmp_path, NODES[:2])
+    there = tmp_path / "environment"  # Ray starts nothing by a path with a space in it
+    there.symlink_to(sys.prefix)
     home = f'export HOME="{tmp_path}/home_${{STUB_NODE:-lab}}"; mkdir -p "$HOME"\n'
-    stub.write("ray", home + f'exec {there}/ray "$@"\n')
-    stub.write("python", f'exec {there}/python "$@"\n')
-    stub.write("scalelab", home + f'{there}/python -c "{count}" > "$STUB/counted"\n')
+    stub.write("ray", home + f'exec {there}/bin/python -m ray.scripts.scripts "$@"\n')
+    stub.write("python", f'exec {there}/bin/python "$@"\n')
+    stub.write("scalelab", home + f'{there}/bin/python -c "{count}" > "$STUB/counted"\n')
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
@@ -162,8 +167,6 @@ def test_real_nodes_join_with_a_token_and_none_without(tmp_path: Path) -> None:
 
 
 def _addresses() -> list[str]:
-    import psutil
-
     return [one.address for all_of in psutil.net_if_addrs().values() for one in all_of if one.family == socket.AF_INET]
 
 
