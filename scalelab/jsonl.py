@@ -15,6 +15,11 @@ from scalelab.guarded import LONGEST_FILE, read_whole
 
 def plain(value: Any) -> Any:
     """A value as strict JSON has it: NaN and infinities become None, keys text, tuples and NumPy's arrays lists."""
+    kind = type(value)  # most values are one of these, and `isinstance` of an abstract class is slow
+    if kind is float:
+        return value if math.isfinite(value) else None
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -9,11 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scalelab.cli import main
+from scalelab.jsonl import plain
 from scalelab.store.audit import audit
 from scalelab.store.chain import JOURNAL, ChainFile, read_chain
 from scalelab.store.folder import RunFolder
@@ -343,6 +347,23 @@ def test_an_undamaged_journal_cannot_be_cut_behind_a_checkpoint(run: Path) -> No
     kept = [line for line in lines if json.loads(line)["kind"] != "step" or json.loads(line)["records"][0]["step"] < 3]
     (run / JOURNAL).write_bytes(b"".join(kept))
     assert any("before it are missing" in problem for problem in audit(run).problems)
+
+
+def slow_plain(value: Any) -> Any:
+    """A value as JSON has it, by way of text."""
+    text = json.dumps(value, default=lambda array: array.tolist())
+    return json.loads(text, parse_constant=lambda _: None)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.floats(width=32).map(np.float64),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(VALUES)
+def test_plain_values_are_those_that_json_gives_back(value: Any) -> None:
+    assert plain(value) == slow_plain(value)
 
 
 def test_lines_of_the_journal_follow_each_other(tmp_path: Path) -> None:
