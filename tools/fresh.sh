@@ -37,7 +37,7 @@ settings=(PATH=/usr/local/bin:/usr/bin:/bin HOME=/home/visitor LANG=C.UTF-8 PYTE
 while IFS= read -r one; do settings+=("$one"); done < <(env | grep -iE '^(SSL_CERT_FILE|PIP_(CERT|INDEX_URL|EXTRA_INDEX_URL|PROXY|DEFAULT_TIMEOUT)|https?_proxy|no_proxy|OPENBLAS_[A-Z0-9_]+)=' || true)
 
 # Runs one command as the visitor, in processes and mounts of its own, which end with it. Its root is a root to the kernel,
-# too: bubblewrap may make no namespace below chroot.
+# too: bubblewrap may make no namespace below chroot. Its first process is a shell, which takes leave of orphans that end.
 visit() {
     local began=$SECONDS
     echo "== $1"
@@ -50,7 +50,7 @@ visit() {
         pivot_root . mnt
         umount --lazy /mnt
         lab=$1; shift
-        exec chroot --userspec=visitor:visitor / env -i "${@:2}" bash -c "cd \"$lab\" && $1"' \
+        exec chroot --userspec=visitor:visitor / env -i "${@:2}" bash -c "cd \"$lab\" && $1; exit \$?"' \
         "$root" "$lab" "$1" "${settings[@]}"
     echo "== $((SECONDS - began)) s: $1"
 }
