@@ -9,18 +9,23 @@ from __future__ import annotations
 import warnings
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from moe.cpu.portable import portable
+
 
 def needed() -> bool:
-    """True if torch would multiply bfloat16 matrices with the plain loop here."""
-    return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    """True if torch would multiply bfloat16 matrices with the plain loop here, or by whatever this processor has."""
+    return portable() or not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @cache
 def install() -> None:
-    """Replace torch's products of matrices on the CPU, in this process, if that is needed; other types stay the same.
+    """Replace torch's products of matrices on the CPU, in this process, if that is needed.
+
+    Other types than bfloat16 stay the same, unless arithmetic is to be portable.
 
     Engine and trainer both call it. A replacement at torch's dispatcher is the one place that serves the linear layers
     of Megatron and of vLLM, forward and backward.
@@ -29,8 +34,8 @@ def install() -> None:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that torch's own product is replaced
-        for name, product in PRODUCTS.items():
-            _LIBRARY.impl(name, product, "CPU")
+        for name, replacement in (PORTABLE if portable() else PRODUCTS).items():
+            _LIBRARY.impl(name, replacement, "CPU")
 
 
 _LIBRARY = torch.library.Library("aten", "IMPL")  # what is registered lives as long as this object
@@ -65,3 +70,18 @@ def _wide(x: Tensor) -> Tensor:
 
 PRODUCTS = {"mm": _mm, "bmm": _bmm, "addmm": _addmm, "baddbmm": _baddbmm}
 """Replacements of torch's operators, by name."""
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Product of two matrices or of two stacks of them, in fp32 by numpy's OpenBLAS, and rounded to their type."""
+    wide = np.matmul(a.float().numpy(force=True), b.float().numpy(force=True))
+    return torch.from_numpy(wide).to(a.dtype)
+
+
+def _added(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """β c + α a b, in fp32 and rounded at the end."""
+    return (c.float() * beta + _product(a.float(), b.float()) * alpha).to(a.dtype)
+
+
+PORTABLE = {"mm": _product, "bmm": _product, "addmm": _added, "baddbmm": _added}
+"""Those that give the same bytes on processors of several kinds."""

@@ -30,6 +30,7 @@ from moe.checkpoint.folder import CheckpointPolicy
 from moe.checkpoint.saver import Saver
 from moe.cpu import bfloat16
 from moe.cpu import host as cpu_host
+from moe.cpu.portable import portable
 from moe.errors import MoeError
 from moe.model import gpt as models
 from moe.model.architectures import architecture
@@ -100,7 +101,7 @@ class Trainer:
             raise
 
     def _build(self, weights: WeightSource | None) -> None:
-        if self.config.dtype == "bfloat16" and not torch.cuda.is_available():
+        if (self.config.dtype == "bfloat16" or portable()) and not torch.cuda.is_available():
             bfloat16.install()
         with cpu_host.megatron():
             self.model = models.build(self.hf_config, self.config)

@@ -200,6 +200,15 @@ def _refuse_beside_resume(args: argparse.Namespace) -> None:
             )
 
 
+def _prepare(run: Run) -> None:
+    """Check that engines are installed, and see that this process has the arithmetic that a run asks for."""
+    from scalelab.virtual.cluster import take_arithmetic
+
+    demand_engines(run.cluster.device)
+    if sys.orig_argv[1:3] == ["-m", "scalelab"]:
+        take_arithmetic(run)
+
+
 def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     from scalelab.session.live_page import live_page
     from scalelab.session.native_output import python_stderr_apart
@@ -208,7 +217,7 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     from scalelab.store.places import free_folder
     from scalelab.watch.progress import Progress
 
-    demand_engines(experiment.run.cluster.device)
+    _prepare(experiment.run)
     heed_signals()
     out = args.out or free_folder(experiment.name)
     with python_stderr_apart(), Progress() as progress, live_page(out, progress.say, sys.stderr.isatty()):
@@ -234,7 +243,7 @@ def _branch(args: argparse.Namespace) -> None:
     if others:
         raise LabError(f"{args.experiment} has {len(others) + 1} members: name the one that goes on from {path}")
     asked = resolve_experiment(name, experiment, args.sets, imports=True)
-    demand_engines(asked.run.cluster.device)
+    _prepare(asked.run)
     out = args.out or free_folder(asked.name)
     start = _start_of(path) or parent.run
     with python_stderr_apart(), Progress() as progress, live_page(out, progress.say, sys.stderr.isatty()):
@@ -274,7 +283,7 @@ def _resume(args: argparse.Namespace) -> None:
         path = args.out or (path if (path / MANIFEST).exists() else latest_folder(name))
     read_run_manifest(path)
     own = resolve(str(path / "config.gin"), imports=True)
-    demand_engines(own.run.cluster.device)
+    _prepare(own.run)
     with python_stderr_apart(), Progress() as progress, live_page(path, progress.say, sys.stderr.isatty()):
         resume(path, own, asked, progress, partial(tell, args.attended), _start_of(path))
     _present(args, own, path)

@@ -35,6 +35,7 @@ from vllm.v1.executor import Executor
 from vllm.v1.request import RequestStatus
 
 from moe.cpu.groups import shared_when_alone
+from moe.cpu.portable import portable
 from moe.model.architectures import architecture
 from moe.model.reading import read_config
 from moe.weights.hf_folder import read_biases
@@ -43,7 +44,7 @@ from moe.weights.shards import Snapshot
 from scalelab.errors import LabError
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.interruption import POSITION, ForcePhraseV1, ForcePhraseV2, Phrases, processor_config
-from scalelab.rollout.on_cpu import Draw, draw_args, multiply_bfloat16, norms, rank_no_logprobs, rotate_slices
+from scalelab.rollout.on_cpu import Draw, draw_args, norms, rank_no_logprobs, replace_products, rotate_slices
 from scalelab.rollout.routing import RoutingRecorder, of_all_tokens
 from scalelab.rollout.scheduler import ArrayScheduler
 from scalelab.rollout.split import split_problem
@@ -126,8 +127,8 @@ class Engine:
             self._engine.collective_rpc(rank_no_logprobs)
             if "kv_lora_rank" in hf_config:
                 self._engine.collective_rpc(rotate_slices)
-            if config.dtype == "bfloat16":
-                self._engine.collective_rpc(multiply_bfloat16)
+            if config.dtype == "bfloat16" or portable():
+                self._engine.collective_rpc(replace_products)
         if self._biases:
             self._engine.collective_rpc(
                 expert_bias.install, args=(list(self._biases), hf_config["num_experts_per_tok"])

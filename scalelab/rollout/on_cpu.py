@@ -174,6 +174,6 @@ def rotate_slices(worker: WorkerBase) -> None:
             module._forward_method = module.forward_native
 
 
-def multiply_bfloat16(worker: WorkerBase) -> None:
+def replace_products(worker: WorkerBase) -> None:
     """Multiply matrices of bfloat16 as the trainer does."""
     bfloat16.install()

@@ -284,6 +284,10 @@ class Virtual:
     memory_gib: PositiveFloat = 8.0
     """Most memory for the one engine's KV cache, which holds the sequences of all simulated engines."""
 
+    portable: bool = False
+    """Keep to kernels that every x86-64 processor with AVX2 has, so that the run repeats to the last bit on processors
+    of different kinds, too (`moe.cpu.portable`)."""
+
     def __post_init__(self) -> None:
         if self.hardware is not None and self.rates is not None:
             raise ValueError(

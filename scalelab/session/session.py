@@ -126,7 +126,7 @@ def _describe_resumption(run: Run, folder: RunFolder, progress: Progress) -> Non
     if others:
         progress.say(f"goes on with others than before: {'; '.join(others)} (the manifest keeps all)")
     before, processor = begun.get("hardware", {}).get("processor"), here["hardware"]["processor"]
-    if run.virtual is not None and before not in (None, processor):
+    if run.virtual is not None and not run.virtual.portable and before not in (None, processor):
         progress.say(f"begun on another processor ({before}; here {processor}): from here on the last bits may differ")
     times = [*manifest.get("resumed", ()), now]
     folder.describe(processes=[*processes, here], resumed=times, status="running", reason=None)

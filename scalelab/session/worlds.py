@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moe.cpu.portable import hide_wider
 from scalelab.imports import quick_imports
 from scalelab.run.config import Run
 from scalelab.session.drive import drive
@@ -98,6 +99,7 @@ def run_on_simulated_clock(
     with quick_imports():
         import torch
 
+        hide_wider()  # before vLLM is imported
         from scalelab.rollout.interruption import Phrases
         from scalelab.start.base_model import base_model
         from scalelab.start.fine_tuning import LocalTuner

@@ -18,6 +18,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from moe.cpu.portable import portable
 from moe.durable import made_whole
 from moe.errors import MoeError
 from moe.model.architectures import architecture
@@ -243,7 +244,7 @@ def base_model(
     key = cache_key(run, tokenizer, prepared)
     shipped = shipped_model(key) if cache is None else None
     cache = cache or _cache()
-    folder = shipped or cache / key
+    folder = shipped or cache / (f"{key}-portable" if portable() else key)  # made with other kernels, it differs
     if folder.exists():
         progress.say(f"SFT: taken from {folder}{', which comes with the lab' if shipped else ''}")
     else:

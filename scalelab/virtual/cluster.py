@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from moe.cpu.portable import portable, start_anew
 from scalelab.errors import LabError
 from scalelab.hardware import device
 from scalelab.plan.check import usual
@@ -86,7 +87,14 @@ def clock_facts(run: Run) -> dict[str, Any]:
         "rates": asdict(rates),
         "places": places,
         "pretended_hardware": None if virtual.rates else virtual.hardware or usual(run),
+        **({"arithmetic": "portable"} if virtual.portable else {}),
     }
+
+
+def take_arithmetic(run: Run) -> None:
+    """Start this process anew, if the run's arithmetic is to be portable and the process was not started for it."""
+    if run.virtual is not None and run.virtual.portable:
+        start_anew()
 
 
 def _check_hardware(run: Run) -> None:
@@ -115,6 +123,8 @@ def check_simulated(run: Run, path: Path, manifest: Mapping[str, Any]) -> None:
     """
     if run.virtual is None:
         return
+    if run.virtual.portable and not portable():
+        raise LabError("Virtual.portable: arithmetic is chosen when a process starts; use `scalelab run`")
     now = clock_facts(run)
     engine_config(run, now["places"])
     _check_hardware(run)

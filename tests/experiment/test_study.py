@@ -25,7 +25,9 @@ COMPUTE = np.arange(23) / 22
 def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "tools" / "bench"))
     import study_tables.course
+    import study_tables.exercised
     import study_tables.falls
+    import study_tables.outcomes
     import study_tables.predictability
     import study_tables.questions
     import study_tables.runs
@@ -152,9 +154,13 @@ def test_falls_are_counted_in_the_bin_of_their_run_s_divergence(tables: Any, tmp
 
 
 def step(compute: float, entropy: float | None) -> dict[str, Any]:
-    tasks = {"math": {"completions": 2, "mean_length": 10.0}, "code": {"completions": 6, "mean_length": 30.0}}
+    whole = {"truncated": 0.0, "interrupted": 0.0}
+    tasks = {
+        "math": {"completions": 2, "mean_length": 10.0, **whole},
+        "code": {"completions": 6, "mean_length": 30.0, **whole},
+    }
     ratios = {"kl": 0.1, "ratio_clipped": 0.0, "ratio_max": 1.5, "gap_mean": 0.01}
-    counts = {"prompts": 4, "prompts_in_loss": 3, "staleness": {"0": 1, "4": 3}, "tasks": tasks}
+    counts = {"prompts": 4, "prompts_in_loss": 3, "staleness": {"0": 1, "4": 3}, "tasks": tasks, "sampler": {}}
     return {"compute": compute, "entropy": entropy, **ratios, **counts}
 
 
@@ -184,3 +190,51 @@ def test_unfinished_runs_are_left_out(tables: Any, tmp_path: Path, capsys: pytes
     tables.runs.take(tmp_path / "family", tmp_path / "runs")
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["done"]
     assert "not finished" in capsys.readouterr().out
+
+
+def step_of(number: int, interrupted: float, skipped: int) -> dict[str, Any]:
+    one = {"completions": 64, "mean_length": 40.0, "truncated": 0.02, "interrupted": interrupted}
+    return {
+        **{"compute": float(number), "entropy": 0.1, "kl": 1e-3, "ratio_clipped": 0.0, "ratio_max": 1.5},
+        **{"gap_mean": 0.01, "same_version_gap_mean": 1e-3 if number == 1 else None, "staleness": {"0": 3, "4": 1}},
+        **{"prompts": 8, "prompts_in_loss": 6, "tasks": {"math": one, "code": {**one, "interrupted": 0.0}}},
+        "sampler": {"drawn/math": 10 * number, "retired/math": 1, "skipped/math": skipped, "drawn/code": 0},
+    }
+
+
+def test_the_counters_of_a_run_say_which_ingredients_had_something_to_do(tables: Any, tmp_path: Path) -> None:
+    run, taken = tmp_path / "member" / "seed_0", tmp_path / "taken" / "seed_0"
+    run.mkdir(parents=True)
+    taken.mkdir(parents=True)
+    lines = [step_of(number, 0.2, 0 if number < 20 else 50) for number in range(1, 21)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tables.course.write_course(run / "metrics.jsonl", taken / tables.course.COURSE)
+    header, _, live, kept, old = tables.exercised.exercised_table(
+        [run, taken, STUDY / "runs" / "scalerl" / "seed_0"]
+    ).splitlines()
+    cells = [cell.strip() for cell in live.strip("|").split("|")]
+    assert cells[0] == "member/seed_0"
+    assert cells[1:] == ["0.01 yes", "1 yes", "0.25 yes", "0.2 yes", "0.1 yes", "0.02 no", "0.001 × 1.00"]
+    assert kept.replace("taken", "member") == live
+    assert old.count("not counted") == 4, "runs of the first study were taken without these counters"
+    assert header.count("|") == live.count("|") == old.count("|")
+
+
+def test_outcomes_keep_how_many_completions_of_every_prompt_passed(tables: Any, tmp_path: Path) -> None:
+    from pyarrow import Table, parquet
+
+    draws = np.random.default_rng(5)
+    rows = [
+        {"task": task, "prompt_id": f"{task}/{prompt}", "outcome": str(draws.choice(["passed", "failed", "timeout"]))}
+        for task in ("math", "code")
+        for prompt in range(20)
+        for _ in range(3)
+    ]
+    draws.shuffle(rows)
+    parquet.write_table(Table.from_pylist(rows), tmp_path / "step_000012.parquet")
+    tables.outcomes.write_outcomes(tmp_path, tmp_path / tables.outcomes.OUTCOMES)
+    found = tables.outcomes.read_outcomes(tmp_path / tables.outcomes.OUTCOMES)
+    assert set(found) == {(12, "math"), (12, "code")}
+    for (_, task), counts in found.items():
+        names = sorted({row["prompt_id"] for row in rows if row["task"] == task})
+        assert counts == [sum(r["prompt_id"] == name and r["outcome"] == "passed" for r in rows) for name in names]

@@ -2,6 +2,7 @@
 
     python tools/bench/study.py                      # make docs/study/README.md's tables and its picture again
     python tools/bench/study.py --take runs/study    # first copy finished runs into docs/study/runs
+    python tools/bench/study.py --exercised RUN...   # which ingredients had something to do, as the counters say
 
 Runs that were made a second time lie in docs/study/again; their evaluations are compared byte by byte.
 """
@@ -12,6 +13,7 @@ import argparse
 from pathlib import Path
 
 from sections import replace_section
+from study_tables.exercised import exercised_table
 from study_tables.falls import falls_table
 from study_tables.predictability import forecasts_table
 from study_tables.questions import QUESTIONS, glance, members_of
@@ -56,7 +58,13 @@ def main() -> None:
     parser.add_argument(
         "--take", type=Path, help="folder of the family, such as runs/study, to copy finished runs from"
     )
+    parser.add_argument(
+        "--exercised", type=Path, nargs="+", metavar="RUN", help="print what these runs exercised, and do nothing else"
+    )
     given = parser.parse_args()
+    if given.exercised:
+        print(exercised_table(given.exercised))
+        return
     if given.take is not None:
         take(given.take, given.study / "runs")
     write(given.study)

@@ -12,6 +12,7 @@ from typing import Any
 
 from scalelab.curves import Analysis, Curve, analyse_all, pool_seeds, read_sources
 from study_tables.course import COURSE, write_course
+from study_tables.outcomes import OUTCOMES, write_outcomes
 
 KEPT = ("evals.jsonl", "config.gin", "manifest.json")
 BASELINE = "scalerl"
@@ -30,6 +31,7 @@ def take(source: Path, runs: Path) -> None:
         for name in KEPT:
             shutil.copyfile(manifest.parent / name, target / name)
         write_course(manifest.parent / "metrics.jsonl", target / COURSE)
+        write_outcomes(manifest.parent / "rollouts", target / OUTCOMES)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,91 @@
+"""The second study: a miniature in which every ingredient has something to do.
+
+Seeds differ in the base model, too: a difference between members that share their seeds holds for new base models.
+"""
+
+from experiments.additions import additions
+from experiments.axes import batches, generations, length, mixtures
+from experiments.leave_one_out import leave_one_out
+from experiments.recipes import recipes
+from scalelab.experiment import Experiment
+from scalelab.recipe.losses import DAPO
+
+LENGTHS = {
+    # Interruption ends the longest sums, and the limit cuts off the longest programs: both set a ceiling.
+    "MathMiniature.max_terms": 8,
+    "MathMiniature.max_value": 19,
+    "Recipe.max_tokens": 64,
+    "ForcedInterruption.earliest": 34,
+    "ForcedInterruption.latest": 40,
+    "LengthPenalty.max_tokens": 64,
+    "LengthPenalty.cache_tokens": 24,
+}
+
+DATA = {"MathMiniature.size": 256, "CodeMiniature.size": 256}  # prompts come back after a third of the budget
+
+scalerl = Experiment(
+    fragments=(
+        "model/dense_miniature",
+        "recipe/scalerl",
+        "tasks/math_code_study",
+        "cluster/virtual_80",
+        "scale/study",  # after the cluster, whose precision it changes
+        "budget/study",
+    ),
+    overrides={
+        **LENGTHS,
+        **DATA,
+        "Virtual.portable": True,
+        "Budget.hours": 60.0,
+        "Evaluation.every_hours": 4.0,
+        "Evaluation.samples": 2,
+        "SFT.seed": None,  # a base model for each seed
+    },
+    description="ScaleRL, the point where all questions of the second study meet.",
+)
+
+
+def _named(prefix: str, members: dict[str, Experiment]) -> dict[str, Experiment]:
+    return {f"{prefix}_{name}": member for name, member in members.items()}
+
+
+def _off_policy() -> dict[str, Experiment]:
+    """Staleness × learning rate × loss: when do runs fall, and what foretells it?"""
+    cells = {}
+    for k in (1, 8, 32):
+        for name, lr in (("slow", 1e-4), ("fast", 2e-4)):
+            for loss, more in (("cispo", {}), ("dapo", {"Recipe.loss": DAPO})):
+                settings = {"PipelineRL.k": k, "OptimizerConfig.lr": lr, **more}
+                cells[f"k{k}_{name}_{loss}"] = scalerl.override(
+                    settings, f"Rollouts at most {k} steps old, learning rate {lr:g}, the loss of {loss}."
+                )
+    del cells["k8_slow_cispo"], cells["k8_slow_dapo"]  # `scalerl` and `without_loss`
+    return cells
+
+
+def _prompts(size: int) -> Experiment:
+    sizes = {"MathMiniature.size": size, "CodeMiniature.size": size}
+    return scalerl.override(sizes, f"{size:,} training prompts a task.")
+
+
+def _wide(width: int) -> Experiment:
+    heads = {"Llama.num_attention_heads": width // 32, "Llama.num_key_value_heads": width // 64}
+    sizes = {"Llama.hidden_size": width, "Llama.intermediate_size": width * 3 // 2, **heads}
+    return scalerl.override(sizes, f"A model {width} wide.")
+
+
+experiments = {
+    **recipes(scalerl, prompts_to_drop_from=27),  # 80 : 48, as in the paper
+    **_named("without", leave_one_out(scalerl)),
+    **_off_policy(),
+    **generations(scalerl, 128, (4, 16, 32)),
+    **{f"prompts_{size}": _prompts(size) for size in (64, 1024, 4096)},
+    "length_56": length(scalerl, tokens=56, answer=24, window=6, prompt=80),
+    "length_96": length(scalerl, tokens=96, answer=24, window=6, prompt=80),
+    # As good as alone, with the same base model, and the other task is measured, too.
+    **mixtures(scalerl, {"math": (0.999, 0.001), "code": (0.001, 0.999)}),
+    "width_64": _wide(64),
+    "width_192": _wide(192),
+    **batches(scalerl, (8, 32), generations=8),
+    **_named("baseline_and", additions(scalerl)),
+}

@@ -1,0 +1,41 @@
+"""Runs with portable arithmetic: the bytes of a short one are those that another kind of processor made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalelab.errors import LabError
+from scalelab.experiment import resolve
+from scalelab.virtual.cluster import check_simulated
+from tests.helpers.processors import pretending, printed
+
+RUN = "44ee6e18f97d0259e6299b3a4f86effdb0b69cdb798ca2c8b8726f6e7f7b53c5"
+"""SHA-256 of `evals.jsonl` and `metrics.jsonl`, made on an Intel Xeon with AVX-512."""
+SHORT = (
+    *("Virtual.portable=True", "Budget.steps=3", "Evaluation.prompts=8", "Evaluation.samples=2"),
+    *("Recipe.prompts_per_step=8", "PipelineRL.k=2", "Evaluation.every_hours=100.0"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_short_run_has_the_bytes_that_another_processor_made(tmp_path: Path) -> None:
+    """Half a minute, as engine, trainer and verifiers are real. Another processor is shown where that can be done."""
+    sets = [word for setting in SHORT for word in ("--set", setting)]
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "scalelab", "run", "study/scalerl", *sets, "--out", str(out)]
+    printed(command, pretending(tmp_path) or {}, 800)
+    made = b"".join((out / name).read_bytes() for name in ("evals.jsonl", "metrics.jsonl"))
+    assert json.loads((out / "manifest.json").read_text())["arithmetic"] == "portable"
+    assert hashlib.sha256(made).hexdigest() == RUN
+
+
+def test_portable_arithmetic_is_refused_in_a_process_that_began_without() -> None:
+    run = resolve("study/scalerl", ["Virtual.portable=True"]).run
+    with pytest.raises(LabError, match="use `scalelab run`"):
+        check_simulated(run, Path("runs/none"), {})
