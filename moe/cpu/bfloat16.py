@@ -84,4 +84,4 @@ def _added(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 
 
 PORTABLE = {"mm": _product, "bmm": _product, "addmm": _added, "baddbmm": _added}
-"""Those that give the same bytes on processors of several kinds."""
+"""Replacements that give the same bytes on processors of several kinds, by name."""
