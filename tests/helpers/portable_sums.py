@@ -13,7 +13,7 @@ from moe.cpu.kernels import arrays, rms_forward, swiglu_forward
 
 
 def results(dtype: torch.dtype, draws: np.random.Generator) -> list[torch.Tensor]:
-    """What one type's kernels make of numbers of a miniature's sizes."""
+    """Results of one type's kernels on numbers of a miniature's sizes."""
 
     def drawn(*shape: int) -> torch.Tensor:
         return torch.from_numpy(draws.standard_normal(shape, dtype=np.float32)).to(dtype)

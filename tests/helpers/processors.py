@@ -25,7 +25,7 @@ def pretending(folder: Path) -> dict[str, str] | None:
 
 
 def printed(command: Sequence[str], variables: Mapping[str, str], seconds: float) -> str:
-    """What a process prints that ends well."""
+    """Output of a process that ends well."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     root = Path(__file__).parents[2]
     done = subprocess.run(

@@ -61,7 +61,7 @@ COUNTERS = (
 """Counters of single runs. Aggregation and the norm of advantages work in every step."""
 
 HEAD = 1.5
-"""How many times as far apart, with the same weights, generator and trainer must be without an fp32 head."""
+"""Least factor by which engines without an fp32 head must be further apart at the same weights."""
 
 
 def rows_of(run: Path) -> list[dict[str, float]]:
