@@ -446,6 +446,8 @@ class Simulation:
             return BROKEN_OFF if isinstance(error, BrokenOffError) else FAILED
         finally:
             self._alive.discard(life.number)
+            if not life.dead:
+                self._return_from_sync(life)
         return 0
 
     @property
@@ -482,6 +484,7 @@ class Simulation:
             return
         if life.dead:
             raise DiedError
+        self._return_from_sync(life)
         if event != "open":
             life.events += 1
             if life.events > MOST_EVENTS:
@@ -504,10 +507,14 @@ class Simulation:
         finally:
             self._busy.discard(threading.get_ident())
 
-    def _follow(self, life: Life, event: str, paths: list[Path], arguments: tuple[Any, ...]) -> None:
+    def _return_from_sync(self, life: Life) -> None:
+        """Put on the disk what a life has synced: the sync has returned, whatever its next event comes to."""
         if life.pending is not None:
-            self.disk.sync(life.pending)
+            with self._still():
+                self.disk.sync(life.pending)
             life.pending = None
+
+    def _follow(self, life: Life, event: str, paths: list[Path], arguments: tuple[Any, ...]) -> None:
         if event == "durable.sync":
             life.pending = paths[0]
         elif event == "os.rename":
@@ -562,8 +569,6 @@ class Simulation:
                     for one in self._now.values():
                         one.dead = True  # a second driver's machine has the same power
                     self.orphans.clear()
-                    if life.pending is not None:  # the sync before this event had returned
-                        self.disk.sync(life.pending)
                     self.disk.cut(orderly=kind == "power cut")
                     self.disk = self._new_disk()
                 elif event == "durable.write":
