@@ -317,12 +317,12 @@ def of_the_machine(folder: Path, times: int, deadline: float, only: str) -> Iter
             yield name, FaultOutcome(*around(place, times, deadline, name))
 
 
-def table(found: dict[str, FaultOutcome], times: int) -> str:
+def table(found: dict[str, FaultOutcome]) -> str:
     """The results in Markdown."""
-    rows = ["| fault | times | seconds to recover | prompts lost | duplicated |", "|---|---|---|---|---|"]
+    rows = ["| fault | seconds to recover | prompts lost, duplicated |", "|---|---|---|"]
     for name, one in found.items():
         seconds = ", ".join(f"{value:.0f}" for value in one.seconds)
-        rows.append(f"| {name} | {times} | {seconds} | {one.lost} | {one.duplicated} |")
+        rows.append(f"| {name} | {seconds} | {one.lost}, {one.duplicated} |")
     return "\n".join(rows)
 
 
@@ -357,7 +357,7 @@ def main() -> None:
             with closing(part(Path(name), args.times, args.deadline, args.only)) as outcomes:
                 for kind, outcome in outcomes:
                     found[kind] = outcome
-                    write(table(found, args.times), args.out)
+                    write(table(found), args.out)
 
 
 def write(text: str, out: Path | None) -> None:
