@@ -19,31 +19,33 @@ lint: install
 types: install
 	.venv/bin/mypy
 
-# Three workers for two cores, as tests wait for much; those of many processes in turn, by one of them. Whole files to
-# each, for what their tests share takes long to make, in the order of tests/helpers/order.py.
+# Two workers, for two cores: three starve one another. Tests of many processes in turn, by one of them. Whole files to each,
+# for what their tests share takes long to make, in the order of tests/helpers/order.py.
 # A failure is shown at once. A worker that dies ends the run: pytest-xdist 3.8 gives the work of its successor to nobody,
 # and would wait.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --instafail --durations 20
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --instafail --durations 20
 
 test: lint types
 	@for one in bwrap g++ node; do command -v $$one >/dev/null || \
 		{ echo "the tests need bubblewrap, g++ and Node.js: sudo apt-get install bubblewrap g++ nodejs" >&2; exit 1; }; done
 	@tools/install_browser.sh
 	@tools/install_verifiers.sh
-	@$(PYTEST)
+	@$(PYTEST) -m "not nightly"
 
 # For every save: without the tests that are marked slow, which take a second and more, or load vLLM, Megatron or
 # transformers. Measured seconds: CONTRIBUTING.md. FAST=tests/curves names a part of them.
 test-fast: install
-	@$(PYTEST) -n 2 -m "not slow" $(FAST)
+	@$(PYTEST) -m "not slow" $(FAST)
 
 # With a simulated CUDA device, which the other tests do without: 3 GB to download the first time; needs gcc.
 test-devices: install
 	@tools/rehearse/install.sh
 	@OMP_NUM_THREADS=1 $(PY) -m pytest tests/rehearse/test_environment.py
 
-# For a night: random tests with fresh draws, five hundred examples each, and 400 mistakes, of which tests notice nine in ten.
+# For a night: what `make test` leaves out, random tests with fresh draws, five hundred examples each, and 400 mistakes, of
+# which tests notice nine in ten.
 nightly: install
+	@$(PYTEST) -m nightly
 	@HYPOTHESIS_PROFILE=explore $(PYTEST) -m "not slow"
 	@PYTHONPATH=.:tools:tools/bench $(PY) tools/bench/mutation.py --count 400 --seed $$(date +%j) --least 0.9
 

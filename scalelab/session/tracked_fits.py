@@ -44,7 +44,8 @@ class TrackedFits:
     def _curve(self, task: str) -> Curve:
         mine = [one for one in self._records if one["task"] == task]
         errors = [one["stderr"] for one in mine] if all(one["stderr"] > 0 for one in mine) else None
-        if len({one["k"] for one in mine}) > 1:  # as `scalelab fit` reads them: the numbers of samples weigh the points
+        samples = {one.get("k") for one in mine}
+        if len(samples) > 1 and None not in samples:  # as `scalelab fit` reads them: samples weigh the points
             errors = [binomial_stderr(one["pass_rate"], one["n_prompts"] * one["k"]) for one in mine]
         return curve(
             [one["compute"] for one in mine],

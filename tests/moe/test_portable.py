@@ -17,11 +17,13 @@ SUMS = "2afc3aba08c5bac5a9a3f5438cb86af6ae5937966c6360f134434dbffc5061c8"
 COMMAND = [sys.executable, "-m", "tests.helpers.portable_sums"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_kernels_give_the_bytes_that_other_processors_gave() -> None:
     assert printed(COMMAND, ENVIRONMENT, 300) == SUMS
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_kernels_give_the_same_bytes_where_another_processor_is_shown(tmp_path: Path) -> None:
     if (shown := pretending(tmp_path)) is None:

@@ -46,6 +46,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         end_ray()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("shape", "layout"),

@@ -23,6 +23,7 @@ SHORT = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_short_run_has_the_bytes_that_another_processor_made(tmp_path: Path) -> None:
