@@ -40,6 +40,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         lab.process.wait(60)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_two_generators_and_two_trainer_ranks_on_two_nodes_survive_each_other(address: str, lab: Any) -> None:
     lab.start(

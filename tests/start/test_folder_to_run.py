@@ -67,7 +67,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [pytest.param("qwen2", marks=pytest.mark.nightly), "deepseek_v3"])
 def test_a_folder_is_fine_tuned_trained_and_exported_to_plain_transformers(family: str, tmp_path: Path) -> None:
     environment = {**os.environ, "SCALELAB_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", WHOLE_WAY, json.dumps(TINY), json.dumps([family, FAMILIES[family]])]
