@@ -59,7 +59,9 @@ def crash_twice(share: int) -> int:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-@pytest.mark.parametrize(("times", "least"), [("crash_once", 40), ("crash_twice", 5)])
+@pytest.mark.parametrize(
+    ("times", "least"), [("crash_once", 40), pytest.param("crash_twice", 5, marks=pytest.mark.nightly)]
+)
 def test_a_run_survives_a_crash_before_any_event(times: str, least: int, share: int) -> None:
     done = in_process(__file__, times, str(share), seconds=900)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -30,8 +30,12 @@ LIVE = ("Rates.transfer_seconds=3.7", "Rates.host_seconds=0.3", "Rates.verify_se
 RUNS = {
     "pipeline": ("PipelineRL.k=2", *LIVE),
     "pipeline, groups replaced": ("PipelineRL.k=4", 'Recipe.zero_variance="refill"', *LIVE),
-    "rounds": ("Run.schedule=@PPOOffPolicy()", "PPOOffPolicy.k=2", *LIVE),
-    "rounds, groups replaced": ("Run.schedule=@PPOOffPolicy()", "PPOOffPolicy.k=3", 'Recipe.zero_variance="refill"'),
+    "rounds, groups replaced": (
+        "Run.schedule=@PPOOffPolicy()",
+        "PPOOffPolicy.k=3",
+        'Recipe.zero_variance="refill"',
+        *LIVE,
+    ),
     "synchronous": ("Run.schedule=@Synchronous()",),
 }
 ENDLESS = 10**9
