@@ -103,7 +103,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare and print; 1 if a curve was refused."""
     from scalelab.curves import compare, pool_seeds, read_sources
-    from scalelab.curves.comparison import entry_summary
     from scalelab.curves.paired import compare_paired
 
     if args.by_prompt:
@@ -145,16 +144,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(
             {
-                "tasks": {one.task: [entry_summary(entry) for entry in one.entries] for one in comparisons},
-                "at": {one.task: one.at for one in comparisons},
-                "reach": {one.task: one.reach for one in comparisons},
-                "crossings": {one.task: [vars(item) for item in one.crossings] for one in comparisons},
-                "notes": {one.task: list(one.notes) for one in comparisons},
-                "spread": {
-                    one.task: {"median": one.spread[0], "interval": one.spread[1], "measured": one.measured}
-                    for one in comparisons
-                },
-                "rows": {one.task: [vars(row) for row in one.rows()] for one in comparisons},
+                **_facts(comparisons),
                 "paired": [vars(one) | {"found": one.found and vars(one.found)} for one in pairs],
                 "price_bands": bands,
                 "calibration": {task: [vars(line) for line in lines] for task, lines in calibration.items()},
@@ -174,6 +164,24 @@ def run(args: argparse.Namespace) -> int:
         print_filled(f"{task or 'all'}, with steps {', '.join(PRICES)} as dear beside the baseline's: {said}.")
     print_remarks(analyses, refused)
     return int(bool(refused))
+
+
+def _facts(comparisons: list[Comparison]) -> dict[str, Any]:
+    """What `--json` has of each task."""
+    from scalelab.curves.comparison import entry_summary
+
+    return {
+        "tasks": {one.task: [entry_summary(entry) for entry in one.entries] for one in comparisons},
+        "at": {one.task: one.at for one in comparisons},
+        "reach": {one.task: one.reach for one in comparisons},
+        "crossings": {one.task: [vars(item) for item in one.crossings] for one in comparisons},
+        "notes": {one.task: list(one.notes) for one in comparisons},
+        "spread": {
+            one.task: {"median": one.spread[0], "interval": one.spread[1], "measured": one.measured}
+            for one in comparisons
+        },
+        "rows": {one.task: [vars(row) for row in one.rows()] for one in comparisons},
+    }
 
 
 PRICES = {"0.8 times": 0.8, "as": 1.0, "1.25 times": 1.25}

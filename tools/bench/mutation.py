@@ -113,7 +113,7 @@ def main() -> None:
             trees.put(tree)
 
         def look(mistake: Mistake) -> bool:
-            tree = trees.get()
+            tree = trees.get_nowait()  # there are as many as threads
             try:
                 seen = noticed(mistake, tree, args.seconds)
             finally:
