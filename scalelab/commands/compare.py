@@ -167,7 +167,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _facts(comparisons: list[Comparison]) -> dict[str, Any]:
-    """What `--json` has of each task."""
+    """Facts of each task for `--json`."""
     from scalelab.curves.comparison import entry_summary
 
     return {
