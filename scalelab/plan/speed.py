@@ -27,6 +27,8 @@ class Assumptions:
     Attributes:
         mfu: share of the peak that the trainer's products reach, what ranks exchange apart.
         expert_mfu: the same for mixtures of experts.
+        narrow: width of an expert's feed-forward below which a GPU reaches less of it, by the square root of the two
+            widths: Megatron's published share of Qwen3-30B-A3B, 768 wide, is 0.12 (`tools/bench/published.py`).
         imbalance: tokens of the busiest expert rank by its even share, for which the others wait.
         exchange: share of NVLink or network that an exchange among trainer ranks reaches.
         bandwidth: share of the memory bandwidth that decoding reaches.
@@ -48,6 +50,7 @@ class Assumptions:
 
     mfu: float = 0.40
     expert_mfu: float = 0.30
+    narrow: int = 2048
     imbalance: float = 1.0
     exchange: float = 0.7
     bandwidth: float = 0.6
@@ -135,11 +138,17 @@ def training_seconds(
     micro_batches = max(1.0, completions * tokens / rows / config.tokens_per_micro_batch)
     fill = 1 + (layout.pipeline - 1) / micro_batches
     mixture = "num_moe_experts" in shape(hf_config).fields
-    mfu = assumed.expert_mfu if mixture else assumed.mfu
+    mfu = _mixture_mfu(hf_config, device, assumed) if mixture else assumed.mfu
     waits = 1 + (assumed.imbalance - 1) * _routed_share(hf_config) if mixture else 1.0
     own = completions * (1 - assumed.dropped) * tokens / rows / layout.context
     exchanged = exchange_seconds(hf_config, config, own, device, assumed.exchange)
     return (flops / (ranks * device.tflops * 1e12 * mfu) * waits + exchanged) * fill
+
+
+def _mixture_mfu(hf_config: dict[str, Any], device: Device, assumed: Assumptions) -> float:
+    """Share of the peak that training a mixture of experts reaches."""
+    width = shape(hf_config).fields["moe_ffn_hidden_size"]
+    return assumed.expert_mfu * (min(1.0, width / assumed.narrow) ** 0.5 if device.gpu else 1.0)
 
 
 def _routed_share(hf_config: dict[str, Any]) -> float:
