@@ -78,7 +78,9 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     generator = generator_memory(parameter_counts(hf).total, place.generator, device.gpu, messages)
     recipe = run.recipe
     completions = recipe.prompts_per_step * recipe.generations_per_prompt
-    ahead = run.schedule.k + 1 if isinstance(run.schedule, PipelineRL) else 1
+    pipeline = isinstance(run.schedule, PipelineRL)
+    steps = run.schedule.k if isinstance(run.schedule, PPOOffPolicy) else 1  # of a round
+    ahead = run.schedule.k + 1 if isinstance(run.schedule, PipelineRL) else steps
     engine = decoding(hf, place.generator, completions * ahead / place.engines, length, device, assumed)
     train = training_seconds(hf, place.trainer, place.trainers, completions, length, device, assumed)
     train += host_step_seconds(hf, place.trainer, place.trainers, assumed)
@@ -91,16 +93,19 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     beside = completions * ahead * length.mean / recipe.max_tokens / place.engines
     slowest = recipe.max_tokens * decoding(hf, place.generator, max(1.0, beside), length, device, assumed).seconds
 
+    quarter = decoding(hf, place.generator, engine.sequences / 4, length, device, assumed)
+    round_seconds = _round_seconds(engine, quarter, completions * ahead / place.engines, length) / ahead
+
     def seconds_of_step(evaluated: float) -> dict[str, float]:
         generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
         publish = weights.standstill + weights.transfer + weights.pause
-        if isinstance(run.schedule, PipelineRL):  # weights are under way while both sides work
+        if pipeline:  # weights are under way while both sides work
             sides = train + weights.standstill, generate + weights.pause
             # from the weights that it begins with to the end of the step that trains on it
             hold = (slowest + train + publish) / ahead
             step = max(sum(sides), hold) if place.shared else max(*sides, hold)
-        else:  # a round ends with its longest completion
-            steps = run.schedule.k if isinstance(run.schedule, PPOOffPolicy) else 1
+        else:
+            generate = round_seconds + evaluated * length.mean / (place.engines * engine.tokens_per_second)
             hold = recipe.max_tokens * single.seconds / steps
             step = train + max(generate, hold) + publish / steps
         return {"train": train, "generate": generate, "publish": publish, "hold": hold, "step": step}
@@ -117,6 +122,19 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
     room = cache_sequences(hf, place.generator, length, assumed)
     return RunPlan(place, trainer, generator, seconds, engine, room, flops, problems)
+
+
+def _round_seconds(engine: Decoding, quarter: Decoding, completions: float, length: Moments) -> float:
+    """Seconds in which an engine makes the completions of a round.
+
+    A decoding step takes a + b · n for n sequences side by side, by the two given points. The engine fills at once, and
+    empties until the longest completion ends: after tokens / places steps, and those by which the longest is longer
+    than the mean. Each token costs b, each step a.
+    """
+    tokens = completions * length.mean
+    turns = tokens / engine.sequences + length.most - length.mean
+    each = (engine.seconds - quarter.seconds) / max(engine.sequences - quarter.sequences, 1.0)
+    return each * tokens + (engine.seconds - each * engine.sequences) * turns
 
 
 def fine_tuning_seconds(run: Run, device: Device, assumed: Assumptions) -> float:

@@ -2,7 +2,8 @@
 
 A decoding step of an engine takes `step_seconds + sequence_seconds · c` for c sequences side by side: reading the
 weights and the fixed costs once, the KV cache and the arithmetic once per sequence. Two points at different concurrency
-determine that line (`decoding_line`): measured ones, or those of the performance model (`rates`).
+determine that line (`decoding_line`): measured ones, or those of the performance model at full and at a quarter of that
+(`rates`), where the sequences of a mixture touch nearly all experts already, as they do in a run.
 """
 
 from __future__ import annotations
@@ -44,12 +45,11 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
         )
     hf_config, unit = run.model.to_hf(), trainer_unit(run)
     assumed, moments = Assumptions(prompt=round(prompt_tokens), dropped=1 - kept), lengths.moments()
-    single, full = (
-        decoding(hf_config, run.generator_setup, most, moments, device, assumed) for most in (1.0, float("inf"))
-    )
-    step, sequence = single.seconds, 0.0
-    if full.sequences > single.sequences:
-        step, sequence = decoding_line([(single.sequences, single.seconds), (full.sequences, full.seconds)])
+    full = decoding(hf_config, run.generator_setup, float("inf"), moments, device, assumed)
+    part = decoding(hf_config, run.generator_setup, full.sequences / 4, moments, device, assumed)
+    step, sequence = full.seconds, 0.0
+    if full.sequences > part.sequences:
+        step, sequence = decoding_line([(part.sequences, part.seconds), (full.sequences, full.seconds)])
     completions = run.recipe.completions_per_step
     seconds = training_seconds(hf_config, run.trainer_setup, unit, completions, moments, device, assumed)
     engines = run.cluster.generators, run.generator.tensor_parallel

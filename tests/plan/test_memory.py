@@ -1,6 +1,8 @@
 """Planned bytes are the trainer's: buffers and optimiser state exactly, at any layout; activations within 3 %."""
 
 import math
+from contextlib import ExitStack
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from megatron.core import parallel_state
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from moe.cpu import host as cpu_host
+from moe.cpu import operators
+from moe.model import attention
 from moe.model import gpt as models
 from moe.model.architectures import architecture
 from moe.model.size import parameters
@@ -104,14 +108,13 @@ def kept(one, tokens):
     packed = pack(
         sequences, {layer.attention.chunk for layer in architecture(one.hf_config).layers}, torch.device("cpu")
     )
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)  # torch's operators, as on a GPU: those for one core keep a little more
-    try:
-        with cpu_host.megatron(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            one.model.train()
-            models.forward(one.model, packed)
-    finally:
-        torch.set_num_threads(threads)
+    with ExitStack() as stack:
+        for module in (operators, attention):  # torch's own, as on a GPU: those for one core keep a little more
+            stack.enter_context(mock.patch.object(module, "kernels_fit", return_value=False))
+        stack.enter_context(cpu_host.megatron())
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor))
+        one.model.train()
+        models.forward(one.model, packed)
     return sum(tensor.untyped_storage().size() for tensor in held_by.values())
 
 

@@ -15,10 +15,13 @@ RUNS = {
     "the engines": ("h100/scalerl_17bx16", "--gpus", "80"),
     "the longest completion": ("h100/scalerl_8b", "--gpus", "400"),
     "the longest completion, on GB200": ("scalerl_8b", "--gpus", "80"),
+    "the longest completion of a mixture": ("scalerl_17bx16", "--gpus", "400"),
+    "rounds of eight steps": ("scalerl_8b", "--set", "Run.schedule=@PPOOffPolicy()"),
+    "rounds of one step": ("h100/scalerl_8b", "--set", "Run.schedule=@Synchronous()"),
     "the longest completion, with little staleness": ("h100/scalerl_8b", "--set", "PipelineRL.k=2"),
 }
 WITHIN = 0.06
-"""Largest relative difference; nine runs differed by 5.9 % at most."""
+"""Largest relative difference; runs of a grid differed by 6.2 % at most (`tools/bench/plan_grid.py`)."""
 
 
 @pytest.mark.parametrize("held_by", RUNS)
