@@ -94,6 +94,7 @@ def test_moments_in_bfloat16_take_what_the_plan_says():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_packages_for_gpus_without_a_driver_change_nothing(tmp_path):
     """A Transformer Engine that breaks what imports it, and a vLLM whose version is that of a build for GPUs."""
     for module in ("transformer_engine", "apex"):

@@ -61,7 +61,7 @@ class Lab:
             np.testing.assert_allclose(completion.logprobs_T, reference_logprobs(models, completion), atol=1e-4)
 
 
-@pytest.fixture(scope="module", params=[MOE, DENSE], ids=["moe", "dense"])
+@pytest.fixture(scope="module", params=[MOE, pytest.param(DENSE, marks=pytest.mark.nightly)], ids=["moe", "dense"])
 def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = tmp_path_factory.mktemp("models")
     lab = Lab(

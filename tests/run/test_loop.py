@@ -219,6 +219,7 @@ def test_a_step_that_cannot_be_taken_is_noticed_before_the_first_evaluation(cach
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_that_are_broken_end_the_run_with_the_cause(finished: Path, cache: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = [sys.executable, "-m", "scalelab", "run", str(finished / "config.gin"), "--out", str(out)]

@@ -58,7 +58,7 @@ def crash_twice(share: int) -> int:
     return every_crash(work, again, endings=(ENDINGS[share],), share=(share, 4 * SHARES))
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("share", [0, *(pytest.param(one, marks=pytest.mark.nightly) for one in range(1, SHARES))])
 @pytest.mark.parametrize(
     ("times", "least"), [("crash_once", 40), pytest.param("crash_twice", 5, marks=pytest.mark.nightly)]
 )

@@ -232,6 +232,7 @@ def test_a_run_that_was_broken_off_branches_with_another_loss_and_a_benchmark(
     assert "from the fork at step 4 on, the last evaluation up to" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.nightly
 def test_the_synchronous_case_of_all_schedules_trains_the_same_weights(folder: Path) -> None:
     short = ("--set", "Budget.steps=3", "--set", "Evaluation.every=3")
     schedules = {
