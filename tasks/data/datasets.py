@@ -345,4 +345,7 @@ def dataset_task(dataset: str, **settings: Any) -> MathDataset | CodeDataset:
     Raises:
         TaskError: there is no such data set, or a setting contradicts it.
     """
-    return (MathDataset if source(dataset).kind == "math" else CodeDataset)(dataset, **settings)
+    row = source(dataset)
+    if row.problems is not None:
+        settings.setdefault("held_out_size", row.problems)
+    return (MathDataset if row.kind == "math" else CodeDataset)(dataset, **settings)

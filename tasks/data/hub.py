@@ -38,6 +38,7 @@ class Source:
         files: files to read instead of a configuration, for repositories with a loading script.
         packages: modules beyond the standard library that answers may import.
         columns: of a Parquet file, the ones to read; empty is all.
+        problems: of a set for evaluation, as a plan needs to know without its data; None where nobody counted.
     """
 
     hub: str
@@ -50,6 +51,7 @@ class Source:
     files: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    problems: int | None = None
 
 
 REVISIONS: dict[str, str] = {
@@ -107,10 +109,16 @@ SOURCES: dict[str, Source] = {
     "mbpp": Source("google-research-datasets/mbpp", "code", "train", read_mbpp, "mbpp/train.jsonl", configs=("full",)),
     # Evaluation sets
     "gsm8k_test": Source(
-        "openai/gsm8k", "math", "eval", read_math, "gsm8k/test.jsonl", split="test", configs=("main",)
+        "openai/gsm8k", "math", "eval", read_math, "gsm8k/test.jsonl", split="test", configs=("main",), problems=1319
     ),
     "humaneval": Source(
-        "openai/openai_humaneval", "code", "eval", read_humaneval, "humaneval/HumanEval.jsonl.gz", split="test"
+        "openai/openai_humaneval",
+        "code",
+        "eval",
+        read_humaneval,
+        "humaneval/HumanEval.jsonl.gz",
+        split="test",
+        problems=164,
     ),
     "code_contests": Source(
         "agentica-org/DeepCoder-Preview-Dataset",
@@ -121,9 +129,11 @@ SOURCES: dict[str, Source] = {
         split="test",
         configs=("codeforces",),
     ),
-    "aime_24": Source("HuggingFaceH4/aime_2024", "math", "eval", read_math, "aime/aime24.parquet"),
-    "aime_25": Source("math-ai/aime25", "math", "eval", read_math, "aime/aime25.jsonl", split="test"),
-    "math_500": Source("HuggingFaceH4/MATH-500", "math", "eval", read_math, "math/test500.jsonl", split="test"),
+    "aime_24": Source("HuggingFaceH4/aime_2024", "math", "eval", read_math, "aime/aime24.parquet", problems=30),
+    "aime_25": Source("math-ai/aime25", "math", "eval", read_math, "aime/aime25.jsonl", split="test", problems=30),
+    "math_500": Source(
+        "HuggingFaceH4/MATH-500", "math", "eval", read_math, "math/test500.jsonl", split="test", problems=500
+    ),
     "livecodebench": Source(
         "livecodebench/code_generation_lite",
         "code",

@@ -149,6 +149,15 @@ def test_a_plan_counts_the_completions_of_every_set() -> None:
     assert [run.sets[0].planned for run in (plain, dear)] == [1000 * 16, 1000 * 64]
 
 
+@pytest.mark.parametrize(("data", "problems"), [("math_500", 500), ("gsm8k_test", 1319), ("aime_25", 30)])
+def test_a_benchmark_of_the_table_is_planned_with_all_its_problems_and_not_with_more(data: str, problems: int) -> None:
+    settings = [*SETS, f"Benchmark.data='{data}'"]
+    _, benchmark = resolve("h100/scalerl_8b", settings).run.sets
+    assert benchmark.planned == problems * benchmark.samples
+    with pytest.raises(LabError, match=rf"prompts of benchmark {data} \({problems + 1}\) exceeds held_out_size"):
+        resolve("h100/scalerl_8b", [*settings, f"Benchmark.prompts={problems + 1}"])
+
+
 @pytest.mark.parametrize("name", ["scalerl_8b_long", "scalerl_17bx16", "math_code", "axes", "qwen", "h200"])
 def test_the_runs_of_50k_gpu_hours_follow_aime_24_with_every_sample_of_the_paper(name: str) -> None:
     for member, experiment in load(name).items():
