@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from moe.errors import MoeError
+from moe.regular import open_regular
 from moe.weights.memory_file import no_room
 from moe.weights.segments import Segment, SupersededError, UnavailableError
 
@@ -35,8 +36,8 @@ class Server:
                     key += more
                 path = find(key.decode("ascii", "replace"))
                 try:
-                    file = path.open("rb") if path is not None else None
-                except FileNotFoundError:
+                    file = open_regular(path) if path is not None else None
+                except (FileNotFoundError, MoeError):
                     file = None
                 if file is None:
                     self.request.sendall(bytes(8))

@@ -30,6 +30,8 @@ REJOIN_SECONDS = 60.0
 """Seconds between two attempts to take a lost node back while the run goes on."""
 STOP_SECONDS = 20.0
 LOOK_SECONDS = 0.5
+LONGEST_MANIFEST = 1 << 20
+"""Bytes of a manifest above which it is none (`scalelab.guarded`, which this program does without)."""
 _COUNT = (
     "import ray; ray.init(address='auto', log_to_driver=False, logging_level='ERROR'); "
     "print('joined', *(node['NodeManagerHostname'] for node in ray.nodes() if node['Alive']))"
@@ -121,8 +123,12 @@ def reachable(addresses: Sequence[str], network: str) -> str:
 
 def begun(out: Path) -> bool:
     """True if a run is in its folder that is to be resumed; one that was refused before it made anything is not."""
+    manifest = out / "manifest.json"
+    if not manifest.is_file():  # a pipe would be waited for without end
+        return False
     try:
-        status = json.loads((out / "manifest.json").read_bytes()).get("status")
+        with manifest.open("rb") as file:
+            status = json.loads(file.read(LONGEST_MANIFEST)).get("status")
     except (OSError, ValueError, AttributeError):
         return False
     made = (*(out / name for name in ("evals.jsonl", "metrics.jsonl")), *out.glob("checkpoints/*"), *out.glob("sft/*"))

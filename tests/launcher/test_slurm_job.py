@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import sys
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from scalelab.launcher import slurm_job
-from scalelab.launcher.slurm_job import JobError, begun, reachable
+from scalelab.launcher.slurm_job import LONGEST_MANIFEST, JobError, begun, reachable
 from tests.helpers.slurm_stub import SlurmStub
 
 pytestmark = pytest.mark.slow
@@ -92,6 +93,17 @@ def test_a_requeued_job_resumes_its_run(tmp_path: Path) -> None:
     manifest.write_text(json.dumps({"status": "running"}))
     stub.run()
     assert [line.endswith("--resume") for line in stub.lab()] == [False, False, True]
+
+
+def test_a_manifest_that_is_a_pipe_or_endless_begins_no_run(tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest.json"
+    os.mkfifo(manifest)
+    assert not begun(tmp_path)
+    manifest.unlink()
+    manifest.write_text(json.dumps({"status": "running"}) + " " * LONGEST_MANIFEST + "no JSON")
+    assert begun(tmp_path), "what it holds within the bound counts"
+    manifest.write_text(" " * LONGEST_MANIFEST + json.dumps({"status": "running"}))
+    assert not begun(tmp_path)
 
 
 def test_slurms_warning_reaches_the_run_and_its_code_is_the_jobs(tmp_path: Path) -> None:
