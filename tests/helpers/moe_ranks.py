@@ -29,6 +29,7 @@ from moe.errors import MoeError
 from moe.model.config import Model
 from moe.model.head import token_logprobs
 from moe.train import optimizer
+from moe.train.batch import REFERENCE
 from moe.train.config import Layout, OptimizerConfig
 from moe.train.trainer import Trainer
 from moe.weights.hf_folder import FolderWeights
@@ -61,6 +62,8 @@ class Case:
     """Choose experts by biases, too."""
     overlap: bool = False
     """Exchange gradients during the backward pass."""
+    reference: bool = False
+    """Let the loss see log-probabilities under the first weights."""
 
     @property
     def name(self) -> str:
@@ -69,7 +72,8 @@ class Case:
         replayed = ["replayed"] if self.replay else []
         biased = ["biased"] if self.biased else []
         overlapped = ["overlapped"] if self.overlap else []
-        return f"{self.model}: " + " · ".join([*sizes, *balanced, *replayed, *biased, *overlapped] or ["data"])
+        seen = ["reference"] if self.reference else []
+        return f"{self.model}: " + " · ".join([*sizes, *balanced, *replayed, *biased, *overlapped, *seen] or ["data"])
 
     @property
     def single_rank(self) -> Case:
@@ -79,31 +83,52 @@ class Case:
 
 FOUR = (
     Case("Llama", Layout(pipeline=4)),
-    Case("Llama", Layout(tensor=2, context=2)),
-    Case("Llama, tied", Layout(tensor=2, pipeline=2)),
-    Case("Llama-4", Layout(expert=4)),
+    Case("Llama, tied", Layout(tensor=2, pipeline=2), reference=True),
     Case("Llama-4", Layout(expert=2), overlap=True),
-    Case("Llama-4", Layout(tensor=2, context=2, expert=4), balance=1.0),
+    Case("Llama-4", Layout(tensor=2, context=2, expert=4), balance=1.0, reference=True),
     Case("Llama-4", Layout(pipeline=2, context=2, expert=2), replay=True),
-    Case("Llama-4", Layout(tensor=2, pipeline=2, expert=2), balance=1.0),
     Case("Llama-4", Layout(tensor=2, pipeline=2, expert=2), biased=True),
     Case("Qwen2", Layout(tensor=2, pipeline=2)),
     Case("Qwen3-MoE", Layout(tensor=2, expert=2, expert_tensor=2), replay=True),
+)
+"""Layouts of four processes; the remaining factor is data parallel."""
+
+FOUR_AT_NIGHT = (
+    Case("Llama", Layout(tensor=2, context=2)),
+    Case("Llama-4", Layout(expert=4)),
+    Case("Llama-4", Layout(tensor=2, pipeline=2, expert=2), balance=1.0),
     Case("Qwen3-MoE", Layout(tensor=2, pipeline=2, expert_tensor=2), balance=1.0),
     Case("Qwen3-MoE", Layout(expert=2, context=2), biased=True),
 )
-"""Layouts of four processes; the remaining factor is data parallel."""
+"""Further ones, whose axes are all in others."""
+
+CHOSEN = "cases"
+"""File of the names of the cases that a test asks for."""
 
 SCALE = 1e4
 PROBE = OptimizerConfig(lr=SCALE * SCALE, eps=SCALE, weight_decay=0.0, warmup_steps=0, clip_grad=0.0)
 """AdamW whose first step is SCALE · gradient, as its ε is far above every gradient."""
 
 
+def near_the_start(
+    logprobs_T: torch.Tensor, entropy_T: torch.Tensor, extras: dict[str, torch.Tensor]
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The usual loss, and the squared distance from the log-probabilities under the first weights."""
+    loss, metrics = weighted(logprobs_T, entropy_T, extras)
+    apart_T = logprobs_T - extras[REFERENCE]
+    return loss + apart_T.square().sum(), {
+        **metrics,
+        "reference_sum": extras[REFERENCE].sum(),
+        "apart_max": apart_T.abs().max(),
+    }
+
+
 def probe(case: Case, rank: int = 0, world: int = 1, at: str | None = None) -> dict[str, Any]:
     """Everything about one training step, whole gradients included, and whether weights go out and in unchanged."""
     losses = {"balance": case.balance, "z_loss": case.balance / 10, "expert_bias": 0.25 * case.biased}
     settings = {"layout": case.layout, **losses, "optimizer": PROBE, "tokens_per_micro_batch": 60}
-    settings["overlap_gradients"] = case.overlap
+    settings |= {"overlap_gradients": case.overlap, "reference": case.reference}
+    loss = near_the_start if case.reference else weighted
     one = trainer(MODELS[case.model], rank, world, at, **settings)
     start = weights(one)
     if case.biased:
@@ -112,15 +137,20 @@ def probe(case: Case, rank: int = 0, world: int = 1, at: str | None = None) -> d
     given = (lambda sequences: routed(sequences, MODELS[case.model])) if case.replay else list
     logprobs = one.logprobs(given(batch(99)))
     before = one.logprobs(given(batch(0)))
-    result = one.train_step(given(batch(0)), weighted, logprobs=True)
+    result = one.train_step(given(batch(0)), loss, logprobs=True)
     moved = {name: (tensor - start[name]) / SCALE for name, tensor in one.export_weights()}
     biases = {name: moved.pop(name) * SCALE for name in list(moved) if name.endswith(EXPERT_BIAS)}
     shared, both = published(one), sent(one)
+    later: dict[str, float] = {}
+    if case.reference:
+        one.load_weights({name: 1.25 * tensor for name, tensor in start.items()})
+        later = one.train_step(given(batch(0)), loss).metrics
     one.load_weights(start)
     back = all(torch.equal(tensor, start[name]) for name, tensor in one.export_weights())
     read = read_back(one, start) if world > 1 else {}
     one.close()
     told = {"start": start, "logprobs": [*logprobs, *before], "result": result, "gradients": moved, "biases": biases}
+    told["later"] = later
     return {**told, "back": back, "published": shared, "sent": both, **read}
 
 
@@ -322,7 +352,9 @@ def travel(layout: Layout, came: Path, goes: Path, step: int, rank: int, world: 
 def main(rank: int, world: int, folder: Path) -> None:
     """The work of one of several ranks; results go to the folder."""
     meetings = (f"file://{folder}/meeting{number}" for number in itertools.count())
-    told: dict[str, Any] = {case.name: probe(case, rank, world, next(meetings)) for case in FOUR}
+    names = (folder / CHOSEN).read_text().splitlines()
+    chosen = [case for case in (*FOUR, *FOUR_AT_NIGHT) if case.name in names]
+    told: dict[str, Any] = {case.name: probe(case, rank, world, next(meetings)) for case in chosen}
     stations = [folder / "station0", folder / "station1", folder / "station2"]
     told["travels"] = [
         travel(layout, stations[i], stations[i + 1], 2 + i, rank, world, next(meetings))

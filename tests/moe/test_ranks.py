@@ -10,7 +10,9 @@ from moe.weights.hf_folder import FolderWeights, read_biases
 from tests.helpers.moe_models import batch, trainer, weighted, weights
 from tests.helpers.moe_ranks import (
     BIAS_RATE,
+    CHOSEN,
     FOUR,
+    FOUR_AT_NIGHT,
     MODELS,
     OVERLAPPED,
     TRAVELS,
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def told(request, tmp_path_factory):
     """Results of one process and of four, started on the same checkpoint."""
     folder = tmp_path_factory.mktemp("ranks")
     straight = trainer(MODELS["Llama-4"], expert_bias=BIAS_RATE)
@@ -35,7 +37,10 @@ def told(tmp_path_factory):
     results = [straight.train_step(batch(step), weighted) for step in range(2, 2 + len(TRAVELS))]
     end = weights(straight)
     straight.close()
-    single_rank = {case: probe(case) for case in {case.single_rank for case in FOUR}}
+    asked = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
+    chosen = [case for case in (*FOUR, *FOUR_AT_NIGHT) if case in asked]
+    (folder / CHOSEN).write_text("\n".join(case.name for case in chosen))
+    single_rank = {case: probe(case) for case in {case.single_rank for case in chosen}}
     return {
         "folder": folder,
         "alone": single_rank,
@@ -44,7 +49,11 @@ def told(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("case", FOUR, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [*FOUR, *(pytest.param(case, marks=pytest.mark.nightly) for case in FOUR_AT_NIGHT)],
+    ids=lambda case: case.name,
+)
 def test_four_processes_learn_as_one(told, case):
     single_rank = told["alone"][case.single_rank]
     for rank in told["all"]:
@@ -61,10 +70,16 @@ def test_four_processes_learn_as_one(told, case):
         assert len(mine["biases"]) == len(single_rank["biases"]) == 4 * case.biased
         assert mine["result"].loss == pytest.approx(single_rank["result"].loss, abs=1e-5)
         assert mine["result"].grad_norm == pytest.approx(single_rank["result"].grad_norm, rel=1e-5)
-        assert mine["result"].metrics == pytest.approx(single_rank["result"].metrics, abs=1e-4)
+        assert mine["result"].metrics == pytest.approx(single_rank["result"].metrics, rel=1e-6, abs=1e-4)
         assert mine["result"].tokens == single_rank["result"].tokens
         for a, b in zip(single_rank["logprobs"], mine["logprobs"], strict=True):
             np.testing.assert_allclose(b, a, rtol=0, atol=2e-5)
+        assert mine["later"] == pytest.approx(single_rank["later"], rel=1e-5, abs=1e-4)
+        if case.reference:
+            first, later = mine["result"].metrics, mine["later"]
+            assert first["apart_max"] < 2e-5
+            assert later["apart_max"] > 0.1, "weights that changed are far from the first"
+            assert later["reference_sum"] == pytest.approx(first["reference_sum"], rel=1e-5)
         kept = mine["result"].logprobs
         for a, b in zip(mine["logprobs"][-len(kept) :], kept, strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-6, atol=1e-6)
