@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from scalelab.errors import LabError, UntrustedError, nearest
+from scalelab.experiment.values import mistakes
 
 INSTALLED = Path(__file__).resolve().parents[2]
 """The folder that holds the lab's packages: a checkout, or site-packages."""
@@ -120,11 +123,10 @@ def import_user_code(load: Callable[[], Any], file: Path) -> Any:
         raise
     except SyntaxError as error:
         raise LabError(f"{display_path(error.filename or file)}:{error.lineno}: {error.msg}") from None
+    except ValidationError as error:
+        raise LabError(f"{display_path(file)}{_line_of(error, file)}: {mistakes(error)}") from None
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()]
-        line = f":{lines[-1]}" if lines else ""
-        message = str(error).partition("\n")[0]
+        line, message = _line_of(error, file), str(error).partition("\n")[0]
         unknown = re.fullmatch(r"Experiment\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
         if unknown:
             known = ("fragments", "overrides", "description")
@@ -133,6 +135,13 @@ def import_user_code(load: Callable[[], Any], file: Path) -> Any:
                 f"{nearest(unknown[1], known)} It takes {', '.join(known)}"
             ) from None
         raise LabError(f"{display_path(file)}{line}: {type(error).__name__}: {message}") from None
+
+
+def _line_of(error: Exception, file: Path) -> str:
+    """The last line of a file that an error passed through, as `:LINE`; empty if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()]
+    return f":{lines[-1]}" if lines else ""
 
 
 def _files(folder: Path, top: str) -> list[Path]:

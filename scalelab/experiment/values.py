@@ -55,6 +55,12 @@ def conform(value: Any, hint: Any, written: Any = None) -> Any:
         raise MismatchError(_expected(value if written is None else written, hint, reasons)) from None
 
 
+def mistakes(error: ValidationError) -> str:
+    """The class and its mistakes in one line; pydantic's own first line only counts them."""
+    told = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" if one["loc"] else one["msg"] for one in error.errors())
+    return f"{error.title}: {'; '.join(told)}".replace("\n", " ")
+
+
 @lru_cache(maxsize=1024)
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(_checkable(hint), config=ConfigDict(strict=True, allow_inf_nan=False))

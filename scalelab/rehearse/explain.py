@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from moe.errors import first_line
+from scalelab.experiment.values import mistakes
 
 _ROOT = Path(__file__).parents[2]
 _ROOMS = ("moe", "scalelab")
@@ -22,10 +23,8 @@ def explain(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """The line that says what is wrong; pydantic's first one only counts the mistakes."""
-    if isinstance(error, ValidationError):
-        return f"{error.title}: {'; '.join(one['msg'] for one in error.errors())}".replace("\n", " ")
-    return first_line(error)
+    """The line that says what is wrong."""
+    return mistakes(error) if isinstance(error, ValidationError) else first_line(error)
 
 
 def _place(frame: traceback.FrameSummary) -> str | None:

@@ -165,6 +165,10 @@ def test_a_fragment_whose_file_does_not_end_in_gin_is_named(folder: Path) -> Non
         ),
         ("experiments = {'a': 3}", "mine.py: mine/a is not an Experiment but int"),
         ("x = 1\ny = x / 0", "mine.py:5: ZeroDivisionError: division by zero"),
+        (
+            "from scalelab.run.evaluation_sets import HeldOut\nHeldOut(prompts=0)",
+            "mine.py:5: HeldOut: prompts: Input should be greater than",
+        ),
         ("x = (", "mine.py:4: '(' was never closed"),
         ("import nowhere_at_all", "mine.py:4: ModuleNotFoundError: No module named 'nowhere_at_all'"),
     ],

@@ -21,4 +21,4 @@ def test_a_mistake_that_pydantic_counts_is_told():
     assert said.endswith("Checked: Value error, 4 heads cannot be split")
     with pytest.raises(pydantic.ValidationError) as two:
         Checked(heads="many")
-    assert "Checked: Input should be a valid integer" in explain(two.value)
+    assert "Checked: heads: Input should be a valid integer" in explain(two.value)

@@ -116,8 +116,11 @@ def test_a_pretrained_model_is_taken_if_it_is_the_runs_and_refused_by_what_diffe
     ours = run.model.to_hf()
     wanted = shapes(ours)
     save_folder(folder, ours, ((name, torch.zeros(shape)) for name, shape in wanted.items()), wanted)
-    with pytest.raises(LabError, match="no readable tokenizer"):
-        base_model(run, Progress(), LocalTuner)
+    for content in (None, "{}", "{"):
+        if content is not None:
+            (folder / "tokenizer.json").write_text(content)
+        with pytest.raises(LabError, match="no readable tokenizer"):
+            base_model(run, Progress(), LocalTuner)
     save_tokenizer(TOKENIZER, folder)
     assert base_model(run, Progress(), LocalTuner) == folder
     other = replace(run.model, hidden_size=256, vocab_size=999, attention_chunk_size=32).to_hf()
