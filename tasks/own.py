@@ -98,8 +98,11 @@ class RewardTask(Asking, Procedural):
         Procedural.__post_init__(self)
 
     @abstractmethod
-    def problem(self, rng: random.Random) -> tuple[str, Any]:
-        """One problem: what is asked, and what `reward` needs to know of it (JSON-able), as `prompt.gold`."""
+    def problem(self, rng: random.Random) -> tuple[str, Any] | tuple[str, Any, str]:
+        """One problem: what is asked, and what `reward` needs to know of it (JSON-able), as `prompt.gold`.
+
+        A third text is its worked example: the completion that fine-tuning learns.
+        """
 
     @abstractmethod
     def reward(self, prompt: Prompt, answer: str) -> Reward | Awaitable[Reward]:
@@ -107,12 +110,31 @@ class RewardTask(Asking, Procedural):
 
     def draw(self, number: int) -> Prompt:
         """The problem of a generator that is seeded with a number."""
-        text, gold = self.problem(random.Random(number))
-        return self.asked(self.name, text, gold)
+        return self._worked(number)[0]
+
+    @property
+    def has_trace(self) -> bool:
+        """True if there are worked examples: `problem` gives them, or a class has a `trace` of its own."""
+        return type(self).trace is not RewardTask.trace or bool(self._worked(0)[1])
+
+    def trace(self, index: int) -> tuple[Prompt, str]:
+        """Worked example number `index`, of any problem that is not held out."""
+        return self._worked(self._numbered("trace", index, held_out=False)[0])
 
     def verifier(self) -> Verifier:
         """A verifier that runs `reward` in worker processes, with a time limit."""
         return RewardVerifier(self)
+
+    def _worked(self, number: int) -> tuple[Prompt, str]:
+        """A problem with its worked example, empty if it has none."""
+        found: tuple[Any, ...] = self.problem(random.Random(number))
+        texts = (found[0], *found[2:]) if isinstance(found, tuple) and len(found) in (2, 3) else ()
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise TaskError(
+                f"problem of task {self.name} returns {str(found)[:60]!r}: return what is asked (a text), the gold, "
+                "and a worked example (a text) if there is one"
+            )
+        return self.asked(self.name, found[0], found[1]), "".join(found[2:])
 
 
 @dataclass(frozen=True)

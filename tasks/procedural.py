@@ -98,10 +98,14 @@ class Procedural(ABC):
         return list(prompts.values())
 
     def _draw_from(self, stream: str, index: int, *, held_out: bool) -> Prompt:
+        return self._numbered(stream, index, held_out=held_out)[1]
+
+    def _numbered(self, stream: str, index: int, *, held_out: bool) -> tuple[int, Prompt]:
+        """A problem of one split, with the number that it is drawn from."""
         for number in self._numbers(stream, index, held_out):
             prompt = self.draw(number)
             if in_held_out(prompt.id, self.held_out_share) == held_out:
-                return prompt
+                return number, prompt
         raise TaskError(f"task {self.name} has too few different problems to split: allow longer problems")
 
     def _numbers(self, stream: str, index: int, held_out: bool) -> Iterator[int]:

@@ -31,7 +31,7 @@ FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILIN
 NOT_RUN = re.compile(r"<!-- not run: [^>]+-->\n\Z")
 PUT = re.compile(r"<!-- put (\S+) as (\S+) -->")
 NUMBER = re.compile(r"[-+−]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
-SECONDS = 120
+SECONDS = 300
 RELATIVE, ABSOLUTE = 0.1, 0.02
 
 

@@ -48,7 +48,7 @@ def describe_tasks(run: Run) -> dict[str, Any]:
 
     Raises:
         LabError: a task has nothing to train on.
-        TaskError: data are missing, or fewer prompts are held out than the evaluations ask for.
+        TaskError: data are missing, or a task has fewer different prompts than the run asks for.
     """
     facts = {}
     for task in run.tasks:
@@ -57,6 +57,7 @@ def describe_tasks(run: Run) -> dict[str, Any]:
                 f"task {task.name} has nothing to train on: its problems are for evaluation only, or all of them are "
                 f"held out (held_out_size = {task.held_out_size})"
             )
+        task.prompt(0)  # of a generator, draws as many different ones as are trained on
         if about := task.describe():
             facts[task.name] = about
     for one in run.sets:

@@ -95,8 +95,8 @@ def check_worked_examples(run: Run) -> None:
 def _demand_worked_examples(run: Run) -> None:
     if without := [task.name for task in run.tasks if not has_worked_examples(task)]:
         raise LabError(
-            f"{', '.join(without)}: no worked examples to fine-tune a model on; give the task a method "
-            "trace(index), or bind SFT.pretrained (and SFT.traces for public ones)"
+            f"{', '.join(without)}: no worked examples to fine-tune a model on; let the task's problem "
+            "return one, or bind SFT.pretrained (and SFT.traces for public ones)"
         )
 
 

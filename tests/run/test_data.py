@@ -87,6 +87,15 @@ def test_data_that_will_not_do_are_said_so_first(data: Path, dataset: str, field
     assert "\n" not in str(caught.value)
 
 
+def test_a_generator_of_fewer_problems_than_are_asked_for_is_said_so_first() -> None:
+    sets = ["Run.tasks=(@MathMiniature(),)", "Run.task_weights=None", "MathMiniature.size=4000000"]
+    few = [*sets, "MathMiniature.min_terms=2", "MathMiniature.max_terms=2", "MathMiniature.max_value=9"]
+    with pytest.raises(
+        TaskError, match=r"different training problems, 4000000 are asked for: lower MathMiniature\.size"
+    ):
+        describe_tasks(resolve("quickstart", few).run)
+
+
 def test_prompts_that_leave_no_room_are_counted_whatever_way_they_are_asked(data: Path) -> None:
     run = run_on(data)
     longest = max(len(TOKENIZER.encode(run.tasks[0].prompt(n).text)) for n in range(32))
@@ -106,7 +115,7 @@ def test_prompts_that_leave_no_room_are_counted_whatever_way_they_are_asked(data
 
 
 def test_a_pretrained_model_is_taken_if_it_is_the_runs_and_refused_by_what_differs(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=r"words: no worked examples to fine-tune a model on; give the task a method"):
+    with pytest.raises(LabError, match=r"words: no worked examples to fine-tune a model on; let the task's problem"):
         base_model(run_on(data), Progress(), LocalTuner, tmp_path / "cache")
     folder = tmp_path / "model"
     folder.mkdir()
@@ -122,6 +131,11 @@ def test_a_pretrained_model_is_taken_if_it_is_the_runs_and_refused_by_what_diffe
         with pytest.raises(LabError, match="no readable tokenizer"):
             base_model(run, Progress(), LocalTuner)
     save_tokenizer(TOKENIZER, folder)
+    whole = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(LabError, match="no readable tokenizer"):
+        base_model(run, Progress(), LocalTuner)
+    (folder / "tokenizer.json").write_text(whole)
     assert base_model(run, Progress(), LocalTuner) == folder
     other = replace(run.model, hidden_size=256, vocab_size=999, attention_chunk_size=32).to_hf()
     (folder / "config.json").write_text(json.dumps(other))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def home(tmp_path_factory):
     """A folder with a user's modules, on the module path as an experiment's folder is."""
     folder = tmp_path_factory.mktemp("mine")
     [source] = re.findall(r"```python title=\"my_task.py\"\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    assert len(source.splitlines()) < 40, "a task is one screen"
+    assert len(source.splitlines()) <= 30, "a task is one screen"
     (folder / "my_task.py").write_text(source)
     (folder / "my_rewards.py").write_text(REWARDS)
     rows = [{"prompt": f"Say {n}", "gold": str(n), "level": n % 3} for n in range(40)]
@@ -96,6 +96,32 @@ def test_the_tutorial_s_task_works_as_written(home):
     assert (partly.outcome, partly.reward, partly.parts) == ("failed", 0.75, {"letters": 0.5, "length": 1.0})
     assert (wrong.outcome, wrong.reward) == ("failed", 0.0)
     assert pickle.loads(pickle.dumps(task)).prompt(3) == task.prompt(3)
+
+
+def test_a_worked_example_of_a_problem_is_never_held_out_and_needs_a_text(home):
+    module = importlib.import_module("my_task")
+    task = module.Reverse(letters=3, size=200)
+    held = {one.id for one in task.held_out(60)}
+    for number in range(300):
+        prompt, text = worked_example(task, number)
+        assert text == prompt.gold
+        assert prompt.id not in held
+    assert has_worked_examples(task)
+
+    @dataclass(frozen=True)
+    class Silent(module.Reverse):
+        def problem(self, rng):
+            return super().problem(rng)[:2]
+
+    @dataclass(frozen=True)
+    class Odd(module.Reverse):
+        def problem(self, rng):
+            return "Write nothing.", "", None
+
+    assert not has_worked_examples(Silent())
+    assert Silent().prompt(0) == module.Reverse().prompt(0)
+    with pytest.raises(TaskError, match="return what is asked"):
+        Odd().prompt(0)
 
 
 def test_parts_are_weighted(home):
