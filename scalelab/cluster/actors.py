@@ -44,8 +44,13 @@ ANSWERS_WITHIN = 20.0
 """Seconds in which a cluster's head takes a connection."""
 
 
+def _this_python() -> dict[str, str]:
+    """A job's runtime environment that starts its actors by this Python, whose path Ray hands to a shell as it is."""
+    return {"py_executable": shlex.quote(sys.executable)}
+
+
 def join_cluster(address: str) -> None:
-    """Join a Ray cluster.
+    """Join a Ray cluster; if the path of this Python has a space in it, all nodes must have theirs at the same path.
 
     Raises:
         LabError: there is none at the address, or it wants a token that was not sent.
@@ -56,8 +61,14 @@ def join_cluster(address: str) -> None:
             socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN).close()
         except OSError as error:
             raise LabError(f"no Ray cluster at {address}: {error}; start one, or mend Cluster.address") from error
+    spaced = shlex.quote(sys.executable) != sys.executable
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="ERROR",
+            runtime_env=_this_python() if spaced else None,  # else nodes may have their Python elsewhere
+        )
     except Exception as error:  # Ray raises bare Exceptions of many kinds here
         token = "" if "RAY_AUTH_MODE" in os.environ else "; if it asks for a token, export RAY_AUTH_MODE=token"
         raise LabError(
@@ -82,7 +93,7 @@ def start_ray(cluster: Cluster, devices: int = 2) -> None:
             log_to_driver=False,
             logging_level="ERROR",
             object_store_memory=512 * 2**20,
-            runtime_env={"py_executable": shlex.quote(sys.executable)},  # which Ray hands to a shell as it is
+            runtime_env=_this_python(),
             # Ray's head remembers every call of an actor, up to 100,000, for lists that nobody looks at here.
             _system_config={"metrics_report_interval_ms": 600_000, "task_events_report_interval_ms": 0},
         )

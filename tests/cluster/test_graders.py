@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -69,7 +71,7 @@ class StillbornTask(TrapTask):
 def two_nodes() -> Iterator[None]:
     cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100 * 2**20})
     cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
-    tests = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}}
+    tests = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}, "py_executable": shlex.quote(sys.executable)}
     ray.init(address=cluster.address, runtime_env=tests, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()

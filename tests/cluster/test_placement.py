@@ -48,11 +48,30 @@ def three_nodes() -> Iterator[str]:
     try:
         for gpus in (0, 2):
             nodes.add_node(num_cpus=2, num_gpus=gpus)
-        ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+        join_cluster(nodes.address)
         yield nodes.address
     finally:
         ray.shutdown()
         nodes.shutdown()
+
+
+@pytest.mark.slow
+def test_actors_come_up_in_a_cluster_whose_python_is_below_a_path_with_a_space(tmp_path: Path) -> None:
+    (tmp_path / "the lab").symlink_to(sys.prefix)
+    source = """
+import sys, ray
+from ray.cluster_utils import Cluster
+from scalelab.cluster.actors import join_cluster
+node = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+join_cluster(node.address)
+far = ray.remote(lambda: sys.executable).options(runtime_env={"env_vars": {"A": "1"}})  # as the lab's actors have some
+print(ray.get(far.remote(), timeout=60) == sys.executable)
+ray.shutdown()
+node.shutdown()
+"""
+    python = str(tmp_path / "the lab/bin/python")
+    done = subprocess.run([python, "-c", source], capture_output=True, text=True, timeout=900)
+    assert done.stdout.endswith("True\n"), done.stderr
 
 
 @pytest.mark.slow

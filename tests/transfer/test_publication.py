@@ -11,7 +11,7 @@ import pytest
 
 from moe.model.config import Llama
 from moe.train.config import TrainerSetup
-from scalelab.cluster.actors import this_node
+from scalelab.cluster.actors import join_cluster, this_node
 from scalelab.cluster.gpu_nodes import check_gpu_nodes
 from scalelab.cluster.trainer import TrainerRank
 from scalelab.errors import LabError
@@ -60,7 +60,7 @@ def nodes() -> Iterator[Any]:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     try:
         other = cluster.add_node(num_cpus=1, num_gpus=1)
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        join_cluster(cluster.address)
         yield [ray.get_runtime_context().get_node_id(), other.node_id]
     finally:
         ray.shutdown()
