@@ -8,6 +8,7 @@ import pytest
 from scalelab.curves import Options, analyse, curve, forecast
 from scalelab.curves.analysis import back_test
 from scalelab.curves.fitting.models import SIGMOID
+from scalelab.curves.fitting.noise import THIN, SeedNoise, drift_kernel, drifts
 from scalelab.curves.fitting.shapes import OTHERS, Rise, burr
 from tests.helpers.curve_points import rate, run_points
 
@@ -96,3 +97,20 @@ def test_the_back_tests_statement_holds_as_often_as_it_says() -> None:
         assert 0 <= test.percentile <= 1
         inside.append(test.inside)
     assert 0.65 <= np.mean(inside) <= 0.98
+
+
+@pytest.mark.parametrize("thin", [False, True])
+def test_inner_products_are_those_of_the_inverse_covariance(thin: bool) -> None:
+    rng = np.random.default_rng(0)
+    compute_N, sigma_N = np.arange(1.0, 13.0), rng.uniform(0.01, 0.03, 12)
+    noise = SeedNoise(compute_N, sigma_N, 0.02, 12.0)
+    many_GN, others_GN, one_N = rng.random((5, 12)), rng.random((5, 12)), rng.random(12)
+    found = noise.products([(many_GN, one_N), (one_N, many_GN), (many_GN, others_GN), (one_N, one_N)], thin)
+    kinds = [kind for at, kind in enumerate(drifts()) if not thin or at in THIN]
+    for at, (size, length, _) in enumerate(kinds):
+        kernel_NN = drift_kernel(compute_N, length, 12.0)
+        inverse_NN = np.linalg.inv(np.diag(sigma_N**2) + (size * 0.02) ** 2 * kernel_NN)
+        wanted = [many_GN @ inverse_NN @ one_N] * 2
+        wanted += [((many_GN @ inverse_NN) * others_GN).sum(1), np.array(one_N @ inverse_NN @ one_N)]
+        for products, expected in zip(found, wanted):
+            np.testing.assert_allclose(products[..., at], expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())

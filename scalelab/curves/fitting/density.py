@@ -235,23 +235,43 @@ class Density:
         return Cells(g_X, h_X, t_X, log_XK, mean_XL, cov_XLL, change_XQ)
 
     def _products(self, shapes_GS: Array, start_T: Array, spread_T: Array, thin: bool) -> tuple[Gram, Array]:
-        """Inner products over all seeds, and minus half the log determinant of their offsets."""
-        features_GNL = self.model.features(shapes_GS, self.u_N)
+        """Inner products over all seeds, and minus half the log determinant of their offsets.
+
+        Shapes are next to each other in memory: there are more of them than of anything else.
+        """
+        rise_GN = self.model.features(shapes_GS, self.u_N)[..., 1]
         step_N = None if self.change is None else self.change.feature(self.u_N)
         kept = slice(None) if thin else self.kept_H
+        start_T11, spread_T11 = start_T[:, None, None], spread_T[:, None, None]
         total: Gram = {}
         log_volume: Array = np.zeros(1)
         for at, noise in zip(self.members, self.noises):
-            vectors = {"f": features_GNL[:, at, 0], "g": features_GNL[:, at, 1], "r": self.fit.curve.pass_rate_N[at]}
-            if step_N is not None:
-                vectors["h"] = step_N[..., at]
-            pairs = [first + second for first in vectors for second in vectors if first <= second]
-            items = noise.products([(vectors[pair[0]], vectors[pair[1]]) for pair in pairs], thin)
-            own = {pair: item[..., kept, None] for pair, item in zip(pairs, items)}
-            own, log_half = _without_offsets(own, start_T**2, spread_T**2)
+            found = self._of_seed(rise_GN[:, at], None if step_N is None else step_N[..., at], at, noise, thin)
+            own = {pair: np.ascontiguousarray(item[:, kept].T) for pair, item in found.items()}
+            own, log_half = _without_offsets(own, start_T11**2, spread_T11**2)
             total = {pair: total[pair] + item if total else item for pair, item in own.items()}
             log_volume = log_volume + log_half
-        return total | {"ff": total["ff"] + FAINT, "gg": total["gg"] + FAINT}, log_volume
+        total |= {"ff": total["ff"] + FAINT, "gg": total["gg"] + FAINT}
+        return {pair: item.T for pair, item in total.items()}, log_volume.T
+
+    def _of_seed(
+        self, rise_GN: Array, step_N: Array | None, at_N: np.ndarray, noise: SeedNoise, thin: bool
+    ) -> dict[str, Array]:
+        """Inner products of a seed's points, `[G, H]`, or `[1, H]` where no shape is in them.
+
+        The weight of R0 is 1 less that of A (of the power law: 1), so its products follow from those of a constant.
+        """
+        vectors = {"1": np.ones(len(at_N)), "g": rise_GN, "r": self.fit.curve.pass_rate_N[at_N]}
+        if step_N is not None:
+            vectors["h"] = step_N
+        pairs = [first + second for first in vectors for second in vectors if first <= second]
+        found = dict(zip(pairs, noise.products([(vectors[pair[0]], vectors[pair[1]]) for pair in pairs], thin)))
+        less = 1.0 if "R0" in self.model.linear else 0.0
+        own = {pair: item for pair, item in found.items() if "1" not in pair}
+        for other in [letter for letter in vectors if letter != "1"]:
+            own["f" + other] = found["1" + other] - less * found["".join(sorted("g" + other))]
+        own["ff"] = found["11"] - less * (found["1g"] + own["fg"])
+        return {pair: np.atleast_2d(item) for pair, item in own.items()}
 
     def _level(
         self, log_GHT: Array, squares: Array, spare: int, most_GHT: Array, log_scale_K: Array, log_prior_TK: Array
@@ -294,12 +314,15 @@ class Density:
 
         total_XK = np.zeros(wanted_XK.shape)
         for at, upper in enumerate(self.upper_L):
-            deviation_XK = np.sqrt(cov_XLL[:, at, at])[:, None] * scale_K
-            if not deviation_XK.any():  # a given R0
+            deviation_X = np.sqrt(cov_XLL[:, at, at])
+            if not deviation_X.any():  # a given R0
                 continue
             inside_X = np.minimum(upper - mean_XL[:, at], mean_XL[:, at])
-            near = np.nonzero(wanted_XK & (inside_X[:, None] < INSIDE * deviation_XK))
-            deviation, mean = deviation_XK[near], mean_XL[near[0], at]
+            rows = np.flatnonzero(inside_X < INSIDE * (deviation_X * scale_K.max()))  # few: look at no more
+            deviation_RK = deviation_X[rows, None] * scale_K
+            row, k = np.nonzero(wanted_XK[rows] & (inside_X[rows, None] < INSIDE * deviation_RK))
+            near, deviation = (rows[row], k), deviation_RK[row, k]
+            mean = mean_XL[near[0], at]
             to_upper, to_zero = (upper - mean) / deviation, mean / deviation
             mass = ndtr(to_upper) - ndtr(-to_zero)
             log_mass = np.log(np.maximum(mass, 1e-300))
@@ -314,34 +337,37 @@ Gram = dict[str, Array]
 """Inner products `[G, H, T]` by pair: `f`, `g` the features of R0 and A, `r` the rates, `h` the change."""
 
 
-def _without_offsets(own: Gram, start_T: Array, spread_T: Array) -> tuple[Gram, Array]:
+def _without_offsets(own: Gram, start_T11: Array, spread_T11: Array) -> tuple[Gram, Array]:
     """Inner products of a seed with its offsets integrated out, and minus half the log determinant that this adds.
 
     With offsets of R0 and A of variances D = diag(s, t), the products G of the two features become G (I + D G)⁻¹, and
     what they explain of the rates goes out of all else (Woodbury's identity, for two vectors at once).
 
     Args:
-        own: inner products, `[G, H, 1]` each, or `[H, 1]` where no shape is in them.
-        start_T: variances of R0 between seeds.
-        spread_T: variances of A between seeds.
+        own: inner products, `[H, G]` each, or `[H, 1]` where no shape is in them.
+        start_T11: variances of R0 between seeds.
+        spread_T11: variances of A between seeds.
+
+    Returns:
+        Both `[T, H, G]`.
     """
-    if not start_T.any() and not spread_T.any():
-        shape = own["ff"].shape
+    if not start_T11.any() and not spread_T11.any():
+        shape = 1, *own["ff"].shape
         return {pair: np.broadcast_to(item, shape) for pair, item in own.items()}, np.zeros(shape)
     a, b, d = own["ff"], own["fg"], own["gg"]
     volume = a * d - b**2
-    both_T = start_T * spread_T
-    share = 1 / (1 + start_T * a + spread_T * d + both_T * volume)
-    found = {"ff": (a + spread_T * volume) * share, "fg": b * share, "gg": (d + start_T * volume) * share}
+    both_T11 = start_T11 * spread_T11
+    share = 1 / (1 + start_T11 * a + spread_T11 * d + both_T11 * volume)
+    found = {"ff": (a + spread_T11 * volume) * share, "fg": b * share, "gg": (d + start_T11 * volume) * share}
     others = [letter for letter in "hr" if letter + letter in own]
     for at, one in enumerate(others):
         m, n = own["f" + one], own["g" + one]
-        found["f" + one] = (m + spread_T * (d * m - b * n)) * share
-        found["g" + one] = (n + start_T * (a * n - b * m)) * share
+        found["f" + one] = (m + spread_T11 * (d * m - b * n)) * share
+        found["g" + one] = (n + start_T11 * (a * n - b * m)) * share
         for other in others[at:]:
             k, q = own["f" + other], own["g" + other]
             mixed = d * m * k - b * (m * q + n * k) + a * n * q
-            lost = start_T * (m * k) + spread_T * (n * q) + both_T * mixed
+            lost = start_T11 * (m * k) + spread_T11 * (n * q) + both_T11 * mixed
             found[one + other] = own[one + other] - lost * share
     return found, 0.5 * np.log(share)
 

@@ -18,6 +18,7 @@ Axes: `_N` points, `_R` eigenvectors, `_D` sizes of drift, `_L` lengths of drift
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -121,8 +122,9 @@ class SeedNoise:
 
     def __init__(self, compute_N: Array, sigma_N: Array, typical_sigma: float, span: float) -> None:
         self.inverse_N = 1 / sigma_N
-        self.parts: list[tuple[Array, Array]] = []
+        modes: list[Array] = []
         log_determinant_DL = np.zeros((len(DRIFTS), len(LENGTHS)))
+        less: list[Array] = []
         ratio_N = typical_sigma * self.inverse_N
         squares_D = np.square(DRIFTS)
         for at, length in enumerate(LENGTHS):
@@ -130,30 +132,40 @@ class SeedNoise:
             lambda_N, vectors_NN = np.linalg.eigh(kernel_NN)
             kept_N = squares_D.max() * lambda_N > 1e-4
             gain_DR = 1 + squares_D[:, None] * lambda_N[kept_N]
-            self.parts.append((vectors_NN[:, kept_N], 1 / gain_DR - 1))
+            modes.append(self.inverse_N[:, None] * vectors_NN[:, kept_N])
+            less.append((1 / gain_DR - 1).T)
             log_determinant_DL[:, at] = 0.5 * np.log(gain_DR).sum(1)
         self.log_determinant_H = np.concatenate([[0.0], log_determinant_DL.ravel()]) + np.log(sigma_N).sum()
+        self.modes_NR = np.concatenate(modes, axis=1)
+        self.less_RH = np.zeros((self.modes_NR.shape[1], len(self.log_determinant_H)))
+        ends = np.cumsum([0, *map(len, less)]).tolist()
+        for at, less_RD in enumerate(less):
+            self.less_RH[ends[at] : ends[at + 1], 1 + at :: len(LENGTHS)] = less_RD
+        middle = slice(ends[MIDDLE], ends[MIDDLE + 1])
+        self.thin = self.modes_NR[:, middle].copy(), self.less_RH[middle][:, THIN]
 
-    def products(self, pairs: list[tuple[Array, Array]], thin: bool = False) -> list[Array]:
+    def products(self, pairs: Sequence[tuple[Array, Array]], thin: bool = False) -> list[Array]:
         """xᵀ Σ⁻¹ y of every pair `([.., N], [.., N])` under every kind of drift `[.., H]`, in the order of `drifts`.
+
+        With a single vector y, Σ⁻¹y is the same for all x, and found once.
 
         Args:
             pairs: x and y.
             thin: only under the kinds that `THIN` names.
         """
-        arrays = {id(item): item for pair in pairs for item in pair}
-        white = {key: item * self.inverse_N for key, item in arrays.items()}
-        plain = [(white[id(x)] * white[id(y)]).sum(-1) for x, y in pairs]
-        found: list[list[Array]] = []
-        for vectors_NR, less_DR in self.parts[MIDDLE : MIDDLE + 1] if thin else self.parts:
-            modes = {key: item @ vectors_NR for key, item in white.items()}
-            found.append([(modes[id(x)] * modes[id(y)]) @ less_DR.T for x, y in pairs])
-        result = []
-        for index, base in enumerate(plain):
-            along_DL = np.stack([part[index] for part in found], axis=-1) + base[..., None, None]
-            flat = along_DL.reshape(*np.shape(base), -1)
-            result.append(np.concatenate([np.asarray(base)[..., None], flat], axis=-1))
-        return result
+        modes_NR, less_RH = self.thin if thin else (self.modes_NR, self.less_RH)
+        square_N = self.inverse_N**2
+        along = {id(item): item @ modes_NR for pair in pairs for item in pair}
+        found: list[Array] = []
+        for x, y in pairs:
+            many, one = (x, y) if y.ndim == 1 else (y, x)
+            if one.ndim == 1:
+                solved_NH = (one * square_N)[:, None] + modes_NR @ (along[id(one)][:, None] * less_RH)
+                found.append(many @ solved_NH)
+            else:
+                plain = np.einsum("...n,...n,n->...", x, y, square_N)
+                found.append(plain[..., None] + (along[id(x)] * along[id(y)]) @ less_RH)
+        return found
 
 
 @dataclass(frozen=True)
