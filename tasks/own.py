@@ -158,8 +158,8 @@ class FileTask(Asking, Finite):
     name: str = "own"
     """Task name, in prompt ids, weights and curves."""
 
-    held_out_size: int = 100
-    """Prompts that are never trained on."""
+    held_out_size: int = 128
+    """Prompts that are never trained on; the miniatures evaluate as many."""
 
     seed: int = 0
     """Decides the held-out split and the order."""

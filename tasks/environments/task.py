@@ -54,7 +54,7 @@ class VerifiersTask(Asking, Finite):
     most: int = 10_000
     """Tasks read at most."""
 
-    held_out_size: int = 100
+    held_out_size: int = 128
     """Tasks that are never trained on."""
 
     seed: int = 0

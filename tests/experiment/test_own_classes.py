@@ -127,15 +127,14 @@ def test_a_function_of_ones_own_is_bound_by_its_name(folder: Path, how: str) -> 
     own = module(folder)
     if how == "fragment":
         lines = ("Run.tasks = (@FunctionTask(),)", "FunctionTask.prompts = 'p'", "FunctionTask.function = @OWN.reward")
-        lines += ("FunctionTask.held_out_size = 128", "FunctionTask.thinking = True")
+        lines += ("FunctionTask.thinking = True",)
         spec = mine(folder, *lines)
     else:
         spec = "mine.py"
         (folder / spec).write_text(
             HEAD + f"from {own} import reward\nfrom tasks.own import FunctionTask\n"
             'experiment = base.override({"Run.tasks": (FunctionTask,), "Run.task_weights": None, '
-            '"FunctionTask.prompts": "p", "FunctionTask.function": reward, "FunctionTask.thinking": True, '
-            '"FunctionTask.held_out_size": 128})\n'
+            '"FunctionTask.prompts": "p", "FunctionTask.function": reward, "FunctionTask.thinking": True})\n'
         )
     resolved = resolve(spec)
     assert resolved.run.tasks[0].function(None, "four") == 4.0
