@@ -25,6 +25,7 @@ from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.asymptotes import TieRule, asymptotes_note, order_by_A, tie_groups
 from scalelab.curves.checks import MARGIN
+from scalelab.curves.claims import claim_of_sorted, share_above, share_above_sorted
 from scalelab.curves.comparison import (
     ComparedRun,
     Comparison,
@@ -34,7 +35,7 @@ from scalelab.curves.comparison import (
     Difference,
 )
 from scalelab.curves.crossing import crossings
-from scalelab.curves.fitting.intervals import equal_tailed
+from scalelab.curves.fitting.intervals import equal_tailed, quantiles_of_sorted, tails_of
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.joint_draws import JointDraws, joint_draws, several
 from scalelab.curves.stability import stability
@@ -240,26 +241,6 @@ def _reaches(family: JointDraws, run: str, reach: float) -> float:
     return float((np.isfinite(reached_M) & (reached_M > 0)).mean())
 
 
-def share_above(gap_M: Array) -> float:
-    """Probability that a difference is above zero: never 0 or 1, since it is a share of draws."""
-    above = np.count_nonzero(gap_M > 0) + 0.5 * np.count_nonzero(gap_M == 0)
-    return float((above + 0.5) / (len(gap_M) + 1))
-
-
-def claim_of(gap_M: Array, margin: float) -> tuple[ComparisonVerdict, float]:
-    """The claim that draws of a difference speak for most, and the two-sided error that the claim risks.
-
-    No difference can make both claims wrong: `better` and `worse` err where it is zero or of the other sign, `equal`
-    where it is beyond the margin. So the smaller of the two errors needs no correction for having looked at both.
-    """
-    above = share_above(gap_M)
-    of_order = 2 * min(above, 1 - above)
-    of_equality = 2 * max(share_above(gap_M - margin), 1 - share_above(gap_M + margin))
-    if of_order <= of_equality:
-        return ("better" if above > 0.5 else "worse"), of_order
-    return "equal", of_equality
-
-
 QUANTITIES = ("value", "A", "log_B", "log_C_mid", "log_reach")
 
 
@@ -271,29 +252,31 @@ def _differences(
     stacked = {run: np.stack([getattr(own, name) for name in QUANTITIES]) for run, own in numbers.items()}
     for index, run in enumerate(names):
         for other in names[index + 1 :]:
-            one = _difference(stacked[run] - stacked[other], measured[run] - measured[other], asked)
+            sorted_QM = np.sort(stacked[run] - stacked[other], axis=1)  # in order, all that follows is looked up
+            one = _difference(sorted_QM, measured[run] - measured[other], asked)
             found[run, other], found[other, run] = one, _mirrored(one)
     return found
 
 
-def _difference(gap_QM: Array, measured: float, asked: ComparisonSettings) -> Difference:
-    tails = [(1 - asked.level) / 2, 0.5, (1 + asked.level) / 2]
-    low_Q, middle_Q, high_Q = (dict(zip(QUANTITIES, ends)) for ends in np.quantile(gap_QM, tails, axis=1).tolist())
-    value_M, A_M = gap_QM[:2]
-    claim, wrong = claim_of(value_M, asked.margin)
-    low, high = equal_tailed(value_M, 1 - asked.error)
+def _difference(sorted_QM: Array, measured: float, asked: ComparisonSettings) -> Difference:
+    low, high = tails_of(asked.level)
+    ends_TQ = quantiles_of_sorted(sorted_QM, [low, 0.5, high]).tolist()
+    low_Q, middle_Q, high_Q = (dict(zip(QUANTITIES, each)) for each in ends_TQ)
+    value_M, A_M = sorted_QM[:2]
+    claim, wrong = claim_of_sorted(value_M, asked.margin)
+    low, high = quantiles_of_sorted(value_M, tails_of(1 - asked.error)).tolist()
     ends = {name: (low_Q[name], high_Q[name]) for name in QUANTITIES}
     return Difference(
         median=middle_Q["value"],
         interval=ends["value"],
-        probability=share_above(value_M),
+        probability=share_above_sorted(value_M, 0.0),
         verdict=_word(claim, wrong <= asked.error, False),
         bound=max(-low, high),
         measured=measured,
         holds_to_spread=None,
         A=middle_Q["A"],
         A_interval=ends["A"],
-        A_probability=share_above(A_M),
+        A_probability=share_above_sorted(A_M, 0.0),
         log_B=middle_Q["log_B"],
         log_B_interval=ends["log_B"],
         log_C_mid=middle_Q["log_C_mid"],

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from scalelab.arrays import Array
-from scalelab.curves.compare import ERROR, claim_of
+from scalelab.curves.claims import claim_of
+from scalelab.curves.compare import ERROR
 from scalelab.curves.fitting.intervals import Interval, equal_tailed
 from scalelab.errors import LabError
 from scalelab.reading.cells import blank, numbers

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scalelab import load_runs
 from scalelab.cli import main
 from scalelab.curves import Options, analyse, compare, curve, fit_curve, read_sources
 from scalelab.curves.asymptotes import tie_groups
-from scalelab.curves.compare import claim_of, compare_point, share_above
+from scalelab.curves.claims import claim_of, share_above, share_above_sorted
+from scalelab.curves.compare import compare_point
 from scalelab.curves.efficiency import efficiency
+from scalelab.curves.fitting.intervals import quantiles_of_sorted, tails_of
 from scalelab.curves.fitting.noise import log_spread_prior
 from scalelab.curves.fitting.posterior import posterior
 from scalelab.curves.joint_draws import joint_draws
@@ -307,3 +311,13 @@ def test_a_recipe_that_falls_is_unstable_where_nothing_else_can_be_said() -> Non
 def test_falls_are_seldom_seen_in_runs_that_do_not_fall() -> None:
     fell = [stability(make(seed=seed, A=0.6, C_mid=0.1, noise=0.03)).unstable for seed in range(150)]
     assert np.mean(fell) <= 0.04
+
+
+@given(seed=st.integers(0, 10_000), size=st.sampled_from([1, 2, 3, 40, 4001]), ties=st.booleans())
+def test_draws_in_order_give_to_the_bit_what_draws_in_any_order_give(seed: int, size: int, ties: bool) -> None:
+    gap_DM = np.random.default_rng(seed).normal(0.01, 0.03, (2, size)).round(2 if ties else 12)
+    sorted_DM = np.sort(gap_DM, axis=1)
+    shares = [0.0, *tails_of(0.8), 0.5, *tails_of(0.95), 1.0]
+    assert (quantiles_of_sorted(sorted_DM, shares) == np.quantile(gap_DM, shares, axis=1)).all()
+    for level in (0.0, 0.02, -0.02):
+        assert share_above_sorted(sorted_DM[0], level) == share_above(gap_DM[0] - level)

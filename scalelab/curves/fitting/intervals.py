@@ -5,6 +5,8 @@ Axes: `_M` draws.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from scalelab.arrays import Array
@@ -47,5 +49,23 @@ def check_level(level: float) -> None:
 
 def equal_tailed(draws_M: Array, level: float) -> Interval:
     """The interval with as much below as above it."""
-    low, high = np.quantile(draws_M, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(draws_M, tails_of(level))
     return float(low), float(high)
+
+
+def tails_of(level: float) -> list[float]:
+    """Shares of draws below the two ends of an interval."""
+    return [(1 - level) / 2, (1 + level) / 2]
+
+
+def quantiles_of_sorted(draws_DM: Array, shares: Sequence[float]) -> Array:
+    """Quantiles `[Q, D]` of draws in rising order along the last axis: to the bit those of `numpy.quantile`."""
+    last = draws_DM.shape[-1] - 1
+    found = []
+    for share in shares:
+        at = share * last
+        low = min(int(at), last)
+        below, above, part = draws_DM[..., low], draws_DM[..., min(low + 1, last)], at - low
+        step = above - below
+        found.append(above - step * (1 - part) if part >= 0.5 else below + step * part)
+    return np.array(found)
