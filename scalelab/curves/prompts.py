@@ -234,10 +234,12 @@ def variances(first_SP: Array, second_SP: Array) -> tuple[float, float | None, f
 
     The differences of the prompts' means vary by v and w, the means of the seeds by a and w; what w adds to the seeds
     is taken off (crossed effects by moments; Owen 2007, arXiv 0712.1111; degrees of freedom by Satterthwaite 1946).
-    The seeds of both recipes are taken to spread alike.
+    The seeds of both recipes are taken to spread alike. Where all n prompts differ by the same, as when none differs,
+    one in n + 2 new ones is taken to differ by 1 (Laplace's rule of succession): else few prompts would say "equal".
     """
     prompts = first_SP.shape[1]
-    of_prompts = float((first_SP.mean(0) - second_SP.mean(0)).var(ddof=1)) / prompts
+    apart = float((first_SP.mean(0) - second_SP.mean(0)).var(ddof=1))
+    of_prompts = (apart if apart > 1e-12 else 1 / (prompts + 2)) / prompts
     spare = len(first_SP) + len(second_SP) - 2
     if spare == 0:
         return of_prompts, None, prompts - 1.0

@@ -80,6 +80,19 @@ def test_the_command_says_what_the_last_completions_show(tmp_path: Path, capsys:
     assert (found["run"], found["baseline"], found["seeds"], found["verdict"]) == ("longer", "base", [2, 2], "better")
 
 
+@pytest.mark.parametrize(("prompts", "verdict"), [(8, "cannot tell"), (400, "equal")])
+def test_prompts_that_all_agree_say_equal_only_where_they_are_many(
+    prompts: int, verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{run},{prompt},{prompt % 2}" for run in "ab" for prompt in range(prompts)]
+    (tmp_path / "both.csv").write_text("\n".join(["run,prompt,outcome", *rows]))
+    assert main(["compare", str(tmp_path / "both.csv"), "--by-prompt", "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)["by_prompt"]
+    assert (found["difference"], found["verdict"]) == (0.0, verdict)
+    low, high = found["interval"]
+    assert low < 0 < high
+
+
 @pytest.mark.parametrize(
     ("text", "metric", "message"),
     [
