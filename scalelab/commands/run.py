@@ -114,7 +114,13 @@ def run(args: argparse.Namespace) -> int | None:
         from scalelab.session.supervise import attend
 
         return attend([sys.executable, "-m", "scalelab", *sys.argv[1:]], _say)[0]
-    return _run(args)
+    try:
+        return _run(args)
+    except Exception as error:  # which the command line says
+        from scalelab.session.supervise import tell_reason
+
+        tell_reason(args.attended, error)
+        raise
 
 
 def _say(line: str) -> None:

@@ -129,7 +129,7 @@ def begun(out: Path) -> bool:
     try:
         with manifest.open("rb") as file:
             status = json.loads(file.read(LONGEST_MANIFEST)).get("status")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):  # the last of brackets within brackets
         return False
     made = (*(out / name for name in ("evals.jsonl", "metrics.jsonl")), *out.glob("checkpoints/*"), *out.glob("sft/*"))
     return status != "failed" or any(one.is_dir() or (one.is_file() and one.stat().st_size > 0) for one in made)

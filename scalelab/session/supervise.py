@@ -1,7 +1,7 @@
 """The parent of a run: a small process without torch and Ray, which sees how the run's process ends.
 
 No end is silent: where the process ends without having written why, as Ray ends it at its first call to a dead node
-process, the parent writes it, and says it. It leaves no process behind. HeldOutPrompt to, it starts the run again.
+process, the parent writes it, and says it. It leaves no process behind. Asked to, it starts the run again.
 """
 
 from __future__ import annotations
@@ -82,24 +82,28 @@ def attend(
     Returns:
         Its exit code, 75 if it ended without a word; and whether it was asked to stop.
     """
-    code, asked, folder = _run(command)
+    code, asked, folder, reason = _run(command)
+    if code == FAILED and reason is not None:
+        if folder is not None:  # the process could not where its disk was full, and perhaps there is room now
+            _write_ending(folder, reason)
+        return code, asked
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     if not (code < 0 or (folder is not None and _unsaid(code, folder))):
         return code, asked
     if folder is None and not begun():
         return 128 - code, asked
-    reason = f"the run's process {how} without a word, as when it is killed or Ray ends it: go on with --resume"
-    say(f"scalelab: {reason}")
+    silent = f"the run's process {how} without a word, as when it is killed or Ray ends it: go on with --resume"
+    say(f"scalelab: {silent}")
     if folder is not None:
-        _write_ending(folder, reason)
+        _write_ending(folder, silent)
     return BROKEN_OFF, asked
 
 
-def _run(command: Sequence[str]) -> tuple[int, bool, Path | None]:
+def _run(command: Sequence[str]) -> tuple[int, bool, Path | None, str | None]:
     """Run a command to its end, and end what it leaves behind.
 
     Returns:
-        Its exit code, negative for a signal; whether it was asked to stop; the folder that it told.
+        Its exit code, negative for a signal; whether it was asked to stop; the folder and the reason that it told.
     """
     _prctl(_SET_CHILD_SUBREAPER, 1)  # what the process leaves behind becomes a child of this one
     reading, writing = os.pipe()
@@ -124,20 +128,28 @@ def _run(command: Sequence[str]) -> tuple[int, bool, Path | None]:
                 signal.signal(number, handler)
     _end_what_is_left(before_it)
     _prctl(_SET_CHILD_SUBREAPER, 0)  # nobody would reap what others leave
-    told = _read(reading)
-    return code, asked, Path(told) if told else None
+    told, said, reason = _read(reading).partition("\0")
+    return code, asked, Path(told) if told else None, reason if said else None
 
 
 ATTENDED = "--attended"
-"""Option by which a run's process knows that it has a parent: the number of a pipe that takes the run's folder."""
+"""Option by which a run's process knows that it has a parent: the number of a pipe that takes the run's folder, and
+after a zero byte why the process fails."""
 
 
 def tell(pipe: int | None, path: Path) -> None:
     """Tell the parent, if there is one, which folder this process writes into."""
     if pipe is not None:
+        os.set_inheritable(pipe, False)
         with suppress(OSError):
             os.write(pipe, os.fsencode(path.absolute()))
-            os.close(pipe)
+
+
+def tell_reason(pipe: int | None, error: Exception) -> None:
+    """Tell the parent, if there is one, that this process says why it fails; its disk may not take that."""
+    if pipe is not None:
+        with suppress(OSError):
+            os.write(pipe, b"\0" + str(error).encode(errors="replace")[:4096])
 
 
 def _unsaid(code: int, folder: Path) -> bool:

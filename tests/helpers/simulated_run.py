@@ -225,6 +225,8 @@ class Life:
     """File that is being synced until the next event."""
     told: Path | None = None
     """Folder that it has told its parent."""
+    reason: str | None = None
+    """Reason for its failure that it has told its parent."""
 
     def at(self, kind: str) -> int | None:
         """Moment at which a kind of fault comes in this life; None if it does not."""
@@ -387,8 +389,8 @@ class Simulation:
         kinds = {fault.kind for fault in self._last.faults} if self._last else set()
         return bool(kinds & {"full disk", "read-only disk", "input/output error", *OTHERS})
 
-    def process(self, command: Sequence[str]) -> tuple[int, bool, Path | None]:
-        """Live one life, as the parent sees it: exit code, whether it was asked to stop, the folder that it told."""
+    def process(self, command: Sequence[str]) -> tuple[int, bool, Path | None, str | None]:
+        """Live one life, as the parent sees it: exit code, whether it was asked to stop, the folder and reason told."""
         parent = self._now[threading.get_ident()]
         self._has_its_reason()
         life = self._last = self._born(self.lives.pop(0) if self.lives else ())
@@ -404,7 +406,7 @@ class Simulation:
         if code is None:
             self._last = None
             raise PowerCutError
-        return code, False, life.told
+        return code, False, life.told, life.reason
 
     def _born(self, faults: Sequence[Fault]) -> Life:
         self._lives += 1
@@ -443,6 +445,7 @@ class Simulation:
                 raise AssertionError(f"a life without faults ended: {error}") from error
             if isinstance(error, FencedError) and not self._others_meet:
                 raise AssertionError("a process believes that it lost the run, and nobody took it") from error
+            life.reason = str(error)
             return BROKEN_OFF if isinstance(error, BrokenOffError) else FAILED
         finally:
             self._alive.discard(life.number)

@@ -102,6 +102,8 @@ def test_a_manifest_that_is_a_pipe_or_endless_begins_no_run(tmp_path: Path) -> N
     manifest.unlink()
     manifest.write_text(json.dumps({"status": "running"}) + " " * LONGEST_MANIFEST + "no JSON")
     assert begun(tmp_path), "what it holds within the bound counts"
+    manifest.write_text("[" * 200_000)
+    assert not begun(tmp_path)
     manifest.write_text(" " * LONGEST_MANIFEST + json.dumps({"status": "running"}))
     assert not begun(tmp_path)
 

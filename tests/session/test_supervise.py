@@ -90,7 +90,7 @@ def test_a_signal_is_passed_on_and_ends_both(tmp_path: Path) -> None:
 BEGUN = """
 import os, subprocess, sys, time
 from pathlib import Path
-from scalelab.session.supervise import tell
+from scalelab.session.supervise import tell, tell_reason
 from scalelab.store.folder import RunFolder
 from scalelab.store.lease import Lease
 path = Path(sys.argv[1])
@@ -103,6 +103,7 @@ ENDINGS = {
     "ended by Ray": ("os._exit(1)", BROKEN_OFF, "failed", "ended with code 1 without a word"),
     "killed": ("os.kill(os.getpid(), 9)", BROKEN_OFF, "failed", "was ended by SIGKILL without a word"),
     "failed with a reason": ("folder.describe(status='failed', reason='mine'); os._exit(1)", 1, "failed", "mine"),
+    "failed with a full disk": ("tell_reason(int(sys.argv[-1]), OSError('full')); os._exit(1)", 1, "failed", "full"),
     "finished": ("folder.describe(status='finished')", 0, "finished", None),
     "interrupted": ("folder.describe(status='interrupted'); os._exit(130)", 130, "interrupted", None),
 }
