@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tasks.code.compare import THROUGH
+from tasks.code.parsing import parse_python
 from tasks.sandbox.values import encode
 
 # What may stand on the other side of `==`: computed here, once, from literals only, and never large.
@@ -54,7 +55,7 @@ def convert_asserts(source: str, entry_point: str = "", prelude: str = "", setup
         a little laxer (floats agree within a tolerance).
     """
     try:
-        tree = ast.parse(source)
+        tree = parse_python(source)
         callee, checked, tests = _asserts(tree)
         bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         if not tests:
@@ -76,7 +77,7 @@ def convert_asserts(source: str, entry_point: str = "", prelude: str = "", setup
 
 
 def _defined(source: str) -> set[str]:
-    return {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return {node.name for node in parse_python(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
 def _asserts(tree: ast.Module) -> tuple[str, str, list[ast.expr]]:

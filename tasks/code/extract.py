@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+
+from tasks.code.parsing import parse_python
 
 LANGUAGES = ("python", "cpp", "javascript")
 """Languages of whole programs."""
@@ -115,9 +116,7 @@ def _parsed(code: str) -> ast.Module | None:
     if len(code) > _LONGEST_READ:
         return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
+        return parse_python(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from tasks.code.compare import THROUGH, EqualityRules
 from tasks.code.convert import convert_asserts
 from tasks.code.extract import LANGUAGES
 from tasks.code.outputs import Checker, parse_checker
+from tasks.code.parsing import parse_python
 from tasks.errors import TaskError
 from tasks.sandbox.values import decode
 
@@ -186,7 +186,7 @@ def _optional(gold: Mapping[str, Any], *names: str) -> tuple[str, ...]:
 def _python(value: Any, name: str) -> str:
     """Source that compiles, so that a program is not blamed for it."""
     try:
-        ast.parse(_text(value, name))
+        parse_python(_text(value, name))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise TaskError(f"{name} {_short(value)} is no Python: {error}") from error
     return str(value)
