@@ -89,6 +89,20 @@ def test_two_recipes_and_runs_pooled_by_hand_are_held_against_each_other(client:
     assert gaps == sorted(gaps, reverse=True)
 
 
+def test_two_runs_without_a_fit_stand_side_by_side(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1)):
+        made_run(tmp_path / name, rollouts=False, evaluations=2, loss=name, seed=seed)
+    lab = Lab([tmp_path], kept=Kept(None))
+    lab.update()
+    refresher = Refresher(lab)
+    client = TestClient(make_app(refresher), base_url="http://127.0.0.1:8765")
+    found = client.get("/api/pair", params={"first": "r0", "second": "r1"})
+    refresher.fitting.close()
+    assert found.status_code == 200
+    assert found.json()["tasks"] == []
+    assert [len(curve["points"]) for curve in found.json()["curves"].values()] == [2, 2]
+
+
 def test_the_time_left_is_that_of_the_work_left(refresher: Refresher) -> None:
     curve = refresher.lab.curves[0]
     steps = [*(Step("fit", [curve]) for _ in range(8)), Step("compare", [curve] * 8)]
