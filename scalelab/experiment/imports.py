@@ -127,7 +127,7 @@ def import_user_code(load: Callable[[], Any], file: Path) -> Any:
         raise LabError(f"{display_path(file)}{_line_of(error, file)}: {mistakes(error)}") from None
     except Exception as error:
         line, message = _line_of(error, file), str(error).partition("\n")[0]
-        unknown = re.fullmatch(r"Experiment\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
+        unknown = re.match(r"Experiment\.__init__\(\) got an unexpected keyword argument '(\w+)'", message)
         if unknown:
             known = ("fragments", "overrides", "description")
             raise LabError(

@@ -147,7 +147,8 @@ class _EngineRehearsal:
         assert self.vllm is not None
         ranks, dtype = self.config.tensor_parallel, torch.get_default_dtype()
         with set_current_vllm_config(self.vllm):
-            vllm_ranks.init_distributed_environment(ranks, self.role.rank, "file:///rehearsal", self.role.rank, "gloo")
+            meeting = f"file://{self.folder}/meeting"
+            vllm_ranks.init_distributed_environment(ranks, self.role.rank, meeting, self.role.rank, "gloo")
             vllm_ranks.ensure_model_parallel_initialized(ranks, 1)
             torch.set_default_dtype(getattr(torch, self.config.dtype))
             try:

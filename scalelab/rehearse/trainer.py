@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -42,13 +43,14 @@ _ON_HOST = ("build", "load", "export")
 def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
     """Run all phases of one trainer rank; errors are recorded, not raised."""
     result = RoleResult(role.name, "trainer", role.stands_for)
-    _TrainerRehearsal(setting, role, result).run()
+    with tempfile.TemporaryDirectory(prefix="scalelab-rehearsal-") as folder:
+        _TrainerRehearsal(setting, role, result, Path(folder)).run()
     return result
 
 
 class _TrainerRehearsal:
-    def __init__(self, setting: RehearsalSettings, role: Role, result: RoleResult) -> None:
-        self.setting, self.role, self.result = setting, role, result
+    def __init__(self, setting: RehearsalSettings, role: Role, result: RoleResult, folder: Path) -> None:
+        self.setting, self.role, self.result, self.folder = setting, role, result, folder
         self.run_config = setting.run
         self.hf = setting.run.model.to_hf()
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -139,7 +141,7 @@ class _TrainerRehearsal:
         return phase.ok
 
     def _build(self) -> None:
-        self.trainer = Trainer(self.hf, self.config, self.role.rank, self.ranks, "file:///rehearsal")
+        self.trainer = Trainer(self.hf, self.config, self.role.rank, self.ranks, f"file://{self.folder}/meeting")
         self.collectives.groups.update(_group_names(self.config.layout.context > 1))
         optimizer = self.trainer.optimizer
         buffers = optimizer.ddp.buffers + optimizer.ddp.expert_parallel_buffers

@@ -346,7 +346,10 @@ def engine_config(
         additional_config=processor_config(phrases),
         enable_return_routed_experts=vllm_records(config),
     )
+    preloaded = os.environ.get("LD_PRELOAD", "")
     vllm_config = args.create_engine_config()
+    if " " in os.environ.get("LD_PRELOAD", ""):  # vLLM adds torch's OpenMP, and the linker splits paths at spaces
+        os.environ["LD_PRELOAD"] = preloaded
     processors = [ForcePhraseV2] if vllm_config.use_v2_model_runner else [ForcePhraseV1, Draw]
     vllm_config.model_config.logits_processors = processors
     return vllm_config

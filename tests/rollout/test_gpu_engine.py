@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,22 @@ def test_an_engine_for_another_device_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(LabError, match=r"is to run on a GPU, and this vLLM is built for a CPU: install .*install-gpu"):
         Engine(tmp_path, config, PHRASES)
+
+
+def test_what_the_linker_cannot_load_is_not_left_for_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM has processes load torch's OpenMP first; below a path with a space each would complain."""
+    run = resolve("quickstart").run
+    (tmp_path / "config.json").write_text(json.dumps(run.model.to_hf()))
+    library = tmp_path / "the lab/torch/lib/libgomp.so.1"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    monkeypatch.setattr("torch.__file__", str(library.parents[1] / "__init__.py"))
+    for before in ("", "/lib/one.so"):
+        monkeypatch.setenv("LD_PRELOAD", before)
+        engine_config(tmp_path, run.model.to_hf(), run.generator_setup, PHRASES, 0, eager=True)
+        assert os.environ["LD_PRELOAD"] == before
 
 
 @pytest.mark.parametrize("name", ["scalerl_8b", "scalerl_17bx16"])
