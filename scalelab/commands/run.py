@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="virtual runs of a family side by side, one core each (1); results do not depend on it",
     )
-    parser.add_argument("--attended", type=int, help=argparse.SUPPRESS)  # the parent's, see scalelab.session.supervise
+    parser.add_argument("--attended", type=int, help=argparse.SUPPRESS)  # the parent's, see scalelab.session.told
     add_json(parser)
 
 
@@ -114,11 +114,13 @@ def run(args: argparse.Namespace) -> int | None:
         from scalelab.session.supervise import attend
 
         return attend([sys.executable, "-m", "scalelab", *sys.argv[1:]], _say)[0]
+    from scalelab.session.told import show_life, tell_reason
+
+    if args.attended is not None:
+        show_life(args.attended)
     try:
         return _run(args)
     except Exception as error:  # which the command line says
-        from scalelab.session.supervise import tell_reason
-
         tell_reason(args.attended, error)
         raise
 
@@ -219,7 +221,7 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     from scalelab.session.live_page import live_page
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.session import execute
-    from scalelab.session.supervise import tell
+    from scalelab.session.told import tell
     from scalelab.store.places import free_folder
     from scalelab.watch.progress import Progress
 
@@ -236,7 +238,7 @@ def _branch(args: argparse.Namespace) -> None:
     from scalelab.session.branch import branch, split
     from scalelab.session.live_page import live_page
     from scalelab.session.native_output import python_stderr_apart
-    from scalelab.session.supervise import tell
+    from scalelab.session.told import tell
     from scalelab.store.manifest import CONFIG, read_run_manifest
     from scalelab.store.places import free_folder
     from scalelab.watch.progress import Progress
@@ -270,7 +272,7 @@ def _resume(args: argparse.Namespace) -> None:
     from scalelab.session.live_page import live_page
     from scalelab.session.native_output import python_stderr_apart
     from scalelab.session.session import resume
-    from scalelab.session.supervise import tell
+    from scalelab.session.told import tell
     from scalelab.store.manifest import MANIFEST, read_run_manifest
     from scalelab.store.places import latest_folder
     from scalelab.watch.progress import Progress

@@ -1,7 +1,8 @@
 """The parent of a run: a small process without torch and Ray, which sees how the run's process ends.
 
 No end is silent: where the process ends without having written why, as Ray ends it at its first call to a dead node
-process, the parent writes it, and says it. It leaves no process behind. Asked to, it starts the run again.
+process, the parent writes it, and says it. A process that stands still is killed. No process of the run is left behind.
+Asked to, the parent starts the run again.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from typing import Any
 from scalelab.errors import BROKEN_OFF, FAILED, INTERRUPTED, USAGE_ERROR, LabError
 from scalelab.guarded import read_whole
 from scalelab.session.signals import stops
+from scalelab.session.told import ATTENDED, Told
 
 PAUSES = (5.0, 30.0, 120.0)
 """Seconds before each new start without a step in between; after the last the supervisor gives up."""
 
 LEFT_SECONDS = 10.0
 """Time that processes of a run have to end after it, before they are killed."""
+
+LOOK_SECONDS, SILENT_SECONDS = 1.0, 120.0
+"""Time between two looks at the run's process, and time without a sign of life after which it is killed."""
 
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 """Options of prctl(2)."""
@@ -82,31 +87,36 @@ def attend(
     Returns:
         Its exit code, 75 if it ended without a word; and whether it was asked to stop.
     """
-    code, asked, folder, reason = _run(command)
+    code, asked, told, hung = _run(command)
+    folder, reason = told.folder, told.reason
     if code == FAILED and reason is not None:
         if folder is not None:  # the process could not where its disk was full, and perhaps there is room now
             _write_ending(folder, reason)
         return code, asked
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    if not (code < 0 or (folder is not None and _unsaid(code, folder))):
+    why = f"{how} without a word, as when it is killed or Ray ends it"
+    if hung:
+        why = f"gave no sign of life for {SILENT_SECONDS:.0f} s, as when it is stopped, and was killed"
+    elif not (code < 0 or (folder is not None and _unsaid(code, folder))):
         return code, asked
     if folder is None and not begun():
         return 128 - code, asked
-    silent = f"the run's process {how} without a word, as when it is killed or Ray ends it: go on with --resume"
+    silent = f"the run's process {why}: go on with --resume"
     say(f"scalelab: {silent}")
     if folder is not None:
         _write_ending(folder, silent)
     return BROKEN_OFF, asked
 
 
-def _run(command: Sequence[str]) -> tuple[int, bool, Path | None, str | None]:
+def _run(command: Sequence[str]) -> tuple[int, bool, Told, bool]:
     """Run a command to its end, and end what it leaves behind.
 
     Returns:
-        Its exit code, negative for a signal; whether it was asked to stop; the folder and the reason that it told.
+        Its exit code, negative for a signal; whether it was asked to stop; what it told; whether it hung.
     """
     _prctl(_SET_CHILD_SUBREAPER, 1)  # what the process leaves behind becomes a child of this one
     reading, writing = os.pipe()
+    told = Told(reading)
     os.set_inheritable(writing, True)
     asked, before_it = False, set(_below(os.getpid()))
     # In a session of its own, so that Ctrl-C reaches it once.
@@ -122,34 +132,34 @@ def _run(command: Sequence[str]) -> tuple[int, bool, Path | None, str | None]:
 
         before = {number: signal.signal(number, pass_on) for number in stops()}
         try:
-            code = process.wait()
+            code, hung = _end_of(process, told)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
     _end_what_is_left(before_it)
     _prctl(_SET_CHILD_SUBREAPER, 0)  # nobody would reap what others leave
-    told, said, reason = _read(reading).partition("\0")
-    return code, asked, Path(told) if told else None, reason if said else None
+    told.read()
+    told.close()
+    return code, asked, told, hung
 
 
-ATTENDED = "--attended"
-"""Option by which a run's process knows that it has a parent: the number of a pipe that takes the run's folder, and
-after a zero byte why the process fails."""
+def _end_of(process: subprocess.Popen[bytes], told: Told) -> tuple[int, bool]:
+    """Wait until a process ends, and kill one that gives no sign of life.
 
-
-def tell(pipe: int | None, path: Path) -> None:
-    """Tell the parent, if there is one, which folder this process writes into."""
-    if pipe is not None:
-        os.set_inheritable(pipe, False)
-        with suppress(OSError):
-            os.write(pipe, os.fsencode(path.absolute()))
-
-
-def tell_reason(pipe: int | None, error: Exception) -> None:
-    """Tell the parent, if there is one, that this process says why it fails; its disk may not take that."""
-    if pipe is not None:
-        with suppress(OSError):
-            os.write(pipe, b"\0" + str(error).encode(errors="replace")[:4096])
+    Returns:
+        Its exit code, and whether it was killed for its silence.
+    """
+    heard = looked = time.monotonic()
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(LOOK_SECONDS), False
+        now = time.monotonic()
+        if told.read() or now - looked > 10 * LOOK_SECONDS:  # then this process was stopped itself
+            heard = now
+        looked = now
+        if now - heard > SILENT_SECONDS:
+            process.kill()
+            return process.wait(), True
 
 
 def _unsaid(code: int, folder: Path) -> bool:
@@ -219,16 +229,6 @@ def _end_with_parent() -> None:
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def _read(reading: int) -> str:
-    os.set_blocking(reading, False)  # a process that is left could hold the other end open
-    try:
-        return os.fsdecode(os.read(reading, 65536))
-    except BlockingIOError:
-        return ""
-    finally:
-        os.close(reading)
 
 
 def _steps(path: Path) -> int:

@@ -83,10 +83,10 @@ def fill(file: Path, deadline: float) -> None:
                 os.posix_fallocate(filler.fileno(), os.fstat(filler.fileno()).st_size, free)
 
 
-def full(lab: FaultLab, place: Path) -> float:
+def full(lab: FaultLab, place: Path, codes: tuple[int, ...]) -> float:
     """Fill the file system of a folder, and give its room back."""
     filler = place / "filler"
-    return shaken(lab, lambda: fill(filler, 10.0), filler.unlink, SHOWS_SECONDS, (FAILED, BROKEN_OFF))
+    return shaken(lab, lambda: fill(filler, 10.0), filler.unlink, SHOWS_SECONDS, codes)
 
 
 def loopback(up: bool) -> None:
@@ -119,8 +119,8 @@ def on_one_core(lab: FaultLab) -> float:
 
 
 FAULTS: dict[str, Callable[[FaultLab], float]] = {
-    "full disk, then `--resume`": lambda lab: full(lab, lab.path.parent),
-    "full `/dev/shm`": lambda lab: full(lab, Path("/dev/shm")),
+    "full disk, then `--resume`": lambda lab: full(lab, lab.path.parent, (FAILED,)),
+    "full `/dev/shm`": lambda lab: full(lab, Path("/dev/shm"), (FAILED, BROKEN_OFF)),
     f"network of Ray gone for {APART_SECONDS:.0f} s": apart,
     "Ctrl-C, then `--resume` on one core": on_one_core,
 }
