@@ -82,18 +82,18 @@ class Case:
 
 
 FOUR = (
-    Case("Llama", Layout(pipeline=4)),
     Case("Llama, tied", Layout(tensor=2, pipeline=2), reference=True),
-    Case("Llama-4", Layout(expert=2), overlap=True),
     Case("Llama-4", Layout(tensor=2, context=2, expert=4), balance=1.0, reference=True),
     Case("Llama-4", Layout(pipeline=2, context=2, expert=2), replay=True),
     Case("Llama-4", Layout(tensor=2, pipeline=2, expert=2), biased=True),
-    Case("Qwen2", Layout(tensor=2, pipeline=2)),
     Case("Qwen3-MoE", Layout(tensor=2, expert=2, expert_tensor=2), replay=True),
 )
 """Layouts of four processes; the remaining factor is data parallel."""
 
 FOUR_AT_NIGHT = (
+    Case("Llama", Layout(pipeline=4)),
+    Case("Qwen2", Layout(tensor=2, pipeline=2)),
+    Case("Llama-4", Layout(expert=2), overlap=True),
     Case("Llama", Layout(tensor=2, context=2)),
     Case("Llama-4", Layout(expert=4)),
     Case("Llama-4", Layout(tensor=2, pipeline=2, expert=2), balance=1.0),

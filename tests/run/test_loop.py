@@ -159,8 +159,12 @@ def kill_generator(process: subprocess.Popen[str], marker: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("break_off", "code", "status", "says"),
-    [(interrupt, 130, "interrupted", "interrupted"), (kill_generator, 1, "failed", "generator")],
-    ids=["Ctrl-C", "a dead generator"],
+    [
+        pytest.param(interrupt, 130, "interrupted", "interrupted", id="Ctrl-C"),
+        pytest.param(
+            kill_generator, 1, "failed", "generator", id="a dead generator", marks=pytest.mark.nightly
+        ),  # as do simulated faults, and those of the smallest run
+    ],
 )
 def test_a_run_broken_off_says_why_and_leaves_readable_files_and_no_process(
     finished: Path,

@@ -38,21 +38,22 @@ RUNS = {
     ),
     "synchronous": ("Run.schedule=@Synchronous()",),
 }
+DAILY, NIGHTLY = ("pipeline, groups replaced", "synchronous"), ("pipeline", "rounds, groups replaced")
 ENDLESS = 10**9
 """Tokens of a completion that a rest broke off."""
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Real virtual runs, made in turn by one process, with what decides their times recorded beside them."""
     folder = tmp_path_factory.mktemp("replayed")
-    outs = {name: folder / name.replace(", ", "_").replace(" ", "_") for name in RUNS}
-    asked = [
-        command(folder, outs[name], *(part for one in settings for part in ("--set", one)))[3:]
-        for name, settings in RUNS.items()
+    asked = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
+    outs = {name: folder / name.replace(", ", "_").replace(" ", "_") for name in RUNS if name in asked}
+    commands = [
+        command(folder, out, *(part for one in RUNS[name] for part in ("--set", one)))[3:] for name, out in outs.items()
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.helpers.recorder", json.dumps(asked)],
+        [sys.executable, "-m", "tests.helpers.recorder", json.dumps(commands)],
         env=environment(folder) | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -155,7 +156,7 @@ class Replay(Simulation, NoCheckpoints):
         )
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*DAILY, *(pytest.param(name, marks=pytest.mark.nightly) for name in NIGHTLY)])
 def test_the_simulator_with_a_runs_lengths_agrees_on_schedule_staleness_and_hours(
     name: str, runs: dict[str, Path]
 ) -> None:
@@ -166,14 +167,14 @@ def test_the_simulator_with_a_runs_lengths_agrees_on_schedule_staleness_and_hour
 
 
 def test_what_is_replayed_has_all_that_could_part_the_two(runs: dict[str, Path]) -> None:
-    recorded = {name: json.loads((out / "recorded.json").read_text()) for name, out in runs.items()}
-    steps = {name: read_lines(out / "metrics.jsonl") for name, out in runs.items()}
-    pipeline = recorded["pipeline"]["lengths"].values()
-    assert any(None in group for times in pipeline for group in times), "completions that a rest breaks off"
-    assert any(len(times) > 1 for times in pipeline)
-    assert any(line["prompts_in_loss"] < line["prompts"] for line in steps["pipeline"]), "groups without a loss"
-    assert any(task["interrupted"] for line in steps["pipeline"] for task in line["tasks"].values())
-    for name in ("pipeline, groups replaced", "rounds, groups replaced"):
-        assert recorded[name]["dropped"], "groups that others take the place of"
-    late = sum((Counter(line["staleness"]) for line in steps["pipeline, groups replaced"]), Counter[str]())
+    replaced = runs["pipeline, groups replaced"]
+    recorded, steps = json.loads((replaced / "recorded.json").read_text()), read_lines(replaced / "metrics.jsonl")
+    drawn = recorded["lengths"].values()
+    assert any(None in group for times in drawn for group in times), "completions that a rest breaks off"
+    assert any(len(times) > 1 for times in drawn)
+    assert any(task["interrupted"] for line in steps for task in line["tasks"].values())
+    assert recorded["dropped"], "groups that others take the place of"
+    late = sum((Counter(line["staleness"]) for line in steps), Counter[str]())
     assert len(late) > 2, "weights that change in flight"
+    plain = read_lines(runs["synchronous"] / "metrics.jsonl")
+    assert any(line["prompts_in_loss"] < line["prompts"] for line in plain), "groups without a loss"
