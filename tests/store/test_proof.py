@@ -326,11 +326,15 @@ def random_damage(run: Path, draw: random.Random) -> str:
     return f"{file.name}: {kind} at {place}"
 
 
+SHARES = 4
+
+
 @pytest.mark.slow
-def test_a_thousand_random_damages_are_found(whole: Path, tmp_path: Path) -> None:
-    draw, missed, made = random.Random(41), [], 0
+@pytest.mark.parametrize("share", [0, *(pytest.param(one, marks=pytest.mark.nightly) for one in range(1, SHARES))])
+def test_a_thousand_random_damages_are_found(whole: Path, tmp_path: Path, share: int) -> None:
+    draw, missed, made = random.Random(41 + share), [], 0
     run = tmp_path / "run"
-    while made < 1000:
+    while made < 1000 // SHARES:
         shutil.copytree(whole, run, dirs_exist_ok=True)
         how = random_damage(run, draw)
         made += bool(how)
