@@ -142,7 +142,11 @@ def test_log_probs_agree_on_saved_and_on_published_weights(
         assert largest_gap(completions, trainer(trainer_logprobs, sequences)) < 1e-4
 
 
-@pytest.mark.parametrize("model", [MOE, QWEN3_MOE, MIXTRAL], ids=lambda model: model.model_type)
+@pytest.mark.parametrize(
+    "model",
+    [MOE, *(pytest.param(one, marks=pytest.mark.nightly) for one in (QWEN3_MOE, MIXTRAL))],
+    ids=lambda model: model.model_type,
+)
 def test_biases_of_experts_reach_the_generator_saved_and_published(
     model: Model, sides: tuple[Ask, Ask], tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ end_ray()
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_an_engine_has_plain_segments_where_its_node_asks_for_expandable_ones() -> None:
     node = os.environ | dict.fromkeys(ALLOCATOR, "expandable_segments:True")
     done = subprocess.run([sys.executable, "-c", SOURCE], capture_output=True, text=True, timeout=900, env=node)

@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -170,7 +171,7 @@ def test_list_imports_nothing_heavy_and_prints_one_object() -> None:
 
 
 def test_python_m_works_and_a_closed_pipe_is_no_traceback() -> None:
-    command = f"{sys.executable} -m scalelab show quickstart | head -1"
+    command = f"{shlex.quote(sys.executable)} -m scalelab show quickstart | head -1"
     child = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=900)
     assert child.stdout.startswith("# quickstart: ")
     assert child.stderr == ""

@@ -389,8 +389,8 @@ class Simulation:
         kinds = {fault.kind for fault in self._last.faults} if self._last else set()
         return bool(kinds & {"full disk", "read-only disk", "input/output error", *OTHERS})
 
-    def process(self, command: Sequence[str]) -> tuple[int, bool, Path | None, str | None]:
-        """Live one life, as the parent sees it: exit code, whether it was asked to stop, the folder and reason told."""
+    def process(self, command: Sequence[str]) -> tuple[int, bool, SimpleNamespace, bool]:
+        """Live one life, as the parent sees it: exit code, whether asked to stop, what it told, whether it hung."""
         parent = self._now[threading.get_ident()]
         self._has_its_reason()
         life = self._last = self._born(self.lives.pop(0) if self.lives else ())
@@ -406,7 +406,7 @@ class Simulation:
         if code is None:
             self._last = None
             raise PowerCutError
-        return code, False, life.told, life.reason
+        return code, False, SimpleNamespace(folder=life.told, reason=life.reason), False
 
     def _born(self, faults: Sequence[Fault]) -> Life:
         self._lives += 1

@@ -157,6 +157,7 @@ def test_an_environment_whose_path_has_a_space_is_refused_as_ray_would_end_witho
     assert "a path with a space in it, and the environment is in /the lab/.venv/bin: move the checkout" in said
 
 
+@pytest.mark.nightly
 def test_real_nodes_join_with_a_token_and_none_without(tmp_path: Path) -> None:
     """Two raylets on this machine, each with a home of its own, so that the token comes by the environment alone."""
     count = "import ray; ray.init(address='auto', logging_level='ERROR'); print(len(ray.nodes()))"

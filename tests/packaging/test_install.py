@@ -209,6 +209,7 @@ def test_a_set_up_that_was_killed_anywhere_goes_on(wheels: Path, tmp_path: Path)
     assert not (tree / ".venv" / "incomplete").exists()
 
 
+@pytest.mark.nightly
 def test_an_environment_whose_python_has_gone_is_made_anew(wheels: Path, begun: Path, tmp_path: Path) -> None:
     tree = checkout(tmp_path, wheels, begun)
     assert set_up(tree, environment(wheels)).returncode == 0

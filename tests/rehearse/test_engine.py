@@ -42,6 +42,7 @@ for own in (environment("engine"), environment("trainer")):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_an_engine_on_several_devices_does_not_start_in_the_trainers_environment():
     ended = subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True, timeout=900, check=False)
     own, trainers = [line for line in ended.stdout.splitlines() if line.startswith("[")]
@@ -76,6 +77,7 @@ for family in ("glm4_moe", "deepseek_v3"):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_engines_take_the_weights_of_sigmoid_routers_and_hold_latent_attention_s_cache():
     ended = subprocess.run([sys.executable, "-c", FAMILIES], capture_output=True, text=True, timeout=280, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]

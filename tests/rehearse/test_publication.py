@@ -1,6 +1,7 @@
 """A rank stages no more of a model than its share, whatever its layout: checked on fake tensors, rank by rank."""
 
 import math
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -21,8 +22,8 @@ def staged(model, layout, world, rank):
     """Bytes of the parts that a rank publishes, by name and place in the whole parameter."""
     config = replace(run_of(model, layout, world).trainer_setup, device="auto")
     simulation = SimulatedDevice(device("h100"))
-    with simulated(simulation), Answers(simulation):
-        trainer = Trainer(model.to_hf(), config, rank, world, "file:///rehearsal")
+    with tempfile.TemporaryDirectory() as folder, simulated(simulation), Answers(simulation):
+        trainer = Trainer(model.to_hf(), config, rank, world, f"file://{folder}/meeting")
         parts = {(name, cuts): part.nbytes for name, cuts, part in own_parts(trainer.model, trainer.hf_config)}
         trainer.close()
     return parts

@@ -1,6 +1,7 @@
 """A rank reads or draws no more than its share, checked on fake tensors, whatever the size of the model."""
 
 import math
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -79,8 +80,8 @@ def build(family, layout, world, rank, weights):
     model = MODELS[family]
     config = replace(run_of(model, layout, world).trainer_setup, device="auto")
     simulation = SimulatedDevice(device("h100"))
-    with simulated(simulation), Answers(simulation):
-        trainer = Trainer(model.to_hf(), config, rank, world, "file:///rehearsal", weights=weights)
+    with tempfile.TemporaryDirectory() as folder, simulated(simulation), Answers(simulation):
+        trainer = Trainer(model.to_hf(), config, rank, world, f"file://{folder}/meeting", weights=weights)
         trainer.close()
 
 

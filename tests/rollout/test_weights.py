@@ -186,6 +186,7 @@ def wait_for_steps(generator: Generator, count: int, timeout: float = 60.0) -> N
         time.sleep(0.001)
 
 
+@pytest.mark.nightly
 def test_two_processes_that_share_a_model_are_one_generator(tmp_path: Path) -> None:
     shape = replace(MOE, intermediate_size=64)
     first, second = write_model(tmp_path / "first", shape, 0), write_model(tmp_path / "second", shape, 1)

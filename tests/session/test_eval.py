@@ -240,6 +240,7 @@ def test_a_checkpoint_is_evaluated_on_its_tasks_and_what_is_printed_follows_from
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_an_exported_model_is_asked_plainly_and_greedy_answers_repeat(
     models: tuple[Path, Path], tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_signal_is_passed_on_and_ends_both(tmp_path: Path) -> None:
 BEGUN = """
 import os, subprocess, sys, time
 from pathlib import Path
+from scalelab.session import told
 from scalelab.session.told import show_life, tell, tell_reason
 from scalelab.store.folder import RunFolder
 from scalelab.store.lease import Lease
@@ -97,6 +98,7 @@ path = Path(sys.argv[1])
 path.mkdir(exist_ok=True)
 folder = RunFolder(path, Lease(path))
 folder.begin("Run.seed = 1", status="running")
+told.ALIVE_SECONDS = 0.5
 show_life(int(sys.argv[-1]))
 tell(int(sys.argv[-1]), path)
 """
@@ -126,14 +128,14 @@ def test_no_ending_is_silent(tmp_path: Path, ending: str) -> None:
 
 def test_a_process_that_stands_still_is_killed_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervise_module, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(supervise_module, "SILENT_SECONDS", 8.0)
+    monkeypatch.setattr(supervise_module, "SILENT_SECONDS", 3.0)
     said: list[str] = []
-    stopped = "time.sleep(10)\nos.kill(os.getpid(), 19)"  # alive for longer than a silence may be
+    stopped = "time.sleep(4)\nos.kill(os.getpid(), 19)"  # alive for longer than a silence may be
     began = time.monotonic()
     assert attend(program(BEGUN + stopped, tmp_path / "run"), said.append) == (BROKEN_OFF, False)
-    assert time.monotonic() - began > 10
+    assert time.monotonic() - began > 4
     assert said == [
-        "scalelab: the run's process gave no sign of life for 8 s, as when it is stopped, and was killed: go on with "
+        "scalelab: the run's process gave no sign of life for 3 s, as when it is stopped, and was killed: go on with "
         "--resume"
     ]
     assert read_run_manifest(tmp_path / "run")["status"] == "failed"
