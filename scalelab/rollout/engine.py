@@ -348,7 +348,8 @@ def engine_config(
     )
     preloaded = os.environ.get("LD_PRELOAD", "")
     vllm_config = args.create_engine_config()
-    if " " in os.environ.get("LD_PRELOAD", ""):  # vLLM adds torch's OpenMP, and the linker splits paths at spaces
+    added = os.environ.get("LD_PRELOAD", "").removeprefix(preloaded)
+    if " " in added:  # torch's OpenMP by a path that the linker would split
         os.environ["LD_PRELOAD"] = preloaded
     processors = [ForcePhraseV2] if vllm_config.use_v2_model_runner else [ForcePhraseV1, Draw]
     vllm_config.model_config.logits_processors = processors

@@ -45,7 +45,7 @@ def test_what_the_linker_cannot_load_is_not_left_for_other_processes(
     library.parent.mkdir(parents=True)
     library.touch()
     monkeypatch.setattr("torch.__file__", str(library.parents[1] / "__init__.py"))
-    for before in ("", "/lib/one.so"):
+    for before in ("", "/lib/one.so", "/lib/one.so /lib/another.so"):
         monkeypatch.setenv("LD_PRELOAD", before)
         engine_config(tmp_path, run.model.to_hf(), run.generator_setup, PHRASES, 0, eager=True)
         assert os.environ["LD_PRELOAD"] == before
