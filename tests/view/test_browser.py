@@ -290,6 +290,14 @@ def test_two_recipes_stand_head_to_head_in_a_file_too_and_tables_are_copied(visi
     assert "$<$1\\% $\\times$" in made["LaTeX"]
 
 
+def test_two_recipes_without_a_fit_stand_side_by_side(visit, serve, tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1)):
+        made_run(tmp_path / "runs" / name, rollouts=False, evaluations=2, loss=name, seed=seed)
+    page = visit(serve(tmp_path / "runs") + "#/pair")
+    page.wait_for_selector("text=No task has a fit on both sides: three evaluations and a rise are needed.")
+    assert page.query_selector("#pair-curves")
+
+
 def test_an_address_that_a_stranger_wrote_ends_in_a_view(visit, written: str) -> None:
     for strange in (
         "run/%E0%A4%A",
