@@ -32,6 +32,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -53,6 +54,7 @@ from scalelab.store.lease import FencedError
 from scalelab.store.manifest import MANIFEST, read_run_manifest
 from scalelab.virtual.clock import StandStillError, VirtualLoop
 from scalelab.watch.progress import Progress
+from tasks.procedural import Procedural
 from tests.helpers import crash_world
 from tests.helpers.crash_points import _EVENTS, Disk, _writes
 from tests.helpers.file_auditor import audit_files
@@ -690,6 +692,8 @@ class RowsFile:
         file.close()
 
 
+HELD_OUT = cache(Procedural.held_out)
+"""Draws the held-out prompts of all seeds once."""
 _current: Simulation | None = None
 _hooked = False
 
@@ -754,6 +758,7 @@ def simulated(simulation: Simulation) -> Iterator[None]:
         (sys.modules["scalelab.run.journal"], "time", clock),
         (supervise, "_run", simulation.process),
         (supervise, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic)),
+        (Procedural, "held_out", HELD_OUT),
     ]
     if simulation.actors:
         patches += [(module, "actor_class", actor_class) for module in (engines, graders)]
