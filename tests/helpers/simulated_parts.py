@@ -32,7 +32,8 @@ from tasks.types import Prompt, Verdict
 from tests.helpers import crash_world
 
 if TYPE_CHECKING:
-    from tests.helpers.simulated_run import Life, Simulation
+    from tests.helpers.simulated_drivers import Life
+    from tests.helpers.simulated_lives import Simulation
 
 LONGEST = 20_000.0
 """Simulated seconds within which a life has to end."""

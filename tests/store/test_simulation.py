@@ -9,7 +9,8 @@ import pytest
 
 from tests.helpers.crash_points import in_process
 from tests.helpers.planted_bugs import PLANTED, first_seed
-from tests.helpers.simulated_run import FAULTS, parsed, plan, run_seed
+from tests.helpers.simulated_faults import FAULTS, parsed, plan
+from tests.helpers.simulated_run import run_seed
 
 SHARES, SEEDS = 2, 1000
 """Processes that share the seeds."""
