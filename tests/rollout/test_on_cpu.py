@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from scalelab.rollout.engine import Engine
@@ -78,6 +79,21 @@ def test_greedy_rows_stay_as_they_are() -> None:
     assert made.apply(logits.clone())[1].isinf().sum() == 1
 
 
+def agreed(output: EngineCoreOutput) -> None:
+    """Check every field that `Engine` reads of vLLM's outputs, with whichever scheduler made them."""
+    assert isinstance(output.request_id, str)
+    assert isinstance(output.new_token_ids, list)
+    assert all(type(token) is int for token in output.new_token_ids)
+    assert output.finish_reason is None or output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+    assert output.finished == (output.finish_reason is not None)
+    found = output.new_logprobs
+    assert found is not None, "every request asks for the log-probability of its tokens"
+    assert found.logprobs.dtype == np.float32
+    assert found.logprobs.shape[0] == len(output.new_token_ids), "one row for each token, of a step or of all"
+    assert found.logprob_token_ids[:, 0].tolist() == output.new_token_ids, "the sampled token's is in the first column"
+    assert output.routed_experts is None, "nobody asked for experts"
+
+
 def test_the_engine_generates_what_it_would_with_vllms_own_scheduler(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +114,7 @@ def test_the_engine_generates_what_it_would_with_vllms_own_scheduler(
             return output
 
         monkeypatch.setattr(engine._scheduler, "schedule", counted)
+        monkeypatch.setattr(engine, "_took", lambda output, took=engine._took: (agreed(output), took(output))[1])
         try:
             for request in requests:
                 engine.add(request)
