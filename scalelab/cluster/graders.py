@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from scalelab.cluster.actors import actor_class
 from scalelab.cluster.heartbeats import Beating
-from scalelab.errors import LabError
+from scalelab.errors import BrokenOffError, LabError
 from scalelab.rollout.types import Completion
 from scalelab.run.changes import Changes
 from scalelab.run.config import Run
@@ -92,8 +92,14 @@ class ClusterGraders:
         self._queued = 0
 
     def _start(self, turn: int) -> Any:
-        """Start a new actor; nodes take turns, since Ray by itself puts all actors without devices on one."""
+        """Start a new actor; nodes take turns, since Ray by itself puts all actors without devices on one.
+
+        Raises:
+            BrokenOffError: no node is left, as for a moment after the death of Ray on the only one.
+        """
         nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU"))
+        if not nodes:
+            raise BrokenOffError("no node of the Ray cluster is left to grade on: go on with --resume")
         node = NodeAffinitySchedulingStrategy(nodes[turn % len(nodes)], soft=False)
         actor = actor_class(GraderActor, "verifier", self._cluster, concurrency=DEPTH + 1, strategy=node)
         return actor.remote(self._tasks)

@@ -122,7 +122,7 @@ class World(crash_world.World):
                 raise BrokenOffError("Ray's raylet died")
 
     async def _lose_node(self) -> None:
-        """Announce the end of a node, let it go, and let it return."""
+        """Announce the end of a node, let it go, in some lives all others with it, and let them return."""
         leaves = self.life.at("node leaves and returns")
         if leaves is None or not self.simulation.actors:
             return
@@ -130,12 +130,13 @@ class World(crash_world.World):
         self.simulation.made["node leaves and returns"] += 1
         self.engines.drain({NODES[0]: 0.0})
         await self.pause(60)
-        self.nodes.discard(NODES[0])
-        for actor in self.simulation.actors_of(NODES[0]):
+        gone = NODES if leaves % 3 == 0 else NODES[:1]
+        self.nodes.difference_update(gone)
+        for actor in [actor for node in gone for actor in self.simulation.actors_of(node)]:
             actor.die()
         self.engines.drain({})
         await self.pause(400)
-        self.nodes.add(NODES[0])
+        self.nodes.update(gone)
         self.returned.set()
 
     def save(self) -> Any:

@@ -17,7 +17,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,24 +58,36 @@ SHOTS = (
 
 
 @contextmanager
-def served(sources: Sequence[Path]) -> Iterator[str]:
-    """The live page of some runs; gives its address once all fits are made."""
+def serving(refresher: Refresher) -> Iterator[str]:
+    """The live page of some runs, whose fits have just begun; gives its address."""
     import uvicorn
 
-    refresher = Refresher(Lab(sources))
     refresher.start()
     server = uvicorn.Server(uvicorn.Config(make_app(refresher), port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 600
-    while not server.started or json.loads(refresher.overview()[1])["stage"]:
-        if time.monotonic() > deadline:
-            raise SystemExit("the server or its fits took more than ten minutes")
-        time.sleep(0.1)
+    _until(lambda: server.started)
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
     server.should_exit = True
     thread.join(10)
     refresher.stop()
+
+
+@contextmanager
+def served(sources: Sequence[Path]) -> Iterator[str]:
+    """The live page of some runs; gives its address once all fits are made."""
+    refresher = Refresher(Lab(sources))
+    with serving(refresher) as address:
+        _until(lambda: not json.loads(refresher.overview()[1])["stage"])
+        yield address
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 600
+    while not true():
+        if time.monotonic() > deadline:
+            raise SystemExit("the server or its fits took more than ten minutes")
+        time.sleep(0.1)
 
 
 def opened(browser: Any, address: str, width: int = 1400, scheme: str = "light") -> Page:
