@@ -120,6 +120,9 @@ def beside(lab: FaultLab, role: str) -> float:
     Returns:
         Seconds to the next step, from the start of `--resume` if there was one.
     """
+    if not lab.processes(role):  # killed before, and started by Ray with a new cluster alone
+        ending(lab, send(lab, "driver", signal.SIGINT))
+        lab.warm()
     return shaken(lab, send(lab, role, signal.SIGKILL))
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import signal
 import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -29,6 +30,10 @@ _SET_FLAGS, _UP = 0x8914, 1
 """SIOCSIFFLAGS and IFF_UP of netdevice(7)."""
 
 DISK_MIB, SHARED_MIB = 1200, 512
+
+MEMORY = Path("/sys/fs/cgroup/memory")
+"""Control groups that limit memory, where the kernel has their first version."""
+NO_MEMORY = "memory limit of the control group"
 
 
 def shaken(
@@ -118,12 +123,61 @@ def on_one_core(lab: FaultLab) -> float:
         os.sched_setaffinity(0, cores)
 
 
+def out_of_memory(lab: FaultLab) -> float:
+    """Give the run's processes no memory beyond what they have, until the kernel has killed one of them."""
+    group = _own_group()
+    limit = group / "memory.limit_in_bytes"
+    unlimited = limit.read_text()
+
+    def killed() -> int:
+        found = re.search(r"oom_kill (\d+)", (group / "memory.oom_control").read_text())
+        return int(found[1]) if found else 0
+
+    def squeeze() -> None:
+        before, ends = killed(), time.monotonic() + lab.deadline
+        while killed() == before:
+            if time.monotonic() > ends:
+                raise SystemExit(f"waited {lab.deadline:.0f} s for the kernel to kill a process without memory")
+            with suppress(OSError):  # they hold more than this
+                limit.write_text((group / "memory.usage_in_bytes").read_text())
+            time.sleep(0.2)
+        limit.write_text(unlimited)
+
+    return shaken(lab, squeeze)
+
+
+def _own_group() -> Path:
+    return MEMORY / f"faults_{os.getpid()}"
+
+
+@contextmanager
+def grouped() -> Iterator[None]:
+    """Put this process, and with it all that it starts, into a control group of its own."""
+    group = _own_group()
+    group.mkdir()
+    _move([os.getpid()], group)
+    try:
+        yield
+    finally:
+        _move(map(int, (group / "cgroup.procs").read_text().split()), MEMORY)
+        group.rmdir()
+
+
+def _move(pids: Iterable[int], group: Path) -> None:
+    """Put processes into a control group."""
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            (group / "cgroup.procs").write_text(str(pid))
+
+
 FAULTS: dict[str, Callable[[FaultLab], float]] = {
     "full disk, then `--resume`": lambda lab: full(lab, lab.path.parent, (FAILED,)),
     "full `/dev/shm`": lambda lab: full(lab, Path("/dev/shm"), (FAILED, BROKEN_OFF)),
     f"network of Ray gone for {APART_SECONDS:.0f} s": apart,
     "Ctrl-C, then `--resume` on one core": on_one_core,
 }
+if (MEMORY / "memory.limit_in_bytes").exists():
+    FAULTS[NO_MEMORY] = out_of_memory
 
 
 @contextmanager
@@ -144,7 +198,8 @@ def around(folder: Path, times: int, deadline: float, name: str) -> tuple[list[f
     """
     disk = folder / "disk"
     disk.mkdir()
-    with mounted(disk, DISK_MIB), mounted(Path("/dev/shm"), SHARED_MIB):
+    group = grouped() if name == NO_MEMORY else nullcontext()
+    with mounted(disk, DISK_MIB), mounted(Path("/dev/shm"), SHARED_MIB), group:
         with FaultLab(disk / "run", folder / "machine.log", deadline) as lab:
             lab.start()
             seconds = []
