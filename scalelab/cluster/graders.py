@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import ray
@@ -75,6 +76,16 @@ class GraderPlace:
     """Resolved with the reason when this actor is given up."""
 
 
+@cache
+def turns(cores: tuple[tuple[str, int], ...]) -> list[str]:
+    """Nodes in the order in which they take graders: each as often as it has cores, evenly mixed.
+
+    Args:
+        cores: number of every node's cores.
+    """
+    return [node for _, node in sorted(((turn + 0.5) / count, node) for node, count in cores for turn in range(count))]
+
+
 class ClusterGraders:
     """Port of graders on a Ray cluster: a pool of actors, each of which is replaced when it is lost.
 
@@ -92,12 +103,13 @@ class ClusterGraders:
         self._queued = 0
 
     def _start(self, turn: int) -> Any:
-        """Start a new actor; nodes take turns, since Ray by itself puts all actors without devices on one.
+        """Start a new actor; nodes take turns by their cores, for Ray puts all actors without devices on one.
 
         Raises:
             BrokenOffError: no node is left, as for a moment after the death of Ray on the only one.
         """
-        nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU"))
+        cores = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
+        nodes = turns(tuple(sorted(cores.items())))
         if not nodes:
             raise BrokenOffError("no node of the Ray cluster is left to grade on: go on with --resume")
         node = NodeAffinitySchedulingStrategy(nodes[turn % len(nodes)], soft=False)

@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +17,11 @@ from typing import Any
 
 import pytest
 import ray
+from hypothesis import given
+from hypothesis import strategies as st
 from ray.cluster_utils import Cluster as RayCluster
 
-from scalelab.cluster.graders import CHUNK, DEPTH, ClusterGraders
+from scalelab.cluster.graders import CHUNK, DEPTH, ClusterGraders, turns
 from scalelab.errors import first_error
 from scalelab.experiment import resolve
 from scalelab.run.changes import Changes
@@ -51,6 +54,17 @@ class TrapVerifier:
 
     def close(self) -> None:
         pass
+
+
+@given(st.dictionaries(st.text("ab", min_size=1), st.integers(0, 9), max_size=5), st.integers(0, 60))
+def test_nodes_take_graders_in_proportion_to_their_cores(cores: dict[str, int], graders: int) -> None:
+    order, total = turns(tuple(sorted(cores.items()))), sum(cores.values())
+    assert len(order) == total
+    if total:
+        taken = Counter(order[turn % total] for turn in range(graders))
+        for node, count in cores.items():
+            assert abs(taken[node] - graders * count / total) < len(cores)
+            assert bool(taken[node]) <= bool(count)
 
 
 @dataclass(frozen=True)
