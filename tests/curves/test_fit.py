@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -123,7 +124,7 @@ def test_correlated_residuals_and_few_points_are_warned_of() -> None:
         ([0, 0.5, 1, 0, 0], [0.1, 0.2, 0.3, 0.15, 0.2], "2 points after step 0 .* needs at least 3"),
         (range(10), [0.4] * 10, "constant"),
         (range(10), np.linspace(0.6, 0.3, 10), "falls"),
-        (range(10), [0.3, 0.31, 0.29, 0.3, 0.31, 0.3, 0.29, 0.31, 0.3, 0.3], "does not rise|falls"),
+        (range(10), [0.3, 0.31, 0.29, 0.3, 0.31, 0.3, 0.29, 0.31, 0.3, 0.3], "does not rise|falls|do not tell a rise"),
     ],
 )
 def test_points_without_a_curve_are_refused_with_the_reason(compute, points, reason: str) -> None:
@@ -136,8 +137,23 @@ def test_points_without_a_curve_are_refused_with_the_reason(compute, points, rea
 def test_a_steep_rise_is_believed_from_five_points_whose_errors_are_known() -> None:
     fit = fit_curve(curve([0, 8, 14, 20, 25], [0.243, 0.387, 0.605, 0.827, 0.879], [0.02] * 5))
     assert fit.parameters["A"] > 0.85
-    with pytest.raises(FitError, match="does not rise"):
+    refusal = r"5 evaluations do not tell a rise from 0.246 to 0.280 from scatter \(a constant looks so in"
+    with pytest.raises(FitError, match=refusal):
         fit_curve(curve([0, 8, 14, 20, 25], [0.243, 0.25, 0.27, 0.26, 0.28], [0.02] * 5))
+
+
+def test_of_constants_as_many_look_like_a_rise_as_the_refusals_say() -> None:
+    """One in twenty is fitted at most, and one in five at most is refused with a share below 20 %."""
+    rng, runs, fitted, rare = np.random.default_rng(0), 200, 0, 0
+    for _ in range(runs):
+        try:
+            fit_curve(curve(range(12), 0.2 + 0.02 * rng.standard_normal(12), [0.02] * 12))
+            fitted += 1
+        except FitError as refusal:
+            share = re.search(r"looks so in >?(\d+)%", str(refusal))
+            rare += share is not None and int(share[1]) < 20
+    assert fitted <= 0.05 * runs
+    assert fitted + rare <= 0.2 * runs
 
 
 def test_power_law_recovers_its_parameters() -> None:

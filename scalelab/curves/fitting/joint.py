@@ -19,6 +19,7 @@ from scalelab.curves.fitting.models import POWER, SIGMOID, Model, log_compute, v
 from scalelab.curves.fitting.noise import DEFAULT, Prior, typical
 from scalelab.curves.fitting.problem import FOUR_FIFTHS, Problem, least_squares, make_problem, solve
 from scalelab.errors import LabError
+from scalelab.numbers import percent
 from scalelab.reading.data import Curve, merge_neighbours
 
 MOST_POINTS = 160
@@ -319,10 +320,11 @@ def refuse_flat(fit: Fit) -> None:
     explained = float((weight_N * ((points.pass_rate_N - constant) ** 2 - fit.scatter_N**2)).sum())
     known = spare + (fit.prior.equivalent_points(points.stderr_N is not None) if fit.prior else 0)
     more = len(fit.theta_P) - 1
-    if explained <= 0 or fdtrc(more, known, explained / more) > 0.05:
+    chance = float(fdtrc(more, known, explained / more)) if explained > 0 else 1.0
+    if chance > 0.05:
         raise FitError(
-            f"{points.name}: the pass rate does not rise out of its scatter (from {first:.3f} to {last:.3f}, scatter "
-            f"{typical(fit.sigma_N):.3f}); evaluate more, or more often"
+            f"{points.name}: {len(points)} evaluations do not tell a rise from {first:.3f} to {last:.3f} from scatter "
+            f"(a constant looks so in {percent(chance)} of cases); evaluate more, or more often"
         )
 
 
