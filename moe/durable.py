@@ -39,11 +39,18 @@ def write_whole(path: Path, content: str | bytes, allowed: Callable[[], None] | 
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, unless they are there; their names are on the disk when this returns."""
-    if not path.is_dir():
-        make_folder(path.absolute().parent)
+    """Make a folder, and those above it, unless they are there; their names are on the disk when this returns.
+
+    So is the name of a folder that is there: whoever made it may have died before it was.
+    """
+    path = path.absolute()
+    if path.is_dir():
+        with suppress(PermissionError):  # a folder of somebody else, who made this one
+            sync(path.parent)
+    else:
+        make_folder(path.parent)
         path.mkdir(exist_ok=True)
-        sync(path.absolute().parent)
+        sync(path.parent)
 
 
 @contextmanager

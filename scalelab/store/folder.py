@@ -106,6 +106,9 @@ class RunFolder:
             account = replay(self._journal.chain.entries)
         take_over(self.checkpoints, account)
         take_over(self.sft, None)
+        for found in (path / ROLLOUTS, self.checkpoints, self.sft):
+            if found.is_dir():  # an earlier process may have died between a new name and its place on the disk
+                sync(found)
         self._lines = {name: Lines(path / name) for name in VIEWS}
         self.mended: list[str] = []
         """Files that were written again, for they did not agree with the journal."""

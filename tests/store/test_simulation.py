@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,17 @@ def test_good_runs_raise_no_alarm() -> None:
     script = str(Path(__file__).parents[1] / "helpers" / "simulated_run.py")
     done = in_process(script, "--good", "--seeds", "50", seconds=3000)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "moments", [(*range(1, 7), *range(78, 92)), pytest.param(range(1, 140), marks=pytest.mark.nightly)], ids=len
+)
+def test_what_a_dead_process_left_outlives_the_power_cut_of_the_next(moments: Sequence[int]) -> None:
+    """It may die between giving a folder or a checkpoint its name and putting that name on the disk."""
+    for at in moments:
+        faults = f"ended by Ray@{at};power cut@65"
+        assert run_seed(7, parsed(faults))[0] is None, faults
 
 
 @pytest.mark.parametrize("seed", [3, 5])
