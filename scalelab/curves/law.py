@@ -33,6 +33,9 @@ from scalelab.reading.data import same_unit
 CHAINS, ROUNDS, TRIES = 400, 30, 48
 """Chains run side by side, rounds of each before its state is kept, and draws of a run considered in each round."""
 
+FEW_ROUNDS, FEW_TRIES = 6, 24
+"""The same for chains that begin where those of one place more have ended, which is close by."""
+
 GRID = np.linspace(-2.5, 3.5, 16), np.linspace(-1, 3, 5)
 """Sizes of τ and of slopes considered, in standard deviations of their logarithms from the median."""
 
@@ -109,6 +112,7 @@ class Law:
         weight_MAJ: α (first) and β.
         deviation_MJ: τ.
         theta_MSJ: θ of the places.
+        log_prior_MS: log density of each under the prior that its run was fitted with.
         beliefs: the prior.
     """
 
@@ -120,6 +124,7 @@ class Law:
     weight_MAJ: Array
     deviation_MJ: Array
     theta_MSJ: Array
+    log_prior_MS: Array
     beliefs: Beliefs = field(default_factory=Beliefs)
 
     def slopes(self) -> dict[str, dict[str, tuple[float, Interval]]]:
@@ -227,9 +232,9 @@ def leave_one_out(law: Law, compute: float, seed: int = 0) -> list[Left]:
     for index, left in enumerate(law.places):
         others = [place for place in law.places if place is not left]
         unvaried = tuple(axis for axis in law.axes if len({place.at[axis] for place in others}) < 2)
-        forecast = _sample(others, law.axes, law.linear, law.level, law.beliefs, seed + index).forecast(
-            left.at, compute
-        )
+        states = np.delete(law.theta_MSJ, index, 1), np.delete(law.log_prior_MS, index, 1)
+        less = _sample(others, law.axes, law.linear, law.level, law.beliefs, seed + index, states)
+        forecast = less.forecast(left.at, compute)
         drawn_DJ = readable(left.theta_DJ)
         own = dict(zip(SIGMOID.parameters, np.median(drawn_DJ, axis=0).tolist()))
         own_value = float(np.median(rates(drawn_DJ, compute)))
@@ -251,21 +256,42 @@ def _transformed(at: Mapping[str, float], axes: Sequence[str], linear: frozenset
 
 
 def _sample(
-    places: Sequence[Place], axes: tuple[str, ...], linear: frozenset[str], level: float, beliefs: Beliefs, seed: int
+    places: Sequence[Place],
+    axes: tuple[str, ...],
+    linear: frozenset[str],
+    level: float,
+    beliefs: Beliefs,
+    seed: int,
+    states: tuple[Array, Array] | None = None,
 ) -> Law:
-    """Draw from the joint posterior of the places and their law, all chains side by side."""
+    """Draw from the joint posterior of the places and their law, all chains side by side.
+
+    Args:
+        places: the runs.
+        axes: what the law is a function of.
+        linear: axes that enter as they are.
+        level: probability of intervals.
+        beliefs: the prior.
+        seed: of the random numbers.
+        states: θ `[M, S, J]` and its log prior `[M, S]` to begin with, close to where the chains will end; None begins
+            with any draws of the runs.
+    """
     rng = np.random.default_rng(seed)
     x_SA = np.array([_transformed(place.at, axes, linear) for place in places])
     centre_A = x_SA.mean(0)
     x_SA = np.concatenate([np.ones((len(places), 1)), x_SA - centre_A], axis=1)
-    first_SM = [rng.integers(len(place.theta_DJ), size=CHAINS) for place in places]
-    theta_MSJ = np.stack([place.theta_DJ[first_M] for place, first_M in zip(places, first_SM)], axis=1)
-    prior_MS = np.stack([place.log_prior_D[first_M] for place, first_M in zip(places, first_SM)], axis=1)
-    for _ in range(ROUNDS):
+    if states is None:
+        first_SM = [rng.integers(len(place.theta_DJ), size=CHAINS) for place in places]
+        theta_MSJ = np.stack([place.theta_DJ[first_M] for place, first_M in zip(places, first_SM)], axis=1)
+        prior_MS = np.stack([place.log_prior_D[first_M] for place, first_M in zip(places, first_SM)], axis=1)
+    else:
+        theta_MSJ, prior_MS = states
+    rounds, tries = (ROUNDS, TRIES) if states is None else (FEW_ROUNDS, FEW_TRIES)
+    for _ in range(rounds):
         deviation_MJ, weight_MAJ = _draw_law(theta_MSJ, x_SA, beliefs, rng)
         mean_MSJ = np.einsum("sa,maj->msj", x_SA, weight_MAJ)
         for at, place in enumerate(places):
-            pool_MX = rng.integers(len(place.theta_DJ), size=(CHAINS, TRIES))
+            pool_MX = rng.integers(len(place.theta_DJ), size=(CHAINS, tries))
             pool_MXJ = np.concatenate([theta_MSJ[:, None, at], place.theta_DJ[pool_MX]], axis=1)
             log_prior_MX = np.concatenate([prior_MS[:, at, None], place.log_prior_D[pool_MX]], axis=1)
             apart_MXJ = (pool_MXJ - mean_MSJ[:, None, at]) / deviation_MJ[:, None]
@@ -274,7 +300,7 @@ def _sample(
             theta_MSJ[:, at] = pool_MXJ[np.arange(CHAINS), chosen_M]
             prior_MS[:, at] = log_prior_MX[np.arange(CHAINS), chosen_M]
     deviation_MJ, weight_MAJ = _draw_law(theta_MSJ, x_SA, beliefs, rng)
-    return Law(tuple(places), axes, linear, level, centre_A, weight_MAJ, deviation_MJ, theta_MSJ, beliefs)
+    return Law(tuple(places), axes, linear, level, centre_A, weight_MAJ, deviation_MJ, theta_MSJ, prior_MS, beliefs)
 
 
 def _draw_law(theta_MSJ: Array, x_SA: Array, beliefs: Beliefs, rng: np.random.Generator) -> tuple[Array, Array]:
