@@ -33,7 +33,7 @@ from scalelab.reading.data import same_unit
 CHAINS, ROUNDS, TRIES = 400, 30, 48
 """Chains run side by side, rounds of each before its state is kept, and draws of a run considered in each round."""
 
-FEW_ROUNDS, FEW_TRIES = 6, 24
+FEW_ROUNDS, FEW_TRIES = 6, 16
 """The same for chains that begin where those of one place more have ended, which is close by."""
 
 GRID = np.linspace(-2.5, 3.5, 16), np.linspace(-1, 3, 5)
@@ -294,9 +294,12 @@ def _sample(
             pool_MX = rng.integers(len(place.theta_DJ), size=(CHAINS, tries))
             pool_MXJ = np.concatenate([theta_MSJ[:, None, at], place.theta_DJ[pool_MX]], axis=1)
             log_prior_MX = np.concatenate([prior_MS[:, at, None], place.log_prior_D[pool_MX]], axis=1)
-            apart_MXJ = (pool_MXJ - mean_MSJ[:, None, at]) / deviation_MJ[:, None]
-            log_MX = -0.5 * (apart_MXJ**2).sum(-1) - log_prior_MX
-            chosen_M = (log_MX + rng.gumbel(size=log_MX.shape)).argmax(1)
+            apart_MXJ = (pool_MXJ - mean_MSJ[:, None, at]) * (1 / deviation_MJ)[:, None]
+            log_MX = -0.5 * np.einsum("mxj,mxj->mx", apart_MXJ, apart_MXJ) - log_prior_MX
+            # The first of exponential clocks to ring, each as fast as its draw is likely.
+            behind_MX = np.minimum(log_MX.max(1, keepdims=True) - log_MX, 600)
+            rings_MX = rng.standard_exponential(log_MX.shape) * np.exp(behind_MX)
+            chosen_M = rings_MX.argmin(1)
             theta_MSJ[:, at] = pool_MXJ[np.arange(CHAINS), chosen_M]
             prior_MS[:, at] = log_prior_MX[np.arange(CHAINS), chosen_M]
     deviation_MJ, weight_MAJ = _draw_law(theta_MSJ, x_SA, beliefs, rng)
