@@ -30,7 +30,7 @@ from tests.helpers.view_runs import made_run
 
 BEGIN, END = "<!-- questions: tools/bench/questions.py -->", "<!-- end of the questions -->"
 SIZES = (2, 26, 138, 1000)
-PATIENCE = 1_800_000
+PATIENCE = 600_000
 """Milliseconds that the slowest answer may take."""
 
 
