@@ -80,7 +80,7 @@ class CheckpointStore:
         with self._naming:
             waiting = self._folder.unfinished_checkpoints()
             self._rollouts = {path: name for path, name in self._rollouts.items() if path in waiting}
-            prune_rollouts(self._root, self._rollouts.values())
+            prune_rollouts(self._root, self._rollouts.values(), self._folder.check)
 
     def choose(self) -> Return:
         """Choose the checkpoint to resume from; problems of others are reported."""

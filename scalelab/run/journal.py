@@ -151,8 +151,7 @@ class Journal:
             self._folder.keep_trained(books.version, step.rollouts, result.logprobs)
         record, apart = self._with_clock(record, wall)
         self._folder.add_step(record, apart)
-        self._folder.check()
-        prune_training(self._folder.path, self._run.retention)
+        prune_training(self._folder.path, self._run.retention, self._folder.check)
         return self._heed(record)
 
     def evaluated(self, point: EvaluationPoint, graded: list[Graded], of_sets: str = "") -> None:
@@ -166,9 +165,9 @@ class Journal:
         lines = evaluation_lines(self._run, point, graded, of_sets)
         timed = [self._with_clock(record, self._wall()) for record in lines]
         records = [record for record, _ in timed]
-        self._folder.add_evaluation(records, [apart for _, apart in timed if apart], of_sets)
-        self._folder.check()
-        prune_completions(self._folder.path, self._run.retention, self._folder.evaluated_steps())
+        folder = self._folder
+        folder.add_evaluation(records, [apart for _, apart in timed if apart], of_sets)
+        prune_completions(folder.path, self._run.retention, folder.evaluated_steps(), folder.check)
         self._progress.evaluated(records)
 
     def _speed(self, result: StepResult) -> dict[str, float]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moe.durable import make_folder
 from moe.errors import MoeError, kind_and_line
@@ -92,11 +92,7 @@ def resume(
     """
     manifest = read_run_manifest(path)
     check_config(path, manifest)
-    if manifest.get("status") == "finished":
-        raise LabError(
-            f"{path} is finished, there is nothing to resume: `scalelab report {path}` shows it, and "
-            f"`scalelab run --from {path} --set Budget.steps=…` goes on with it for longer"
-        )
+    _refuse_finished(path, manifest)
     if asked is not None:
         _refuse_differences(path, own, asked)
     check_simulated(own.run, path, manifest)
@@ -111,9 +107,18 @@ def resume(
         folder = RunFolder(path, lease)
         if folder.mended:
             progress.say(f"did not agree with the journal, and written again from it: {', '.join(folder.mended)}")
+        _refuse_finished(path, folder.manifest)  # by its journal: the machine failed before the manifest was written
         _describe_resumption(own.run, folder, progress)
         progress.say(f"{own.name}: going on with {path}")
         run_and_record(own, folder, progress, start)
+
+
+def _refuse_finished(path: Path, manifest: Mapping[str, Any]) -> None:
+    if manifest.get("status") == "finished":
+        raise LabError(
+            f"{path} is finished, there is nothing to resume: `scalelab report {path}` shows it, and "
+            f"`scalelab run --from {path} --set Budget.steps=…` goes on with it for longer"
+        )
 
 
 def _describe_resumption(run: Run, folder: RunFolder, progress: Progress) -> None:

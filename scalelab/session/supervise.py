@@ -102,9 +102,10 @@ def attend(
     if folder is None and not begun():
         return 128 - code, asked
     silent = f"the run's process {why}: go on with --resume"
+    if folder is not None and _write_ending(folder, silent):
+        say(f"scalelab: the run is finished; then its process {why}: `scalelab report {folder}` shows it")
+        return 0, asked
     say(f"scalelab: {silent}")
-    if folder is not None:
-        _write_ending(folder, silent)
     return BROKEN_OFF, asked
 
 
@@ -173,23 +174,32 @@ def _unsaid(code: int, folder: Path) -> bool:
     return False
 
 
-def _write_ending(folder: Path, reason: str) -> None:
-    """Write down that a run ended, if its process did not; another process may have taken it over."""
-    from scalelab.store.earlier import last_epoch
+def _write_ending(folder: Path, reason: str) -> bool:
+    """Write down that a run ended, if its process did not; another process may have taken it over.
+
+    Returns:
+        True if the run was finished.
+    """
+    from scalelab.store.earlier import last_epoch, read_account
     from scalelab.store.folder import RunFolder
     from scalelab.store.lease import Lease
     from scalelab.store.manifest import read_run_manifest
 
     with suppress(LabError, OSError):
-        if read_run_manifest(folder).get("status") != "running":
-            return
+        account = read_account(folder)
+        status = account.manifest.get("status") if account is not None else None
+        if status != "running" and status == read_run_manifest(folder).get("status"):
+            return status == "finished"
         lease = Lease(folder, last_epoch(folder), late=0.0)
         try:
-            ended = RunFolder(folder, lease)
-            ended.describe(status="failed", reason=reason)
+            ended = RunFolder(folder, lease)  # writes a manifest that the process did not come to write
+            if status == "running":
+                ended.describe(status="failed", reason=reason)
             ended.close()
+            return status == "finished"
         finally:
             lease.release()
+    return False
 
 
 def _end_what_is_left(others: set[int]) -> None:

@@ -100,6 +100,7 @@ class CheckpointNames:
         for path in self.root.iterdir():
             own = path.name.removeprefix(".").removesuffix(WRITING)
             if path.name.startswith(_GONE) or (_FRESH.fullmatch(path.name) and self.root / own not in self._pending):
+                self._check()
                 shutil.rmtree(path, ignore_errors=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import PositiveFloat, PositiveInt
@@ -61,27 +61,38 @@ class Retention:
         return gone
 
 
-def prune_completions(folder: Path, kept: Retention, steps: Sequence[int]) -> None:
+def prune_completions(
+    folder: Path, kept: Retention, steps: Sequence[int], allowed: Callable[[], None] = lambda: None
+) -> None:
     """Delete the completions in a run's folder that its rule does not keep.
 
     Args:
         folder: the run's.
         kept: the rule.
         steps: those whose evaluations have lines: a file without one counts for nothing.
+        allowed: called before each deletion; raises where another process has taken the run over.
     """
     files = {path: int(path.stem.split("_")[1]) for path in (folder / ROLLOUTS).glob("step_*.parquet")}
     old = set(steps) - kept.kept(steps)
     gone = [path for path, step in files.items() if step in old]
     for path in gone:
+        allowed()
         path.unlink()
     if gone:
         sync(folder / ROLLOUTS)
 
 
-def prune_training(folder: Path, kept: Retention) -> None:
-    """Delete the oldest completions of training steps in a run's folder, as far as they exceed their limit."""
+def prune_training(folder: Path, kept: Retention, allowed: Callable[[], None] = lambda: None) -> None:
+    """Delete the oldest completions of training steps in a run's folder, as far as they exceed their limit.
+
+    Args:
+        folder: the run's.
+        kept: the rule.
+        allowed: called before each deletion; raises where another process has taken the run over.
+    """
     if kept.train_gib is None:
         return
     files = {int(path.stem.removeprefix("train_")): path for path in (folder / ROLLOUTS).glob("train_*.parquet")}
     for step in kept.too_old({step: path.stat().st_size for step, path in files.items()}):
+        allowed()
         files[step].unlink()

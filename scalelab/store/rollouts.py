@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -73,12 +73,20 @@ def _cut(joined: np.ndarray, lengths: np.ndarray) -> list[np.ndarray | None]:
     return [None if length < 0 else part for part, length in zip(parts, lengths, strict=True)]
 
 
-def prune_rollouts(folder: Path, keep: Iterable[str] = ()) -> None:
-    """Delete the files of rollouts that no finished checkpoint in `folder` names, but for those to `keep`."""
+def prune_rollouts(folder: Path, keep: Iterable[str] = (), allowed: Callable[[], None] = lambda: None) -> None:
+    """Delete the files of rollouts that no finished checkpoint in `folder` names.
+
+    Args:
+        folder: of the checkpoints.
+        keep: names of files to keep.
+        allowed: called before each deletion; raises where another process has taken the run over, whose checkpoint
+            under way may name the file.
+    """
     try:
         named = {*keep, *(read_state(path)["rollouts"] for path in finished_checkpoints(folder))}
     except MoeError:  # the files that a damaged one names are not known
         return
     for path in folder.glob("rollouts_*.npz"):
         if path.name not in named:
+            allowed()
             path.unlink()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
@@ -41,7 +41,7 @@ def _rename(fresh: Path, path: Path) -> None:
     os.replace(fresh, path)
 
 
-def _by_files(path: Path, kept: Retention, _: Sequence[int]) -> None:
+def _by_files(path: Path, kept: Retention, *_: Any) -> None:
     files = {one: int(one.stem.split("_")[1]) for one in (path / "rollouts").glob("step_*.parquet")}
     for one in [one for one, step in files.items() if step not in kept.kept({*files.values()})]:
         one.unlink()
@@ -109,8 +109,12 @@ def _unsynced(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
 
 
-def _all_rollouts(root: Path, _: Any) -> None:
+def _all_rollouts(root: Path, *_: Any) -> None:
     prune_rollouts(root)
+
+
+def _whoever_asks(root: Path, keep: Iterable[str], *_: Any) -> None:
+    prune_rollouts(root, keep)
 
 
 Patch = tuple[Any, str, Any]
@@ -136,6 +140,9 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     "an engine is waited for without end": ((engines, "answer", _without_end),),
     "the name of a run's folder is not synced": ((session, "make_folder", _unsynced),),
     "rollouts that a checkpoint under way names are deleted": ((checkpoint_store, "prune_rollouts", _all_rollouts),),
+    "rollouts of the process that has taken the run over are deleted": (
+        (checkpoint_store, "prune_rollouts", _whoever_asks),
+    ),
 }
 """Attributes that are replaced, by what is wrong then."""
 

@@ -219,7 +219,7 @@ class Simulation:
         except (LabError, OSError) as error:
             if life.dead:
                 return self._code_of(life)
-            if not life.faults and not self._others_meet:
+            if not life.faults and not self._others_meet and not self._finished():
                 raise AssertionError(f"a life without faults ended: {error}") from error
             if isinstance(error, FencedError) and not self._others_meet:
                 raise AssertionError("a process believes that it lost the run, and nobody took it") from error

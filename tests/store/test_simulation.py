@@ -34,6 +34,7 @@ SHOWN_BY = {
     "an engine is waited for without end": 15,
     "the name of a run's folder is not synced": 101,
     "rollouts that a checkpoint under way names are deleted": 1,
+    "rollouts of the process that has taken the run over are deleted": 2740,
 }
 """A seed that shows each planted bug; `python -m tests.helpers.planted_bugs` looks for the first."""
 
@@ -59,13 +60,20 @@ def test_good_runs_raise_no_alarm() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "moments", [(*range(1, 7), *range(78, 92)), pytest.param(range(1, 140), marks=pytest.mark.nightly)], ids=len
+    ("faults", "moments"),
+    [
+        # between giving a folder or a checkpoint its name and putting that name on the disk
+        ("ended by Ray@{};power cut@65", (*range(1, 7), *range(78, 92))),
+        # between the journal's line of the run's end and the process's own
+        ("killed@{}", range(174, 186)),
+        pytest.param("ended by Ray@{};power cut@65", range(1, 140), marks=pytest.mark.nightly),
+        pytest.param("killed@{}", range(1, 195), marks=pytest.mark.nightly),
+    ],
+    ids=lambda what: what if isinstance(what, str) else str(len(what)),
 )
-def test_what_a_dead_process_left_outlives_the_power_cut_of_the_next(moments: Sequence[int]) -> None:
-    """It may die between giving a folder or a checkpoint its name and putting that name on the disk."""
+def test_nothing_is_lost_whenever_a_process_dies(faults: str, moments: Sequence[int]) -> None:
     for at in moments:
-        faults = f"ended by Ray@{at};power cut@65"
-        assert run_seed(7, parsed(faults))[0] is None, faults
+        assert run_seed(7, parsed(faults.format(at)))[0] is None, faults.format(at)
 
 
 @pytest.mark.parametrize("seed", [3, 5])
