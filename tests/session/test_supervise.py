@@ -108,6 +108,13 @@ ENDINGS = {
     "failed with a reason": ("folder.describe(status='failed', reason='mine'); os._exit(1)", 1, "failed", "mine"),
     "failed with a full disk": ("tell_reason(int(sys.argv[-1]), OSError('full')); os._exit(1)", 1, "failed", "full"),
     "finished": ("folder.describe(status='finished')", 0, "finished", None),
+    "killed when it was finished": ("folder.describe(status='finished'); os.kill(os.getpid(), 9)", 0, "finished", None),
+    "killed before its manifest said so": (
+        "folder._journal.append('facts', facts={'status': 'finished'}); os.kill(os.getpid(), 9)",
+        0,
+        "finished",
+        None,
+    ),
     "interrupted": ("folder.describe(status='interrupted'); os._exit(130)", 130, "interrupted", None),
 }
 
@@ -122,8 +129,11 @@ def test_no_ending_is_silent(tmp_path: Path, ending: str) -> None:
     assert manifest["status"] == status
     assert (reason or "") in (manifest.get("reason") or "")
     assert audit(tmp_path / "run").problems == []
-    assert [line for line in said if "--resume" not in line] == []
-    assert bool(said) == (wanted == BROKEN_OFF)
+    late = ending.startswith("killed ")
+    assert [
+        line for line in said if ("the run is finished; then its process" if late else "--resume") not in line
+    ] == []
+    assert bool(said) == (wanted == BROKEN_OFF or late)
 
 
 def test_a_process_that_stands_still_is_killed_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
