@@ -186,9 +186,10 @@ def _write_ending(folder: Path, reason: str) -> bool:
     from scalelab.store.manifest import read_run_manifest
 
     with suppress(LabError, OSError):
+        shown = read_run_manifest(folder).get("status")  # none: the run had not begun, and is begun anew
         account = read_account(folder)
         status = account.manifest.get("status") if account is not None else None
-        if status != "running" and status == read_run_manifest(folder).get("status"):
+        if status == shown != "running":
             return status == "finished"
         lease = Lease(folder, last_epoch(folder), late=0.0)
         try:

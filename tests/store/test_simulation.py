@@ -66,6 +66,8 @@ def test_good_runs_raise_no_alarm() -> None:
         ("ended by Ray@{};power cut@65", (*range(1, 7), *range(78, 92))),
         # between the journal's line of the run's end and the process's own
         ("killed@{}", range(174, 186)),
+        # while it removes what one that died before its manifest has left
+        ("ended by Ray@{};killed@9", range(14, 22)),
         pytest.param("ended by Ray@{};power cut@65", range(1, 140), marks=pytest.mark.nightly),
         pytest.param("killed@{}", range(1, 195), marks=pytest.mark.nightly),
     ],
