@@ -34,7 +34,7 @@ CHAINS, ROUNDS, TRIES = 400, 30, 48
 """Chains run side by side, rounds of each before its state is kept, and draws of a run considered in each round."""
 
 FEW_ROUNDS, FEW_TRIES = 6, 16
-"""The same for chains that begin where those of one place more have ended, which is close by."""
+"""Rounds and draws of chains that begin where those of one place more have ended, which is close by."""
 
 GRID = np.linspace(-2.5, 3.5, 16), np.linspace(-1, 3, 5)
 """Sizes of τ and of slopes considered, in standard deviations of their logarithms from the median."""

@@ -51,19 +51,19 @@ def make_runs(folder: Path, count: int) -> Path:
 
 
 def best(page: Page) -> int:
-    """Which recipe is better, and how sure: the sentence of the answer."""
+    """Read which recipe is better, and how sure that is: the sentence of the answer."""
     page.wait_for_selector("#answer .card")
     return 0
 
 
 def compared(page: Page) -> int:
-    """The same with every fit and comparison made."""
+    """Read the same once every fit and comparison is made."""
     page.wait_for_selector("#answer:not(:has(.working)) .card")
     return 0
 
 
 def reach(page: Page) -> int:
-    """Will more compute help: the compute at which a pass rate is reached."""
+    """Ask whether more compute helps: where a pass rate is reached."""
     field = page.get_by_label("Target pass rate").first
     field.fill("0.83")
     page.wait_for_selector("th >> text=compute for 0.83")
@@ -71,14 +71,14 @@ def reach(page: Page) -> int:
 
 
 def fell(page: Page) -> int:
-    """Why did the pass rate fall: the prompts that failed more often."""
+    """Ask why the pass rate fell: which prompts failed more often."""
     page.click(".unusual >> text=which prompts?")
     page.wait_for_selector("text=prompts pass less often")
     return 1
 
 
 def wrong(page: Page) -> int:
-    """What does a wrong answer look like, then and now: one beside the first of the same prompt."""
+    """Look at a wrong answer, then and now: beside the first of the same prompt."""
     page.click("#tabs >> text=Completions")
     page.wait_for_selector(".reading pre")
     page.get_by_label("Outcome").select_option("not passed")
@@ -89,7 +89,7 @@ def wrong(page: Page) -> int:
 
 
 def differ(page: Page) -> int:
-    """What differs between two: verdict, curves and settings head to head."""
+    """Ask what differs between two: verdict, curves and settings head to head."""
     page.click("#tabs >> text=Head to head")
     page.wait_for_selector("#pair-settings")
     return 1

@@ -322,9 +322,12 @@ def refuse_flat(fit: Fit) -> None:
     more = len(fit.theta_P) - 1
     chance = float(fdtrc(more, known, explained / more)) if explained > 0 else 1.0
     if chance > 0.05:
+        ends = f"from {first:.3f} to {last:.3f}"
+        found = f"{len(points)} evaluations do not tell a rise {ends} from scatter"
+        if chance > 0.9:
+            found = f"the pass rate does not rise, {ends}"
         raise FitError(
-            f"{points.name}: {len(points)} evaluations do not tell a rise from {first:.3f} to {last:.3f} from scatter "
-            f"(a constant looks so in {percent(chance)} of cases); evaluate more, or more often"
+            f"{points.name}: {found} (a constant looks so in {percent(chance)} of cases); evaluate more, or more often"
         )
 
 

@@ -76,7 +76,7 @@
         remarks.get(text).push(fit.task ? `${fit.run} · ${fit.task}` : fit.run);
       }
     }
-    const rank = (one) => (one.level === "bad" ? 0 : 2) + (one.kind === "fall" ? 0 : 1); // falls lead to prompts: seen before others of their kind
+    const rank = (one) => (one.kind === "fall" ? 0 : one.level === "bad" ? 1 : 2); // many runs have alarms that are alike
     found.sort((a, b) => rank(a) - rank(b));
     const item = (one) => h("li", { class: one.level }, h("b", {}, one.level === "bad" ? "▲ " : "△ "), state.overview.runs.length > 1 ? h("a", { href: link(one) }, one.run.name) : null,
       state.overview.runs.length > 1 ? ": " : "", one.text, one.kind === "fall" && one.run.rollouts ? [" ", h("a", { href: link(one) }, "which prompts?")] : null, sign(one));
