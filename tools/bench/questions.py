@@ -28,7 +28,7 @@ from scalelab.view.lab import Lab
 from scalelab.view.server import Refresher
 from tests.helpers.view_runs import made_run
 
-BEGIN, END = "<!-- questions: tools/bench/questions.py -->", "<!-- end of the questions -->"
+BEGIN, END = "<!-- made by tools/bench/questions.py -->", "<!-- end of the questions -->"
 SIZES = (2, 26, 138, 1000)
 PATIENCE = 600_000
 """Milliseconds that the slowest answer may take."""
