@@ -35,7 +35,7 @@ PATIENCE = 600_000
 
 
 def make_runs(folder: Path, count: int) -> Path:
-    """So many run folders, with two to four seeds a recipe where there are more than two runs."""
+    """Make run folders: one seed a recipe for two runs, two to four seeds a recipe for more."""
     seeds = {2: 1, 26: 2, 138: 3}.get(count, 4)
     for at in range(count):
         recipe, seed = divmod(at, seeds)
