@@ -8,6 +8,7 @@ nothing beside it: an innocent one gets its verdict, and one that brings a secon
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -108,7 +109,7 @@ class ClusterGraders:
         Raises:
             BrokenOffError: no node is left, as for a moment after the death of Ray on the only one.
         """
-        cores = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
+        cores = {node["NodeID"]: math.ceil(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
         nodes = turns(tuple(sorted(cores.items())))
         if not nodes:
             raise BrokenOffError("no node of the Ray cluster is left to grade on: go on with --resume")

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from ray.cluster_utils import Cluster as RayCluster
 
 from scalelab.cluster.graders import CHUNK, DEPTH, ClusterGraders, turns
-from scalelab.errors import first_error
+from scalelab.errors import BrokenOffError, first_error
 from scalelab.experiment import resolve
 from scalelab.run.changes import Changes
 from tasks.math.miniature import MathMiniature
@@ -65,6 +65,12 @@ def test_nodes_take_graders_in_proportion_to_their_cores(cores: dict[str, int], 
         for node, count in cores.items():
             assert abs(taken[node] - graders * count / total) < len(cores)
             assert bool(taken[node]) <= bool(count)
+
+
+def test_a_run_whose_last_node_goes_is_broken_off_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "a", "Alive": False, "Resources": {"CPU": 4.0}}])
+    with pytest.raises(BrokenOffError, match=r"^no node of the Ray cluster is left to grade on: go on with --resume$"):
+        ClusterGraders(resolve("quickstart").run, Changes())
 
 
 @dataclass(frozen=True)
