@@ -91,6 +91,17 @@ class Disk:
                 self.changed.add(source)
             self._move(source, target)
 
+    def follow(self, event: str, paths: list[Path], arguments: tuple[Any, ...]) -> None:
+        """Follow an event that is no sync."""
+        if event == "os.rename":
+            self.rename(paths[0], paths[1])
+        elif event == "os.remove":
+            self.remove(paths[0])
+        elif event == "os.mkdir":
+            self.made(paths[0])
+        elif event == "durable.write" or _writes(arguments):
+            self.written(paths[0])
+
     def remove(self, path: Path) -> None:
         """A file is about to be deleted."""
         copy = self._copy(path)
@@ -163,14 +174,8 @@ class _Hook:
                 self._end(event, paths, arguments)
         if event == "durable.sync":
             self.pending = paths[0]
-        elif event == "os.rename":
-            self.disk.rename(paths[0], paths[1])
-        elif event == "os.remove":
-            self.disk.remove(paths[0])
-        elif event == "os.mkdir":
-            self.disk.made(paths[0])
-        elif event == "durable.write" or _writes(arguments):
-            self.disk.written(paths[0])
+        else:
+            self.disk.follow(event, paths, arguments)
 
     def _end(self, event: str, paths: list[Path], arguments: tuple[Any, ...]) -> None:
         if self.ending != "killed":

@@ -28,7 +28,7 @@ from scalelab.store.manifest import MANIFEST, read_run_manifest
 from scalelab.virtual.clock import StandStillError, VirtualLoop
 from scalelab.watch.progress import Progress
 from tests.helpers import crash_world
-from tests.helpers.crash_points import _EVENTS, Disk, _writes
+from tests.helpers.crash_points import _EVENTS, Disk
 from tests.helpers.file_auditor import audit_files
 from tests.helpers.simulated_drivers import DiedError, Life, PowerCutError, Turns
 from tests.helpers.simulated_faults import AT_RENAME, DEADLY, OTHERS, Fault, plan, with_actors
@@ -298,14 +298,8 @@ class Simulation:
     def _follow(self, life: Life, event: str, paths: list[Path], arguments: tuple[Any, ...]) -> None:
         if event == "durable.sync":
             life.pending = paths[0]
-        elif event == "os.rename":
-            self.disk.rename(paths[0], paths[1])
-        elif event == "os.remove":
-            self.disk.remove(paths[0])
-        elif event == "os.mkdir":
-            self.disk.made(paths[0])
-        elif event == "durable.write" or _writes(arguments):
-            self.disk.written(paths[0])
+        else:
+            self.disk.follow(event, paths, arguments)
 
     def _fault(self, life: Life, event: str, paths: list[Path], arguments: tuple[Any, ...]) -> None:
         self._end(life, event, paths, arguments)
