@@ -110,6 +110,16 @@ def test_table_1_left_out_one_at_a_time_is_foretold_as_far_as_the_others_tell() 
 
 
 @pytest.mark.slow
+def test_the_law_without_one_run_is_that_of_the_others_from_the_beginning() -> None:
+    """The chains of the law of all go on without the run; within what two seeds of the slow way differ by."""
+    law = fit_law(published(), ["batch"])
+    for left, place in zip(leave_one_out(law, 1e5), law.places):
+        slow = fit_law([one for one in law.places if one is not place], ["batch"], seed=7).forecast(place.at, 1e5)
+        assert abs(left.forecast.value - slow.value) < 0.03
+        np.testing.assert_allclose(left.forecast.interval, slow.interval, atol=0.05)
+
+
+@pytest.mark.slow
 def test_a_short_run_borrows_from_the_law() -> None:
     rng, items = np.random.default_rng(1), []
     for index, batch in enumerate((256, 512, 1024, 2048, 4096)):
