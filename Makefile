@@ -52,7 +52,7 @@ nightly: install
 # For a night: whole runs under simulated faults (docs/run.md), in as many processes as there are cores. Each prints the
 # faults that it made, and a line that replays a seed that fails. SEEDS=1000 takes a part of them.
 SEEDS ?= 100000
-CORES := $(shell nproc)
+CORES := $(shell env -u OMP_NUM_THREADS nproc)
 simulate-faults: install
 	@seq 0 $$(( ($(SEEDS) + $(CORES) - 1) / $(CORES) )) $$(( $(SEEDS) - 1 )) | OMP_NUM_THREADS=1 xargs -P $(CORES) -I START \
 		$(PY) -m tests.helpers.simulated_run --start START --seeds $$(( ($(SEEDS) + $(CORES) - 1) / $(CORES) ))
