@@ -55,8 +55,8 @@ def serve() -> Iterator[Callable[[Path], str]]:
     """Serves the live page of some runs until its test is over; returns its address."""
     started: list[Served] = []
 
-    def start(folder: Path) -> str:
-        started.append(Served(folder))
+    def start(folder: Path, read: threading.Event | None = None) -> str:
+        started.append(Served(folder, read))
         return started[-1].address
 
     yield start
@@ -95,13 +95,26 @@ def visit(browser, serve) -> Iterator[Callable]:
     assert wrong == []
 
 
-class Served:
-    """The live page of some runs on a free port."""
+class LateLab(Lab):
+    """Runs that are not read before an event."""
 
-    def __init__(self, folder: Path) -> None:
+    read: threading.Event | None = None
+
+    def update(self, progress: Callable[[int, int], None] | None = None) -> bool:
+        if self.read is not None:
+            assert self.read.wait(WAIT / 1000)
+        return super().update(progress)
+
+
+class Served:
+    """The live page of some runs on a free port; they are read at once, or after an event."""
+
+    def __init__(self, folder: Path, read: threading.Event | None = None) -> None:
         import uvicorn
 
-        self.refresher = Refresher(Lab([folder], kept=Kept(None)))
+        lab = LateLab([folder], kept=Kept(None))
+        lab.read = read
+        self.refresher = Refresher(lab)
         self.refresher.start()
         self.server = uvicorn.Server(uvicorn.Config(make_app(self.refresher), port=0, log_level="error"))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
@@ -384,6 +397,23 @@ def test_a_run_that_is_being_written_is_followed(visit, serve, tmp_path: Path) -
     (folder / "manifest.json").write_text((folder / "manifest.json").read_text().replace("running", "finished"))
     page.wait_for_selector("nav >> text=Completions")
     until(lambda: "running" not in page.inner_text("#subtitle"), "the run to be finished")
+
+
+def test_of_many_recipes_the_leaders_are_drawn_though_the_page_is_open_before_the_runs_are_read(
+    visit, serve, tmp_path: Path
+) -> None:
+    for recipe in range(9):
+        made_run(tmp_path / f"recipe{recipe}", A=0.6 + recipe / 40, loss=f"Loss{recipe}", rollouts=False)
+    read = threading.Event()
+    address = serve(tmp_path, read)
+    page = visit(address)
+    page.wait_for_selector("#answer >> text=Reading the runs")
+    assert "show" not in page.url
+    read.set()
+    page.wait_for_selector("#answer:not(:has(.working)) >> text=leads 9 recipes")
+    page.wait_for_selector(".toggle[aria-pressed=false]")
+    assert "show" not in page.url
+    assert 3 <= len(page.query_selector_all(".toggle[aria-pressed=true]")) <= 6
 
 
 def test_what_every_actor_does_is_shown_and_followed_while_no_line_is_written(visit, serve, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@
         state.begun = true;
         state.hidden = new Set(groups().filter((name) => !chosen.has(name)));
       },
-      write: () => (list(shown()) === state.atFirst ? null : list(shown())),
+      write: () => (state.atFirst === undefined || list(shown()) === state.atFirst ? null : list(shown())),
     },
     filter: part("text"), status: part("status"), together: flag("grouped", true),
     chosen: {
