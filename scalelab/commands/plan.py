@@ -138,6 +138,7 @@ def _json(
         "memory_per_rank_gib": {"trainer": _gib(plan.trainer), "generator": _gib(plan.generator)},
         "seconds_per_step": plan.seconds["step"],
         "seconds": plan.seconds,
+        "driver_cores": plan.driver,
         "decoding": asdict(plan.decoding),
         "flops_per_step": plan.flops,
         "steps": steps,
@@ -207,6 +208,7 @@ def _print(
         rows.append(("fine-tuning", f"{tuned['steps']:,} steps on {tuned['ranks']} ranks; {cost}"))
     if graded := reward_seconds(run):
         rows.append(("rewards", f"{graded:.3g} s of processor time a step, on {run.cluster.verifiers} verifiers"))
+    rows.append(("driver", f"busy with {plan.driver:.2g} of one core"))
     print_table(rows)
     print(f"\nGiB on a device, of {hardware.memory_gib:.0f}")
     kinds = list(dict.fromkeys(f.name for m in (plan.trainer, plan.generator) for f in fields(m)))
@@ -246,7 +248,8 @@ def _speed(plan: RunPlan) -> str:
 def _seconds(run: Run, plan: RunPlan) -> str:
     s = plan.seconds
     parts = (
-        f"train {s['train']:.1f}, generate {s['generate']:.1f}, publish {s['publish']:.2f}, at least {s['hold']:.1f}"
+        f"train {s['train']:.1f}, generate {s['generate']:.1f}, verify {s['verify']:.2g}, publish {s['publish']:.2f}, "
+        f"at least {s['hold']:.1f}"
     )
     work = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     return f"{s['step']:.1f} s of {work} completions ({parts}); {plan.flops:.2e} FLOP to train"

@@ -23,6 +23,7 @@ from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import DEVICES
 from scalelab.plan.check import usual
+from scalelab.plan.driver import driver_warning
 from scalelab.plan.lengths import Recorded, lengths_of
 from scalelab.plan.prompts import draws, running_out
 from scalelab.virtual.simulation_figures import Figures, SimulationSettings, best_split, simulate
@@ -62,14 +63,16 @@ def run(args: argparse.Namespace) -> None:
         steps = SEARCH_PERIODS * setting.period + 4
         found["best"] = best_split(setting, found["split"], steps, hours=args.hours)
     if args.json:
-        print_json({"experiment": resolved.name, **_json(setting), **{k: asdict(f) for k, f in found.items()}})
+        figures = {name: asdict(one) | {"driver_cores": one.driver} for name, one in found.items()}
+        print_json({"experiment": resolved.name, **_json(setting), **figures})
         return
     print(f"{resolved.name}: {setting.schedule}, {args.hours:g} h; lengths {setting.lengths.describe()}\n")
     print_table(_rows(setting, found), ("", *found))
     print(f"\nrates: {', '.join(f'{name}={value:.3g}' for name, value in _json(setting)['rates'].items())}")
     budget, each = resolved.run.budget, found["split"].device_hours_per_step
     steps = budget.steps if budget.hours is None else min(budget.steps, int(budget.hours / each))
-    for line in running_out(resolved.run, draws(resolved.run, steps)):
+    warning = driver_warning(max(one.driver for one in found.values()))
+    for line in (*running_out(resolved.run, draws(resolved.run, steps)), *filter(None, [warning])):
         print(f"\n{line}")
 
 
@@ -153,4 +156,5 @@ def _rows(setting: SimulationSettings, found: dict[str, Figures]) -> list[tuple[
         row("places filled", lambda f: f"{f.occupancy:.1%}"),
         row("trainer idle", lambda f: f"{f.trainer_idle:.1%}"),
         row("staleness, mean (range)", staleness),
+        row("driver, of one core", lambda f: f"{f.driver:.2g}"),
     ]

@@ -1,8 +1,12 @@
-"""Remarks about a plan that fits: devices that stand idle, and sequences for which an engine's cache has no room."""
+"""Remarks about a plan that fits: what stands idle, what holds a step up, what is assumed."""
 
 from __future__ import annotations
 
+import math
+
+from scalelab.plan.driver import driver_warning
 from scalelab.plan.planner import RunPlan
+from scalelab.plan.prompts import uncounted
 from scalelab.run.config import Run
 
 IDLE = 0.5
@@ -11,7 +15,8 @@ IDLE = 0.5
 
 def notes(run: Run, plan: RunPlan) -> list[str]:
     """Remarks about a placement, each with what to do."""
-    return [*_idle(run, plan), *_preempted(run, plan)]
+    driver = driver_warning(plan.driver)
+    return [*_idle(run, plan), *_preempted(run, plan), *_verified(run, plan), *filter(None, [driver]), *uncounted(run)]
 
 
 def _idle(run: Run, plan: RunPlan) -> list[str]:
@@ -36,4 +41,17 @@ def _preempted(run: Run, plan: RunPlan) -> list[str]:
     return [
         f"an engine's KV cache holds {room} sequences of the usual length and may start {most}: vLLM preempts some and "
         f"computes them again; bind GeneratorConfig.max_sequences={room}"
+    ]
+
+
+def _verified(run: Run, plan: RunPlan) -> list[str]:
+    """Say that the verifiers hold a step up, and how many would not."""
+    s, verifiers = plan.seconds, run.cluster.verifiers
+    others = max(s["train"], s["generate"], s["hold"])
+    if s["verify"] <= others:
+        return []
+    enough = math.ceil(verifiers * s["verify"] / others)
+    return [
+        f"{verifiers} verifiers take {s['verify']:.3g} s for the rewards of a step that would take {others:.3g} s "
+        f"without: bind Cluster.verifiers={enough}"
     ]

@@ -11,6 +11,7 @@ from moe.errors import MoeError
 from moe.train.config import RECOMPUTE, Layout, TrainerSetup
 from moe.train.layout import check_layout
 from scalelab.hardware import Device, Hardware, device
+from scalelab.plan.driver import driver_cores
 from scalelab.plan.lengths import Moments, lengths_of
 from scalelab.plan.memory import (
     GeneratorMemory,
@@ -22,6 +23,7 @@ from scalelab.plan.memory import (
     trainer_memory,
 )
 from scalelab.plan.placement import Placement, placement, room_for_engines
+from scalelab.plan.prompts import verify_seconds
 from scalelab.plan.shape import parameter_counts
 from scalelab.plan.speed import (
     Assumptions,
@@ -49,9 +51,10 @@ class RunPlan:
         placement: who runs where.
         trainer: GiB on the fullest trainer rank.
         generator: GiB on a generator's device.
-        seconds: of a step: "train", "generate" (evaluations included), "publish" (from the trainer's first copy to the
-            last engine's new weights), "hold" (what a step takes at least, whatever the devices: the longest completion
-            over the steps that it may last, and a publication), and "step", which they make.
+        seconds: of a step: "train", "generate" and "verify" (both with evaluations), "publish" (from the trainer's
+            first copy to the last engine's new weights), "hold" (what a step takes at least, whatever the devices: the
+            longest completion over the steps that it may last, and a publication), and "step", which they make.
+        driver: cores that the driver is busy with.
         decoding: an engine in steady state.
         cache_sequences: running sequences of the usual length for which an engine's KV cache has room.
         flops: of one optimiser step.
@@ -62,6 +65,7 @@ class RunPlan:
     trainer: TrainerMemory
     generator: GeneratorMemory
     seconds: dict[str, float]
+    driver: float
     decoding: Decoding
     cache_sequences: float
     flops: float
@@ -94,24 +98,29 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     slowest = recipe.max_tokens * decoding(hf, place.generator, max(1.0, beside), length, device, assumed).seconds
 
     quarter = decoding(hf, place.generator, engine.sequences / 4, length, device, assumed)
+    graded = verify_seconds(run)
     round_seconds = _round_seconds(engine, quarter, completions * ahead / place.engines, length) / ahead
 
     def seconds_of_step(evaluated: float) -> dict[str, float]:
         generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
+        verify = (completions + evaluated) * graded
         publish = weights.standstill + weights.transfer + weights.pause
         if pipeline:  # weights are under way while both sides work
             sides = train + weights.standstill, generate + weights.pause
             # from the weights that it begins with to the end of the step that trains on it
             hold = (slowest + train + publish) / ahead
-            step = max(sum(sides), hold) if place.shared else max(*sides, hold)
+            step = max(sum(sides), hold, verify) if place.shared else max(*sides, hold, verify)
         else:
             generate = round_seconds + evaluated * length.mean / (place.engines * engine.tokens_per_second)
             hold = recipe.max_tokens * single.seconds / steps
-            step = train + max(generate, hold) + publish / steps
-        return {"train": train, "generate": generate, "publish": publish, "hold": hold, "step": step}
+            step = train + max(generate, hold, verify) + publish / steps
+        parts = {"train": train, "generate": generate, "verify": verify, "publish": publish, "hold": hold}
+        return parts | {"step": step}
 
     hours = place.devices * seconds_of_step(0.0)["step"] / 3600  # without evaluations
-    seconds = seconds_of_step(sum(one.planned_mean / one.cadence.period(hours) for one in run.sets))
+    evaluated = sum(one.planned_mean / one.cadence.period(hours) for one in run.sets)
+    seconds = seconds_of_step(evaluated)
+    driver = driver_cores((completions + evaluated) / seconds["step"], place.engines)
     flops = completions * training_flops(
         hf,
         place.trainer.recompute,
@@ -121,7 +130,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     )
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
     room = cache_sequences(hf, place.generator, length, assumed)
-    return RunPlan(place, trainer, generator, seconds, engine, room, flops, problems)
+    return RunPlan(place, trainer, generator, seconds, driver, engine, room, flops, problems)
 
 
 def _round_seconds(engine: Decoding, quarter: Decoding, completions: float, length: Moments) -> float:

@@ -88,3 +88,28 @@ def reward_seconds(run: Run) -> float:
     shares = task_shares([task.name for task in run.tasks], run.task_weights)
     each = sum(shares[task.name] * getattr(task, "seconds_per_reward", 0.0) for task in run.tasks)
     return each * run.recipe.completions_per_step
+
+
+def verify_seconds(run: Run) -> float:
+    """Mean seconds in which the run's verifiers grade a completion, of tasks that say what a reward costs.
+
+    Each verifier grades as many completions of a task side by side as the task has `workers`.
+    """
+    shares = task_shares([task.name for task in run.tasks], run.task_weights)
+    each = (
+        shares[task.name] * getattr(task, "seconds_per_reward", 0.0) / getattr(task, "workers", 1) for task in run.tasks
+    )
+    return sum(each) / run.cluster.verifiers
+
+
+def uncounted(run: Run) -> list[str]:
+    """Remarks on evaluation sets whose problems nobody counted, and which are planned at an assumed number."""
+    found = []
+    for one in run.sets:
+        for task in one.tasks:
+            if isinstance(task, DatasetTask) and task.uncounted and one.prompts_of(task) is None:
+                found.append(
+                    f"nobody counted the problems of {task.dataset}: planned with {task.held_out_size:,}, and all that "
+                    "there are will be evaluated; bind Benchmark.prompts to take fewer"
+                )
+    return list(dict.fromkeys(found))

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from scalelab.errors import LabError
+from scalelab.plan.driver import driver_cores
 from scalelab.plan.lengths import Lengths
 from scalelab.plan.rates import Rates
 from scalelab.virtual.simulation import Shape, Simulation, Totals, drawn
@@ -64,6 +65,11 @@ class Figures:
     """Share of the trainer's time without a step or an export."""
     staleness: dict[int, float]
     """Share of the completions trained on, by trainer version − version of their first token."""
+
+    @property
+    def driver(self) -> float:
+        """Cores that the driver would be busy with, which the simulation does not wait for."""
+        return driver_cores(self.completions_per_hour / 3600, self.generators)
 
     @property
     def mean_staleness(self) -> float:

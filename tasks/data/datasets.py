@@ -140,6 +140,11 @@ class DatasetTask(OwnLengths, Finite):
         """True if completions begin inside `<think>`."""
         return self.thinking
 
+    @property
+    def uncounted(self) -> bool:
+        """True for a set for evaluation whose problems are not known before it is loaded."""
+        return not self.file and self._source.use == "eval" and self._source.problems is None
+
     @abstractmethod
     def verifier(self) -> Verifier:
         """A new verifier for this kind of problem."""

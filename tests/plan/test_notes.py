@@ -1,0 +1,75 @@
+"""A plan says what holds a step up: verifiers, the driver; and what it only assumes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from scalelab.cli import main
+from scalelab.experiment import resolve
+from scalelab.hardware import device
+from scalelab.plan.driver import BUSY, driver_cores, driver_warning
+from scalelab.plan.notes import notes
+from scalelab.plan.placement import placement
+from scalelab.plan.planner import RunPlan, plan_of
+from scalelab.plan.prompts import verify_seconds
+from scalelab.plan.speed import Assumptions
+from scalelab.run.config import Run
+from tasks.data.datasets import MathDataset
+
+LIVE = ("Evaluation.sets=(@HeldOut(), @Benchmark())", "Benchmark.data='livecodebench'")
+
+
+def planned(run: Run) -> RunPlan:
+    return plan_of(run, placement(run), device("h100"), Assumptions())
+
+
+def costly(seconds: float, verifiers: int) -> Run:
+    """The 8B run, whose rewards cost so many seconds of a core."""
+    run = resolve("h100/scalerl_8b", [f"Cluster.verifiers={verifiers}"]).run
+    cls = type("Costly", (MathDataset,), {"seconds_per_reward": seconds})
+    tasks = tuple(cls(one.dataset, workers=1) for one in run.tasks)
+    return replace(run, tasks=tasks)
+
+
+def test_verifiers_that_are_too_few_hold_a_step_up_and_the_number_that_is_named_does_not() -> None:
+    plenty, few = costly(0.0, 1), costly(2.0, 4)
+    free, held = planned(plenty), planned(few)
+    assert held.seconds["step"] == held.seconds["verify"] > free.seconds["step"]
+    # Longhand: every completion of a step, and its share of the evaluations', is two seconds of one of four cores.
+    assert verify_seconds(few) == 2.0 / 4
+    assert held.seconds["verify"] >= few.recipe.completions_per_step * 2.0 / 4
+    [said] = [one for one in notes(few, held) if "verifiers take" in one]
+    enough = int(said.rpartition("=")[2])
+    again = planned(costly(2.0, enough))
+    assert again.seconds["step"] == pytest.approx(free.seconds["step"])
+    assert planned(costly(2.0, enough // 2)).seconds["step"] > free.seconds["step"]  # evaluations by hours become fewer
+    assert not [one for one in notes(costly(2.0, enough), again) if "verifiers take" in one]
+
+
+def test_the_driver_is_counted_and_warned_of_before_it_is_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "h100/scalerl_8b", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    run = resolve("h100/scalerl_8b").run
+    least = driver_cores(run.recipe.completions_per_step / found["seconds_per_step"], found["engines"])
+    assert least <= found["driver_cores"] <= 1.5 * least
+    assert not [one for one in found["notes"] if "driver" in one]
+    assert driver_warning(BUSY - 0.01) is None
+    said = driver_warning(driver_cores(3800, 10_000))
+    assert said is not None
+    assert "1.16 of the one core" in said
+    assert main(["simulate", "h100/scalerl_8b", "--hours", "1", "--no-search", "--json"]) == 0
+    split = json.loads(capsys.readouterr().out)["split"]
+    assert split["driver_cores"] == driver_cores(split["completions_per_hour"] / 3600, split["generators"])
+
+
+def test_a_set_whose_problems_nobody_counted_is_said_to_be_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*settings: str) -> str:
+        main(["plan", "h100/scalerl_8b", *(word for one in (*LIVE, *settings) for word in ("--set", one))])
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "nobody counted the problems of livecodebench: planned with 1,000" in said()
+    assert "nobody counted" not in said("Benchmark.prompts=100")
+    assert "nobody counted" not in said("Benchmark.data='aime_24'")
