@@ -22,6 +22,9 @@ from scalelab.view.judge import Judge
 LONGEST = 900.0
 """Seconds that one answer may take; a comparison of 64 recipes takes about 15."""
 
+STARTS = 2
+"""Starts without any answer after which there is no other: each would begin the program that serves the page anew."""
+
 
 class FittingProcess:
     """A process that is begun at the first question, and again after it was lost.
@@ -36,6 +39,7 @@ class FittingProcess:
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
         self._closed = False
+        self._answered, self._failed_starts = False, 0
 
     def ask(self, what: str, curves: Sequence[Curve]) -> Any:
         """The record that `Judge.make` gives for a question.
@@ -53,6 +57,7 @@ class FittingProcess:
                     if self._closed or time.monotonic() > deadline:
                         raise LabError(f"{names}: no answer within {LONGEST:.0f} s from the process that fits")
                 answer, error = connection.recv()
+                self._answered = True
             except (EOFError, OSError):
                 raise self._lost(names) from None
             except LabError:
@@ -72,6 +77,11 @@ class FittingProcess:
         """The connection to the process, which is begun if there is none."""
         if self._closed:
             raise LabError("the process that fits was closed")
+        if self._failed_starts >= STARTS:
+            raise LabError(
+                f"the process that fits ended {STARTS} times before it answered: a script that serves a page needs "
+                'if __name__ == "__main__": around what it does'
+            )
         if self._connection is None:
             context = multiprocessing.get_context("spawn")
             self._connection, theirs = context.Pipe()
@@ -86,6 +96,7 @@ class FittingProcess:
         process = self._process
         if process is not None:
             process.join(1)  # its exit code comes a moment after its end of the pipe
+        self._failed_starts += not self._answered
         code = "" if process is None or process.exitcode is None else f" with code {process.exitcode}"
         self._end()
         return LabError(f"{names}: the process that fits ended{code}; too little memory? It begins anew with the next")

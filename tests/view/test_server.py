@@ -20,6 +20,7 @@ from scalelab.view.now import now
 from scalelab.view.page import SCRIPTS
 from scalelab.view.run import ViewedRun
 from scalelab.view.server import Refresher, Stage, make_app, new_token
+from tests.helpers.crash_points import in_process
 from tests.helpers.view_runs import HOSTILE, made_run
 
 
@@ -125,6 +126,35 @@ def test_a_lost_process_is_said_and_begun_anew(tmp_path: Path) -> None:
         assert fitting.ask("fit", lab.curves)["n_points"]
     finally:
         fitting.close()
+
+
+UNGUARDED = """
+from pathlib import Path
+from scalelab.errors import LabError
+from scalelab.kept import Kept
+from scalelab.view.fitting import FittingProcess
+from scalelab.view.lab import Lab
+
+lab = Lab([Path({folder!r})], kept=Kept(None))
+lab.update()
+fitting = FittingProcess(lab.options)
+for _ in range(4):
+    try:
+        fitting.ask("fit", lab.curves)
+    except LabError as error:
+        print(error)
+"""
+
+
+def test_a_script_without_a_main_guard_is_told_of_it_and_not_begun_again_and_again(tmp_path: Path) -> None:
+    made_run(tmp_path / "run", rollouts=False, tasks=("math",))
+    script = tmp_path / "page.py"
+    script.write_text(UNGUARDED.format(folder=str(tmp_path / "run")))
+    done = in_process(str(script))
+    said = [line for line in done.stdout.splitlines() if "the process that fits" in line]
+    assert ["ended with code 1" in line for line in said] == [True, True, False, False]
+    assert all('needs if __name__ == "__main__":' in line for line in said[2:])
+    assert done.stderr.count("bootstrapping phase") == 2
 
 
 def test_what_did_not_change_is_not_sent_again(client: TestClient) -> None:
