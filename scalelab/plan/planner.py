@@ -120,7 +120,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     hours = place.devices * seconds_of_step(0.0)["step"] / 3600  # without evaluations
     evaluated = sum(one.planned_mean / one.cadence.period(hours) for one in run.sets)
     seconds = seconds_of_step(evaluated)
-    driver = driver_cores((completions + evaluated) / seconds["step"], place.engines)
+    driver = driver_cores((completions + evaluated) / seconds["step"])
     flops = completions * training_flops(
         hf,
         place.trainer.recompute,

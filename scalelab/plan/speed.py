@@ -1,6 +1,6 @@
 """Time of one training step, from a stated performance model.
 
-It says what the hardware allows at stated efficiencies, not what a given software reaches: verifiers, stragglers and
+It says what the hardware allows at stated efficiencies, not what a given software reaches: stragglers and
 restarts cost nothing in it. The assumptions are fields of `Assumptions`; the command line takes the important ones.
 """
 

@@ -69,7 +69,7 @@ class Figures:
     @property
     def driver(self) -> float:
         """Cores that the driver would be busy with, which the simulation does not wait for."""
-        return driver_cores(self.completions_per_hour / 3600, self.generators)
+        return driver_cores(self.completions_per_hour / 3600)
 
     @property
     def mean_staleness(self) -> float:

@@ -53,16 +53,16 @@ def test_the_driver_is_counted_and_warned_of_before_it_is_full(capsys: pytest.Ca
     assert main(["plan", "h100/scalerl_8b", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     run = resolve("h100/scalerl_8b").run
-    least = driver_cores(run.recipe.completions_per_step / found["seconds_per_step"], found["engines"])
+    least = driver_cores(run.recipe.completions_per_step / found["seconds_per_step"])
     assert least <= found["driver_cores"] <= 1.5 * least
     assert not [one for one in found["notes"] if "driver" in one]
     assert driver_warning(BUSY - 0.01) is None
-    said = driver_warning(driver_cores(3800, 10_000))
+    said = driver_warning(driver_cores(3800))
     assert said is not None
-    assert "1.16 of the one core" in said
+    assert "1.47 of the one core" in said
     assert main(["simulate", "h100/scalerl_8b", "--hours", "1", "--no-search", "--json"]) == 0
     split = json.loads(capsys.readouterr().out)["split"]
-    assert split["driver_cores"] == driver_cores(split["completions_per_hour"] / 3600, split["generators"])
+    assert split["driver_cores"] == driver_cores(split["completions_per_hour"] / 3600)
 
 
 def test_a_set_whose_problems_nobody_counted_is_said_to_be_assumed(capsys: pytest.CaptureFixture[str]) -> None:
