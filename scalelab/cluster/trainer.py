@@ -29,6 +29,7 @@ from scalelab.imports import quick_imports
 from scalelab.run.config import Run
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.settings import Cluster
+from scalelab.run.tasks import in_own_thread
 from scalelab.run.work import Step
 from scalelab.transfer.listener import Listener
 from scalelab.transfer.sizes import PARCEL
@@ -175,10 +176,13 @@ class ClusterTrainer:
 
     # The port. Ray carries out an actor's calls in the order in which they are made.
 
-    def step(self, step: Step) -> Awaitable[StepResult]:
+    async def step(self, step: Step) -> StepResult:
         """Take an optimiser step; gives rank 0's result."""
-        refs = self.calls("train_step", ray.put(step.sequences), step.loss, None, step.kept)
-        return self._first(refs, "an optimiser step")
+        # Beside the event loop: with the experts of 768 completions of 6,000 tokens it took 0.5 s.
+        sequences = await in_own_thread(lambda: ray.put(step.sequences))
+        refs = self.calls("train_step", sequences, step.loss, None, step.kept)
+        result: StepResult = await self._first(refs, "an optimiser step")
+        return result
 
     def try_step(self, step: Step) -> None:
         """Take an optimiser step, and start the ranks again with the weights they had before it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
@@ -139,3 +140,27 @@ def test_a_checkpoint_that_nobody_waits_for_any_more_is_looked_at_in_the_end(
         monkeypatch.setattr(room, "SHOWS_WITHIN", 0.01)
         with pytest.raises(TrainerLostError if way == "dies" else LabError, match=r"died|no room"):
             asyncio.run(end_of_a_run())
+
+
+@pytest.mark.timeout(60)
+def test_the_event_loop_goes_on_while_a_step_is_put_into_rays_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(monkeypatch, {}, restarts=0)
+    copied, asked = threading.Event(), []
+    for actor in lab.started:
+        actor.call = SimpleNamespace(remote=lambda method, *given: asked.append((method, *given)) or Answer("result"))
+
+    def put(sequences: Any) -> str:
+        assert copied.wait(30), "a large step takes as long as the loop is given something else to do"
+        return f"where {sequences} are"
+
+    async def both() -> Any:
+        step: Any = SimpleNamespace(sequences="sequences", loss="loss", kept="kept")
+        taken = asyncio.ensure_future(lab.trainer.step(step))
+        await asyncio.sleep(0.01)
+        assert not asked
+        copied.set()
+        return await taken
+
+    monkeypatch.setattr(room.ray, "put", put)
+    assert asyncio.run(both()) == "result"
+    assert asked == [("train_step", "where sequences are", "loss", None, "kept")] * RANKS
