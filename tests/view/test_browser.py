@@ -540,6 +540,21 @@ def test_axe_finds_nothing(visit, written: str, scheme: str) -> None:
         assert bad == [], view
 
 
+def test_two_axes_of_one_kind_are_told_apart(visit, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("SCALELAB_CACHE", str(tmp_path / "cache"))
+    for loss in ("CISPO", "DAPO"):
+        for tokens in (64, 128):
+            made_run(tmp_path / "runs" / f"{loss}{tokens}", ("math",), loss=loss, tokens=tokens, rollouts=False)
+    page = visit(write_report(tmp_path / "runs", tmp_path / "page.html").as_uri(), offline=True)
+    fitted(page)
+    page.click("summary >> text=Scaling axes")
+    labels = page.evaluate("[...document.querySelectorAll('[role=region]')].map((one) => one.ariaLabel)")
+    assert {one for one in labels if "along" in one} == {
+        f"A along tokens per completion through {loss}64" for loss in ("CISPO", "DAPO")
+    }
+    assert len(set(labels)) == len(labels)
+
+
 PRESSED = "main button, main input, main select, main summary, nav a, main table a"
 SMALL = f"""() => [...document.querySelectorAll("{PRESSED}")]
     .filter((one) => one.offsetParent !== null && getComputedStyle(one).visibility !== "hidden")

@@ -213,8 +213,10 @@
       return { label: task, x: mine.map((point) => point.at), y: mine.map((point) => point.A) };
     });
     const rows = one.points;
-    return h("div", {}, Lab.chart.lines(`A along ${one.name}`, lines, { x: one.name, logX: true, height: 260 }).figure,
-      Lab.table(`A along ${one.name}`, [{ title: one.name, numeric: true, cell: (row) => number(row.at) }, { title: "recipe", cell: (row) => row.run }, { title: "task", cell: (row) => row.task }, { title: "A", numeric: true, cell: (row) => interval(row.A, row.interval) }], rows, { plain: true }));
+    const several = state.overview.axes.filter((other) => other.name === one.name).length > 1;
+    const title = `A along ${one.name}${several ? ` through ${rows[0].run}` : ""}`;
+    return h("div", {}, Lab.chart.lines(title, lines, { x: one.name, logX: true, height: 260 }).figure,
+      Lab.table(title, [{ title: one.name, numeric: true, cell: (row) => number(row.at) }, { title: "recipe", cell: (row) => row.run }, { title: "task", cell: (row) => row.task }, { title: "A", numeric: true, cell: (row) => interval(row.A, row.interval) }], rows, { plain: true }));
   }
 
   function settings() {
