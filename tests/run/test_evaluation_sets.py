@@ -118,7 +118,7 @@ def test_a_majority_of_all_completions_is_the_answer_that_no_other_has_more_of(a
         ([*HARD, "Benchmark.at_end=True", "Benchmark.every=3"], "at_end excludes"),
         (
             [*HARD, "Benchmark.metrics=('pass@64',)"],
-            "hard is no metric of 4 completions a prompt: raise Benchmark.samples",
+            "hard is no metric of 2 completions a prompt: raise Benchmark.samples",
         ),
         ([*HARD, "Benchmark.max_tokens=128"], "max_tokens (128) of evaluation set hard leaves no room"),
         ([*HARD, "Benchmark.temperature=0", "Benchmark.samples=4"], "gives one completion 4 times"),
