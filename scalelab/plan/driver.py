@@ -22,7 +22,7 @@ def driver_cores(completions_per_second: float) -> float:
 
 
 def driver_warning(cores: float) -> str | None:
-    """What to do where the driver is too busy; None where it is not."""
+    """Advice for a driver that is too busy; None for one that is not."""
     if cores < BUSY:
         return None
     return f"the driver would be busy with {cores:.2f} of the one core that it has: let two runs share the devices"

@@ -548,6 +548,7 @@ def test_two_axes_of_one_kind_are_told_apart(visit, tmp_path: Path, monkeypatch)
     page = visit(write_report(tmp_path / "runs", tmp_path / "page.html").as_uri(), offline=True)
     fitted(page)
     page.click("summary >> text=Scaling axes")
+    page.wait_for_selector("[role=region][aria-label*=along]")
     labels = page.evaluate("[...document.querySelectorAll('[role=region]')].map((one) => one.ariaLabel)")
     assert {one for one in labels if "along" in one} == {
         f"A along tokens per completion through {loss}64" for loss in ("CISPO", "DAPO")
