@@ -114,7 +114,7 @@ class Run:
             tasks=tasks,
             prompts=one.prompts or (None if fixed else evaluation.prompts),
             samples=samples,
-            early_samples=samples if own else evaluation.early_samples or samples,
+            early_samples=samples if own else min(evaluation.early_samples or samples, samples),
             full_from=evaluation.full_from,
             max_tokens=one.max_tokens or self.recipe.max_tokens,
             temperature=one.temperature,

@@ -82,8 +82,8 @@ class Evaluation:
     """Completions per held-out prompt, the k of mean@k (ScaleRL §2: 16)."""
 
     early_samples: PositiveInt | None = None
-    """Completions per prompt until `full_from`, for sets that bind no `samples` of their own. The prompts stay the
-    same. None: `samples` in every evaluation."""
+    """Completions per prompt until `full_from`, at most `samples`, for sets that bind no `samples` of their own. The
+    prompts stay the same. None: `samples` in every evaluation."""
 
     full_from: Annotated[float, Field(gt=0, lt=1)] = 0.6
     """Part of the budget from which evaluations take all `samples`, where `early_samples` is given; `scalelab design`
@@ -106,11 +106,6 @@ class Evaluation:
     """Last compute used for fitting; later points test the forecast. None: to the end."""
 
     def __post_init__(self) -> None:
-        if self.early_samples is not None and self.early_samples > self.samples:
-            raise ValueError(
-                f"Evaluation.early_samples {self.early_samples} are more than the {self.samples} of "
-                "Evaluation.samples: bind fewer"
-            )
         if self.fit_until is not None and (self.fit_since or 0.0) >= self.fit_until:
             raise ValueError(
                 f"Evaluation.fit_since {self.fit_since:g} and fit_until {self.fit_until:g} leave no window: give "

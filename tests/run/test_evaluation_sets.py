@@ -124,7 +124,6 @@ def test_a_majority_of_all_completions_is_the_answer_that_no_other_has_more_of(a
         ([*HARD, "Benchmark.temperature=0", "Benchmark.samples=4"], "gives one completion 4 times"),
         (["Evaluation.sets=(@Benchmark(),)", *HARD[1:], "Benchmark.at_end=True"], "evaluated at the end alone"),
         (["Evaluation.sets=(@HeldOut(), @HeldOut())"], "two HeldOut"),
-        (["Evaluation.early_samples=5"], "early_samples 5 are more than the 4 of Evaluation.samples"),
         (["Evaluation.full_from=1"], "full_from"),
         (
             ["Evaluation.sets=(@HeldOut(),)", "HeldOut.metrics=('pass@2',)", "Evaluation.early_samples=1"],
@@ -196,6 +195,13 @@ def test_aime_24_from_a_folder_is_a_set_whose_golds_its_verifier_takes(real: boo
         right = [(prompt, f"So.</think>\\boxed{{{prompt.gold}}}") for prompt in prompts[:3]]
         found = verifier.verify([*right, (prompts[0], "So.</think>\\boxed{1234}"), (prompts[0], "no end")])
     assert [one.outcome for one in found] == ["passed"] * 3 + ["failed"] * 2
+
+
+def test_early_evaluations_take_no_more_samples_than_the_last_ones() -> None:
+    for samples, early, taken in ((1, 2, 1), (4, 2, 2), (4, None, 4), (2, 5, 2)):
+        run = resolve("quickstart", [f"Evaluation.samples={samples}", f"Evaluation.early_samples={early}"]).run
+        [one] = run.sets
+        assert (one.early_samples, one.samples) == (taken, samples)
 
 
 def test_early_evaluations_take_fewer_samples_of_the_same_prompts() -> None:
