@@ -23,7 +23,7 @@ LONGEST = 900.0
 """Seconds that one answer may take; a comparison of 64 recipes takes about 15."""
 
 STARTS = 2
-"""Starts without any answer after which there is no other: each would begin the program that serves the page anew."""
+"""Starts that end in an error before any answer, after which there is no other: each begins the page's program anew."""
 
 
 class FittingProcess:
@@ -96,7 +96,8 @@ class FittingProcess:
         process = self._process
         if process is not None:
             process.join(1)  # its exit code comes a moment after its end of the pipe
-        self._failed_starts += not self._answered
+        if process is not None and process.exitcode == 1:  # by an error; one that was killed may have better luck
+            self._failed_starts += not self._answered
         code = "" if process is None or process.exitcode is None else f" with code {process.exitcode}"
         self._end()
         return LabError(f"{names}: the process that fits ended{code}; too little memory? It begins anew with the next")

@@ -128,6 +128,23 @@ def test_a_lost_process_is_said_and_begun_anew(tmp_path: Path) -> None:
         fitting.close()
 
 
+def test_a_process_that_is_killed_before_it_answers_is_begun_anew_every_time(tmp_path: Path) -> None:
+    made_run(tmp_path / "run", rollouts=False, tasks=("math",))
+    lab = Lab([tmp_path], kept=Kept(None))
+    lab.update()
+    fitting = FittingProcess(lab.options)
+    try:
+        for _ in range(3):
+            fitting._begun()
+            fitting._process.kill()
+            fitting._process.join()
+            with pytest.raises(LabError, match="ended with code -9; too little memory"):
+                fitting.ask("fit", lab.curves)
+        assert fitting.ask("fit", lab.curves)["n_points"]
+    finally:
+        fitting.close()
+
+
 UNGUARDED = """
 from pathlib import Path
 from scalelab.errors import LabError
