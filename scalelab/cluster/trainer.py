@@ -177,9 +177,15 @@ class ClusterTrainer:
     # The port. Ray carries out an actor's calls in the order in which they are made.
 
     async def step(self, step: Step) -> StepResult:
-        """Take an optimiser step; gives rank 0's result."""
+        """Take an optimiser step; gives rank 0's result.
+
+        Raises:
+            TrainerLostError: a rank died, or none answered in time.
+            LabError: a rank says what went wrong, or Ray's store has no room for the step.
+        """
         # Beside the event loop: with the experts of 768 completions of 6,000 tokens it took 0.5 s.
-        sequences = await in_own_thread(lambda: ray.put(step.sequences))
+        putting = in_own_thread(lambda: ray.put(step.sequences))
+        sequences = await answer(putting, self._run.cluster.stall_seconds, "room for a step in Ray's object store")
         refs = self.calls("train_step", sequences, step.loss, None, step.kept)
         result: StepResult = await self._first(refs, "an optimiser step")
         return result

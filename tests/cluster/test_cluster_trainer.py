@@ -143,6 +143,17 @@ def test_a_checkpoint_that_nobody_waits_for_any_more_is_looked_at_in_the_end(
 
 
 @pytest.mark.timeout(60)
+def test_a_store_without_room_is_waited_for_until_a_deadline_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, full = Lab(monkeypatch, {}, restarts=0), threading.Event()
+    monkeypatch.setattr(room.ray, "put", lambda sequences: full.wait(30))
+    object.__setattr__(lab.trainer._run.cluster, "stall_seconds", 0.1)
+    step: Any = SimpleNamespace(sequences="sequences", loss="loss", kept="kept")
+    with pytest.raises(LabError, match="waited 0 s for room for a step in Ray's object store: raise the deadline"):
+        asyncio.run(lab.trainer.step(step))
+    full.set()
+
+
+@pytest.mark.timeout(60)
 def test_the_event_loop_goes_on_while_a_step_is_put_into_rays_store(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch, {}, restarts=0)
     copied, asked = threading.Event(), []
