@@ -19,6 +19,8 @@ from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
 from tasks.data.datasets import MathDataset
 
+RULES = ("Run.tasks=(@ReasoningGym(),)", "Run.task_weights=None", "ReasoningGym.family='leg_counting'")
+"""A task that says what its reward costs."""
 LIVE = ("Evaluation.sets=(@HeldOut(), @Benchmark())", "Benchmark.data='livecodebench'")
 
 
@@ -49,6 +51,14 @@ def test_verifiers_that_are_too_few_hold_a_step_up_and_the_number_that_is_named_
     assert not [one for one in notes(costly(2.0, enough), again) if "verifiers take" in one]
 
 
+def test_the_plan_that_is_printed_names_the_verifiers_that_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = (*RULES, "ReasoningGym.seconds_per_reward=2.0", "ReasoningGym.workers=1", "Cluster.verifiers=2")
+    main(["plan", "h100/scalerl_8b", *(word for one in settings for word in ("--set", one))])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 verifiers take " in shown
+    assert "bind Cluster.verifiers=" in shown
+
+
 def test_the_driver_is_counted_and_warned_of_before_it_is_full(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "h100/scalerl_8b", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -60,6 +70,10 @@ def test_the_driver_is_counted_and_warned_of_before_it_is_full(capsys: pytest.Ca
     said = driver_warning(driver_cores(3800))
     assert said is not None
     assert "1.47 of the one core" in said
+    many = ["--gpus", "20000", "--set", "Recipe.prompts_per_step=12000"]
+    for command in (["plan"], ["simulate", "--hours", "1", "--no-search"]):
+        assert not main([*command, "h100/scalerl_8b", *many])
+        assert "of the one core that it has: let two runs share the devices" in capsys.readouterr().out, command
     assert main(["simulate", "h100/scalerl_8b", "--hours", "1", "--no-search", "--json"]) == 0
     split = json.loads(capsys.readouterr().out)["split"]
     assert split["driver_cores"] == driver_cores(split["completions_per_hour"] / 3600)
