@@ -40,7 +40,7 @@ SHOWN_BY = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0, *(pytest.param(one, marks=pytest.mark.nightly) for one in range(1, SHARES))])
+@pytest.mark.parametrize("share", range(SHARES))
 def test_a_thousand_seeds_lose_nothing_and_end(share: int) -> None:
     each = SEEDS // SHARES
     script = str(Path(__file__).parents[1] / "helpers" / "simulated_run.py")
