@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -208,13 +209,17 @@ def _refuse_beside_resume(args: argparse.Namespace) -> None:
             )
 
 
-def _prepare(run: Run) -> None:
+def _prepare(args: argparse.Namespace, run: Run) -> None:
     """Check that engines are installed, and see that this process has the arithmetic that a run asks for."""
     from scalelab.virtual.cluster import take_arithmetic
 
     demand_engines(run.cluster.device)
     if sys.orig_argv[1:3] == ["-m", "scalelab"]:
+        if args.attended is not None:
+            os.set_inheritable(args.attended, True)  # a process that is started anew is attended as this one is
         take_arithmetic(run)
+        if args.attended is not None:
+            os.set_inheritable(args.attended, False)
 
 
 def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
@@ -225,7 +230,7 @@ def _run_one(args: argparse.Namespace, experiment: Resolved) -> None:
     from scalelab.store.places import free_folder
     from scalelab.watch.progress import Progress
 
-    _prepare(experiment.run)
+    _prepare(args, experiment.run)
     heed_signals()
     out = args.out or free_folder(experiment.name)
     with python_stderr_apart(), Progress() as progress, live_page(out, progress.say, sys.stderr.isatty()):
@@ -251,7 +256,7 @@ def _branch(args: argparse.Namespace) -> None:
     if others:
         raise LabError(f"{args.experiment} has {len(others) + 1} members: name the one that goes on from {path}")
     asked = resolve_experiment(name, experiment, args.sets, imports=True)
-    _prepare(asked.run)
+    _prepare(args, asked.run)
     out = args.out or free_folder(asked.name)
     start = _start_of(path) or parent.run
     with python_stderr_apart(), Progress() as progress, live_page(out, progress.say, sys.stderr.isatty()):
@@ -291,7 +296,7 @@ def _resume(args: argparse.Namespace) -> None:
         path = args.out or (path if (path / MANIFEST).exists() else latest_folder(name))
     read_run_manifest(path)
     own = resolve(str(path / "config.gin"), imports=True)
-    _prepare(own.run)
+    _prepare(args, own.run)
     with python_stderr_apart(), Progress() as progress, live_page(path, progress.say, sys.stderr.isatty()):
         resume(path, own, asked, progress, partial(tell, args.attended), _start_of(path))
     _present(args, own, path)

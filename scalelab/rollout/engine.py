@@ -340,6 +340,7 @@ def engine_config(
         # A batch in flight during an update would be labelled with the wrong version.
         async_scheduling=False,
         **({"scheduler_cls": ArrayScheduler, "ir_op_priority": norms()} if current_platform.is_cpu() else {}),
+        use_tqdm_on_load=not current_platform.is_cpu(),
         # Compilation takes over a minute on a CPU and gains nothing there; on a GPU it captures CUDA graphs.
         enforce_eager=eager,
         logprobs_mode="raw_logprobs",

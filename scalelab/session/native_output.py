@@ -1,6 +1,7 @@
-"""Ray's own messages, kept apart from the lab's.
+"""Messages of libraries, kept apart from the lab's.
 
-Ray's C++ code writes its errors to descriptor 2 of the process, whatever Python's `sys.stderr` is.
+Ray's and vLLM's C++ code writes to descriptor 2 of the process, whatever Python's `sys.stderr` is. Warnings of Python
+code that pip installed are about that code, and some return with every step.
 """
 
 from __future__ import annotations
@@ -8,9 +9,21 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TextIO
+
+import moe
+
+_LIBRARIES = (
+    *(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")),
+    os.path.dirname(moe.__file__) + os.sep,  # in whose frames torch warns of calls that Megatron makes
+)
+"""Folders of code that is not the user's: where pip installs, and the trainer's."""
 
 
 @contextmanager
@@ -30,10 +43,11 @@ def python_stderr_apart() -> Iterator[None]:
 
 
 @contextmanager
-def native_stderr_to(path: Path) -> Iterator[None]:
+def libraries_to(path: Path) -> Iterator[None]:
     """Let descriptor 2 lead to the end of a file, unless Python writes there too; a file that stays empty is deleted.
 
-    C++ code writes to it, as do processes that are started meanwhile.
+    C++ code writes to it, as do processes that are started meanwhile. Warnings of installed Python code go there, too;
+    those of the user's own code stay.
     """
     if _on_descriptor_2():
         yield
@@ -42,13 +56,32 @@ def native_stderr_to(path: Path) -> Iterator[None]:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(file, 2)
     os.close(file)
+    shown = warnings.showwarning
+    warnings.showwarning = partial(_show, shown)
     try:
         yield
     finally:
+        warnings.showwarning = shown
         os.dup2(before, 2)
         os.close(before)
         if path.exists() and not path.stat().st_size:
             path.unlink()
+
+
+def _show(
+    shown: Callable[..., None],
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Write a warning of installed code to descriptor 2, and leave others to who showed them before."""
+    if file is None and filename.startswith(_LIBRARIES):
+        os.write(2, warnings.formatwarning(message, category, filename, lineno, line).encode(errors="replace"))
+    else:
+        shown(message, category, filename, lineno, file, line)
 
 
 def _on_descriptor_2() -> bool:

@@ -16,7 +16,7 @@ from scalelab.plan.planner import step_hours
 from scalelab.run.config import Run
 from scalelab.run.disk import check_disk
 from scalelab.session.facts import changed, facts, process_facts
-from scalelab.session.native_output import native_stderr_to
+from scalelab.session.native_output import libraries_to
 from scalelab.session.start_up import StartUp
 from scalelab.session.tracked_fits import TrackedFits
 from scalelab.session.worlds import end_run, run_on_cluster, run_on_simulated_clock
@@ -24,7 +24,7 @@ from scalelab.store.copying import second_copy, take_back
 from scalelab.store.earlier import last_epoch, read_account
 from scalelab.store.folder import RunFolder
 from scalelab.store.lease import Lease
-from scalelab.store.manifest import CHECKPOINTS, RAY_LOG, check_config, read_run_manifest
+from scalelab.store.manifest import CHECKPOINTS, LIBRARIES_LOG, check_config, read_run_manifest
 from scalelab.store.places import clear, free_folder, made_nothing
 from scalelab.store.publication import take_over
 from scalelab.store.recovery import Return, choose
@@ -233,8 +233,6 @@ def _run(run: Run, start: Run, folder: RunFolder, progress: Progress) -> None:
     if overlap := check_overlap(run, progress.say):
         folder.describe(overlap=overlap)
     start_up.done("problems and traces")
-    if run.virtual is not None:
-        run_on_simulated_clock(run, start, folder, progress, prepared, start_up)
-    else:
-        with native_stderr_to(folder.path / RAY_LOG):
-            run_on_cluster(run, start, folder, progress, prepared, start_up)
+    world = run_on_cluster if run.virtual is None else run_on_simulated_clock
+    with libraries_to(folder.path / LIBRARIES_LOG):
+        world(run, start, folder, progress, prepared, start_up)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 from contextlib import closing
@@ -96,6 +97,7 @@ def run_on_simulated_clock(
 ) -> None:
     """Start engine and trainer in this process, then run the loop on a simulated clock."""
     os.environ["OMP_NUM_THREADS"] = "1"  # two threads on busy cores fall to a twentieth of the speed
+    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # warns that a CPU has no Triton
     with quick_imports():
         import torch
 

@@ -28,8 +28,8 @@ TOKENIZER = "tokenizer"
 """Folder beside the checkpoints, where an export looks for it."""
 
 
-RAY_LOG = "ray.log"
-"""File in a run's folder for what C++ code writes to standard error in the command's process."""
+LIBRARIES_LOG = "libraries.log"
+"""File in a run's folder for what libraries write to standard error in the command's process."""
 
 
 CONFIG_SHA256 = "config_sha256"

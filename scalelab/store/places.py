@@ -12,10 +12,10 @@ from moe.durable import PARTIAL
 from scalelab.errors import LabError
 from scalelab.store.chain import JOURNAL
 from scalelab.store.lease import leases
-from scalelab.store.manifest import CONFIG, MANIFEST, RAY_LOG, read_run_manifest
+from scalelab.store.manifest import CONFIG, LIBRARIES_LOG, MANIFEST, read_run_manifest
 from scalelab.store.status_file import STATUS
 
-_BEGUN = frozenset({MANIFEST, CONFIG, JOURNAL, STATUS, RAY_LOG, "lock", "tensorboard"})
+_BEGUN = frozenset({MANIFEST, CONFIG, JOURNAL, STATUS, LIBRARIES_LOG, "lock", "tensorboard"})
 """Names in the folder of a run that has made nothing yet, besides empty files and folders."""
 
 
@@ -26,7 +26,7 @@ def made_nothing(path: Path) -> bool:
     if not all(name in _BEGUN or name.endswith(PARTIAL) for name in full):
         return False
     if not (path / MANIFEST).exists():  # killed before it had one, if it has a journal; else somebody's own folder
-        return not full or (path / JOURNAL).exists()
+        return (path / JOURNAL).exists() or all(entry in held for entry in path.iterdir())
     return read_run_manifest(path).get("status") == "failed"
 
 

@@ -1,4 +1,4 @@
-"""Messages of C++ code go to a file of the run, and the terminal shows the lab's lines alone."""
+"""Messages of libraries go to a file of the run, and the terminal shows the lab's lines alone."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import sys
 from pathlib import Path
 
 WRITE = """
-import os, subprocess, sys
+import os, subprocess, sys, sysconfig, warnings
 from contextlib import ExitStack
 from pathlib import Path
-from scalelab.session.native_output import native_stderr_to, python_stderr_apart
+from scalelab.session.native_output import libraries_to, python_stderr_apart
 def speak(place):
     print(f"Python {place}", file=sys.stderr)
     os.write(2, f"[2026-11-22 E core_worker.cc] C++ {place}\\n".encode())
     subprocess.run(["sh", "-c", f"echo child {place} >&2"], check=True)
+    installed = os.path.join(sysconfig.get_path("purelib"), "library.py")
+    for file in (installed, "experiment.py"):
+        warnings.warn_explicit(f"warning {place}", FutureWarning, file, 3)
 with ExitStack() as stack:
     if sys.argv[2] == "apart":
         stack.enter_context(python_stderr_apart())
-    with native_stderr_to(Path(sys.argv[1])):
+    with libraries_to(Path(sys.argv[1])):
         speak("inside")
     os.write(2, b"C++ after\\n")
 print("Python in the end", file=sys.stderr)
-with python_stderr_apart(), native_stderr_to(Path(sys.argv[1] + ".quiet")):
+with python_stderr_apart(), libraries_to(Path(sys.argv[1] + ".quiet")):
     print("Python again", file=sys.stderr)
 """
 
@@ -35,20 +38,20 @@ def written(path: Path, how: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_what_native_code_says_goes_to_the_file_and_python_to_the_terminal(tmp_path: Path) -> None:
-    file = tmp_path / "ray.log"
+def test_what_libraries_say_goes_to_the_file_and_python_to_the_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "libraries.log"
     file.write_text("of an earlier process\n")
-    assert written(file, "apart") == ["Python inside", "C++ after", "Python in the end", "Python again"]
-    assert file.read_text().splitlines() == [
-        "of an earlier process",
-        "[2026-11-22 E core_worker.cc] C++ inside",
-        "child inside",
-    ]
+    told = ["Python inside", "experiment.py:3: FutureWarning: warning inside"]
+    assert written(file, "apart") == [*told, "C++ after", "Python in the end", "Python again"]
+    *lines, warned = file.read_text().splitlines()
+    assert lines == ["of an earlier process", "[2026-11-22 E core_worker.cc] C++ inside", "child inside"]
+    assert warned.endswith("library.py:3: FutureWarning: warning inside")
 
 
 def test_python_s_own_lines_are_never_hidden_in_the_file(tmp_path: Path) -> None:
     """A program that calls the lab without moving Python's standard error loses no line of it."""
-    told = written(tmp_path / "ray.log", "together")
+    told = written(tmp_path / "libraries.log", "together")
     assert "Python inside" in told
     assert "child inside" in told
-    assert not (tmp_path / "ray.log").exists()
+    assert sum("FutureWarning" in line for line in told) == 2
+    assert not (tmp_path / "libraries.log").exists()

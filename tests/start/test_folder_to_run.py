@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,10 @@ fixed = {name: tensor.normal_(0, 0.1) for name, tensor in first.named_buffers() 
 first.save_pretrained("tiny")
 for name in ("tokenizer.json", "tokenizer_config.json"):
     shutil.copy(SHIPPED / "quickstart" / name, "tiny")
+print("the run begins here", file=sys.stderr)
 assert main(["run", "quickstart", "--virtual", "--model", "tiny", "--out", "run", *sets]) == 0
+print("the run ends here", file=sys.stderr)
+assert "deprecated" in open("run/libraries.log").read()
 assert main(["export", "run/checkpoints/step_000002", "back"]) == 0
 last = AutoModelForCausalLM.from_pretrained("back", dtype=torch.float32)
 was, now = first.state_dict(), last.state_dict()
@@ -73,3 +77,6 @@ def test_a_folder_is_fine_tuned_trained_and_exported_to_plain_transformers(famil
     command = [sys.executable, "-c", WHOLE_WAY, json.dumps(TINY), json.dumps([family, FAMILIES[family]])]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
+    said = done.stderr.partition("the run begins here")[2].partition("the run ends here")[0].splitlines()
+    libraries = [line for line in said if re.search(r"Warning|deprecated|W\d{4} |shards", line)]
+    assert libraries == [], "what libraries say is in a file"

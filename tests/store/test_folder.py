@@ -55,6 +55,8 @@ def test_a_run_that_was_refused_leaves_its_folder_to_the_next_and_any_other_keep
     assert [one.name for one in path.iterdir()] == ["lease.1"]
     lease.release()
     assert made_nothing(path), "an empty folder can be given"
+    (path / "__init__.py").touch()
+    assert not made_nothing(path), "no run made it"
 
 
 def test_paths_for_actors_hold_in_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.helpers.processors import pretending, printed
 RUN = "2ffec062e0effb6de69fa4d4678526b685a6783cdda5ffa946f78dec52fc9a5d"
 """SHA-256 of `FIELDS` in `evals.jsonl` and `metrics.jsonl`, made on an Intel Xeon with AVX-512."""
 FIELDS = ("step", "task", "pass_rate", "mean_length", "loss", "grad_norm", "entropy", "kl", "ratio_max", "gap_mean")
+ROOT = Path(__file__).parents[2]
 SHORT = (
     *("Virtual.portable=True", "Budget.steps=3", "Evaluation.prompts=8", "Evaluation.samples=2"),
     *("Recipe.prompts_per_step=8", "PipelineRL.k=2", "Evaluation.every_hours=100.0"),
@@ -37,6 +39,19 @@ def test_a_short_run_has_the_bytes_that_another_processor_made(tmp_path: Path) -
     made = json.dumps([[line.get(field) for field in FIELDS] for line in lines]).encode()
     assert json.loads((out / "manifest.json").read_text())["arithmetic"] == "portable"
     assert hashlib.sha256(made).hexdigest() == RUN
+
+
+def test_a_run_that_starts_anew_for_portable_arithmetic_still_tells_its_parent_why_it_fails(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.txt"
+    kept.write_text("not a run")
+    command = [sys.executable, "-m", "scalelab", "run", "study/scalerl", "--set", "Virtual.portable=True"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+    )
+    [said] = done.stderr.splitlines()
+    assert done.returncode == 1, said
+    assert f"{tmp_path} exists and is not empty" in said
+    assert kept.read_text() == "not a run"
 
 
 def test_portable_arithmetic_is_refused_in_a_process_that_began_without() -> None:
