@@ -29,7 +29,7 @@
           open.set(box, drawn);
         }
         box.style.height = `${height}px`;
-        chart.resize();
+        if (chart.getWidth() !== box.clientWidth || chart.getHeight() !== box.clientHeight) chart.resize();
         chart.setOption(make(box.clientWidth), { notMerge: true, lazyUpdate: false });
         box.setAttribute("aria-label", describe());
       },

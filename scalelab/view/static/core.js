@@ -119,6 +119,12 @@ window.Lab = {};
         : column.title;
       return h("th", { scope: "col", class: column.numeric ? "numeric" : null }, label);
     });
+    const made = new Map(); // row → its element: another order moves it
+    const line = (row) => {
+      if (!made.has(row)) made.set(row, h("tr", { class: options.rowClass && options.rowClass(row) }, columns.map((column, index) =>
+        h(index === 0 && !options.plain ? "th" : "td", { scope: index === 0 && !options.plain ? "row" : null, class: column.numeric ? "numeric" : null }, column.cell(row)))));
+      return made.get(row);
+    };
     function fill() {
       const shown = [...rows];
       if (order) {
@@ -135,8 +141,7 @@ window.Lab = {};
         if (order && order[0] === index) head.setAttribute("aria-sort", order[1] > 0 ? "ascending" : "descending");
         else head.removeAttribute("aria-sort");
       });
-      body.replaceChildren(...shown.map((row) => h("tr", { class: options.rowClass && options.rowClass(row) }, columns.map((column, index) =>
-        h(index === 0 && !options.plain ? "th" : "td", { scope: index === 0 && !options.plain ? "row" : null, class: column.numeric ? "numeric" : null }, column.cell(row))))));
+      body.replaceChildren(...shown.map(line));
     }
     fill();
     const whole = h("table", {}, h("caption", { class: options.captioned ? null : "hidden" }, caption), h("thead", {}, h("tr", {}, heads)), body);
@@ -294,6 +299,9 @@ window.Lab = {};
     return box;
   }
 
+  /** Do some work after the next frame, which shows what the visitor did. */
+  const soon = (work) => requestAnimationFrame(() => setTimeout(work));
+
   /** Running means over so many neighbours; null stays null. */
   function smooth(list, width) {
     const half = Math.floor(Number(width) / 2);
@@ -306,5 +314,5 @@ window.Lab = {};
 
   const SMOOTH = [["", "none"], ["3", "3 values"], ["5", "5 values"], ["9", "9 values"], ["25", "25 values"]];
 
-  Object.assign(Lab, { h, visible, number, interval, fixed, signed, percent, chance, quantity, duration, table, select, checkbox, button, mark, symbol, dash, tone, dark, heat, source, state, narrow, section, fold, smooth, SMOOTH, FORMATS });
+  Object.assign(Lab, { h, visible, number, interval, fixed, signed, percent, chance, quantity, duration, table, select, checkbox, button, mark, symbol, dash, tone, dark, heat, source, state, narrow, section, fold, soon, smooth, SMOOTH, FORMATS });
 })();

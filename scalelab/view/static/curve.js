@@ -42,14 +42,16 @@
     });
   }
 
-  /** Quantile of unsorted values, linear between neighbours (as NumPy's default). */
-  function quantile(list, share) {
+  /** Quantiles of unsorted values, linear between neighbours (as NumPy's default). */
+  function quantiles(list, shares) {
     const sorted = Float64Array.from(list).sort();
-    const at = share * (sorted.length - 1);
-    const low = Math.floor(at);
-    const high = Math.min(low + 1, sorted.length - 1);
-    if (!isFinite(sorted[high])) return at - low > 0 ? sorted[high] : sorted[low];
-    return sorted[low] + (at - low) * (sorted[high] - sorted[low]);
+    return shares.map((share) => {
+      const at = share * (sorted.length - 1);
+      const low = Math.floor(at);
+      const high = Math.min(low + 1, sorted.length - 1);
+      if (!isFinite(sorted[high])) return at - low > 0 ? sorted[high] : sorted[low];
+      return sorted[low] + (at - low) * (sorted[high] - sorted[low]);
+    });
   }
 
   function tails(fit) {
@@ -66,10 +68,7 @@
     if (!known.has(key)) {
       if (known.size >= 8) known.delete(known.keys().next().value);
       const [lower, upper] = tails(fit);
-      known.set(key, grid.map((compute) => {
-        const list = values(fit, compute);
-        return [quantile(list, lower), quantile(list, 0.5), quantile(list, upper)];
-      }));
+      known.set(key, grid.map((compute) => quantiles(values(fit, compute), [lower, 0.5, upper])));
     }
     return known.get(key);
   }
@@ -81,11 +80,12 @@
     const measured = values(fit, compute, true);
     const here = values(fit, fit.window[1]);
     const gain = curve.map((value, index) => value - here[index]);
+    const [low, middle, high] = quantiles(gain, [lower, 0.5, upper]);
     return {
-      value: quantile(curve, 0.5),
-      interval: [quantile(measured, lower), quantile(measured, upper)],
-      gain: quantile(gain, 0.5),
-      gainInterval: [quantile(gain, lower), quantile(gain, upper)],
+      value: quantiles(curve, [0.5])[0],
+      interval: quantiles(measured, [lower, upper]),
+      gain: middle,
+      gainInterval: [low, high],
       worthwhile: gain.filter((one) => one >= 0.01).length / gain.length,
     };
   }
@@ -137,5 +137,5 @@
     };
   }
 
-  Object.assign(Lab, { curve: { values, quantile, band, forecast, reach, advice, grid, axisOf } });
+  Object.assign(Lab, { curve: { values, quantiles, band, forecast, reach, advice, grid, axisOf } });
 })();

@@ -1,7 +1,7 @@
 // Pass rate against compute: points with errors, fits, bands, forecast; choice of axis, runs, tasks; the budget.
 "use strict";
 (function () {
-  const { h, number, interval, percent, chance, quantity, signed, select, checkbox, button, mark, tone, state } = Lab;
+  const { h, number, interval, percent, chance, quantity, signed, select, checkbox, button, mark, tone, soon, state } = Lab;
   const { ink, base, axis, tip, frame } = Lab.chart;
   const AXES = { compute: null, step: "optimiser steps", completions: "completions", tokens: "tokens", flops: "FLOPs", hours: "wall-clock hours" };
 
@@ -70,13 +70,14 @@
   /** One task's chart. */
   function taskChart(task, chosen = shownGroups, height = 420, together = false) {
     const single = state.overview.groups.length === 1;
+    const horizonOf = (groups) => (!together && state.budget) || 1.5 * (together ? Math.max(0, ...groups.map((group) => (fitted(group.name, task.name) || { window: [0, 0] }).window[1])) : spent());
     const make = () => {
       const groups = chosen();
       const series = [];
       const xs = [];
-      const reached = together ? Math.max(0, ...groups.map((group) => (fitted(group.name, task.name) || { window: [0, 0] }).window[1])) : spent();
-      const horizon = (!together && state.budget) || reached * 1.5;
+      const horizon = horizonOf(groups);
       let lowest = Infinity;
+      const [factor, shaded] = [scale(), together || bands()];
       for (const group of groups) {
         const code = single ? task : group;
         const color = tone(code.color);
@@ -88,14 +89,14 @@
           const y = Lab.smooth(points.y, state.smooth);
           (points.x[state.x] || []).forEach((x, index) => {
             if (x === null || (state.log && x <= 0)) return;
-            line.push([x * scale(), y[index]]);
-            data.push({ value: [x * scale(), points.y[index], points.stderr[index] || 0, points.x.step ? points.x.step[index] : null, points.x.compute ? points.x.compute[index] : null], run: points.run });
-            xs.push(x * scale());
-            if (x > 0) lowest = Math.min(lowest, x * scale());
+            line.push([x * factor, y[index]]);
+            data.push({ value: [x * factor, points.y[index], points.stderr[index] || 0, points.x.step ? points.x.step[index] : null, points.x.compute ? points.x.compute[index] : null], run: points.run });
+            xs.push(x * factor);
+            if (x > 0) lowest = Math.min(lowest, x * factor);
           });
           if (state.smooth) series.push({ type: "line", name: group.name, data: line, showSymbol: false, silent: true, z: 3, lineStyle: { width: 1, color, opacity: 0.8 }, itemStyle: { color }, emphasis: { disabled: true } });
         }
-        if (fit && entries.length) series.push(...fitSeries(fit, entries, color, code, group.name, horizon, xs, together || bands()));
+        if (fit && entries.length) series.push(...fitSeries(fit, entries, color, code, group.name, horizon, xs, shaded));
         if (state.points || !fit) series.push(...pointSeries(data, color, code, group.name, fit));
       }
       const marks = state.budget && state.x === "compute" ? [{ xAxis: state.budget * scale(), name: "budget" }] : [];
@@ -116,7 +117,16 @@
       });
       return `${task.name || "pass rate"} against ${axisLabel()}: ${words.join("; ")}`;
     };
-    return frame(`curves ${task.name}`, height, make, describe, { title: `${task.name || "Pass rate"}: held-out ${task.measure}`, ready: (chart) => chart.getZr().on("dblclick", (event) => setBudget(chart, event)) });
+    const drawn = frame(`curves ${task.name}`, height, make, describe, { title: `${task.name || "Pass rate"}: held-out ${task.measure}`, ready: (chart) => chart.getZr().on("dblclick", (event) => setBudget(chart, event)) });
+    /** The work before a drawing, one recipe each: bands are kept by their draws. */
+    drawn.before = () => {
+      const groups = chosen();
+      return groups.map((group) => () => {
+        const [fit, entries] = [drawable(group.name, task.name), pointsOf(group.name, task.name)];
+        if (fit && entries.length) banded(fit, entries, horizonOf(groups));
+      });
+    };
+    return drawn;
   }
 
   function setBudget(chart, event) {
@@ -125,28 +135,28 @@
     if (x > 0) { state.budget = x / scale(); Lab.curves.refresh(); }
   }
 
-  /** The fitted curve over its points, the forecast beyond them, and the band. */
-  function fitSeries(fit, entries, color, code, name, horizon, xs, banded) {
-    const along = Lab.curve.axisOf(entries[0], state.x);
-    if (!along) return [];
-    const place = (compute) => along(compute) * scale();
+  /** The band of a fit over its points, and beyond them up to some compute: [compute, [low, middle, high]] each. */
+  function banded(fit, entries, horizon) {
     const first = state.log ? Math.min(...entries.flatMap((points) => (points.x.compute || []).filter((value) => value > 0))) : 0;
     const [start, last] = [Math.max(first, 0), fit.window[1]];
-    const end = Math.max(horizon, last);
     const inside = Lab.curve.grid(start || last / 1000, last, 70, state.log);
-    const outside = end > last ? Lab.curve.grid(last, end, 18, state.log) : [];
-    const within = Lab.curve.band(fit, inside);
-    xs.push(place(end));
-    const line = (list, value, more) => ({ type: "line", name, data: list.map((compute) => [place(compute), value(compute)]), showSymbol: false, silent: true, z: 3, itemStyle: { color }, emphasis: { disabled: true }, ...more });
-    let point = 0;
-    const series = [line(inside, () => within[point++][1], { lineStyle: { width: 2, color, type: Lab.dash(code) } })];
-    const beyond = outside.length ? Lab.curve.band(fit, outside) : [];
-    if (outside.length) {
-      let step = 0;
-      series.push(line(outside, () => beyond[step++][1], { lineStyle: { width: 1.5, color, type: [3, 5] } }));
-    }
-    if (banded) {
-      const rows = [...within.map((row, index) => [inside[index], row]), ...beyond.map((row, index) => [outside[index], row])];
+    const outside = horizon > last ? Lab.curve.grid(last, horizon, 18, state.log) : [];
+    return [inside, outside].map((grid) => { const rows = Lab.curve.band(fit, grid); return grid.map((compute, index) => [compute, rows[index]]); });
+  }
+
+  /** The fitted curve over its points, the forecast beyond them, and the band. */
+  function fitSeries(fit, entries, color, code, name, horizon, xs, shaded) {
+    const along = Lab.curve.axisOf(entries[0], state.x);
+    if (!along) return [];
+    const factor = scale();
+    const place = (compute) => along(compute) * factor;
+    const [within, beyond] = banded(fit, entries, horizon);
+    xs.push(place(Math.max(horizon, fit.window[1])));
+    const line = (rows, more) => ({ type: "line", name, data: rows.map(([compute, row]) => [place(compute), row[1]]), showSymbol: false, silent: true, z: 3, itemStyle: { color }, emphasis: { disabled: true }, ...more });
+    const series = [line(within, { lineStyle: { width: 2, color, type: Lab.dash(code) } })];
+    if (beyond.length) series.push(line(beyond, { lineStyle: { width: 1.5, color, type: [3, 5] } }));
+    if (shaded) {
+      const rows = [...within, ...beyond];
       const outline = [...rows.map(([compute, row]) => [place(compute), row[2]]), ...rows.reverse().map(([compute, row]) => [place(compute), row[0]])];
       series.push({
         type: "custom", silent: true, z: 1, clip: true, data: [[outline[0][0], outline[0][1]]],
@@ -254,23 +264,21 @@
       const many = (word, choose) => button(word, () => { choose(); mark_pressed(); refresh(); }, { class: "quiet small" });
       legend.replaceChildren(...(names.length ? [...toggles, many("all", () => state.hidden.clear()), many("leaders", leaders), many("none", () => names.forEach((group) => state.hidden.add(group.name)))] : []));
     }
-    // The control that was used answers in the next frame; the charts follow one by one, each in a frame of its own.
+    // The control that was used answers in the next frame; the charts follow one by one, in frames of their own. A frame
+    // takes what is done in 30 ms, or one chart: the next click need not wait for all of it.
     let queue = [];
     function next() {
-      const task = queue.shift();
-      if (!task) return;
-      task();
+      for (const end = performance.now() + 30; queue.length && performance.now() < end;) queue.shift()();
       if (queue.length) soon(next);
     }
-    const soon = (work) => requestAnimationFrame(() => setTimeout(work));
     function refresh() {
       const idle = queue.length === 0;
-      queue = [...charts.map((chart) => () => chart.draw()), () => forecasts.isConnected && forecasts.replaceChildren(forecastTable())];
+      queue = [...charts.flatMap((chart) => [...(chart.box.isConnected ? chart.before() : []), () => chart.draw()]), () => forecasts.isConnected && forecasts.replaceChildren(forecastTable())];
       showBudget();
       if (idle) soon(next);
       need(shownGroups().map((group) => group.name)).then((came) => came && refresh(), () => null);
     }
-    const again = () => Lab.show();
+    const again = () => soon(Lab.show);
     const controls = h("div", { class: "controls" },
       select("Horizontal axis", choices(), state.x, (value) => { state.x = value; refresh(); note.hidden = value === "compute"; }),
       select("Smoothing", Lab.SMOOTH, state.smooth, (value) => { state.smooth = value; refresh(); }),

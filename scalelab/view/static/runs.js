@@ -1,7 +1,7 @@
 // The table of runs: filter, group by recipe, choose some and compare them.
 "use strict";
 (function () {
-  const { h, number, duration, quantity, percent, select, checkbox, button, mark, state } = Lab;
+  const { h, number, duration, quantity, percent, select, checkbox, button, mark, soon, state } = Lab;
 
   function view() {
     const place = h("div");
@@ -24,8 +24,8 @@
     Lab.curves.need([...going].slice(0, 40)).then((came) => came && place.isConnected && fill(), () => null);
     return [h("section", { "aria-labelledby": "runs-title" }, h("h2", { id: "runs-title" }, "Runs"), h("div", { class: "controls" },
       h("label", { class: "field" }, h("span", {}, "Filter"), text),
-      select("Status", [["", "any"], ...statuses.map((status) => [status, status])], state.filter.status, (value) => { state.filter.status = value; fill(); }),
-      checkbox("seeds together", state.grouped, (on) => { state.grouped = on; fill(); }), choose), place)];
+      select("Status", [["", "any"], ...statuses.map((status) => [status, status])], state.filter.status, (value) => { state.filter.status = value; soon(fill); }),
+      checkbox("seeds together", state.grouped, (on) => { state.grouped = on; soon(fill); }), choose), place)];
   }
 
   function matches(run) {
