@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from moe.weights.shards import Segment, UnavailableError
 from scalelab.cluster.actors import this_node
 from scalelab.cluster.heartbeats import Beating, Pulse
+from scalelab.cluster.records import taken_out
 from scalelab.imports import quick_imports
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.types import Completion, Request
@@ -56,6 +59,14 @@ class EngineActor(Beating):
             self._moved = (stats["steps"], now)
         texts = with_texts(self._tokenizer, completions) if completions else []
         return texts, stats | {"stalled_seconds": now - self._moved[1]}
+
+    def collect_apart(
+        self, max_items: int, timeout: float, linger: float
+    ) -> tuple[tuple[list[Completion], dict[str, float]], list[np.ndarray]]:
+        """As `collect`, with the records of experts as a second return value, which stays where it is."""
+        completions, stats = self.collect(max_items, timeout, linger)
+        light, records = taken_out(completions)
+        return (light, stats), records
 
     def take_weights(self, segments: list[Segment]) -> str | None:
         """Swap the weights in flight; returns None, or the reason why they cannot be fetched from their publisher."""

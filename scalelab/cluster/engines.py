@@ -25,6 +25,7 @@ from scalelab.cluster.engine_actor import EngineActor
 from scalelab.cluster.engine_place import EnginePlace, Weights
 from scalelab.cluster.faults import Faults
 from scalelab.cluster.placement import Reservation
+from scalelab.cluster.records import with_keys
 from scalelab.cluster.request_groups import RequestGroups
 from scalelab.errors import LabError, first_error
 from scalelab.rollout.types import Completion, Request
@@ -342,8 +343,13 @@ class ClusterEngines:
         """Take finished completions, one call at a time; an engine that makes no token hangs."""
         while True:
             poll = max(POLL_SECONDS, 4 * self._linger)
-            ref = place.actor.collect.remote(1024, poll, max(LEAST_LINGER, self._linger))
+            arguments, records = (1024, poll, max(LEAST_LINGER, self._linger)), None
+            if self._run.recipe.router_replay:
+                ref, records = place.actor.collect_apart.options(num_returns=2).remote(*arguments)
+            else:
+                ref = place.actor.collect.remote(*arguments)
             completions, place.stats = await answer(ref, self._cluster.hang_seconds, f"{place.name} to answer")
+            completions = with_keys(completions, records)
             stalled = place.stats.pop("stalled_seconds")
             if stalled > self._cluster.hang_seconds:
                 raise LateError(f"{place.name} made no token for {stalled:.0f} s: it hangs")

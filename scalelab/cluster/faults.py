@@ -89,6 +89,12 @@ class Faults:
         self._write({"time": time.time(), "event": "unsent", "role": "trainer", "name": "weights", "error": problem})
         self._say(f"{problem}; engines that lack the new weights take them from files this time")
 
+    def lost_records(self, lost: int, of: int) -> None:
+        """Record that records of experts went with a node: the trainer's own router chooses for those completions."""
+        problem = f"{lost} of the {of} records of experts of a step are lost with their node"
+        self._write({"time": time.time(), "event": "lost records", "role": "trainer", "name": "step", "error": problem})
+        self._say(f"{problem}; the trainer's own router chooses for these completions")
+
     def recovered(self, role: Role, name: str) -> None:
         """Record that a lost actor was replaced, with the seconds since; do nothing if it was not lost."""
         since = self._since.pop(name, None)

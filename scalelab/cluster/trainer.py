@@ -23,9 +23,11 @@ from moe.weights.segments import Segment
 from scalelab.cluster.actors import actor_class, this_node
 from scalelab.cluster.heartbeats import Beating
 from scalelab.cluster.placement import Reservation
+from scalelab.cluster.records import Replayed
 from scalelab.errors import LabError
 from scalelab.hardware import packed
 from scalelab.imports import quick_imports
+from scalelab.recipe.types import HeldRecord
 from scalelab.run.config import Run
 from scalelab.run.ports import TrainerLostError
 from scalelab.run.settings import Cluster
@@ -62,6 +64,7 @@ class TrainerRank(Beating):
         self._class = Trainer
         self._make = (hf_config, config, rank, world)
         self._trainer: Any = None
+        self._replayed = Replayed()
         self._sender: Broadcaster | None = None
 
     def address(self, one_machine: bool) -> str:
@@ -86,6 +89,16 @@ class TrainerRank(Beating):
         """Call a method of the trainer."""
         with self.at(method.replace("_", " ")):
             return getattr(self._trainer, method)(*args)
+
+    def hold(self, keys: Sequence[HeldRecord | None]) -> list[int]:
+        """Fetch the records of experts of the step to come; returns the places of those that are lost."""
+        with self.at("fetching records of experts"):
+            return self._replayed.hold(keys)
+
+    def replay_step(self, lost: Sequence[int], sequences: Sequence[TrainingSequence], *args: Any) -> StepResult:
+        """Take an optimiser step on sequences whose records it holds, but for those that some rank lacks."""
+        result: StepResult = self.call("train_step", self._replayed.put_into(sequences, lost), *args)
+        return result
 
     def publish(self, version: int, cluster: Cluster, listeners: Sequence[Listener] = ()) -> tuple[Segment, str | None]:
         """Write this rank's share of the weights where engines of this node map it, and others fetch it.
@@ -139,6 +152,7 @@ class ClusterTrainer:
         self.listeners: Callable[[], Sequence[Listener]] = tuple
         """Gives the engines that weights are sent to."""
         self.on_unsent: Callable[[str], None] = log.warning
+        self.on_lost_records: Callable[[int, int], None] = partial(log.warning, "%d records of experts of %d are lost")
         """Takes the reason why weights that were sent did not arrive."""
         bundles = packed(world, run.cluster.devices_per_node)
         self._reservation = reservation or Reservation(run.cluster, bundles, "the trainer")
@@ -183,10 +197,18 @@ class ClusterTrainer:
             TrainerLostError: a rank died, or none answered in time.
             LabError: a rank says what went wrong, or Ray's store has no room for the step.
         """
-        # Beside the event loop: with the experts of 768 completions of 6,000 tokens it took 0.5 s.
-        putting = in_own_thread(lambda: ray.put(step.sequences))
-        sequences = await answer(putting, self._run.cluster.stall_seconds, "room for a step in Ray's object store")
-        refs = self.calls("train_step", sequences, step.loss, None, step.kept)
+        # Beside the event loop: a step of 768 completions of 6,000 tokens takes some time.
+        seconds, large = self._run.cluster.stall_seconds, [one for one in (step.sequences, step.records) if one]
+        putting = in_own_thread(lambda: [ray.put(one) for one in large])
+        sequences, *keys = await answer(putting, seconds, "room for a step in Ray's object store")
+        if keys:
+            refs = [rank.hold.remote(*keys) for rank in self._ranks]
+            held = await self._all(refs, "the records of experts", seconds)
+            if lost := sorted(set().union(*held)):
+                self.on_lost_records(len(lost), len(step.sequences))
+            refs = [rank.replay_step.remote(lost, sequences, step.loss, None, step.kept) for rank in self._ranks]
+        else:
+            refs = self.calls("train_step", sequences, step.loss, None, step.kept)
         result: StepResult = await self._first(refs, "an optimiser step")
         return result
 

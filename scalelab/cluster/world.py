@@ -76,6 +76,7 @@ class ClusterRun:
         self.trainer = ClusterTrainer(run, base, run.cluster.trainers, devices)
         self.graders = ClusterGraders(run, self.changes)
         self.engines = ClusterEngines(run, base, phrase_ids, end_think, self.changes, faults, devices)
+        self.trainer.on_lost_records = faults.lost_records
         if run.cluster.publication != "files":
             self.trainer.listeners, self.trainer.on_unsent = self.engines.listeners, faults.unsent
         faults.retry_with_new_trainer(self.trainer.ready, self.trainer.restart)

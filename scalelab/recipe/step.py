@@ -148,7 +148,7 @@ def _training_sequence(
             "same_version": on_sampled(rollout.versions_T() == trainer_version),
             **{name: on_sampled(_seen(rollout, name, trainer_version)) for name in seen if name != REFERENCE},
         },
-        rollout.routed_TLK,
+        rollout.routed_TLK if isinstance(rollout.routed_TLK, np.ndarray) else None,
     )
 
 

@@ -8,9 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
+
+NOT_RECORDED = -1
+"""Expert of a token for which none was recorded: the trainer's own router chooses."""
+
+
+class HeldRecord(Protocol):
+    """Key of a record of experts that lies elsewhere, so that it need not pass through every process on its way."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[prompt and completion tokens, layers, experts per token]."""
+
+    def fetch(self) -> np.ndarray:
+        """The record int16[T, L, K]; `NOT_RECORDED` everywhere if it is lost."""
+
 
 Span: TypeAlias = tuple[int, int, int]
 """(policy version, start, end): the version that produced completion tokens `start` to `end` (exclusive)."""
@@ -46,8 +61,9 @@ class Rollout:
     """The completion was cut at the token limit."""
     interrupted: bool = False
     """The thinking was ended by force."""
-    routed_TLK: np.ndarray | None = None
-    """int16[prompt and completion, layers, experts per token]: experts that generated it, −1 where not recorded."""
+    routed_TLK: np.ndarray | HeldRecord | None = None
+    """int16[prompt and completion, layers, experts per token]: experts that generated it, −1 where not recorded; or
+    the key of such a record."""
     prompt: str = ""
     """The prompt as people read it."""
     text: str = ""

@@ -20,9 +20,10 @@ import torch
 from vllm.model_executor.layers.fused_moe.layer import MoERunner
 
 from scalelab.errors import LabError
+from scalelab.recipe.types import NOT_RECORDED
 
-NOT_RECORDED = -1
-"""Stands for tokens that were not computed (a prompt found in the prefix cache, the last token) and dense layers."""
+# Nothing is recorded of tokens that were not computed (a prompt found in the prefix cache, the last token), and of
+# dense layers.
 
 
 def of_all_tokens(routed: np.ndarray | None, tokens: int) -> np.ndarray:

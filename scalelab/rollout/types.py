@@ -10,6 +10,8 @@ from typing import Literal
 
 import numpy as np
 
+from scalelab.recipe.types import HeldRecord
+
 Kind = Literal["train", "eval"]
 
 
@@ -55,6 +57,6 @@ class Completion:
     """At least one token was forced."""
     text: str = ""
     """Generated text, without the tokens that end it."""
-    routed_TLK: np.ndarray | None = None
+    routed_TLK: np.ndarray | HeldRecord | None = None
     """int16[prompt and completion tokens, layers, experts of a token]: the experts that each token went through, −1
-    where none were recorded (`scalelab.rollout.routing`); None unless asked for."""
+    where none were recorded (`scalelab.rollout.routing`); or the key of such a record. None unless asked for."""

@@ -6,7 +6,7 @@ Axes: `_G` the generations of one prompt.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ from moe.train.batch import TrainingSequence
 from scalelab.recipe.length_control import LengthControl, interruption
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.step import StepLoss, build_step, drop_reason, in_loss, pass_rate
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import HeldRecord, Rollout
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.limits import TaskLimits, limits_of
@@ -41,6 +41,7 @@ class Step:
         completions: in all groups of the step.
         generated: completion tokens of all groups of the step.
         rollouts: those behind the sequences, in their order, if they are to be kept; else empty.
+        records: keys of the records of experts that the sequences lack, one for each or None; empty if they lack none.
     """
 
     sequences: list[TrainingSequence]
@@ -49,6 +50,7 @@ class Step:
     completions: int
     generated: int
     rollouts: list[Rollout]
+    records: list[HeldRecord | None] = field(default_factory=list)
 
     @property
     def kept(self) -> bool:
@@ -181,8 +183,17 @@ class RolloutWork(Sampling):
         rollouts = [rollout for group in groups for rollout in group]
         generated = sum(len(rollout.completion_ids) for rollout in rollouts)
         kept = self._keep_every is not None and (version + 1) % self._keep_every == 0
-        trained = in_loss(groups, self.recipe) if kept else []
-        return Step(sequences, StepLoss(self.recipe.loss), metrics, len(rollouts), generated, trained)
+        trained = in_loss(groups, self.recipe)
+        records = [None if isinstance(one.routed_TLK, np.ndarray) else one.routed_TLK for one in trained]
+        return Step(
+            sequences,
+            StepLoss(self.recipe.loss),
+            metrics,
+            len(rollouts),
+            generated,
+            trained if kept else [],
+            records if any(records) else [],
+        )
 
 
 def rollout(prompt: Prompt, completion: Completion, verdict: Verdict) -> Rollout:

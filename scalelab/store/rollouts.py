@@ -34,7 +34,7 @@ def write_rollouts(folder: Path, rollouts: Sequence[Rollout]) -> str:
     plain: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
     for name in (one.name for one in fields(Rollout)):
-        values = [getattr(rollout, name) for rollout in rollouts]
+        values = [_here(getattr(rollout, name)) for rollout in rollouts]
         present = [value for value in values if isinstance(value, np.ndarray)]
         if present:
             arrays[name] = np.concatenate(present)
@@ -48,6 +48,12 @@ def write_rollouts(folder: Path, rollouts: Sequence[Rollout]) -> str:
     name = f"rollouts_{hashlib.sha256(content).hexdigest()}.npz"
     write_whole(folder / name, content)
     return name
+
+
+def _here(value: Any) -> Any:
+    """The value of a field; a record that lies elsewhere is fetched."""
+    fetch: Callable[[], np.ndarray] | None = getattr(value, "fetch", None)
+    return value if fetch is None else fetch()
 
 
 def read_rollouts(folder: Path, name: str) -> list[Rollout]:

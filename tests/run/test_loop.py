@@ -21,6 +21,7 @@ from scalelab.cli import main
 from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.store.lines import read_lines
+from scalelab.store.rollouts import read_rollouts
 
 SETTINGS = {
     **SMALLEST,
@@ -129,7 +130,11 @@ def test_three_steps_leave_evaluations_metrics_checkpoints_and_a_report(finished
     assert len(list((finished / "rollouts").glob("step_*.parquet"))) == len(measured)
     for line in steps:
         assert gap_of_kept_tokens(finished, line["step"]) == pytest.approx(line["gap_mean"], abs=1e-4)
-    assert {path.name for path in (finished / "checkpoints").glob("step_*")} == {"step_000002", "step_000003"}
+    checkpoints = finished / "checkpoints"
+    assert {path.name for path in checkpoints.glob("step_*")} == {"step_000002", "step_000003"}
+    for path in checkpoints.glob("rollouts_*.npz"):  # whatever waited for a step when they were taken
+        for one in read_rollouts(checkpoints, path.name):
+            assert (one.routed_TLK[:-1] >= 0).all(), "experts of all tokens that were computed came from the engine"
 
 
 def gap_of_kept_tokens(run: Path, step: int) -> float:
