@@ -63,7 +63,7 @@ class EngineActor(Beating):
     def collect_apart(
         self, max_items: int, timeout: float, linger: float
     ) -> tuple[tuple[list[Completion], dict[str, float]], list[np.ndarray]]:
-        """As `collect`, with the records of experts as a second return value, which stays where it is."""
+        """The values of `collect`, and the records of experts as another, which stays in this node's store."""
         completions, stats = self.collect(max_items, timeout, linger)
         light, records = taken_out(completions)
         return (light, stats), records

@@ -92,7 +92,7 @@ class Faults:
     def lost_records(self, lost: int, of: int) -> None:
         """Record that records of experts went with a node: the trainer's own router chooses for those completions."""
         problem = f"{lost} of the {of} records of experts of a step are lost with their node"
-        self._write({"time": time.time(), "event": "lost records", "role": "trainer", "name": "step", "error": problem})
+        self._write({"time": time.time(), "event": "unreplayed", "role": "trainer", "name": "step", "error": problem})
         self._say(f"{problem}; the trainer's own router chooses for these completions")
 
     def recovered(self, role: Role, name: str) -> None:

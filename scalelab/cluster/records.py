@@ -62,7 +62,7 @@ def taken_out(completions: Sequence[Completion]) -> tuple[list[Completion], list
 
 
 def with_keys(completions: Sequence[Completion], ref: Any) -> list[Completion]:
-    """What `taken_out` left, with the reference to the records, in the driver."""
+    """Completions from `taken_out`, with the reference to the records, in the driver."""
     return [
         replace(one, routed_TLK=replace(one.routed_TLK, ref=ref)) if isinstance(one.routed_TLK, StoredRecord) else one
         for one in completions

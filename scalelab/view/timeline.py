@@ -100,7 +100,7 @@ def _faults(records: Sequence[Record], zero: float) -> list[dict[str, Any]]:
         if at is None:
             continue
         name = str(record.get("name") or record.get("role") or "something")[:80]
-        if record.get("event") == "unsent":  # nobody is replaced
+        if record.get("event") in ("unsent", "unreplayed"):  # nobody is replaced
             text = str(record.get("error", ""))[:300]
             faults.append({"name": name, "time": at - zero, "until": at - zero, "text": text})
             continue

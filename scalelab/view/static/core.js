@@ -109,9 +109,12 @@ window.Lab = {};
     return minutes < 2880 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${number(hours / 24)} days`;
   }
 
+  const MOST = 300; // rows of a table that are made before all are asked for
+
   /** A table. Columns: {title, cell(row) → text or element, sort(row) → value, numeric}. */
   function table(caption, columns, rows, options = {}) {
     let order = options.order || null;
+    let most = rows.length > MOST + 20 ? MOST : Infinity;
     const body = h("tbody");
     const heads = columns.map((column, index) => {
       const label = column.sort
@@ -141,17 +144,19 @@ window.Lab = {};
         if (order && order[0] === index) head.setAttribute("aria-sort", order[1] > 0 ? "ascending" : "descending");
         else head.removeAttribute("aria-sort");
       });
-      body.replaceChildren(...shown.map(line));
+      body.replaceChildren(...shown.slice(0, most).map(line));
     }
     fill();
+    const more = most < rows.length ? button(`show all ${number(rows.length)}`, () => { all(); }, { class: "quiet small" }) : null;
+    const all = () => { if (most < Infinity) { most = Infinity; more.remove(); fill(); } };
     const whole = h("table", {}, h("caption", { class: options.captioned ? null : "hidden" }, caption), h("thead", {}, h("tr", {}, heads)), body);
     return h("div", { class: "tabled" }, h("div", { class: rows.length > 12 && !options.whole ? "scroll long" : "scroll", tabindex: "0", role: "region", "aria-label": caption }, whole),
-      rows.length > 1 ? copies(caption, whole) : null);
+      more, rows.length > 1 ? copies(caption, whole, all) : null);
   }
 
   /** Buttons that copy a table as it is sorted now. */
-  function copies(caption, whole) {
-    const read = () => [...whole.querySelectorAll("tr")].map((row) => [...row.children].map((cell) => cell.innerText.replace(/\s+/g, " ").trim()));
+  function copies(caption, whole, all) {
+    const read = () => all() || [...whole.querySelectorAll("tr")].map((row) => [...row.children].map((cell) => cell.innerText.replace(/\s+/g, " ").trim()));
     const said = h("span", { role: "status", class: "quiet" });
     const copy = (name) => button(name, async () => { said.textContent = (await clip(FORMATS[name](read(), caption))) ? ` ${name} copied` : " not copied: the browser forbids it"; }, { class: "quiet small", "aria-label": `Copy ${caption} as ${name}` });
     return h("div", { class: "export copy" }, "Copy as ", Object.keys(FORMATS).map(copy), said);
