@@ -102,6 +102,7 @@ class Lab:
             seed=0,
             generator_setup=None,
             generator=SimpleNamespace(tensor_parallel=1, max_sequences=8),
+            recipe=SimpleNamespace(router_replay=False),
             trainer=SimpleNamespace(save_deadline=1800.0),
         )
         self.changes = Changes()

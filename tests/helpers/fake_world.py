@@ -81,7 +81,7 @@ class Work:
 
     def step(self, groups: list[list[Rollout]], version: int) -> Any:
         empty = version % 5 == 4  # a step of which nothing is left to train on
-        return SimpleNamespace(sequences=[] if empty else groups, loss=None, kept=False, groups=groups)
+        return SimpleNamespace(sequences=[] if empty else groups, loss=None, kept=False, records=[], groups=groups)
 
 
 class CompletionsInMemory:

@@ -101,7 +101,7 @@ class Lab:
 
     def step(self, number: int) -> None:
         async def go() -> Any:
-            step: Any = SimpleNamespace(sequences=batch(number), loss=weighted, kept=False)
+            step: Any = SimpleNamespace(sequences=batch(number), loss=weighted, kept=False, records=[])
             return await self.trainer.step(step)
 
         asyncio.run(go())
