@@ -192,9 +192,9 @@ class Comparison:
     def sentence(self) -> str:
         """The verdicts in one sentence: what was found at the compute of the comparison, word by word."""
         unit = self.reference.analysis.fit.curve.unit
-        said = []
+        said, rows = [], self.rows()
         for word in ("better", "worse", "equal", "unstable", "cannot tell"):
-            named = [row for row in self.rows() if row.verdict == word]
+            named = [row for row in rows if row.verdict == word]
             if not named:
                 continue
             runs = ", ".join(row.run + (f" ({_sure(row)})" if word in ("better", "worse") else "") for row in named)
