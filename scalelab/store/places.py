@@ -10,9 +10,10 @@ from pathlib import Path
 
 from moe.durable import PARTIAL
 from scalelab.errors import LabError
+from scalelab.store.account import VIEWS
 from scalelab.store.chain import JOURNAL
 from scalelab.store.lease import leases
-from scalelab.store.manifest import CONFIG, LIBRARIES_LOG, MANIFEST, read_run_manifest
+from scalelab.store.manifest import CHECKPOINTS, CONFIG, LIBRARIES_LOG, MANIFEST, ROLLOUTS, read_run_manifest
 from scalelab.store.status_file import STATUS
 
 _BEGUN = frozenset({MANIFEST, CONFIG, JOURNAL, STATUS, LIBRARIES_LOG, "lock", "tensorboard"})
@@ -22,12 +23,18 @@ _BEGUN = frozenset({MANIFEST, CONFIG, JOURNAL, STATUS, LIBRARIES_LOG, "lock", "t
 def made_nothing(path: Path) -> bool:
     """True for an empty folder, and for that of a run that failed before it made anything, as one that is refused."""
     held = set(leases(path).values())
-    full = [entry.name for entry in path.iterdir() if entry not in held and not _is_empty(entry)]
+    entries = [entry for entry in path.iterdir() if entry not in held]
+    full = [entry.name for entry in entries if not _is_empty(entry)]
     if not all(name in _BEGUN or name.endswith(PARTIAL) for name in full):
         return False
-    if not (path / MANIFEST).exists():  # killed before it had one, if it has a journal; else somebody's own folder
-        return (path / JOURNAL).exists() or all(entry in held for entry in path.iterdir())
+    if not (path / MANIFEST).exists():  # killed before it had one; else somebody's own folder, whose files may be empty
+        return (path / JOURNAL).exists() or (not full and all(_begins(entry.name) for entry in entries))
     return read_run_manifest(path).get("status") == "failed"
+
+
+def _begins(name: str) -> bool:
+    """True for the name of a file or folder that a run makes when it begins."""
+    return name in _BEGUN or name in VIEWS or name in (CHECKPOINTS, ROLLOUTS) or name.endswith(PARTIAL)
 
 
 def _is_empty(path: Path) -> bool:
