@@ -17,10 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scalelab.cli import main
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.shapes import OTHERS
 from scalelab.kept import Kept
 from scalelab.report import write_report
+from scalelab.store.lines import read_lines
 from scalelab.store.status_file import StatusFile
 from scalelab.view.lab import Lab
 from scalelab.view.server import Refresher, make_app
@@ -330,6 +332,50 @@ def test_a_fall_leads_to_the_prompts_that_fell(visit, served: Served) -> None:
     page.click(".heat >> nth=0")
     page.wait_for_selector(".reading pre")
     assert "What is" in page.inner_text(".reading")
+
+
+def test_what_a_chart_draws_is_what_fit_says(
+    visit, runs: Path, written: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Points are the evaluations, the curve and its band those of `--json`, as near as the page's 400 draws come."""
+    assert main(["fit", str(runs / "best"), str(runs / "worse"), "--json"]) == 0
+    fits = {(one["run"], one["task"]): one for one in json.loads(capsys.readouterr().out)["fits"]}
+    page = visit(written + "#/curves")
+    assert page.query_selector("#curves").is_visible()
+    page.locator("label.check", has_text="bands").locator("input").check()
+    drawn(page)
+    whole = "() => [...document.querySelectorAll('#curves .chart')].every(box => echarts.getInstanceByDom(box)"
+    page.wait_for_function(f"{whole}.getOption().series.filter(one => one.lineStyle?.width === 2).length === 2)")
+    charts = page.evaluate(
+        """() => [...document.querySelectorAll('#curves .chart')].map((box) => {
+          const chart = echarts.getInstanceByDom(box);
+          const band = (one) => {  // in units of the axes: the drawn outline, from pixels
+            const points = [];
+            one.renderItem({}, { coord: (pair) => { points.push(pair); return pair; } });
+            return points;
+          };
+          const task = box.closest('figure').querySelector('figcaption').innerText.split(':')[0];
+          return [task, chart.getOption().series.map((one) => ({
+            kind: one.type, name: one.name, solid: one.type === 'line' && one.lineStyle.width === 2,
+            data: one.type === 'custom' ? band(one) : one.data.map((each) => each.value || each),
+          }))];
+        })"""
+    )
+    assert {task for task, _ in charts} == {"math", "code"}
+    for task, series in charts:
+        points = {one["name"]: one["data"] for one in series if one["kind"] == "scatter"}
+        curves = {one["name"]: one["data"] for one in series if one["solid"]}
+        bands = [one["data"] for one in series if one["kind"] == "custom" and len(one["data"]) > 100]
+        assert set(points) == set(curves) == {"best", "worse"}
+        assert len(bands) == 2
+        for (name, curve), outline in zip(curves.items(), bands, strict=True):
+            lines = [line for line in read_lines(runs / name / "evals.jsonl") if line["task"] == task]
+            evaluated = [[line["compute"], line["pass_rate"], line["stderr"]] for line in lines]
+            assert [row[:3] for row in points[name]] == [pytest.approx(row) for row in evaluated]
+            here = fits[name, task]["rates"][0]
+            assert curve[-1] == [pytest.approx(here["compute"]), pytest.approx(here["value"], abs=0.01)]
+            ends = sorted(y for x, y in outline if x == pytest.approx(here["compute"]))
+            assert [ends[0], ends[-1]] == pytest.approx(here["interval"], abs=0.012)
 
 
 def test_the_budget_moves_the_forecast_as_numpy_has_it(visit, served: Served) -> None:
