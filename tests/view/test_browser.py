@@ -373,9 +373,10 @@ def test_what_a_chart_draws_is_what_fit_says(
             evaluated = [[line["compute"], line["pass_rate"], line["stderr"]] for line in lines]
             assert [row[:3] for row in points[name]] == [pytest.approx(row) for row in evaluated]
             here = fits[name, task]["rates"][0]
-            assert curve[-1] == [pytest.approx(here["compute"]), pytest.approx(here["value"], abs=0.01)]
+            near = 0.15 * (here["interval"][1] - here["interval"][0])
+            assert curve[-1] == [pytest.approx(here["compute"]), pytest.approx(here["value"], abs=near)]
             ends = sorted(y for x, y in outline if x == pytest.approx(here["compute"]))
-            assert [ends[0], ends[-1]] == pytest.approx(here["interval"], abs=0.012)
+            assert [ends[0], ends[-1]] == pytest.approx(here["interval"], abs=near)
 
 
 def test_the_budget_moves_the_forecast_as_numpy_has_it(visit, served: Served) -> None:
