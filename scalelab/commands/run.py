@@ -22,6 +22,7 @@ import argparse
 import fnmatch
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ from scalelab.errors import FAILED, INTERRUPTED, LabError
 from scalelab.session.signals import heed_signals
 
 if TYPE_CHECKING:
-    from scalelab.experiment import Resolved
+    from scalelab.experiment import Experiment, Resolved
     from scalelab.run.config import Run
     from scalelab.sweep.members import Member
     from scalelab.sweep.sweep import Ended
@@ -53,7 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the run (runs/NAME, or the next free) or family (runs/FAMILY)",
     )
-    parser.add_argument("--only", metavar="GLOB", help="members of a family to run, such as 'fp32_*'")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="members of a family to run, such as 'fp32_*'; may be given several times",
+    )
     parser.add_argument(
         "--sweep",
         action="append",
@@ -171,10 +178,8 @@ def _run(args: argparse.Namespace) -> int | None:
         _resume(args)
         return None
     members = load(args.experiment)
-    if args.only is not None:
-        members = {name: m for name, m in members.items() if fnmatch.fnmatch(name.rpartition("/")[2], args.only)}
-        if not members:
-            raise LabError(f"no member of {args.experiment} matches --only {args.only}: `scalelab list` shows them")
+    if args.only:
+        members = chosen(members, args.only, args.experiment)
     [(name, experiment), *others] = members.items()
     if others or args.seeds or args.only or args.sweep or ("/" in name and args.out is None):
         from scalelab.sweep.grid import grid
@@ -196,6 +201,15 @@ def _refuse_beside_from(args: argparse.Namespace) -> None:
         value = getattr(args, option)
         if not (value is None or value is False or value == []):
             raise LabError(f"--{option.replace('_', '-')} and --from exclude each other: leave one of them out")
+
+
+def chosen(members: dict[str, Experiment], patterns: Sequence[str], family: str) -> dict[str, Experiment]:
+    """The members whose names match a pattern, in the family's order; every pattern has to match one."""
+    matched = {one: [name for name in members if fnmatch.fnmatchcase(name.rpartition("/")[2], one)] for one in patterns}
+    if vain := [one for one, names in matched.items() if not names]:
+        raise LabError(f"no member of {family} matches --only {vain[0]}: `scalelab list` shows them")
+    wanted = {name for names in matched.values() for name in names}
+    return {name: member for name, member in members.items() if name in wanted}
 
 
 def _refuse_beside_resume(args: argparse.Namespace) -> None:

@@ -46,8 +46,8 @@ def python_stderr_apart() -> Iterator[None]:
 def libraries_to(path: Path) -> Iterator[None]:
     """Let descriptor 2 lead to the end of a file, unless Python writes there too; a file that stays empty is deleted.
 
-    C++ code writes to it, as do processes that are started meanwhile. Warnings of installed Python code go there, too;
-    those of the user's own code stay.
+    C++ code writes to it, as do processes that are started meanwhile. Warnings of installed Python code go there, too,
+    each once; those of the user's own code stay.
     """
     if _on_descriptor_2():
         yield
@@ -57,7 +57,7 @@ def libraries_to(path: Path) -> Iterator[None]:
     os.dup2(file, 2)
     os.close(file)
     shown = warnings.showwarning
-    warnings.showwarning = partial(_show, shown)
+    warnings.showwarning = partial(_show, shown, set())
     try:
         yield
     finally:
@@ -70,6 +70,7 @@ def libraries_to(path: Path) -> Iterator[None]:
 
 def _show(
     shown: Callable[..., None],
+    told: set[str],
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -79,7 +80,10 @@ def _show(
 ) -> None:
     """Write a warning of installed code to descriptor 2, and leave others to who showed them before."""
     if file is None and filename.startswith(_LIBRARIES):
-        os.write(2, warnings.formatwarning(message, category, filename, lineno, line).encode(errors="replace"))
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        if text not in told:  # some return with every step
+            told.add(text)
+            os.write(2, text.encode(errors="replace"))
     else:
         shown(message, category, filename, lineno, file, line)
 

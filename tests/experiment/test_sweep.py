@@ -18,6 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from scalelab.cli import main
+from scalelab.commands.run import chosen
 from scalelab.errors import LabError
 from scalelab.experiment import load
 from scalelab.sweep.grid import grid
@@ -281,10 +282,18 @@ def test_a_loser_goes_on_once_the_leader_has_fallen(tmp_path: Path) -> None:
     ]
 
 
+def test_several_patterns_choose_together_in_the_family_s_order() -> None:
+    assert list(chosen(load("recipes"), ["magi*", "*grpo"], "recipes")) == [
+        "recipes/deepseek_grpo",
+        "recipes/magistral",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["leave_one_out", "--only", "nothing"], "no member of leave_one_out matches"),
+        (["leave_one_out", "--only", "loss", "--only", "nothing"], "matches --only nothing"),
         (["quickstart", "--hours", "3"], "for families"),
         (["recipes_miniature", "--set", "Recipe.promts_per_step=3"], "did you mean 'prompts_per_step'"),
     ],
