@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-import moe
+from moe import durable
 
 _LIBRARIES = (
     *(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")),
-    os.path.dirname(moe.__file__) + os.sep,  # in whose frames torch warns of calls that Megatron makes
+    os.path.dirname(durable.__file__) + os.sep,  # in whose frames torch warns of calls that Megatron makes
 )
 """Folders of code that is not the user's: where pip installs, and the trainer's."""
 
