@@ -90,8 +90,8 @@ class Faults:
         self._say(f"{problem}; engines that lack the new weights take them from files this time")
 
     def lost_records(self, lost: int, of: int) -> None:
-        """Record that records of experts went with a node: the trainer's own router chooses for those completions."""
-        problem = f"{lost} of the {of} records of experts of a step are lost with their node"
+        """Record that records of experts did not come: the trainer's own router chooses for those completions."""
+        problem = f"{lost} of the {of} records of experts of a step did not arrive: their node is gone, or too slow"
         self._write({"time": time.time(), "event": "unreplayed", "role": "trainer", "name": "step", "error": problem})
         self._say(f"{problem}; the trainer's own router chooses for these completions")
 

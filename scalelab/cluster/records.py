@@ -9,6 +9,7 @@ objects, so that they outlive the engine; those that a node holds are lost with 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from ray.exceptions import RayError
 from moe.train.batch import TrainingSequence
 from scalelab.recipe.types import NOT_RECORDED, HeldRecord
 from scalelab.rollout.types import Completion
+
+log = logging.getLogger(__name__)
 
 FETCH_SECONDS = 60.0
 """Longest time to fetch records; those that have not come by then count as lost."""
@@ -40,7 +43,10 @@ class StoredRecord:
     def fetch(self) -> np.ndarray:
         """The record int16[T, L, K]; −1 everywhere if it is lost."""
         [record] = fetched([self])
-        return nothing_recorded(self) if record is None else record
+        if record is None:
+            log.warning("a record of experts did not arrive: the checkpoint leaves its choices to the trainer's router")
+            return nothing_recorded(self)
+        return record
 
 
 def nothing_recorded(held: HeldRecord) -> np.ndarray:

@@ -152,7 +152,9 @@ class ClusterTrainer:
         self.listeners: Callable[[], Sequence[Listener]] = tuple
         """Gives the engines that weights are sent to."""
         self.on_unsent: Callable[[str], None] = log.warning
-        self.on_lost_records: Callable[[int, int], None] = partial(log.warning, "%d records of experts of %d are lost")
+        self.on_lost_records: Callable[[int, int], None] = partial(
+            log.warning, "%d records of experts of %d did not arrive"
+        )
         """Takes the reason why weights that were sent did not arrive."""
         bundles = packed(world, run.cluster.devices_per_node)
         self._reservation = reservation or Reservation(run.cluster, bundles, "the trainer")

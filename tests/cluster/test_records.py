@@ -13,10 +13,12 @@ import ray
 from ray.cluster_utils import Cluster as Nodes
 
 from moe.train.batch import TrainingSequence
+from scalelab.cluster.faults import Faults
 from scalelab.cluster.records import Replayed, StoredRecord, fetched, taken_out, with_keys
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.types import Completion, Request
+from scalelab.run.settings import Cluster
 from scalelab.run.work import RolloutWork
 from scalelab.store.rollouts import read_rollouts, write_rollouts
 
@@ -141,3 +143,11 @@ def test_a_step_has_a_key_for_each_sequence_that_lacks_its_record() -> None:
     np.testing.assert_array_equal(step.sequences[0].routed_TLK, record(1))
     assert step.sequences[1].routed_TLK is None
     assert work.step([[rollout(1, record(1)), rollout(2, record(2))]], 0).records == []
+
+
+def test_records_that_did_not_arrive_are_said_and_written() -> None:
+    written, said = [], []
+    Faults(Cluster(), written.append, said.append).lost_records(2, 16)
+    assert [one["event"] for one in written] == ["unreplayed"]
+    assert said == [f"{written[0]['error']}; the trainer's own router chooses for these completions"]
+    assert written[0]["error"].startswith("2 of the 16 records of experts of a step did not arrive")
