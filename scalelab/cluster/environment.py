@@ -35,7 +35,12 @@ _BY_ROLE: dict[ProcessRole, dict[str, str]] = {
     },
     # vLLM's custom all-reduce hands buffers of CUDA graphs to other processes (cudaIpcGetMemHandle), which the driver
     # refuses for expandable segments. A node's own setting must not reach an engine, so it is said here.
-    "engine": dict.fromkeys(ALLOCATOR, "expandable_segments:False"),
+    "engine": {
+        **dict.fromkeys(ALLOCATOR, "expandable_segments:False"),
+        # FlashInfer's sampler cuts distributions to their likeliest tokens, which no run asks for, and vLLM would
+        # compile it at an engine's start: with nvcc, on every node.
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    },
     "verifier": {},
 }
 

@@ -10,6 +10,7 @@ import io
 import os
 import sys
 import sysconfig
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,6 +67,13 @@ def libraries_to(path: Path) -> Iterator[None]:
         os.close(before)
         if path.exists() and not path.stat().st_size:
             path.unlink()
+
+
+def append_error(path: Path, error: BaseException) -> Path:
+    """Add an error with its traceback and those of its causes, in other processes too, to the end of a file."""
+    with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+        file.writelines(traceback.format_exception(error))
+    return path
 
 
 def _show(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from scalelab.plan.planner import step_hours
 from scalelab.run.config import Run
 from scalelab.run.disk import check_disk
 from scalelab.session.facts import changed, facts, process_facts
-from scalelab.session.native_output import libraries_to
+from scalelab.session.native_output import append_error, libraries_to
 from scalelab.session.start_up import StartUp
 from scalelab.session.tracked_fits import TrackedFits
 from scalelab.session.worlds import end_run, run_on_cluster, run_on_simulated_clock
@@ -182,6 +182,9 @@ def run_and_record(resolved: Resolved, folder: RunFolder, progress: Progress, st
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, LabError | TaskError | MoeError) else kind_and_line(error)
+        if error.__cause__ is not None:  # an actor's or a library's, of which the reason is one line
+            with suppress(OSError):
+                progress.say(f"all of the error is in {append_error(folder.path / LIBRARIES_LOG, error)}")
         raise
     finally:
         end_run(folder, status=status, reason=reason, wall_seconds=before + time.time() - began)

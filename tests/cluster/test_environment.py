@@ -47,3 +47,16 @@ def test_only_a_trainer_asks_for_expandable_segments() -> None:
     assert all("True" in environment("trainer")[name] for name in ALLOCATOR)
     assert all("False" in environment("engine")[name] for name in ALLOCATOR)
     assert not any(name in environment("verifier") for name in ALLOCATOR)
+
+
+def test_an_engine_compiles_no_sampler_of_which_it_has_no_use() -> None:
+    """FlashInfer's, when an engine started on a GPU without nvcc (an H200, vLLM 0.32.0)."""
+    found = subprocess.run(
+        [sys.executable, "-c", "from vllm import envs; print(envs.VLLM_USE_FLASHINFER_SAMPLER)"],
+        env=os.environ | environment("engine"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert found.stdout.split()[-1] == "False"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ["tools/cluster/Dockerfile", "tools/cluster/cpu.Dockerfile"]
@@ -58,6 +62,28 @@ def test_each_machine_gets_one_version_of_every_package_and_the_same_on_a_cpu_an
             requirement = Requirement(text)
             if requirement.name != "pycosat":  # needs a compiler (tasks/puzzles.py)
                 assert requirement.specifier.contains(found[requirement.name]), text
+
+
+OPTIONAL = {"flash_attn", "mlflow", "trackio", "verifiers", "wandb"}
+"""Modules of packages that the code asks for where they are, or names in its message."""
+ANOTHER_NAME = {"pynvml": "nvidia-ml-py"}
+
+
+def test_what_the_code_imports_is_locked_for_gpus() -> None:
+    """The CPU's set has what tests need, too, so that no test there misses a package."""
+    locked = pins("gpu", **machines()[0])
+    imported = set()
+    for path in (path for room in ("scalelab", "moe", "tasks") for path in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {name.name.split(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(str(node.module).split(".")[0])
+    imported -= sys.stdlib_module_names | {"scalelab", "moe", "tasks", "experiments"} | OPTIONAL
+    brought = packages_distributions()
+    for module in imported:
+        packages = [canonicalize_name(name).removesuffix("-cpu") for name in brought.get(module, ())]
+        assert {ANOTHER_NAME.get(module), *packages} & locked.keys(), module
 
 
 def test_no_lock_holds_what_breaks_vllm_on_a_cpu_or_takes_a_compiler() -> None:

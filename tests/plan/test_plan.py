@@ -234,7 +234,7 @@ def test_the_costs_of_a_clusters_commands_are_the_plans():
     text = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
     row = r"^\| `(\S+)`(?:, at most)? \| (\d+) (\w+) \| (\d+) s \| (\d+) \| ([\d.]+) \| (\d+) \|$"
     rows = re.findall(row, text, re.MULTILINE)
-    assert len(rows) == 7
+    assert len(rows) == 4
     for name, count, kind, *said in rows:
         run, hardware = resolve(name).run, device(kind.lower())
         tuning = name.startswith("sft/")

@@ -6,6 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from scalelab.cli import main
+from scalelab.errors import LabError
+from scalelab.session import session
+
 WRITE = """
 import os, subprocess, sys, sysconfig, warnings
 from contextlib import ExitStack
@@ -55,3 +61,21 @@ def test_python_s_own_lines_are_never_hidden_in_the_file(tmp_path: Path) -> None
     assert "child inside" in told
     assert sum("FutureWarning" in line for line in told) == 3
     assert not (tmp_path / "libraries.log").exists()
+
+
+def test_the_rest_of_an_error_that_the_terminal_has_one_line_of_is_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        try:
+            raise RuntimeError("Ninja build failed. Ninja output:\n/bin/sh: 1: nvcc: not found")
+        except RuntimeError as cause:
+            raise LabError("generator 0 to start failed: RuntimeError: Ninja build failed.") from cause
+
+    monkeypatch.setattr(session, "_run", fails)
+    out = tmp_path / "run"
+    assert main(["run", "quickstart", "--virtual", "--out", str(out)]) == 1
+    told = capsys.readouterr()
+    file = out / "libraries.log"
+    assert f"all of the error is in {file}" in told.err + told.out
+    assert "nvcc: not found" in file.read_text()
