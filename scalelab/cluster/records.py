@@ -4,12 +4,12 @@
        └──────────────────────► records, in the store of the engine's node ──────────┘
 
 A record has up to a kilobyte for each token, fifty times what the rest of a completion has. The driver owns the
-objects, so that they outlive the engine; those that a node holds are lost with it.
+objects, so that they outlive the engine; those that a node holds are lost with it. Checkpoints have none: after a
+return to one, the trainer's own router chooses for the completions that had waited.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +22,6 @@ from ray.exceptions import RayError
 from moe.train.batch import TrainingSequence
 from scalelab.recipe.types import NOT_RECORDED, HeldRecord
 from scalelab.rollout.types import Completion
-
-log = logging.getLogger(__name__)
 
 FETCH_SECONDS = 60.0
 """Longest time to fetch records; those that have not come by then count as lost."""
@@ -39,19 +37,6 @@ class StoredRecord:
     """Place in the list."""
     ref: Any = None
     """Reference to the list; None until the driver has it."""
-
-    def fetch(self) -> np.ndarray:
-        """The record int16[T, L, K]; −1 everywhere if it is lost."""
-        [record] = fetched([self])
-        if record is None:
-            log.warning("a record of experts did not arrive: the checkpoint leaves its choices to the trainer's router")
-            return nothing_recorded(self)
-        return record
-
-
-def nothing_recorded(held: HeldRecord) -> np.ndarray:
-    """A record that leaves every choice to the trainer's own router, in the shape of another."""
-    return np.full(held.shape, NOT_RECORDED, np.int16)
 
 
 def taken_out(completions: Sequence[Completion]) -> tuple[list[Completion], list[np.ndarray]]:
@@ -118,15 +103,18 @@ class Replayed:
         """The step's sequences with their records.
 
         Args:
-            sequences: those of the step, in the order of the keys; what has no key stays as it is.
+            sequences: those of the step, in the order of the keys. The trainer's own router chooses for what has
+                neither key nor record.
             lost: places of the records that some rank could not fetch: none replays them.
         """
         gone = set(lost)
+        each = next((key.shape[1:] for key in self._keys if key is not None), None)
         whole = []
-        for place, (one, key, record) in enumerate(zip(sequences, self._keys, self._records, strict=True)):
-            if key is not None:
-                found = nothing_recorded(key) if place in gone or record is None else record
-                one = replace(one, routed_TLK=found)
+        for place, (one, record) in enumerate(zip(sequences, self._records, strict=True)):
+            if each is not None and one.routed_TLK is None:
+                if record is None or place in gone:
+                    record = np.full((len(one), *each), NOT_RECORDED, np.int16)
+                one = replace(one, routed_TLK=record)
             whole.append(one)
         self._keys, self._records = (), []
         return whole

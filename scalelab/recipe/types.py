@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -23,8 +23,10 @@ class HeldRecord(Protocol):
     def shape(self) -> tuple[int, ...]:
         """[prompt and completion tokens, layers, experts per token]."""
 
-    def fetch(self) -> np.ndarray:
-        """The record int16[T, L, K]; `NOT_RECORDED` everywhere if it is lost."""
+
+def is_held(record: np.ndarray | HeldRecord | None) -> TypeGuard[HeldRecord]:
+    """True for the key of a record, False for a record or none."""
+    return record is not None and not isinstance(record, np.ndarray)
 
 
 Span: TypeAlias = tuple[int, int, int]

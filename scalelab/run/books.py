@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Generic, NotRequired, TypedDict, cast
 
 from scalelab.errors import LabError
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import Rollout, is_held
 from scalelab.run.config import Run
 from scalelab.run.evaluation_sets import HELD_OUT
 from scalelab.run.ledger import Ledger
@@ -71,6 +71,8 @@ class BooksState(TypedDict):
     groups: dict[str, StoredGroup]
     rollouts: str | None
     """File of the rollouts that wait for a step."""
+    unrecorded: NotRequired[int]
+    """Rollouts whose records of experts lay elsewhere, and are not in that file."""
 
 
 @dataclass
@@ -206,6 +208,7 @@ class RunBooks(Books[Prompt, list[Rollout]]):
                 for name, group in self.groups.items()
             },
             "rollouts": write_rollouts(folder, rollouts) if rollouts else None,
+            "unrecorded": sum(is_held(rollout.routed_TLK) for rollout in rollouts),
         }
 
     def restore(self, state: BooksState, folder: Path, say: Callable[[str], None]) -> None:
@@ -220,6 +223,8 @@ class RunBooks(Books[Prompt, list[Rollout]]):
                 kept = read_rollouts(folder, state["rollouts"])
             except LabError as error:
                 say(str(error))
+        if kept and (count := state.get("unrecorded", 0)):
+            say(f"{count} completions waited for a step; for them the trainer's own router chooses the experts")
         rollouts, self.groups = iter(kept), {}
         for name, stored in state["groups"].items():
             one = stored["prompt"]

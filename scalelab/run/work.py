@@ -15,7 +15,7 @@ from moe.train.batch import TrainingSequence
 from scalelab.recipe.length_control import LengthControl, interruption
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.step import StepLoss, build_step, drop_reason, in_loss, pass_rate
-from scalelab.recipe.types import HeldRecord, Rollout
+from scalelab.recipe.types import HeldRecord, Rollout, is_held
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.rollout.types import Completion, Kind, Request
 from scalelab.run.limits import TaskLimits, limits_of
@@ -184,7 +184,7 @@ class RolloutWork(Sampling):
         generated = sum(len(rollout.completion_ids) for rollout in rollouts)
         kept = self._keep_every is not None and (version + 1) % self._keep_every == 0
         trained = in_loss(groups, self.recipe)
-        records = [None if isinstance(one.routed_TLK, np.ndarray) else one.routed_TLK for one in trained]
+        records = [one.routed_TLK if is_held(one.routed_TLK) else None for one in trained]
         return Step(
             sequences,
             StepLoss(self.recipe.loss),

@@ -22,19 +22,22 @@ from moe.durable import write_whole
 from moe.errors import MoeError
 from scalelab.errors import LabError
 from scalelab.guarded import open_whole
-from scalelab.recipe.types import Rollout
+from scalelab.recipe.types import Rollout, is_held
 from scalelab.store.recovery import lost_rollouts
 
 
 def write_rollouts(folder: Path, rollouts: Sequence[Rollout]) -> str:
     """Write rollouts to a file in `folder`, and return its name: their SHA-256.
 
-    Arrays of one field are laid end to end along their first axis; all else is JSON.
+    Arrays of one field are laid end to end along their first axis; all else is JSON. Records of experts that lie
+    elsewhere are left out: they have fifty times the size of the rest.
     """
     plain: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
     for name in (one.name for one in fields(Rollout)):
-        values = [_here(getattr(rollout, name)) for rollout in rollouts]
+        values = [getattr(rollout, name) for rollout in rollouts]
+        if name == "routed_TLK":
+            values = [None if is_held(value) else value for value in values]
         present = [value for value in values if isinstance(value, np.ndarray)]
         if present:
             arrays[name] = np.concatenate(present)
@@ -48,12 +51,6 @@ def write_rollouts(folder: Path, rollouts: Sequence[Rollout]) -> str:
     name = f"rollouts_{hashlib.sha256(content).hexdigest()}.npz"
     write_whole(folder / name, content)
     return name
-
-
-def _here(value: Any) -> Any:
-    """The value of a field; a record that lies elsewhere is fetched."""
-    fetch: Callable[[], np.ndarray] | None = getattr(value, "fetch", None)
-    return value if fetch is None else fetch()
 
 
 def read_rollouts(folder: Path, name: str) -> list[Rollout]:

@@ -126,12 +126,23 @@ def test_ranks_replay_the_same_records_when_some_are_lost_with_a_node(nodes: Nod
         assert all((one.routed_TLK == -1).all() and one.routed_TLK.shape == record(0).shape for one in found[1:])
 
 
-def test_a_checkpoint_holds_records_and_no_keys(tmp_path: Path) -> None:
-    own, held = ([rollout(number, one) for number, one in zip((0, 2), found, strict=True)]
-                 for found in ((record(0), record(2)), keys([0, 2])))  # fmt: skip
-    name = write_rollouts(tmp_path, held)
-    assert name == write_rollouts(tmp_path, own), "a run that goes on replays what it would have"
-    np.testing.assert_array_equal(read_rollouts(tmp_path, name)[1].routed_TLK, record(2))
+def test_a_checkpoint_leaves_out_records_that_lie_elsewhere_and_keeps_the_others(tmp_path: Path) -> None:
+    [key] = keys([0])
+    name = write_rollouts(tmp_path, [rollout(0, key), rollout(2, record(2))])
+    assert (tmp_path / name).stat().st_size < record(2).nbytes * 1.5
+    without, whole = read_rollouts(tmp_path, name)
+    assert without.routed_TLK is None
+    np.testing.assert_array_equal(whole.routed_TLK, record(2))
+
+
+def test_the_router_chooses_for_completions_without_a_record_beside_others_that_have_one() -> None:
+    """As after a resume: all sequences of a step say which experts to replay, or none does."""
+    replayed, sequences = Replayed(), [TrainingSequence(np.arange(9_000, dtype=np.int32)) for _ in range(2)]
+    assert replayed.hold([*keys([2]), None]) == []
+    with_record, without = replayed.put_into(sequences, [])
+    np.testing.assert_array_equal(with_record.routed_TLK, record(2))
+    assert without.routed_TLK.shape == record(2).shape
+    assert (without.routed_TLK == -1).all()
 
 
 def test_a_step_has_a_key_for_each_sequence_that_lacks_its_record() -> None:

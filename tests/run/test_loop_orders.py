@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -310,6 +311,24 @@ def test_lost_rollouts_of_a_checkpoint_are_generated_again(tmp_path: Path) -> No
     second, said = World(tmp_path, PPOOffPolicy(3)), []
     second.books.restore(first.kept, tmp_path, said.append)
     assert "have to be generated again" in said[0]
+    second.trained, second.evaluated = first.trained, first.evaluated
+    second.run()
+    second.audit()
+
+
+def test_a_return_says_how_many_completions_wait_without_their_record_of_experts(tmp_path: Path) -> None:
+    first = World(tmp_path, PPOOffPolicy(3))
+    first.stop_after = 2
+    with pytest.raises(LabError):
+        first.run()
+    waiting = [group for group in first.books.groups.values() if group.rollouts]
+    for group in waiting:
+        group.rollouts = [replace(one, routed_TLK=SimpleNamespace(shape=(8, 2, 1))) for one in group.rollouts]
+    second, said = World(tmp_path, PPOOffPolicy(3)), []
+    second.books.restore(first.books.capture(tmp_path), tmp_path, said.append)
+    count = sum(len(group.rollouts) for group in waiting)
+    assert said == [f"{count} completions waited for a step; for them the trainer's own router chooses the experts"]
+    assert count
     second.trained, second.evaluated = first.trained, first.evaluated
     second.run()
     second.audit()
