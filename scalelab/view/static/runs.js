@@ -52,25 +52,28 @@
   }
 
   function columns(changed, several) {
-    const tasks = state.overview.tasks;
+    const tasks = state.overview.tasks, finished = state.overview.runs.every((run) => run.progress === 1);
     const pick = (row) => h("input", {
       type: "checkbox", checked: row.members.every((run) => state.selected.has(run.id)), "aria-label": `Choose ${row.name}`,
       onchange: (event) => { row.members.forEach((run) => (event.target.checked ? state.selected.add(run.id) : state.selected.delete(run.id))); changed(); },
     });
     return [
-      { title: several ? "recipe" : "run", cell: (row) => h("span", { class: "name" }, pick(row), mark(Lab.overview.codeOf(row.group)), several && row.members.length > 1 ? row.name : h("a", { href: Lab.address.of("run", row.members[0].id) }, row.name)), sort: (row) => row.name },
-      ...(several ? [{ title: "seeds", cell: (row) => (row.members.length > 1 ? row.members.map((run, index) => [index ? " " : "", h("a", { href: Lab.address.of("run", run.id), title: run.name }, run.seed ?? index)]) : "1"), sort: (row) => row.members.length }] : []),
+      { title: several ? "recipe" : "run", cell: (row) => h("span", { class: "name" }, pick(row), mark(Lab.overview.codeOf(row.group)), several && row.members.length > 1 ? h("span", {}, broken(row.name)) : h("a", { href: Lab.address.of("run", row.members[0].id) }, broken(row.name))), sort: (row) => row.name },
+      ...(several ? [{ title: "seeds", cell: (row) => (row.members.length > 1 ? h("span", { class: "seeds" }, row.members.map((run, index) => h("a", { href: Lab.address.of("run", run.id), title: run.name }, run.seed ?? index))) : "1"), sort: (row) => row.members.length }] : []),
       { title: "status", cell: (row) => status(row), sort: (row) => row.members[0].status },
-      { title: "progress", cell: (row) => progress(row), sort: (row) => mean(row, (run) => run.progress) },
+      ...(finished ? [] : [{ title: "progress", cell: (row) => progress(row), sort: (row) => mean(row, (run) => run.progress) }]),
       ...tasks.map((task) => ({ title: task.name || "pass rate", numeric: true, cell: (row) => last(row, task.name), sort: (row) => mean(row, (run) => (run.last[task.name] || [null])[0]) })),
-      ...(state.overview.runs.every((run) => run.progress === 1) ? [] : tasks).map((task) => ({ title: `${task.name} at the end`, numeric: true, cell: (row) => ending(row, task.name), sort: (row) => endValue(row, task.name) })),
+      ...(finished ? [] : tasks).map((task) => ({ title: `${task.name} at the end`, numeric: true, cell: (row) => ending(row, task.name), sort: (row) => endValue(row, task.name) })),
       { title: "compute", numeric: true, cell: (row) => quantity(mean(row, (run) => run.compute), row.members[0].unit), sort: (row) => mean(row, (run) => run.compute) },
       { title: "steps", numeric: true, cell: (row) => number(mean(row, (run) => run.step)), sort: (row) => mean(row, (run) => run.step) },
-      { title: "time", numeric: true, cell: (row) => [duration(mean(row, (run) => run.wall_hours)), row.members.some((run) => run.clock === "virtual") ? h("span", { class: "quiet" }, " virtual clock") : ""], sort: (row) => mean(row, (run) => run.wall_hours) },
+      { title: "time", numeric: true, cell: (row) => [duration(mean(row, (run) => run.wall_hours)), row.members.some((run) => run.clock === "virtual") ? h("span", { class: "quiet" }, " virtual") : ""], sort: (row) => mean(row, (run) => run.wall_hours) },
       { title: "unusual", numeric: true, cell: (row) => sum(row, (run) => run.unusual.length) || "–", sort: (row) => sum(row, (run) => run.unusual.length) },
       { title: "alarms", numeric: true, cell: (row) => sum(row, (run) => run.alarms) || "–", sort: (row) => sum(row, (run) => run.alarms) },
     ];
   }
+
+  /** A name that wraps between its words. */
+  const broken = (name) => name.split(/(?<=[_/])/).map((part) => [part, h("wbr")]);
 
   const mean = (row, value) => {
     const known = row.members.map(value).filter((one) => one !== null && one !== undefined);
