@@ -129,14 +129,14 @@ def test_ranks_replay_the_same_records_when_some_are_lost_with_a_node(nodes: Nod
 def test_a_checkpoint_leaves_out_records_that_lie_elsewhere_and_keeps_the_others(tmp_path: Path) -> None:
     [key] = keys([0])
     name = write_rollouts(tmp_path, [rollout(0, key), rollout(2, record(2))])
-    assert (tmp_path / name).stat().st_size < record(2).nbytes * 1.5
+    assert (tmp_path / name).stat().st_size < 2 * record(2).nbytes
     without, whole = read_rollouts(tmp_path, name)
     assert without.routed_TLK is None
     np.testing.assert_array_equal(whole.routed_TLK, record(2))
 
 
 def test_the_router_chooses_for_completions_without_a_record_beside_others_that_have_one() -> None:
-    """As after a resume: all sequences of a step say which experts to replay, or none does."""
+    """Completions of before and after a resume: all sequences of a step say which experts to replay, or none does."""
     replayed, sequences = Replayed(), [TrainingSequence(np.arange(9_000, dtype=np.int32)) for _ in range(2)]
     assert replayed.hold([*keys([2]), None]) == []
     with_record, without = replayed.put_into(sequences, [])
