@@ -16,16 +16,16 @@ Axes: `_M` joint draws, `_C` points of compute.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from scalelab.arrays import Array
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.asymptotes import TieRule, asymptotes_note, order_by_A, tie_groups
 from scalelab.curves.checks import MARGIN
-from scalelab.curves.claims import claim_of_sorted, share_above, share_above_sorted
+from scalelab.curves.claims import share_above
 from scalelab.curves.comparison import (
     ComparedRun,
     Comparison,
@@ -35,7 +35,8 @@ from scalelab.curves.comparison import (
     Difference,
 )
 from scalelab.curves.crossing import crossings
-from scalelab.curves.fitting.intervals import equal_tailed, quantiles_of_sorted, tails_of
+from scalelab.curves.differences import ComparedNumbers, Pairs, ToOthers, verdict_word
+from scalelab.curves.fitting.intervals import equal_tailed
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.joint_draws import JointDraws, joint_draws, several
 from scalelab.curves.stability import stability
@@ -140,17 +141,6 @@ def compare_point(analyses: Sequence[Analysis], at: float | None, reach: float |
     return float(at), float(reach)
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """Numbers of one recipe that are compared, `[M]` each: functions of the same joint draws."""
-
-    value: Array
-    A: Array
-    log_B: Array
-    log_C_mid: Array
-    log_reach: Array
-
-
 def _compare_task(
     task: str,
     analyses: Sequence[Analysis],
@@ -168,20 +158,16 @@ def _compare_task(
     by_A = order_by_A(tie_groups(analyses, tie, asked.margin))
     stable = {item.fit.curve.run: stability(item.fit.curve, asked.level) for item in analyses}
     measured = {item.fit.curve.run: measured_rate(item.fit.curve, asked.at) for item in analyses}
-    differences_to = _differences(numbers, measured, asked)
+    pairs = Pairs(numbers, measured, asked)
+
+    def difference(run: str, other: str) -> Difference:
+        one, unstable = pairs.difference(run, other), stable[run].rate > stable[other].rate
+        held = None if family.measured else _holds(analyses, run, other, asked)
+        return replace(one, verdict=verdict_word(one.claim, one.wrong <= asked.error, unstable), holds_to_spread=held)
+
     entries = []
     for place, index in enumerate(order, 1):
         run, own = names[index], numbers[names[index]]
-        differences = {
-            other: replace(
-                differences_to[run, other],
-                verdict=_word(differences_to[run, other].claim, differences_to[run, other].wrong <= asked.error, shaky),
-                holds_to_spread=None if family.measured else _holds(analyses, run, other, asked),
-            )
-            for other in names
-            if other != run
-            for shaky in [stable[run].rate > stable[other].rate]
-        }
         entries.append(
             ComparedRun(
                 analysis=analyses[index],
@@ -189,7 +175,7 @@ def _compare_task(
                 **by_A[run],
                 rate=(float(np.median(own.value)), equal_tailed(own.value, asked.level)),
                 measured=measured[run],
-                differences=differences,
+                differences=ToOthers(partial(difference, run), [other for other in names if other != run]),
                 best=float(best_R[index]),
                 stability=stable[run],
                 reaches=_reaches(family, run, asked.reach),
@@ -214,20 +200,20 @@ def _compare_task(
 
 def _told_crossings(found: Sequence[Crossing], entries: Sequence[ComparedRun]) -> tuple[Crossing, ...]:
     """The crossings, whose compute is named only for a pair of which the verdict says which leads behind it."""
-    verdicts = {(entry.run, other): one.verdict for entry in entries for other, one in entry.differences.items()}
+    by_run = {entry.run: entry.differences for entry in entries}
     return tuple(
         one
-        if verdicts.get((one.first, one.second)) in ("better", "worse")
+        if one.compute is None or by_run[one.first][one.second].verdict in ("better", "worse")
         else replace(one, compute=None, interval=None)
         for one in found
     )
 
 
-def _numbers(family: JointDraws, run: str, asked: ComparisonSettings) -> _Numbers:
+def _numbers(family: JointDraws, run: str, asked: ComparisonSettings) -> ComparedNumbers:
     member = family.recipes[run]
     sigmoid = member.sigmoid
     ends = asked.at / LONGEST, asked.at * LONGEST
-    return _Numbers(
+    return ComparedNumbers(
         value=member.value([asked.at])[:, 0],
         A=sigmoid.theta_MP[:, 1],
         log_B=sigmoid.theta_MP[:, 2],
@@ -239,79 +225,6 @@ def _numbers(family: JointDraws, run: str, asked: ComparisonSettings) -> _Number
 def _reaches(family: JointDraws, run: str, reach: float) -> float:
     reached_M = family.recipes[run].reached(reach)
     return float((np.isfinite(reached_M) & (reached_M > 0)).mean())
-
-
-QUANTITIES = ("value", "A", "log_B", "log_C_mid", "log_reach")
-
-
-def _differences(
-    numbers: Mapping[str, _Numbers], measured: Mapping[str, float], asked: ComparisonSettings
-) -> dict[tuple[str, str], Difference]:
-    """Differences of every recipe to every other, not yet said to be unstable; one way is the mirror of the other."""
-    names, found = list(numbers), {}
-    stacked = {run: np.stack([getattr(own, name) for name in QUANTITIES]) for run, own in numbers.items()}
-    for index, run in enumerate(names):
-        for other in names[index + 1 :]:
-            sorted_QM = np.sort(stacked[run] - stacked[other], axis=1)  # in order, all that follows is looked up
-            one = _difference(sorted_QM, measured[run] - measured[other], asked)
-            found[run, other], found[other, run] = one, _mirrored(one)
-    return found
-
-
-def _difference(sorted_QM: Array, measured: float, asked: ComparisonSettings) -> Difference:
-    low, high = tails_of(asked.level)
-    ends_TQ = quantiles_of_sorted(sorted_QM, [low, 0.5, high]).tolist()
-    low_Q, middle_Q, high_Q = (dict(zip(QUANTITIES, each)) for each in ends_TQ)
-    value_M, A_M = sorted_QM[:2]
-    claim, wrong = claim_of_sorted(value_M, asked.margin)
-    low, high = quantiles_of_sorted(value_M, tails_of(1 - asked.error)).tolist()
-    ends = {name: (low_Q[name], high_Q[name]) for name in QUANTITIES}
-    return Difference(
-        median=middle_Q["value"],
-        interval=ends["value"],
-        probability=share_above_sorted(value_M, 0.0),
-        verdict=_word(claim, wrong <= asked.error, False),
-        bound=max(-low, high),
-        measured=measured,
-        holds_to_spread=None,
-        A=middle_Q["A"],
-        A_interval=ends["A"],
-        A_probability=share_above_sorted(A_M, 0.0),
-        log_B=middle_Q["log_B"],
-        log_B_interval=ends["log_B"],
-        log_C_mid=middle_Q["log_C_mid"],
-        log_C_mid_interval=ends["log_C_mid"],
-        log_reach=middle_Q["log_reach"],
-        log_reach_interval=ends["log_reach"],
-        wrong=wrong,
-        claim=claim,
-    )
-
-
-MIRROR: dict[ComparisonVerdict, ComparisonVerdict] = {"better": "worse", "worse": "better"}
-
-
-def _mirrored(one: Difference) -> Difference:
-    """The difference the other way round."""
-    turned = {name: -getattr(one, name) for name in ("median", "measured", "A", "log_B", "log_C_mid", "log_reach")} | {
-        name: (-getattr(one, name)[1], -getattr(one, name)[0])
-        for name in ("interval", "A_interval", "log_B_interval", "log_C_mid_interval", "log_reach_interval")
-    }
-    return replace(
-        one,
-        **turned,
-        probability=1 - one.probability,
-        A_probability=1 - one.A_probability,
-        verdict=MIRROR.get(one.verdict, one.verdict),
-        claim=MIRROR.get(one.claim, one.claim),
-    )
-
-
-def _word(claim: ComparisonVerdict, sure: bool, unstable: bool) -> ComparisonVerdict:
-    """The verdict: recipes of which one falls are not called equal."""
-    if sure and not (unstable and claim == "equal"):
-        return claim
-    return "unstable" if unstable else "cannot tell"
 
 
 def _hold_together(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -328,7 +241,7 @@ def _hold_together(comparisons: Sequence[Comparison]) -> list[Comparison]:
         one = comparisons[index]
         sure = sure and found.wrong <= one.error / (len(lines) - place)
         unstable = entry.stability.rate > one.reference.stability.rate
-        words[index][entry.run] = _word(found.claim, sure, unstable)
+        words[index][entry.run] = verdict_word(found.claim, sure, unstable)
     return [replace(one, verdicts=found) for one, found in zip(comparisons, words)]
 
 

@@ -132,7 +132,7 @@ class ComparedRun:
     B_interval: Interval
     rate: tuple[float, Interval]
     measured: float
-    differences: dict[str, Difference]
+    differences: Mapping[str, Difference]
     best: float
     stability: Stability
     reaches: float
