@@ -24,7 +24,7 @@ from scalelab.experiment import resolve
 from scalelab.hardware import DEVICES
 from scalelab.plan.check import usual
 from scalelab.plan.driver import driver_warning
-from scalelab.plan.lengths import Recorded, lengths_of
+from scalelab.plan.lengths import Recorded, fitting_prompt, lengths_of
 from scalelab.plan.prompts import draws, running_out
 from scalelab.virtual.simulation_figures import Figures, SimulationSettings, best_split, simulate
 from scalelab.virtual.simulation_settings import build, override
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lengths", type=Path, metavar="RUN", help="draw from the lengths that this run recorded")
     parser.add_argument("--median", type=float, help="median of log-normal lengths (default: half of max_tokens)")
     parser.add_argument("--sigma", type=float, default=0.6, help="sigma of log-normal lengths (default: 0.6)")
-    parser.add_argument("--prompt-tokens", type=float, help="mean prompt (default: a quarter of the room)")
+    parser.add_argument("--prompt-tokens", type=float, help="mean prompt (default: 256, or what fits)")
     parser.add_argument("--kept", type=float, default=1.0, help="share of groups left in the loss (default: 1)")
     over = "a field of Rates, in seconds, over its estimate; may be repeated"
     parser.add_argument("--rate", action="append", default=[], metavar="NAME=SECONDS", help=over)
@@ -90,13 +90,12 @@ def _setting(args: argparse.Namespace, run: Any) -> SimulationSettings:
         lengths: Any = Recorded.read(args.lengths)
     else:
         lengths = lengths_of(run, args.sigma, median=args.median)
-    room = run.generator.max_model_len - run.recipe.max_tokens
     return build(
         run,
         lengths,
         device=args.hardware or usual(run),
         overrides=dict(override(text) for text in args.rate),
-        prompt_tokens=room / 4 if args.prompt_tokens is None else args.prompt_tokens,
+        prompt_tokens=fitting_prompt(run) if args.prompt_tokens is None else args.prompt_tokens,
         kept=args.kept,
     )
 

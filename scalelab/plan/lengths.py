@@ -20,6 +20,9 @@ from scalelab.run.limits import TaskLimits, limits_of, task_shares
 # The share of an answer in the room that the limit leaves after the last place for an interruption.
 ANSWER_SHARE = 0.5
 
+PROMPT = 256
+"""Tokens of a prompt, as assumed of every run whose engines have room for it."""
+
 # Quantiles of the length, and of the place of an interruption, that moments are computed from.
 LEVELS, PLACES = 4096, 32
 
@@ -142,6 +145,12 @@ class Mixture:
     def describe(self) -> str:
         """Describe the distribution in words."""
         return "; ".join(f"{name} ({share:.0%}): {lengths.describe()}" for name, lengths, share in self.parts)
+
+
+def fitting_prompt(run: Run, prompt: int = PROMPT) -> int:
+    """Mean tokens of a run's prompts: as given if engines have room for them, else a quarter of the room that they have."""
+    room = run.generator.max_model_len - run.recipe.max_tokens
+    return prompt if prompt <= room else round(room / 4)
 
 
 def lengths_of(run: Run, sigma: float, share: float = 0.5, median: float | None = None) -> LogNormal | Mixture:

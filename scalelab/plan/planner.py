@@ -12,7 +12,7 @@ from moe.train.config import RECOMPUTE, Layout, TrainerSetup
 from moe.train.layout import check_layout
 from scalelab.hardware import Device, Hardware, device
 from scalelab.plan.driver import driver_cores
-from scalelab.plan.lengths import Moments, lengths_of
+from scalelab.plan.lengths import Moments, fitting_prompt, lengths_of
 from scalelab.plan.memory import (
     GeneratorMemory,
     SendMemory,
@@ -74,6 +74,7 @@ class RunPlan:
 
 def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) -> RunPlan:
     """The plan of a placement: its memory, time, compute, and the reasons why it cannot run."""
+    assumed = replace(assumed, prompt=fitting_prompt(run, assumed.prompt))
     hf, length = run.model.to_hf(), _moments(run, assumed)
     longest = run.generator.max_model_len
     sending = _sending(run)

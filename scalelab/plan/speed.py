@@ -13,7 +13,7 @@ from moe.model.size import Parameters
 from moe.train.config import TrainerSetup
 from scalelab.hardware import Device
 from scalelab.plan.exchanges import exchange_seconds
-from scalelab.plan.lengths import Moments
+from scalelab.plan.lengths import PROMPT, Moments
 from scalelab.plan.memory import kv_bytes_per_token
 from scalelab.plan.shape import parameter_counts, shape
 from scalelab.plan.sizes import BYTES, optimizer_elements
@@ -60,7 +60,7 @@ class Assumptions:
     link: float = 15e-6
     median: float = 0.5
     sigma: float = 0.6
-    prompt: int = 256
+    prompt: int = PROMPT
     dropped: float = 0.0
     staging: float = 4.0
     sockets: float = 3.0

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from moe.train.config import TrainerSetup
-from scalelab.plan.lengths import lengths_of
+from scalelab.plan.lengths import fitting_prompt, lengths_of
 from scalelab.plan.memory import activation_bytes, export_bytes, generator_memory, head_bytes
 from scalelab.plan.shape import parameter_counts, shape
 from scalelab.plan.sizes import held
@@ -73,7 +73,7 @@ def micro_batches(run: Run) -> int:
     """Micro-batches of a data-parallel rank in one optimiser step, from the plan's mean length of a completion."""
     assumed, layout = Assumptions(), run.trainer_setup.layout
     mean = lengths_of(run, assumed.sigma, assumed.median).moments().mean
-    tokens = run.recipe.prompts_per_step * run.recipe.generations_per_prompt * (mean + assumed.prompt)
+    tokens = run.recipe.prompts_per_step * run.recipe.generations_per_prompt * (mean + fitting_prompt(run))
     rows = run.cluster.trainers / (layout.tensor * layout.pipeline * layout.context)
     return max(1, math.ceil(tokens / rows / run.trainer_setup.tokens_per_micro_batch))
 

@@ -14,7 +14,7 @@ from moe.cpu.portable import portable, start_anew
 from scalelab.errors import LabError
 from scalelab.hardware import device
 from scalelab.plan.check import usual
-from scalelab.plan.lengths import lengths_of
+from scalelab.plan.lengths import fitting_prompt, lengths_of
 from scalelab.plan.memory import GIB, kv_bytes_per_token
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
@@ -37,7 +37,7 @@ def simulated_rates(run: Run) -> tuple[Rates, int]:
     if run.virtual.rates is not None:
         return run.virtual.rates, run.generator.max_sequences
     hardware, lengths = device(run.virtual.hardware or usual(run)), lengths_of(run, 0.6)
-    prompt_tokens = (run.generator.max_model_len - run.recipe.max_tokens) / 4
+    prompt_tokens = fitting_prompt(run)
     rates = estimated_rates(run, hardware, lengths, prompt_tokens=prompt_tokens)
     return rates, slots(run, hardware, lengths, prompt_tokens=prompt_tokens)
 

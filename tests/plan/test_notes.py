@@ -70,13 +70,26 @@ def test_the_driver_is_counted_and_warned_of_before_it_is_full(capsys: pytest.Ca
     said = driver_warning(driver_cores(3800))
     assert said is not None
     assert "1.47 of the one core" in said
-    many = ["--gpus", "20000", "--set", "Recipe.prompts_per_step=12000"]
-    for command in (["plan"], ["simulate", "--hours", "1", "--no-search"]):
+    short = ["Recipe.prompts_per_step=2400", "Recipe.max_tokens=1400", "Recipe.length_control=None"]
+    many = ["--gpus", "4000", *(word for one in short for word in ("--set", one))]
+    for command in (["plan"], ["simulate", "--hours", "0.05", "--no-search"]):
         assert not main([*command, "h100/scalerl_8b", *many])
         assert "of the one core that it has: let two runs share the devices" in capsys.readouterr().out, command
     assert main(["simulate", "h100/scalerl_8b", "--hours", "1", "--no-search", "--json"]) == 0
     split = json.loads(capsys.readouterr().out)["split"]
     assert split["driver_cores"] == driver_cores(split["completions_per_hour"] / 3600)
+
+
+def test_plan_and_simulator_agree_where_completions_leave_most_of_the_room_to_prompts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    short = ["Recipe.prompts_per_step=240", "Recipe.max_tokens=1400", "Recipe.length_control=None"]
+    asked = ["h100/scalerl_8b", "--gpus", "400", "--json", *(word for one in short for word in ("--set", one))]
+    assert main(["plan", *asked]) == 0
+    planned = json.loads(capsys.readouterr().out)["seconds_per_step"]
+    assert main(["simulate", *asked, "--hours", "0.2", "--no-search"]) == 0
+    simulated = json.loads(capsys.readouterr().out)["split"]["seconds_per_step"]
+    assert simulated == pytest.approx(planned, rel=0.05)
 
 
 def test_a_set_whose_problems_nobody_counted_is_said_to_be_assumed(capsys: pytest.CaptureFixture[str]) -> None:
