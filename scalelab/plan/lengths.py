@@ -148,7 +148,7 @@ class Mixture:
 
 
 def fitting_prompt(run: Run, prompt: int = PROMPT) -> int:
-    """Mean tokens of a run's prompts: as given if engines have room for them, else a quarter of the room that they have."""
+    """Mean tokens of a run's prompts: as given if engines have room for them, else a quarter of that room."""
     room = run.generator.max_model_len - run.recipe.max_tokens
     return prompt if prompt <= room else round(room / 4)
 

@@ -93,10 +93,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     way = run.cluster.publication
     weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed, way)
     single = decoding(hf, place.generator, 1, length, device, assumed)
-    # A step waits for the completions of its oldest draw, the longest of which reach the limit. Of those that began
-    # with them, the part that still runs is their mean length by the limit.
-    beside = completions * ahead * length.mean / recipe.max_tokens / place.engines
-    slowest = recipe.max_tokens * decoding(hf, place.generator, max(1.0, beside), length, device, assumed).seconds
+    slowest = _slowest(run, place, device, assumed, completions * ahead, train + weights.total)
 
     quarter = decoding(hf, place.generator, engine.sequences / 4, length, device, assumed)
     graded = verify_seconds(run)
@@ -105,7 +102,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     def seconds_of_step(evaluated: float) -> dict[str, float]:
         generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
         verify = (completions + evaluated) * graded
-        publish = weights.standstill + weights.transfer + weights.pause
+        publish = weights.total
         if pipeline:  # weights are under way while both sides work
             sides = train + weights.standstill, generate + weights.pause
             # from the weights that it begins with to the end of the step that trains on it
@@ -132,6 +129,30 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
     room = cache_sequences(hf, place.generator, length, assumed)
     return RunPlan(place, trainer, generator, seconds, driver, engine, room, flops, problems)
+
+
+def _slowest(run: Run, place: Placement, device: Device, assumed: Assumptions, drawn: float, after: float) -> float:
+    """Seconds that the longest completions of a draw take, which a step of PipelineRL waits for: they reach the limit.
+
+    A cycle lasts as long as they, a step and a publication. In it all that is drawn is decoded, so that an engine has
+    as many sequences beside one of them as tokens are decoded in the time of one.
+
+    Args:
+        run: the run.
+        place: who runs where.
+        device: the engines'.
+        assumed: of the performance model.
+        drawn: completions in flight.
+        after: seconds of a step and a publication.
+    """
+    length, most = _moments(run, assumed), run.recipe.max_tokens
+    seconds, hf = 0.0, run.model.to_hf()
+    share = 1.0
+    for _ in range(4):  # each time four times closer or more
+        beside = max(1.0, drawn * length.mean / most * share / place.engines)
+        seconds = most * decoding(hf, place.generator, beside, length, device, assumed).seconds
+        share = seconds / (seconds + after)
+    return seconds
 
 
 def _round_seconds(engine: Decoding, quarter: Decoding, completions: float, length: Moments) -> float:

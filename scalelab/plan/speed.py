@@ -254,6 +254,11 @@ class PublicationTime:
     transfer: float
     pause: float
 
+    @property
+    def total(self) -> float:
+        """From the trainer's first copy to the last engine's new weights."""
+        return self.standstill + self.transfer + self.pause
+
 
 def publication(
     hf_config: dict[str, Any],
