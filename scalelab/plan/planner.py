@@ -132,10 +132,11 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
 
 
 def _slowest(run: Run, place: Placement, device: Device, assumed: Assumptions, drawn: float, after: float) -> float:
-    """Seconds that the longest completions of a draw take, which a step of PipelineRL waits for: they reach the limit.
+    """Seconds of the longest completions of a draw, which reach the limit, and for which a step of PipelineRL waits.
 
-    A cycle lasts as long as they, a step and a publication. In it all that is drawn is decoded, so that an engine has
-    as many sequences beside one of them as tokens are decoded in the time of one.
+    A cycle lasts as long as they, a step and a publication, and decodes all that is in flight once. So an engine has in
+    the mean d · L / (M + s) sequences: d completions in flight an engine, of mean length L, M tokens at most, and s the
+    tokens in whose time a step and a publication are done.
 
     Args:
         run: the run.
@@ -148,7 +149,7 @@ def _slowest(run: Run, place: Placement, device: Device, assumed: Assumptions, d
     length, most = _moments(run, assumed), run.recipe.max_tokens
     seconds, hf = 0.0, run.model.to_hf()
     share = 1.0
-    for _ in range(4):  # each time four times closer or more
+    for _ in range(4):  # to a fixed point: the load moves the seconds little, and they the load
         beside = max(1.0, drawn * length.mean / most * share / place.engines)
         seconds = most * decoding(hf, place.generator, beside, length, device, assumed).seconds
         share = seconds / (seconds + after)
