@@ -50,7 +50,7 @@ def test_only_a_trainer_asks_for_expandable_segments() -> None:
 
 
 def test_an_engine_compiles_no_sampler_of_which_it_has_no_use() -> None:
-    """FlashInfer's, when an engine started on a GPU without nvcc (an H200, vLLM 0.32.0)."""
+    """FlashInfer's, which vLLM 0.32.0 builds from its sources when an engine starts on an H200."""
     found = subprocess.run(
         [sys.executable, "-c", "from vllm import envs; print(envs.VLLM_USE_FLASHINFER_SAMPLER)"],
         env=os.environ | environment("engine"),
