@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.experiment import load, resolve_experiment
     from scalelab.hardware import Hardware, device
     from scalelab.plan.check import fine_tuning_problem, nearest, usual
+    from scalelab.plan.lengths import fitting_prompt
     from scalelab.plan.placement import placement, resize
     from scalelab.plan.planner import plan_of
 
@@ -69,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     experiment = resolve_experiment(name, member, args.sets).run
     speeds = None if args.like is None else _measured(args.like)
     assumed = _assumptions(args, None if speeds is None else speeds.assumed)
+    assumed = replace(assumed, prompt=fitting_prompt(experiment, assumed.prompt))
     hardware = device(args.hardware or usual(experiment))
     place = placement(experiment) if args.gpus is None else resize(experiment, args.gpus)
     plan = plan_of(experiment, place, hardware, assumed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -93,11 +93,15 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     way = run.cluster.publication
     weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed, way)
     single = decoding(hf, place.generator, 1, length, device, assumed)
-    slowest = _slowest(run, place, device, assumed, completions * ahead, train + weights.total)
-
     quarter = decoding(hf, place.generator, engine.sequences / 4, length, device, assumed)
     graded = verify_seconds(run)
     round_seconds = _round_seconds(engine, quarter, completions * ahead / place.engines, length) / ahead
+
+    def decode(sequences: float) -> float:
+        return decoding(hf, place.generator, sequences, length, device, assumed).seconds
+
+    beside = completions * ahead * length.mean / recipe.max_tokens / place.engines
+    slowest = _slowest(decode, recipe.max_tokens, beside, train + weights.total) if pipeline else 0.0
 
     def seconds_of_step(evaluated: float) -> dict[str, float]:
         generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
@@ -131,7 +135,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     return RunPlan(place, trainer, generator, seconds, driver, engine, room, flops, problems)
 
 
-def _slowest(run: Run, place: Placement, device: Device, assumed: Assumptions, drawn: float, after: float) -> float:
+def _slowest(decode: Callable[[float], float], tokens: int, beside: float, after: float) -> float:
     """Seconds of the longest completions of a draw, which reach the limit, and for which a step of PipelineRL waits.
 
     A cycle lasts as long as they, a step and a publication, and decodes all that is in flight once. So an engine has in
@@ -139,19 +143,14 @@ def _slowest(run: Run, place: Placement, device: Device, assumed: Assumptions, d
     tokens in whose time a step and a publication are done.
 
     Args:
-        run: the run.
-        place: who runs where.
-        device: the engines'.
-        assumed: of the performance model.
-        drawn: completions in flight.
+        decode: seconds of a decoding step with so many sequences.
+        tokens: M.
+        beside: d · L / M.
         after: seconds of a step and a publication.
     """
-    length, most = _moments(run, assumed), run.recipe.max_tokens
-    seconds, hf = 0.0, run.model.to_hf()
-    share = 1.0
+    seconds, share = 0.0, 1.0
     for _ in range(4):  # to a fixed point: the load moves the seconds little, and they the load
-        beside = max(1.0, drawn * length.mean / most * share / place.engines)
-        seconds = most * decoding(hf, place.generator, beside, length, device, assumed).seconds
+        seconds = tokens * decode(max(1.0, beside * share))
         share = seconds / (seconds + after)
     return seconds
 

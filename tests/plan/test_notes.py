@@ -92,6 +92,17 @@ def test_plan_and_simulator_agree_where_completions_leave_most_of_the_room_to_pr
     assert simulated == pytest.approx(planned, rel=0.05)
 
 
+@pytest.mark.parametrize(("name", "prompt"), [("h100/scalerl_8b", 256), ("quickstart", 12)])
+def test_the_prompt_that_a_plan_says_it_assumed_is_the_one_it_used(
+    name: str, prompt: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Engines of the miniatures have no room for 256 tokens."""
+    main(["plan", name, "--json"])
+    assert json.loads(capsys.readouterr().out)["assumptions"]["prompt"] == prompt
+    main(["plan", name])
+    assert f"prompt {prompt}," in capsys.readouterr().out
+
+
 def test_a_set_whose_problems_nobody_counted_is_said_to_be_assumed(capsys: pytest.CaptureFixture[str]) -> None:
     def said(*settings: str) -> str:
         main(["plan", "h100/scalerl_8b", *(word for one in (*LIVE, *settings) for word in ("--set", one))])
