@@ -26,7 +26,7 @@ from sections import replace_section
 from watched import WatchedRun, watched
 
 from scalelab.experiment import resolve
-from scalelab.plan.lengths import Recorded, lengths_of
+from scalelab.plan.lengths import Recorded, fitting_prompt, lengths_of
 from scalelab.plan.rates import decoding_line
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.tokenizer import load_tokenizer
@@ -284,7 +284,7 @@ def simulated_section(sets: Sequence[str]) -> str:
     began = time.monotonic()
     run = resolve("scalerl_8b", list(sets)).run
     lengths = lengths_of(run, 0.6)
-    setting = build(run, lengths, device="gb200", overrides={}, prompt_tokens=512, kept=1.0)
+    setting = build(run, lengths, device="gb200", overrides={}, prompt_tokens=fitting_prompt(run), kept=1.0)
     schedules = [
         Synchronous(),
         *(PPOOffPolicy(k) for k in (1, 2, 4, 8, 16)),
