@@ -182,8 +182,8 @@ def run_and_record(resolved: Resolved, folder: RunFolder, progress: Progress, st
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, LabError | TaskError | MoeError) else kind_and_line(error)
-        if error.__cause__ is not None:  # an actor's or a library's, of which the reason is one line
-            with suppress(OSError):
+        if len(str(error.__cause__ or "").splitlines()) > 1:  # of which the reason is one line
+            with suppress(OSError):  # a full disk, say, must not take the error's place
                 progress.say(f"all of the error is in {append_error(folder.path / LIBRARIES_LOG, error)}")
         raise
     finally:

@@ -204,11 +204,11 @@ def test_failure_while_generating_reaches_every_caller(
     generator: Generator, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: Engine) -> None:
-        raise RuntimeError("the device is gone\nand much more that nobody wants to read")
+        raise RuntimeError("it said:\nthe device is gone\nand much more that nobody wants to read")
 
     monkeypatch.setattr(Engine, "step", fail)
     generator.submit([Request("doomed", PROMPTS[0], 10)])
-    with pytest.raises(LabError, match=r"^the generator failed: RuntimeError: the device is gone$"):
+    with pytest.raises(LabError, match=r"^the generator failed: RuntimeError: it said: the device is gone$"):
         generator.collect(1, timeout=900)
     for call in (generator.stats, lambda: generator.unfinished, lambda: generator.abort(["doomed"])):
         with pytest.raises(LabError, match="the device is gone"):
