@@ -33,9 +33,10 @@ from moe.train.trainer import Trainer
 from moe.weights.links import shapes
 from scalelab.cluster.environment import environment
 from scalelab.experiment import resolve
-from scalelab.hardware import DEVICES, Device
+from scalelab.hardware import Device, found
 from scalelab.plan.memory import RESERVE, trainer_memory
 from scalelab.plan.speed import Assumptions, splits_head, training_flops
+from tests.helpers.moe_models import rendezvous
 
 TABLES = ("equality", "training")
 
@@ -50,19 +51,19 @@ def equality() -> Iterator[str]:
         exact, *others = (torch.load(f"{folder}/{at}_{dtype}", weights_only=False) for at, dtype in kinds)
     yield "| model | on | gradients | loss | log-probs |"
     yield "|---|---|---|---|---|"
-    for (at, dtype), found in zip(kinds[1:], others, strict=True):
+    for (at, dtype), models in zip(kinds[1:], others, strict=True):
         for name, want in exact.items():
-            yield f"| {name} | {at}, {dtype} | {_differences(found[name], want)} |"
+            yield f"| {name} | {at}, {dtype} | {_differences(models[name], want)} |"
 
 
-def _differences(found: dict[str, Any], want: dict[str, Any]) -> str:
+def _differences(have: dict[str, Any], want: dict[str, Any]) -> str:
     """Relative norm of all gradients' difference, of the loss, and the largest of a log-probability in nats."""
-    if "error" in found:
-        return f"{found['error']} | |"
-    square = sum((found["gradients"][name] - g).square().sum() for name, g in want["gradients"].items())
+    if "error" in have:
+        return f"{have['error']} | |"
+    square = sum((have["gradients"][name] - g).square().sum() for name, g in want["gradients"].items())
     norm = sum(g.square().sum() for g in want["gradients"].values())
-    far = max(np.abs(a - b).max() for a, b in zip(found["logprobs"], want["logprobs"], strict=True))
-    return f"{(square / norm).sqrt():.1e} | {abs(found['loss'] / want['loss'] - 1):.1e} | {far:.1e}"
+    far = max(np.abs(a - b).max() for a, b in zip(have["logprobs"], want["logprobs"], strict=True))
+    return f"{(square / norm).sqrt():.1e} | {abs(have['loss'] / want['loss'] - 1):.1e} | {far:.1e}"
 
 
 def equality_step(file: str, dtype: str) -> None:
@@ -70,7 +71,7 @@ def equality_step(file: str, dtype: str) -> None:
     from tests.helpers.moe_models import DEEPSEEK_V3, GLM4_MOE, QWEN2, batch, routed, trainer, weighted, weights
     from tests.helpers.moe_ranks import MODELS, PROBE, SCALE
 
-    found = {}
+    results: dict[str, dict[str, Any]] = {}
     for name, model in {**MODELS, "Qwen2": QWEN2, "GLM-4.5": GLM4_MOE, "DeepSeek-V3": DEEPSEEK_V3}.items():
         sequences = batch(0)
         if "num_experts_per_tok" in model.to_hf():
@@ -83,14 +84,14 @@ def equality_step(file: str, dtype: str) -> None:
             logprobs = one.logprobs(sequences)
             loss = one.train_step(sequences, weighted).loss
             moved = {key: (value.float() - start[key]) / SCALE for key, value in weights(one).items()}
-            found[name] = {"loss": loss, "logprobs": logprobs, "gradients": moved}
+            results[name] = {"loss": loss, "logprobs": logprobs, "gradients": moved}
         except Exception as error:  # the other models' lines are worth having
-            found[name] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:150]}"}
+            results[name] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:150]}"}
             traceback.print_exc()
         finally:
             if one is not None:
                 one.close()
-    torch.save(found, file)
+    torch.save(results, file)
 
 
 def training() -> Iterator[str]:
@@ -111,7 +112,7 @@ def training_steps(file: str, name: str, recompute: Recompute) -> None:
     config = TrainerSetup(
         dtype="bfloat16", tokens_per_micro_batch=16384, recompute=recompute, optimizer=OptimizerConfig(lr=1e-6)
     )
-    one = Trainer(hf, config, weights=_noise(hf))
+    one = Trainer(hf, config, rendezvous=rendezvous(), weights=_noise(hf))
     stream = np.random.default_rng(0)
     # four completions fill a micro-batch; the slope over micro-batches is apart from what each step costs once
     batches = [[_sequence(stream, hf["vocab_size"]) for _ in range(4 * micro)] for micro in (1, 3)]
@@ -143,8 +144,7 @@ def _layers(name: str) -> Model:
 
 def _device() -> Device:
     """The table's entry for this GPU."""
-    name = torch.cuda.get_device_name().lower()
-    return next(device for key, device in DEVICES.items() if key in name)
+    return found(torch.cuda.get_device_name(), 1, 1).device
 
 
 def _noise(hf_config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
