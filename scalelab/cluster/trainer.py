@@ -152,10 +152,11 @@ class ClusterTrainer:
         self.listeners: Callable[[], Sequence[Listener]] = tuple
         """Gives the engines that weights are sent to."""
         self.on_unsent: Callable[[str], None] = log.warning
+        """Takes the reason why weights that were sent did not arrive."""
         self.on_lost_records: Callable[[int, int], None] = partial(
             log.warning, "%d records of experts of %d did not arrive"
         )
-        """Takes the reason why weights that were sent did not arrive."""
+        """Takes how many of a step's records of experts did not arrive, and of how many."""
         bundles = packed(world, run.cluster.devices_per_node)
         self._reservation = reservation or Reservation(run.cluster, bundles, "the trainer")
         self._start()
