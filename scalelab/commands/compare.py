@@ -244,15 +244,14 @@ def _print_comparison(one: Comparison, wide: bool) -> None:
     else:
         print_table([row.short_cells() for row in one.rows()], one.short_header())
     print()
-    for item in one.crossings:
-        if len(one.entries) > 3 and one.baseline not in (item.first, item.second):
-            continue  # of many runs only the baseline's are of interest; --json has all
-        if item.compute is not None and item.interval is not None:
-            where = with_interval(item.compute, item.interval)
-            print_filled(
-                f"{item.first} and {item.second} cross at {where} {unit} (probability {percent(item.probability)}); "
-                f"{item.leader_before} is ahead before"
-            )
+    of_many = len(one.entries) > 3  # of many runs only the baseline's are of interest; --json has all
+    for item in one.crossings.told(one.baseline if of_many else None):
+        assert item.compute is not None
+        assert item.interval is not None
+        print_filled(
+            f"{item.first} and {item.second} cross at {with_interval(item.compute, item.interval)} {unit} (probability "
+            f"{percent(item.probability)}); {item.leader_before} is ahead before"
+        )
     for note in one.notes:
         print_filled(note)
     print()

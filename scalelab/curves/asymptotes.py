@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.checks import MARGIN
-from scalelab.curves.comparison import ComparedRun
+from scalelab.curves.comparison import ComparedRun, PlaceByA
 from scalelab.curves.efficiency import at_common_A
 
 TieRule = Literal["margin", "overlap"]
@@ -18,21 +18,15 @@ SEEN = 0.9
 """Share of the gain that must have been seen for the order of the asymptotes to be told."""
 
 
-def order_by_A(groups: Sequence[Sequence[Analysis]]) -> dict[str, dict[str, Any]]:
-    """Order by A and, within a tie, by B at the mean of its asymptotes: what an entry holds of it, by run."""
-    found: dict[str, dict[str, Any]] = {}
+def order_by_A(groups: Sequence[Sequence[Analysis]]) -> dict[str, PlaceByA]:
+    """Order by A and, within a tie, by B at the mean of its asymptotes, by run."""
+    found: dict[str, PlaceByA] = {}
     for group in groups:
         common = float(np.mean([item.params["A"] for item in group]))
         refits = [at_common_A(item, common) for item in group]
         for position in sorted(range(len(group)), key=lambda index: -refits[index][0]):
-            B, interval = refits[position]
-            found[group[position].fit.curve.run] = {
-                "rank_by_A": len(found) + 1,
-                "tied_with": tuple(item.fit.curve.run for item in group if item is not group[position]),
-                "common_A": common,
-                "B_at_common_A": B,
-                "B_interval": interval,
-            }
+            ties = tuple(item.fit.curve.run for item in group if item is not group[position])
+            found[group[position].fit.curve.run] = PlaceByA(len(found) + 1, ties, common, *refits[position])
     return found
 
 
@@ -60,9 +54,9 @@ def asymptotes_told(entries: Sequence[ComparedRun]) -> bool:
 
 def asymptotes_note(entries: Sequence[ComparedRun]) -> str:
     """The order of the asymptotes in a sentence, or that it cannot be told."""
-    order = [entry.run for entry in sorted(entries, key=lambda entry: entry.rank_by_A)]
     seen = [entry.analysis.seen for entry in entries]
     share = f"{min(seen):.0%} to {max(seen):.0%} of the gain was seen"
     if asymptotes_told(entries):
+        order = [entry.run for entry in sorted(entries, key=lambda entry: entry.by_A.rank)]
         return f"by A, given sigmoids ({share}, and no other shape goes beyond): {', '.join(order)}"
     return f"the order of the asymptotes cannot be told: {share}, and other shapes than the sigmoid may go beyond its A"

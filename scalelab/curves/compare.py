@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -31,10 +31,9 @@ from scalelab.curves.comparison import (
     Comparison,
     ComparisonSettings,
     ComparisonVerdict,
-    Crossing,
     Difference,
 )
-from scalelab.curves.crossing import crossings
+from scalelab.curves.crossing import PairCrossings
 from scalelab.curves.differences import ComparedNumbers, Pairs, ToOthers, verdict_word
 from scalelab.curves.fitting.intervals import equal_tailed
 from scalelab.curves.fitting.models import SIGMOID
@@ -155,7 +154,7 @@ def _compare_task(
     value_MR = np.stack([numbers[run].value for run in names], axis=1)
     best_R = np.bincount(value_MR.argmax(1), minlength=len(names)) / len(value_MR)
     order = np.argsort(-np.median(value_MR, axis=0), kind="stable").tolist()
-    by_A = order_by_A(tie_groups(analyses, tie, asked.margin))
+    by_A = cache(partial(order_by_A, tie_groups(analyses, tie, asked.margin)))
     stable = {item.fit.curve.run: stability(item.fit.curve, asked.level) for item in analyses}
     measured = {item.fit.curve.run: measured_rate(item.fit.curve, asked.at) for item in analyses}
     pairs = Pairs(numbers, measured, asked)
@@ -172,7 +171,7 @@ def _compare_task(
             ComparedRun(
                 analysis=analyses[index],
                 rank=place,
-                **by_A[run],
+                order_by_A=by_A,
                 rate=(float(np.median(own.value)), equal_tailed(own.value, asked.level)),
                 measured=measured[run],
                 differences=ToOthers(partial(difference, run), [other for other in names if other != run]),
@@ -187,7 +186,7 @@ def _compare_task(
         at=asked.at,
         reach=asked.reach,
         entries=tuple(entries),
-        crossings=_told_crossings(crossings(family, names, asked), entries),
+        crossings=PairCrossings(family, names, asked, {entry.run: entry.differences for entry in entries}),
         notes=(),
         spread=(float(np.median(family.spread_M)), equal_tailed(family.spread_M, asked.level)),
         measured=family.measured,
@@ -196,17 +195,6 @@ def _compare_task(
         baseline=chosen,
     )
     return replace(comparison, notes=_notes(comparison, spread))
-
-
-def _told_crossings(found: Sequence[Crossing], entries: Sequence[ComparedRun]) -> tuple[Crossing, ...]:
-    """The crossings, whose compute is named only for a pair of which the verdict says which leads behind it."""
-    by_run = {entry.run: entry.differences for entry in entries}
-    return tuple(
-        one
-        if one.compute is None or by_run[one.first][one.second].verdict in ("better", "worse")
-        else replace(one, compute=None, interval=None)
-        for one in found
-    )
 
 
 def _numbers(family: JointDraws, run: str, asked: ComparisonSettings) -> ComparedNumbers:

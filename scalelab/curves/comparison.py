@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -103,6 +104,37 @@ class Crossing:
     leader_before: str
 
 
+class Crossings(Sequence[Crossing], ABC):
+    """Crossings of every pair of recipes; those that are told are found without the others."""
+
+    @abstractmethod
+    def told(self, run: str | None = None) -> tuple[Crossing, ...]:
+        """The crossings whose compute is named, in the order of the pairs.
+
+        Args:
+            run: only those of this run's curve.
+        """
+
+
+@dataclass(frozen=True)
+class PlaceByA:
+    """Place of a run in the order by A, and by B at the common A among those that tie (ScaleRL §3.2).
+
+    Attributes:
+        rank: 1 for the highest.
+        tied_with: runs that its A ties with.
+        common_A: A at which the tied runs were refitted.
+        B: exponent of that refit.
+        B_interval: its interval.
+    """
+
+    rank: int
+    tied_with: tuple[str, ...]
+    common_A: float
+    B: float
+    B_interval: Interval
+
+
 @dataclass(frozen=True)
 class ComparedRun:
     """One run of a comparison.
@@ -110,11 +142,7 @@ class ComparedRun:
     Attributes:
         analysis: its fit.
         rank: 1 for the highest pass rate at the compute of the comparison.
-        rank_by_A: by A, and by B at the common A among those that tie (ScaleRL §3.2).
-        tied_with: runs that its A ties with.
-        common_A: A at which the tied runs were refitted.
-        B_at_common_A: exponent of that refit.
-        B_interval: its interval.
+        order_by_A: gives the places of all runs in the order by A, which takes refits and is made when asked for.
         rate: pass rate at the compute of the comparison, with the interval of the recipe.
         measured: mean of the last evaluations up to that compute, over seeds; not a number without any.
         differences: to each other recipe, by its run.
@@ -125,11 +153,7 @@ class ComparedRun:
 
     analysis: Analysis
     rank: int
-    rank_by_A: int
-    tied_with: tuple[str, ...]
-    common_A: float
-    B_at_common_A: float
-    B_interval: Interval
+    order_by_A: Callable[[], Mapping[str, PlaceByA]]
     rate: tuple[float, Interval]
     measured: float
     differences: Mapping[str, Difference]
@@ -141,6 +165,11 @@ class ComparedRun:
     def run(self) -> str:
         """Name of the run."""
         return self.analysis.fit.curve.run
+
+    @property
+    def by_A(self) -> PlaceByA:
+        """Its place in the order by A."""
+        return self.order_by_A()[self.run]
 
     @property
     def beats(self) -> dict[str, float]:
@@ -157,7 +186,7 @@ class Comparison:
         at: compute at which they are compared.
         reach: pass rate to which compute is counted.
         entries: the runs, by rank.
-        crossings: of every pair.
+        crossings: of every pair, made when asked for.
         notes: what the reader should know.
         spread: standard deviation of A between runs of one recipe: median and interval.
         measured: whether any recipe has several seeds, so that the spread was measured.
@@ -171,7 +200,7 @@ class Comparison:
     at: float
     reach: float
     entries: tuple[ComparedRun, ...]
-    crossings: tuple[Crossing, ...]
+    crossings: Crossings
     notes: tuple[str, ...]
     spread: tuple[float, Interval]
     measured: bool
@@ -280,14 +309,14 @@ def _verdict_text(one: Comparison, entry: ComparedRun, found: Difference) -> str
 
 def entry_summary(entry: ComparedRun) -> dict[str, Any]:
     """The entry of `scalelab compare --json`: that of `scalelab fit --json`, and what the comparison adds."""
-    fitted = entry.analysis.as_json()
+    fitted, by_A = entry.analysis.as_json(), entry.by_A
     return fitted | {
         "rank": entry.rank,
-        "rank_by_A": entry.rank_by_A,
-        "tied_with": list(entry.tied_with),
-        "common_A": entry.common_A,
-        "B_at_common_A": entry.B_at_common_A,
-        "intervals": fitted["intervals"] | {"B_at_common_A": list(entry.B_interval)},
+        "rank_by_A": by_A.rank,
+        "tied_with": list(by_A.tied_with),
+        "common_A": by_A.common_A,
+        "B_at_common_A": by_A.B,
+        "intervals": fitted["intervals"] | {"B_at_common_A": list(by_A.B_interval)},
         "value": entry.rate[0],
         "value_interval": list(entry.rate[1]),
         "measured": entry.measured if np.isfinite(entry.measured) else None,

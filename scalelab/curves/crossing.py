@@ -5,28 +5,80 @@ Axes: `_M` joint draws, `_C` points of compute.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import combinations
+from typing import overload
 
 import numpy as np
 
 from scalelab.arrays import Array
-from scalelab.curves.comparison import ComparisonSettings, Crossing
+from scalelab.curves.comparison import ComparisonSettings, Crossing, Crossings, Difference
 from scalelab.curves.fitting.intervals import equal_tailed
 from scalelab.curves.joint_draws import JointDraws
 
 
-def crossings(family: JointDraws, names: Sequence[str], asked: ComparisonSettings) -> tuple[Crossing, ...]:
-    """The crossings of every pair between their first evaluation and the compute of the comparison."""
-    start = max(member.curves.start for member in family.recipes.values())
-    if len(names) < 2 or start >= asked.at:
-        return ()
-    compute_C = np.geomspace(start, asked.at, 48)
-    drawn = {run: np.ascontiguousarray(family.recipes[run].value(compute_C).T) for run in names}
-    return tuple(
-        _crossing((one, other), compute_C, drawn[one] > drawn[other], asked)
-        for index, one in enumerate(names)
-        for other in names[index + 1 :]
-    )
+class PairCrossings(Crossings):
+    """The crossings of every pair between their first evaluation and the compute of the comparison.
+
+    Args:
+        family: joint draws of the recipes.
+        names: their runs.
+        asked: settings of the comparison.
+        differences: of each run to the others, whose verdicts say which leads behind a crossing.
+    """
+
+    def __init__(
+        self,
+        family: JointDraws,
+        names: Sequence[str],
+        asked: ComparisonSettings,
+        differences: Mapping[str, Mapping[str, Difference]],
+    ) -> None:
+        self._family, self._names, self._asked, self._differences = family, names, asked, differences
+        self._start = max(member.curves.start for member in family.recipes.values())
+        self._pairs = list(combinations(names, 2)) if self._start < asked.at else []
+
+    @overload
+    def __getitem__(self, index: int) -> Crossing: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Crossing]: ...
+    def __getitem__(self, index: int | slice) -> Crossing | list[Crossing]:
+        """The crossing of a pair, or of some."""
+        pairs = self._pairs[index]
+        return [self._of(pair) for pair in pairs] if isinstance(pairs, list) else self._of(pairs)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def told(self, run: str | None = None) -> tuple[Crossing, ...]:
+        """The crossings whose compute is named; a pair of which none surely leads at the end has none."""
+        sure = 1 - self._asked.error / 2
+        found = []
+        for one, other in self._pairs:
+            if run in (None, one, other):
+                lead = np.count_nonzero(self._drawn[one][-1] > self._drawn[other][-1]) / self._drawn[one].shape[1]
+                if max(lead, 1 - lead) >= sure:
+                    found.append(self._of((one, other)))
+        return tuple(one for one in found if one.compute is not None)
+
+    def _of(self, pair: tuple[str, str]) -> Crossing:
+        one, other = pair
+        found = _crossing(pair, self._compute_C, self._drawn[one] > self._drawn[other], self._asked)
+        if found.compute is None or self._differences[one][other].verdict in ("better", "worse"):
+            return found
+        return replace(found, compute=None, interval=None)
+
+    @cached_property
+    def _compute_C(self) -> Array:
+        return np.geomspace(self._start, self._asked.at, 48)
+
+    @cached_property
+    def _drawn(self) -> dict[str, Array]:
+        """Pass rate of every recipe's curves, `[C, M]`."""
+        recipes = self._family.recipes
+        return {run: np.ascontiguousarray(recipes[run].value(self._compute_C).T) for run in self._names}
 
 
 def _crossing(runs: tuple[str, str], compute_C: Array, ahead_CM: np.ndarray, asked: ComparisonSettings) -> Crossing:

@@ -116,8 +116,8 @@ def plot_efficiency(comparisons: Sequence[Comparison], path: Path, runs: Sequenc
         for axis, one in zip(axes, comparisons):
             for entry in one.entries:
                 code = chosen[entry.run]
-                compute_N, F_N, line_N = efficiency(entry.analysis.fit, entry.common_A)
-                label = f"{entry.run}: B {entry.B_at_common_A:.2f} at A {entry.common_A:.3f}"
+                compute_N, F_N, line_N = efficiency(entry.analysis.fit, entry.by_A.common_A)
+                label = f"{entry.run}: B {entry.by_A.B:.2f} at A {entry.by_A.common_A:.3f}"
                 axis.plot(compute_N, line_N, color=code["color"], ls=code["dash"], lw=1.2)
                 axis.plot(compute_N, F_N, MARKERS[code["symbol"]], color=code["color"], label=label)
             unit = one.entries[0].analysis.fit.curve.counted_in

@@ -169,7 +169,7 @@ class Judge:
                 "at": one.at,
                 "unit": curves[0].unit,
                 "notes": list(one.notes),
-                "crossings": [vars(item) for item in one.crossings if item.compute is not None],
+                "crossings": [vars(item) for item in one.crossings.told()],
                 "sentence": one.sentence(),
                 "header": one.header(),
                 "keys": [column.key for column in COLUMNS],
@@ -199,7 +199,7 @@ def _entry(item: ComparedRun) -> dict[str, Any]:
     summary = entry_summary(item)
     kept = ("run", "rank", "tied_with", "common_A", "B_at_common_A", "value", "value_interval", "beats", "seeds")
     record = {name: summary[name] for name in kept}
-    compute_N, F_N, line_N = efficiency(item.analysis.fit, item.common_A)
+    compute_N, F_N, line_N = efficiency(item.analysis.fit, item.by_A.common_A)
     record |= {"A": summary["A"], "A_interval": summary["intervals"].get("A")}
     record |= {"B_interval": summary["intervals"]["B_at_common_A"]}
     return record | {"efficiency": {"compute": compute_N.tolist(), "F": F_N.tolist(), "line": line_N.tolist()}}

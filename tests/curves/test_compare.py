@@ -96,14 +96,14 @@ def test_ranking_is_by_the_measured_rate_and_the_asymptotes_come_second() -> Non
     order = sorted(recipes(), key=lambda item: -float(item.fit.value(found.at)[0]))
     assert [entry.run for entry in found.entries] == [item.fit.curve.run for item in order]
     by_run = {entry.run: entry for entry in found.entries}
-    assert by_run["late"].rank_by_A == 1
+    assert by_run["late"].by_A.rank == 1
     assert by_run["late"].rank > 1
     base, slower = by_run["base"], by_run["slower"]
-    assert base.tied_with == ("slower",)
-    assert base.common_A == slower.common_A
-    assert base.B_at_common_A > slower.B_at_common_A
-    low, high = base.B_interval
-    assert low <= base.B_at_common_A <= high
+    assert base.by_A.tied_with == ("slower",)
+    assert base.by_A.common_A == slower.by_A.common_A
+    assert base.by_A.B > slower.by_A.B
+    low, high = base.by_A.B_interval
+    assert low <= base.by_A.B <= high
     assert any("the order of the asymptotes cannot be told" in note for note in found.notes)
 
 
