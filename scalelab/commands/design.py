@@ -1,7 +1,8 @@
 """Find how many seeds and evaluations tell two recipes apart, and the smallest difference that a plan can detect.
 
 At the end stands what evaluations leave of a run's number, and the settings of `Evaluation` that leave as much with the
-fewest completions: few samples early, more at the end.
+fewest completions: few samples early, more at the end. With --training-completions it names the cheapest study: seeds,
+evaluations, samples and, with --prompt-spread, prompts chosen together.
 
 SOURCE: pilot runs, or the runs of a sweep that is over. The spread between seeds, the curve and the number of
 evaluations and seeds are then taken from them. Without SOURCE, give --seed-spread. More evaluations shrink the error of
@@ -13,6 +14,7 @@ Examples:
   scalelab design --seed-spread 0.0125 --difference 0.02
   scalelab design runs/recipes --task math --difference 0.02 --recipes 9
   scalelab design runs/recipes --of C_mid --difference 0.2
+  scalelab design --seed-spread 0.0125 --training-completions 30000 --prompt-spread 0.1
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from scalelab.errors import LabError
 from scalelab.numbers import percent
 
 if TYPE_CHECKING:
+    from scalelab.curves.cheapest import Study
     from scalelab.curves.design import Plan, Quantity
 
 OF: dict[str, Quantity] = {"value": "value", "A": "A", "B": "log_B", "C_mid": "log_C_mid"}
@@ -64,18 +67,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--drift", type=float, metavar="S", help="standard deviation of a run's drift (default 0.004)")
     parser.add_argument("--known", action="store_true", help="the spread is known: compare will be given --seed-spread")
     parser.add_argument("--recipes", type=int, default=2, metavar="N", help="recipes to compare, with the baseline")
+    parser.add_argument(
+        "--training-completions",
+        type=int,
+        metavar="N",
+        help="completions that a run trains on: name the cheapest study",
+    )
+    parser.add_argument(
+        "--prompt-spread",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="standard deviation between prompts of the difference of two recipes, for verdicts about new prompts "
+        "(default 0: about these prompts)",
+    )
     parser.add_argument("--budget", type=float, metavar="X", help="compute per run, in units of C_mid (default 4)")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the power of each design."""
+    from scalelab.curves.cheapest import cheapest
     from scalelab.curves.design import designs, run_error, seeds_for
     from scalelab.curves.sparing import expected_error, sparing
 
     for name in ("power", "certainty"):
         if not 0.5 < getattr(args, name) < 1:
             raise LabError(f"a {name} of {getattr(args, name):g} makes no sense: give one between 0.5 and 1")
+    training = args.training_completions
+    if training is not None and training < 1:
+        raise LabError(f"a run that trains on {training} completions is none: give 1 or more")
     if not 0 < args.difference < 1:
         raise LabError(
             f"a difference of {args.difference:g} makes no sense: give one of pass rates, such as 0.02, or a share of "
@@ -87,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
     for task, plan in _plans(args).items():
         found = designs(plan, difference, args.seeds, args.evaluations, args.certainty)
         needed = seeds_for(replace(plan, evaluations=args.evaluations[0]), difference, args.power, args.certainty)
+        study = None if training is None else cheapest(plan, difference, training, args.power, args.certainty)
         smallest = [least if least is None or not share else math.expm1(least) for _, _, least in found]
         if args.json:
             rows = [
@@ -104,6 +126,8 @@ def run(args: argparse.Namespace) -> int:
             ]
             answers.append({"task": task, "difference": args.difference, "seeds_needed": needed, "designs": rows})
             answers[-1]["evaluations"] = spared
+            if training is not None:
+                answers[-1]["cheapest"] = study and {**vars(study), "plan": vars(study.plan)}
             continue
         what = f"{args.difference:g} in {args.of}, seeds spread by {plan.spread:.3g}, {plan.recipes} recipes"
         print(f"{task or 'all'}: {what}")
@@ -123,6 +147,9 @@ def run(args: argparse.Namespace) -> int:
                 print(f"Of the runs simulated with {points} evaluations {lost:.0%} carried no fit, and do not count.")
         for each in args.evaluations:
             print(_spared(replace(plan, evaluations=each), args.of))
+        if training is not None:
+            first = replace(plan, evaluations=args.evaluations[0], seeds=needed) if needed else None
+            print(_cheapest(study, first, training, f"{args.difference:g}"))
         print()
     if args.json:
         print_json({"tasks": answers})
@@ -150,6 +177,23 @@ def _spared(plan: Plan, of: str) -> str:
     )
 
 
+def _cheapest(study: Study | None, other: Plan | None, training: int, difference: str) -> str:
+    """The cheapest study in a sentence, beside what the plan costs with the seeds that it takes."""
+    from scalelab.curves.cheapest import cost
+
+    if study is None:
+        return f"No study of up to 100 seeds of each recipe finds {difference}, whatever its evaluations."
+    plan = study.plan
+    early = plan.samples if plan.early_samples is None else plan.early_samples
+    full = f", full_from = {plan.full_from:g}" if early < plan.samples else ""
+    beside = f"; {cost(other, training):,} with {other.seeds} seeds and all samples of above" if other else ""
+    return (
+        f"The cheapest study that finds {difference}: {plan.seeds} seeds of each recipe, {plan.evaluations} "
+        f"evaluations of {plan.prompts:,} prompts, Evaluation.early_samples = {early}, samples = {plan.samples}{full}. "
+        f"It makes {study.completions:,} completions, training included{beside}, and finds it with {percent(study.power)}."
+    )
+
+
 def _plans(args: argparse.Namespace) -> dict[str, Plan]:
     """Plans by task, from pilot runs if there are any."""
     import numpy as np
@@ -158,7 +202,7 @@ def _plans(args: argparse.Namespace) -> dict[str, Plan]:
     from scalelab.curves.design import LOGARITHM, Plan
     from scalelab.reading import read_with
 
-    as_given = ("prompts", "samples", "early_samples", "full_from", "recipes", "known")
+    as_given = ("prompts", "samples", "early_samples", "full_from", "recipes", "known", "prompt_spread")
     given = {name: getattr(args, name) for name in as_given}
     given["of"] = OF[args.of]
     if args.drift is not None:

@@ -73,6 +73,8 @@ class Plan:
         recipes: how many are compared with a baseline, the baseline among them.
         of: what is compared: the pass rate at the end of the budget, A, or the logarithm of B or of C_mid.
         known: `compare` is told the spread (`--seed-spread`) instead of learning it.
+        prompt_spread: standard deviation between prompts of the difference of two recipes on one prompt; 0 where the
+            verdict is about these prompts, more where it is about new ones (`compare --by-prompt`).
     """
 
     spread: float
@@ -90,6 +92,7 @@ class Plan:
     recipes: int = 2
     of: Quantity = "value"
     known: bool = False
+    prompt_spread: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in (("seeds", 1), ("evaluations", 4), ("prompts", 1), ("samples", 1), ("recipes", 2)):
@@ -99,6 +102,11 @@ class Plan:
             raise LabError(
                 f"a seed spread of {self.spread:g} makes no sense: give a standard deviation of pass rates, or of "
                 "logarithms where B or C_mid is compared"
+            )
+        if not 0 <= self.prompt_spread < 1 or (self.prompt_spread and self.of not in ("value", "A")):
+            raise LabError(
+                f"a prompt spread of {self.prompt_spread:g} makes no sense: give a standard deviation of pass rates, "
+                "where a pass rate or A is compared"
             )
         if not 0 <= self.drift < 1:
             raise LabError(f"a drift of {self.drift:g} makes no sense: give a standard deviation of pass rates")
@@ -154,7 +162,7 @@ def run_error(plan: Plan) -> RunError:
     Raises:
         LabError: runs of such a plan carry no fit.
     """
-    return _run_error(replace(plan, spread=0.0, seeds=1, recipes=2, known=False))
+    return _run_error(replace(plan, spread=0.0, seeds=1, recipes=2, known=False, prompt_spread=0.0))
 
 
 @lru_cache(maxsize=64)
@@ -192,8 +200,9 @@ class Studies:
     """Verdicts on many studies of one design at once: the two-stage hierarchy of `compare`, without draws.
 
     A run's number is y = m + q + e, with m that of its recipe (anything), q ~ N(0, τ²) what seeds differ by, and e the
-    error of its fit. Given τ, the difference of two recipes is normal with variance 2 (τ² + e²) / S; τ is summed over
-    with the weight that the squares of all runs about their recipes' means give it.
+    error of its fit. Given τ, the difference of two recipes is normal with variance 2 (τ² + e²) / S, and v² / P more
+    for new prompts, v the prompts' spread; τ is summed over with the weight that the squares of all runs about their
+    recipes' means give it.
 
     Args:
         gap_M: difference of the means of recipes 1 and 0, one for each study.
@@ -211,7 +220,7 @@ class Studies:
         log_TM = log_prior_T[:, None] - 0.5 * spare * np.log(variance_T1) - 0.5 * squares_M / variance_T1
         weight_TM = np.exp(log_TM - log_TM.max(0))
         self._weight_TM, self._gap_M = weight_TM / weight_TM.sum(0), gap_M
-        self._width_T1 = np.sqrt(2 * variance_T1 / plan.seeds)
+        self._width_T1 = np.sqrt(2 * variance_T1 / plan.seeds + plan.prompt_spread**2 / plan.prompts)
 
     def above(self, difference: float) -> Array:
         """Probability `[M]` that recipe 1 is above recipe 0, had its runs all come out higher by `difference`."""
@@ -221,17 +230,23 @@ class Studies:
         return result
 
 
-def studies(plan: Plan) -> Studies:
-    """Studies of a plan, drawn without any difference between the recipes; the same ones at every call."""
-    error, rng = run_error(plan), np.random.default_rng([plan.seeds, plan.recipes])
+def studies(plan: Plan, error: RunError | None = None) -> Studies:
+    """Studies of a plan, drawn without any difference between the recipes; the same ones at every call.
+
+    Args:
+        plan: the design.
+        error: of each run's number; None simulates and fits runs.
+    """
+    error, rng = run_error(plan) if error is None else error, np.random.default_rng([plan.seeds, plan.recipes])
     between = float(np.hypot(plan.spread, error.actual))
-    gap_M = between * np.sqrt(2 / plan.seeds) * rng.standard_normal(STUDIES)
+    width = np.sqrt(2 * between**2 / plan.seeds + plan.prompt_spread**2 / plan.prompts)
+    gap_M = width * rng.standard_normal(STUDIES)
     spare = plan.recipes * (plan.seeds - 1)
     squares_M = between**2 * rng.chisquare(spare, STUDIES) if spare else np.zeros(STUDIES)
     return Studies(gap_M, squares_M, plan, error.stated)
 
 
-def _threshold(plan: Plan, certainty: float) -> float:
+def threshold(plan: Plan, certainty: float) -> float:
     """Probability from which one of several recipes is called better: the words of `compare` hold for all together."""
     return 1 - (1 - certainty) / (plan.recipes - 1)
 
@@ -242,7 +257,7 @@ def power(plan: Plan, difference: float, certainty: float = SURE) -> float:
     The difference is that of one recipe to the baseline, in the units of `Plan.of`; all further recipes of the plan are
     like the baseline.
     """
-    return float((studies(plan).above(difference) >= _threshold(plan, certainty)).mean())
+    return float((studies(plan).above(difference) >= threshold(plan, certainty)).mean())
 
 
 def smallest_difference(plan: Plan, wanted: float = 0.8, certainty: float = SURE) -> float | None:
@@ -251,7 +266,7 @@ def smallest_difference(plan: Plan, wanted: float = 0.8, certainty: float = SURE
     It is looked for up to a half, and up to a factor of 10 in B and C_mid.
     """
     drawn, low, high = studies(plan), 0.0, 0.5 if plan.of in ("value", "A") else float(np.log(10))
-    enough_at = _threshold(plan, certainty)
+    enough_at = threshold(plan, certainty)
     if (drawn.above(high) >= enough_at).mean() < wanted:
         return None
     for _ in range(20):
