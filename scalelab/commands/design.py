@@ -190,7 +190,8 @@ def _cheapest(study: Study | None, other: Plan | None, training: int, difference
     return (
         f"The cheapest study that finds {difference}: {plan.seeds} seeds of each recipe, {plan.evaluations} "
         f"evaluations of {plan.prompts:,} prompts, Evaluation.early_samples = {early}, samples = {plan.samples}{full}. "
-        f"It makes {study.completions:,} completions, training included{beside}, and finds it with {percent(study.power)}."
+        f"It makes {study.completions:,} completions, training included{beside}, and finds it with "
+        f"{percent(study.power)}."
     )
 
 

@@ -124,6 +124,11 @@ class CheckpointStore:
         self._saved = books.version if chosen.path is not None else -1
         told = f"; {undone} later steps are undone" if undone else ""
         self._say(f"going on from step {books.version}{told}")
+        if books.version > 0 and books.evaluated < 0:
+            self._say(
+                "the base model's evaluation was broken off, and its curve begins with later weights: `scalelab eval` "
+                "measures the model that RL began with, for `fit --r0`"
+            )
         return chosen.state if chosen.path is not None else None
 
 

@@ -169,8 +169,8 @@ class InFlightEvaluation(Generic[WeightsT]):
 
     @property
     def holds_draws(self) -> bool:
-        """True until the base model is evaluated: its evaluation has the engines alone."""
-        return self.books.evaluated < 0
+        """True until the base model is evaluated, where its evaluation has all the engines."""
+        return self.books.evaluated < 0 and not self.aside
 
     @property
     def holds_weights(self) -> bool:
@@ -224,7 +224,7 @@ class InFlightEvaluation(Generic[WeightsT]):
 
     async def _evaluate(self, point: EvaluationPoint, file: Completions) -> list[Graded]:
         """Generate and grade the held-out completions, on engines of their own unless there is nothing else to do."""
-        beside = self.aside > 0 and self.books.evaluated >= 0 and not self.engines_idle()
+        beside = self.aside > 0 and not self.engines_idle()
         self.kept = self.engines.set_aside(self.aside) if beside else 0
         self.changes.notify()
 

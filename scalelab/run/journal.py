@@ -62,6 +62,7 @@ class Journal:
         self._run, self._books, self._engines, self._graders = run, books, engines, graders
         self._folder, self._progress, self._clock, self._simulated = folder, progress, clock, simulated
         self._size = parameters(run.model.to_hf())
+        self._beside = run.evaluation.engines_of(run.cluster.generators) > 0
         self._watch: Watch
         self._charged = 0.0
         self._busy: dict[str, float] = {}
@@ -88,7 +89,7 @@ class Journal:
         worked = {kind: busy[kind] - self._busy[kind] for kind in ("train", "eval")}
         total = sum(worked.values())
         share = worked["eval"] / total if total > 0 else 0.0
-        if self._books.evaluated < 0 and not self._simulated:  # nothing is trained on before its evaluation
+        if self._books.evaluated < 0 and not self._simulated and not self._beside:  # nothing is trained on before it
             share = 1.0
         seconds = now - self._charged
         self._lost += max(0.0, busy["lost"] - self._busy["lost"])

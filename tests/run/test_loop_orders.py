@@ -63,6 +63,20 @@ def test_weights_go_on_being_published_while_engines_set_aside_evaluate(tmp_path
     assert beside[0] == 0 < beside[1]
 
 
+def test_the_first_steps_are_taken_beside_the_evaluation_of_the_base_model_where_engines_are_set_aside(
+    tmp_path: Path,
+) -> None:
+    steps = {}
+    for aside in (0, 1):
+        worlds = [World(tmp_path, PipelineRL(8), seed, aside=aside) for seed in range(10)]
+        for world in worlds:
+            world.run()
+            world.audit()
+            assert world.evaluated[0] == 0, "and it is the base model that is evaluated"
+        steps[aside] = sum(world.steps_beside_the_first for world in worlds)
+    assert steps[0] == 0 < steps[1]
+
+
 @pytest.mark.parametrize("call", range(1, 31, 3))
 def test_a_trainer_lost_beside_an_evaluation_of_its_own_engines_costs_no_group(tmp_path: Path, call: int) -> None:
     world = World(tmp_path, PipelineRL(2), lose=[call], aside=1)
