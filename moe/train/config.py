@@ -194,7 +194,7 @@ class TrainerConfig:
     deadline: PositiveFloat = 300.0
     """Seconds a rank waits for the others in any collective operation before it gives up."""
     save_deadline: PositiveFloat = 1800.0
-    """Seconds that writing a checkpoint may take."""
+    """Seconds that writing a checkpoint may take beside those of its bytes on a slow disk (`moe.checkpoint.size`)."""
 
     def __post_init__(self) -> None:
         require(

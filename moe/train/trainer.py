@@ -28,6 +28,7 @@ from torch import Tensor
 from moe.checkpoint import distributed as checkpoint
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.checkpoint.saver import Saver
+from moe.checkpoint.size import save_seconds
 from moe.cpu import bfloat16
 from moe.cpu import host as cpu_host
 from moe.cpu.portable import portable
@@ -91,7 +92,7 @@ class Trainer:
         self.hf_config, self.config, self.rank, self.world = hf_config, config, rank, world
         self._shares_group = rendezvous is None
         self.version = self.skipped = self._skipped_in_a_row = 0
-        self._saver = Saver(config.save_deadline)
+        self._saver = Saver(save_seconds(hf_config, config))
         self._publisher: Publisher | None = None
         self._chunks = arch.chunks
         try:
@@ -310,7 +311,7 @@ class Trainer:
         """Wait until no checkpoint is being written.
 
         Raises:
-            MoeError: if the last one could not be written, or takes longer than ``save_deadline``.
+            MoeError: if the last one could not be written, or takes longer than `save_seconds` allows.
         """
         self._saver.finish()
 

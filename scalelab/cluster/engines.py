@@ -378,7 +378,7 @@ class ClusterEngines:
         Raises:
             LateError: no weights could be had for as long as that may take.
         """
-        seconds = self._cluster.startup_seconds + self._run.trainer.save_deadline
+        seconds = self._cluster.startup_seconds + self._run.save_seconds
         ends = time.monotonic() + seconds
         while True:
             weights, changed = self._weights, self._weights_changed

@@ -242,7 +242,7 @@ class ClusterTrainer:
     def save(self, path: str, state: Mapping[str, Any]) -> Awaitable[None]:
         """Take a checkpoint; it is written while later calls run, and the next one says if it could not be."""
         refs = self.calls("save", path, state, self._run.checkpoints.background)
-        taken = self._first(refs, "a checkpoint to be taken", self._run.trainer.save_deadline)
+        taken = self._first(refs, "a checkpoint to be taken", self._run.save_seconds)
         self._taken = asyncio.ensure_future(taken)
         self._taken.add_done_callback(lambda one: one.cancelled() or one.exception())  # seen, whoever waits
         return asyncio.shield(self._taken)
@@ -256,7 +256,7 @@ class ClusterTrainer:
         if self._taken is not None:
             await self._taken
         refs = self.calls("finish_saving")
-        await self._all(refs, "the last checkpoint to be written", self._run.trainer.save_deadline)
+        await self._all(refs, "the last checkpoint to be written", self._run.save_seconds)
 
     # Start-up, and starting again.
 
@@ -355,7 +355,7 @@ class ClusterTuner:
     def __init__(self, run: Run) -> None:
         start = None if run.sft.pretrained is None else Path(run.sft.pretrained)
         self._ranks, self._steps = ClusterTrainer(run, start, run.sft.trainers, setup=run.tuner_setup), 0
-        self._step_seconds, self._save_seconds = run.cluster.stall_seconds, run.trainer.save_deadline
+        self._step_seconds, self._save_seconds = run.cluster.stall_seconds, run.save_seconds
 
     def begin(self, path: Path | None) -> None:
         """Be ready to train, from a checkpoint or from the initial weights.

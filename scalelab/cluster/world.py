@@ -117,7 +117,7 @@ class ClusterRun:
         self.checkpoint_store.go_back(self._load)
 
     def _load(self, path: Path) -> None:
-        self.trainer.call("load", str(path), seconds=self.run.trainer.save_deadline)
+        self.trainer.call("load", str(path), seconds=self.run.save_seconds)
 
     async def main(self, attach: Callable[[RunLoop[list[Segment]]], None] = lambda _: None) -> None:
         """Run on the running event loop.

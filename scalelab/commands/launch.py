@@ -15,7 +15,10 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import ipaddress
+import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -110,9 +113,12 @@ def _check(args: argparse.Namespace, run: Run) -> None:
         raise LabError(f"--out {args.out} is not on the volume, which is mounted at /runs: give a folder below /runs")
     if args.where == "ray" and args.submit:
         raise LabError("launch ray has nothing to submit: give what is printed to `ray up`")
-    loopback = [host for host in args.hosts.split(",") if host.startswith("127.") or host in ("localhost", "::1")]
-    if loopback:
-        raise LabError(f"--hosts {loopback[0]} is an address that no other machine reaches: give the one that they see")
+    if args.hosts:
+        _check_hosts(args.hosts.split(","))
+    if args.network and not set(args.network) <= set("0123456789abcdefABCDEF.:"):
+        raise LabError(f"--network {args.network!r} begins no address: give its first numbers, such as 10.1.")
+    if args.network.startswith(("127.", "::1")):
+        raise LabError(f"--network {args.network} is the loopback, which no other machine reaches")
     folder = run.sft.pretrained
     if folder and ":" not in folder and not Path(folder).is_absolute():
         raise LabError(
@@ -121,19 +127,45 @@ def _check(args: argparse.Namespace, run: Run) -> None:
         )
 
 
+def _check_hosts(hosts: list[str]) -> None:
+    """Refuse machines that are none, are named twice, or cannot be reached by the others."""
+    for host in hosts:
+        if not host.strip() or host != host.strip():
+            raise LabError(f"--hosts names {host!r} among others: give the machines with a comma between two alone")
+        if hosts.count(host) > 1:
+            raise LabError(f"--hosts names {host} twice")
+        if _is_here_alone(host):
+            raise LabError(f"--hosts {host} is an address that no other machine reaches: give the one that they see")
+
+
+def _is_here_alone(host: str) -> bool:
+    """True if an address is a loopback or of no machine, or a name stands for none but such addresses here."""
+    text = host.strip("[]")
+    try:
+        addresses = [ipaddress.ip_address(text)]
+    except ValueError:
+        try:
+            found = socket.getaddrinfo(text, None)
+        except (OSError, UnicodeError):  # a name that the cluster alone knows
+            return False
+        addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+    return all(one.is_loopback or one.is_unspecified for one in addresses)
+
+
 def _job(args: argparse.Namespace, run: Run) -> LaunchJob:
     """The job's size by the plan.
 
     Raises:
         LabError: the run does not fit, or on other nodes than were given.
     """
+    from moe.checkpoint.size import checkpoint_bytes
     from scalelab.hardware import Hardware, device
     from scalelab.launcher.scripts import LaunchJob, grace_seconds
     from scalelab.plan.check import check, check_fine_tuning, usual
+    from scalelab.plan.evaluations import check_evaluation
     from scalelab.plan.placement import placement
     from scalelab.plan.planner import fine_tuning_seconds, plan_of
     from scalelab.plan.speed import Assumptions
-    from scalelab.run.disk import checkpoint_bytes
 
     hardware, per_node = device(usual(run)), run.cluster.devices_per_node
     devices = run.sft.trainers if args.sft else run.devices
@@ -141,6 +173,7 @@ def _job(args: argparse.Namespace, run: Run) -> LaunchJob:
         check_fine_tuning(run, Hardware(hardware, devices))
     else:
         check(run, Hardware(hardware, devices)).demand()
+        check_evaluation(run, hardware)
     nodes = -(-devices // per_node)
     if args.where == "ray" and len(args.hosts.split(",")) != nodes:
         given = len(args.hosts.split(","))
@@ -149,9 +182,34 @@ def _job(args: argparse.Namespace, run: Run) -> LaunchJob:
         seconds = fine_tuning_seconds(run, hardware, Assumptions())
     else:
         seconds = plan_of(run, placement(run), hardware, Assumptions()).seconds["step"]
-    grace = grace_seconds(seconds, checkpoint_bytes(run))
+    grace = grace_seconds(seconds, checkpoint_bytes(run.model.to_hf(), run.trainer))
+    limit = _limit_seconds(args.time) if args.time else None
+    if limit is not None and limit <= grace:
+        raise LabError(
+            f"--time {args.time} is {limit:,.0f} s, and a step and a checkpoint may take {grace:,} of them at its end: "
+            "give more"
+        )
     command = "sft" if args.sft else "run"
     return LaunchJob(args.experiment, tuple(args.sets), args.out, devices, per_node, nodes, grace, command)
+
+
+def _limit_seconds(text: str) -> float | None:
+    """Seconds of a time limit in Slurm's words; None without end.
+
+    Raises:
+        LabError: they are none.
+    """
+    if text.upper() in ("UNLIMITED", "INFINITE", "-1"):
+        return None
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if found is None:
+        raise LabError(f"--time {text}: give minutes, hours:minutes:seconds, or days-hours:minutes:seconds")
+    days, *parts = (None if part is None else int(part) for part in found.groups())
+    given = [part for part in parts if part is not None]
+    # Slurm reads M, M:S and H:M:S, and after days H, H:M and H:M:S.
+    hours_first = days is not None or len(given) == 3
+    units = (3600, 60, 1) if hours_first else (60, 1)
+    return 86_400.0 * (days or 0) + sum(unit * part for unit, part in zip(units, given))
 
 
 def _memory_gib(run: Run) -> int:

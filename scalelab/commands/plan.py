@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.experiment import load, resolve_experiment
     from scalelab.hardware import Hardware, device
     from scalelab.plan.check import fine_tuning_problem, nearest, usual
+    from scalelab.plan.evaluations import evaluation_problem
     from scalelab.plan.lengths import fitting_prompt
     from scalelab.plan.placement import placement, resize
     from scalelab.plan.planner import plan_of
@@ -78,15 +79,19 @@ def run(args: argparse.Namespace) -> int:
     if hardware.gpu and (experiment.sft.traces is not None or experiment.sft.pretrained is None):
         tuned = fine_tuning_problem(experiment, Hardware(hardware, gpus))
         plan = replace(plan, problems=(*plan.problems, *filter(None, [tuned])))
-    proposal = None
-    if plan.problems:
+    proposal, unplaced = None, bool(plan.problems)
+    if hardware.gpu and (spent := evaluation_problem(experiment, plan)):  # which no placement mends
+        plan = replace(plan, problems=(*plan.problems, spent))
+    if unplaced:
         proposal = nearest(experiment, Hardware(hardware, gpus), assumed, place.trainers)
     if args.json:
         print_json(_json(name, experiment, plan, proposal, hardware, assumed))
     else:
         if speeds is not None:
             print(plain_line(speeds.line(str(args.like))))
-        _print(name, experiment, plan, proposal, hardware, assumed)
+        _print(name, experiment, plan, hardware, assumed)
+        if unplaced:
+            print(_proposal(proposal))
     return 1 if plan.problems else 0
 
 
@@ -140,6 +145,7 @@ def _json(
         "memory_per_rank_gib": {"trainer": _gib(plan.trainer), "generator": _gib(plan.generator)},
         "seconds_per_step": plan.seconds["step"],
         "seconds": plan.seconds,
+        "evaluation": asdict(plan.evaluation),
         "driver_cores": plan.driver,
         "decoding": asdict(plan.decoding),
         "flops_per_step": plan.flops,
@@ -150,7 +156,7 @@ def _json(
         "reward_seconds_per_step": reward_seconds(run),
         "fits": not plan.problems,
         "problems": list(plan.problems),
-        "notes": notes(run, plan),
+        "notes": notes(run, plan, hardware, assumed),
         "proposal": None if proposal is None else proposal.placement.settings(),
         "assumptions": asdict(assumed),
     }
@@ -180,9 +186,7 @@ def _data(place: Placement) -> int:
     return max(1, place.trainers // (layout.tensor * layout.pipeline * layout.context))
 
 
-def _print(
-    name: str, run: Run, plan: RunPlan, proposal: RunPlan | None, hardware: Device, assumed: Assumptions
-) -> None:
+def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assumptions) -> None:
     from moe.model.size import parameters
     from scalelab.commands.output import print_table
     from scalelab.plan.notes import notes
@@ -210,6 +214,14 @@ def _print(
         rows.append(("fine-tuning", f"{tuned['steps']:,} steps on {tuned['ranks']} ranks; {cost}"))
     if graded := reward_seconds(run):
         rows.append(("rewards", f"{graded:.3g} s of processor time a step, on {run.cluster.verifiers} verifiers"))
+    one = plan.evaluation
+    rows.append(
+        (
+            "evaluation",
+            f"{one.completions:,} completions, {one.seconds:,.0f} s of {one.engines} of {place.engines} engines, "
+            f"{one.device_hours:,.1f} {run.compute_unit}",
+        )
+    )
     rows.append(("driver", f"busy with {plan.driver:.2g} of one core"))
     print_table(rows)
     print(f"\nGiB on a device, of {hardware.memory_gib:.0f}")
@@ -224,12 +236,10 @@ def _print(
     print(f"\nassumed: {shown}")
     for line in (
         *running_out(run, draws(run, steps)),
-        *notes(run, plan),
+        *notes(run, plan, hardware, assumed),
         *(f"does not run: {problem}" for problem in (*held_out_problems(run), *plan.problems)),
     ):
         print(f"\n{line}")
-    if plan.problems:
-        print(_proposal(proposal))
 
 
 def _count(number: int) -> str:
@@ -251,7 +261,7 @@ def _seconds(run: Run, plan: RunPlan) -> str:
     s = plan.seconds
     parts = (
         f"train {s['train']:.1f}, generate {s['generate']:.1f}, verify {s['verify']:.2g}, publish {s['publish']:.2f}, "
-        f"at least {s['hold']:.1f}"
+        f"at least {s['hold']:.1f}; {s['evaluations']:.1f} for evaluations"
     )
     work = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     return f"{s['step']:.1f} s of {work} completions ({parts}); {plan.flops:.2e} FLOP to train"

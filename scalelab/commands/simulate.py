@@ -21,11 +21,15 @@ from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.hardware import DEVICES
+from scalelab.hardware import DEVICES, device
 from scalelab.plan.check import usual
 from scalelab.plan.driver import driver_warning
 from scalelab.plan.lengths import Recorded, fitting_prompt, lengths_of
+from scalelab.plan.placement import placement
+from scalelab.plan.planner import plan_of
 from scalelab.plan.prompts import draws, running_out
+from scalelab.plan.speed import Assumptions
+from scalelab.run.config import Run
 from scalelab.virtual.simulation_figures import Figures, SimulationSettings, best_split, simulate
 from scalelab.virtual.simulation_settings import build, override
 
@@ -72,8 +76,23 @@ def run(args: argparse.Namespace) -> None:
     budget, each = resolved.run.budget, found["split"].device_hours_per_step
     steps = budget.steps if budget.hours is None else min(budget.steps, int(budget.hours / each))
     warning = driver_warning(max(one.driver for one in found.values()))
-    for line in (*running_out(resolved.run, draws(resolved.run, steps)), *filter(None, [warning])):
+    left_out = _evaluations(args, resolved.run) if args.gpus is None and args.trainers is None else None
+    for line in (*running_out(resolved.run, draws(resolved.run, steps)), *filter(None, [warning, left_out])):
         print(f"\n{line}")
+
+
+def _evaluations(args: argparse.Namespace, run: Run) -> str | None:
+    """What the plan says of evaluations, which are not simulated; None where the plan is not of these lengths."""
+    if args.lengths or args.rate:
+        return None
+    median = Assumptions().median if args.median is None else args.median / run.recipe.max_tokens
+    assumed = replace(Assumptions(), sigma=args.sigma, median=median)
+    seconds = plan_of(run, placement(run), device(args.hardware or usual(run)), assumed).seconds
+    without = seconds["step"] - seconds["evaluations"]
+    return (
+        f"evaluations are left out: by `scalelab plan` they add {seconds['evaluations']:.1f} s to a step of "
+        f"{without:.1f} s"
+    )
 
 
 def _check(args: argparse.Namespace) -> None:

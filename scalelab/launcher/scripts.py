@@ -155,6 +155,7 @@ def ray_yaml(job: LaunchJob, checkout: Path, user: str, hosts: Sequence[str]) ->
 #     .venv/bin/ray get-auth-token --generate && .venv/bin/ray up THIS_FILE
 # then, on {head}:
 #     cd {here} && RAY_AUTH_MODE=token .venv/bin/{shlex.join(["scalelab", *job.words])}
+# and after a stop the same with --resume.
 cluster_name: scalelab
 provider:
   type: local
@@ -188,7 +189,10 @@ def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int |
     """
     cores, shared = cpus or CPUS_PER_DEVICE * job.per_node, memory_gib // 2
     limits = f'{{cpu: "{cores}", memory: {memory_gib}Gi, nvidia.com/gpu: "{job.per_node}"}}'
-    entry = shlex.join(["scalelab", *job.words])
+    # Made anew after a fault, the job goes on with the run that is on the volume.
+    begun = shlex.quote(f"{job.out}/metrics.jsonl")
+    resumed = f" $(test -s {begun} && echo --resume)" if job.command == "run" else ""
+    entry = f"sh -c {shlex.quote(shlex.join(['scalelab', *job.words]) + resumed)}"
     return f"""\
 # {job.devices} devices on {job.nodes} nodes; written by `scalelab launch k8s`. Keep other pods off its ports.
 apiVersion: ray.io/v1
@@ -200,6 +204,7 @@ spec:
     {entry}
   shutdownAfterJobFinishes: true
   submissionMode: K8sJobMode
+  backoffLimit: 3
   rayClusterSpec:
     rayVersion: "2.60.0"
     headGroupSpec:

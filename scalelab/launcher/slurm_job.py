@@ -121,6 +121,12 @@ def reachable(addresses: Sequence[str], network: str) -> str:
     )
 
 
+def missing(nodes: Sequence[str], joined: Sequence[str]) -> list[str]:
+    """The nodes that have not joined, by their names without a domain."""
+    there = {name.partition(".")[0] for name in joined}
+    return [node for node in nodes if node.partition(".")[0] not in there]
+
+
 def begun(out: Path) -> bool:
     """True if a run is in its folder that is to be resumed; one that was refused before it made anything is not."""
     manifest = out / "manifest.json"
@@ -211,7 +217,10 @@ class RayOnNodes:
 
     def _here(self, words: Sequence[str], contained: bool = True) -> str:
         command = self.command(words) if contained else list(words)
-        done = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=HEAD_SECONDS)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=HEAD_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise JobError(f"`{' '.join(words)}` did not end within {HEAD_SECONDS:.0f} s") from None
         if done.returncode:
             said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
             raise JobError(f"`{' '.join(words)}` ended with code {done.returncode}: {said[:300]}")
@@ -245,7 +254,7 @@ class RayOnNodes:
     def _wait_for_all(self) -> None:
         """Count the nodes that Ray itself reports; a step that ends is started again, a few times."""
         starts = dict.fromkeys(self.settings.nodes, 1)
-        ends, joined = time.monotonic() + self.settings.join_seconds, list[str]()
+        ends, joined, uncounted = time.monotonic() + self.settings.join_seconds, list[str](), ""
         while len(joined) < len(self.settings.nodes):
             for node in self.settings.nodes:
                 step = self.steps[node]
@@ -262,11 +271,15 @@ class RayOnNodes:
             if time.monotonic() > ends:
                 raise JobError(
                     f"{len(joined)} of {len(self.settings.nodes)} nodes joined Ray at {self.address} within "
-                    f"{self.settings.join_seconds:.0f} s ({', '.join(joined)}): can the others reach that address? See "
-                    "--network"
+                    f"{self.settings.join_seconds:.0f} s (not {', '.join(missing(self.settings.nodes, joined))}): can "
+                    f"these reach that address? See --network{uncounted and f'; the last count failed: {uncounted}'}"
                 )
             time.sleep(LOOK_SECONDS)
-            found = self._here([f"{self.settings.bin}/python", "-c", _COUNT])
+            try:
+                found, uncounted = self._here([f"{self.settings.bin}/python", "-c", _COUNT]), ""
+            except JobError as error:  # such as a file system that is slow for once: count again
+                uncounted = str(error)
+                continue
             joined = next((line.split()[1:] for line in found.splitlines() if line.startswith("joined")), [])
         say(f"{len(joined)} nodes joined Ray at {self.address}")
 
@@ -279,16 +292,16 @@ def run(settings: JobSettings, words: Sequence[str], out: Path) -> int:
 
     def stop(*_: Any) -> None:
         nonlocal asked
-        asked = True
+        first, asked = not asked, True
         if driver is not None and driver.poll() is None:
             driver.send_signal(signal.SIGINT)
+        elif driver is None and first:
+            raise KeyboardInterrupt  # nodes are still waited for
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     try:
         cluster.up()
-        if asked:
-            return 128 + signal.SIGINT
         resumed = ["--resume"] if words[0] == "run" and begun(out) else []  # a fine-tuning goes on by itself
         if resumed:
             say(f"going on with {out}")
@@ -299,6 +312,9 @@ def run(settings: JobSettings, words: Sequence[str], out: Path) -> int:
             time.sleep(LOOK_SECONDS)
             cluster.watch()
         return driver.returncode
+    except KeyboardInterrupt:
+        say("asked to stop before the run began")
+        return 128 + signal.SIGINT
     except JobError as error:
         say(str(error))
         if driver is None:

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import math
 
+from scalelab.hardware import Device
 from scalelab.plan.driver import driver_warning
+from scalelab.plan.evaluations import evaluation_notes
+from scalelab.plan.idle import idle_notes
 from scalelab.plan.planner import RunPlan
 from scalelab.plan.prompts import uncounted
+from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
 
-IDLE = 0.5
-"""Share of a step for which a trainer may stand idle unmentioned."""
 
-
-def notes(run: Run, plan: RunPlan) -> list[str]:
-    """Remarks about a placement, each with what to do."""
+def notes(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> list[str]:
+    """Remarks about a placement on devices of a kind, each with what to do."""
     driver = driver_warning(plan.driver)
-    return [*_idle(run, plan), *_preempted(run, plan), *_verified(run, plan), *filter(None, [driver]), *uncounted(run)]
-
-
-def _idle(run: Run, plan: RunPlan) -> list[str]:
-    s, prompts = plan.seconds, run.recipe.prompts_per_step
-    idle = 1 - s["train"] / s["step"]
-    if plan.placement.shared or idle < IDLE:
-        return []
-    works = max(s["train"], s["generate"])
-    if s["hold"] > works:  # of the longest completion, whatever the batch
-        more = int(prompts * s["hold"] / works)
-        do = f"a step waits for its longest completion, so Recipe.prompts_per_step={more} takes about the same time"
-    else:
-        do = "give the generators more of the devices, or more devices (Cluster.generators, Cluster.trainers)"
-    return [f"the trainer stands idle for {idle:.0%} of a step: {do}"]
+    idle = idle_notes(run, plan, device, assumed)
+    own = [*idle, *_preempted(run, plan), *_verified(run, plan), *evaluation_notes(run, plan)]
+    return [*own, *filter(None, [driver]), *uncounted(run)]
 
 
 def _preempted(run: Run, plan: RunPlan) -> list[str]:

@@ -12,6 +12,7 @@ from moe.train.config import RECOMPUTE, Layout, TrainerSetup
 from moe.train.layout import check_layout
 from scalelab.hardware import Device, Hardware, device
 from scalelab.plan.driver import driver_cores
+from scalelab.plan.evaluations import EvaluationCost, evaluation_cost
 from scalelab.plan.lengths import Moments, fitting_prompt, lengths_of
 from scalelab.plan.memory import (
     GeneratorMemory,
@@ -53,7 +54,9 @@ class RunPlan:
         generator: GiB on a generator's device.
         seconds: of a step: "train", "generate" and "verify" (both with evaluations), "publish" (from the trainer's
             first copy to the last engine's new weights), "hold" (what a step takes at least, whatever the devices: the
-            longest completion over the steps that it may last, and a publication), and "step", which they make.
+            longest completion over the steps that it may last, and a publication), "step", which they make, and
+            "evaluations", what evaluations add to it.
+        evaluation: one of them.
         driver: cores that the driver is busy with.
         decoding: an engine in steady state.
         cache_sequences: running sequences of the usual length for which an engine's KV cache has room.
@@ -65,6 +68,7 @@ class RunPlan:
     trainer: TrainerMemory
     generator: GeneratorMemory
     seconds: dict[str, float]
+    evaluation: EvaluationCost
     driver: float
     decoding: Decoding
     cache_sequences: float
@@ -119,9 +123,11 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
         parts = {"train": train, "generate": generate, "verify": verify, "publish": publish, "hold": hold}
         return parts | {"step": step}
 
-    hours = place.devices * seconds_of_step(0.0)["step"] / 3600  # without evaluations
-    evaluated = sum(one.planned_mean / one.cadence.period(hours) for one in run.sets)
+    without = seconds_of_step(0.0)["step"]
+    evaluated = sum(one.planned_mean / one.cadence.period(place.devices * without / 3600) for one in run.sets)
     seconds = seconds_of_step(evaluated)
+    seconds["evaluations"] = seconds["step"] - without
+    one_evaluation = evaluation_cost(run, place, length, device, assumed)
     driver = driver_cores((completions + evaluated) / seconds["step"])
     flops = completions * training_flops(
         hf,
@@ -132,7 +138,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     )
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
     room = cache_sequences(hf, place.generator, length, assumed)
-    return RunPlan(place, trainer, generator, seconds, driver, engine, room, flops, problems)
+    return RunPlan(place, trainer, generator, seconds, one_evaluation, driver, engine, room, flops, problems)
 
 
 def _slowest(decode: Callable[[float], float], tokens: int, beside: float, after: float) -> float:

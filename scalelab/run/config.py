@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
 from moe.checkpoint.folder import CheckpointPolicy
+from moe.checkpoint.size import save_seconds
 from moe.model.config import Model
 from moe.train.batch import REFERENCE
 from moe.train.config import TrainerConfig, TrainerSetup
@@ -149,6 +150,11 @@ class Run:
     def devices(self) -> int:
         """Devices that the run holds."""
         return self.cluster.trainers if self.cluster.share_devices else self.generator_devices + self.cluster.trainers
+
+    @property
+    def save_seconds(self) -> float:
+        """Seconds that writing or reading a checkpoint may take."""
+        return save_seconds(self.model.to_hf(), self.trainer)
 
     @property
     def trainer_setup(self) -> TrainerSetup:

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from moe.model.size import parameters
+from moe.checkpoint.size import checkpoint_bytes
 from scalelab.errors import LabError
 from scalelab.run.config import Run
 from scalelab.run.evaluation_sets import ReadySet
@@ -19,7 +19,6 @@ _PER_LINE = 8_192  # a step in metrics.jsonl and TensorBoard
 _PER_TOKEN_TEXT = 18  # a token of a completion in a Parquet file: text, id, log-probs and mark
 _PER_ROW = 64  # all else of a completion there
 _PER_TOKEN_WAITING = 9  # token, log-prob and mark of a rollout that waits: 4 + 4 + 1
-_PER_PARAMETER_TRAINED = 12  # fp32 weight and two moments of Adam
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,6 @@ class Disk:
     def total(self) -> int:
         """Sum of all kinds."""
         return self.checkpoints + self.waiting + self.completions + self.lines
-
-
-def checkpoint_bytes(run: Run) -> int:
-    """Bytes of one checkpoint: the weights in the trainer's precision, and the optimiser's state."""
-    weights = 2 if run.trainer.dtype == "bfloat16" else 4
-    return parameters(run.model.to_hf()).total * (weights + _PER_PARAMETER_TRAINED)
 
 
 def disk_needed(run: Run, step_hours: float | None = None) -> Disk:
@@ -74,7 +67,7 @@ def disk_needed(run: Run, step_hours: float | None = None) -> Disk:
     if kept.train_gib is not None:  # the newest step's come on top until the oldest are deleted
         trained = min(trained, int(kept.train_gib * 2**30) + group_rows * per_row)
     return Disk(
-        checkpoints=copies * checkpoint_bytes(run),
+        checkpoints=copies * checkpoint_bytes(run.model.to_hf(), run.trainer),
         waiting=copies * group_rows * per_completion,
         completions=evaluated + trained,
         lines=steps * (_PER_LINE + 16 * recipe.prompts_per_step),

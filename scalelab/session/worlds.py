@@ -46,6 +46,7 @@ def run_on_cluster(
     from scalelab.cluster.world import ClusterRun
     from scalelab.hardware import of_ray
     from scalelab.plan.check import check, check_fine_tuning, with_hardware
+    from scalelab.plan.evaluations import check_evaluation
     from scalelab.start.base_model import base_model
 
     tuner: StartTuner = ClusterTuner
@@ -60,6 +61,7 @@ def run_on_cluster(
             if hardware.doubt:
                 progress.say(hardware.doubt)
             check(run, hardware).demand()
+            check_evaluation(run, hardware.device)
             tuner = _after(partial(check_fine_tuning, run, hardware), tuner)
             run, start = with_hardware(run, hardware), with_hardware(start, hardware)
         faults = Faults(run.cluster, folder.add_fault, progress.say)

@@ -103,7 +103,7 @@ class Lab:
             generator_setup=None,
             generator=SimpleNamespace(tensor_parallel=1, max_sequences=8),
             recipe=SimpleNamespace(router_replay=False),
-            trainer=SimpleNamespace(save_deadline=1800.0),
+            save_seconds=1800.0,
         )
         self.changes = Changes()
         faults = Faults(self.cluster, self.events.append, lambda line: None)

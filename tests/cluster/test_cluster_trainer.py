@@ -26,7 +26,7 @@ MOMENTS = ("address", "start")
 WAYS = ("dies", "hangs")
 MATTERS = [(0, "address"), *((rank, "start") for rank in range(RANKS))]
 """Calls of a start, by rank: only the first is asked for an address."""
-SAVING = {"trainer": SimpleNamespace(save_deadline=10.0), "checkpoints": SimpleNamespace(background=True)}
+SAVING = {"save_seconds": 10.0, "checkpoints": SimpleNamespace(background=True)}
 
 
 class Answer:

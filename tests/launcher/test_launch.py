@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from moe.checkpoint.size import checkpoint_bytes
 from scalelab.cli import main
+from scalelab.commands.launch import _limit_seconds
 from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.launcher import scripts
@@ -17,7 +20,6 @@ from scalelab.plan.check import usual
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
 from scalelab.plan.speed import Assumptions
-from scalelab.run.disk import checkpoint_bytes
 
 FOLDER = ("--set", "SFT.pretrained=/shared/model")
 BIG = ("h100/scalerl_8b", "h100/scalerl_8b_node", "h100/scalerl_17bx16", "h200/scalerl_17bx16_least", "scalerl_8b")
@@ -43,7 +45,7 @@ def test_a_job_has_the_runs_devices_and_the_time_for_a_step_and_a_checkpoint(
     assert {"no-kill", "requeue", "exclusive"} <= options.keys()
     run_seconds = float(options["signal"].removeprefix("B:INT@"))
     step = plan_of(run, placement(run), device(usual(run)), Assumptions()).seconds["step"]
-    assert run_seconds > step + checkpoint_bytes(run) / 2e9
+    assert run_seconds > step + checkpoint_bytes(run.model.to_hf(), run.trainer) / 2e9
     assert (options["mem"], options["time"]) == ("0", "1-0")
     assert int(options["cpus-per-task"]) >= run.cluster.devices_per_node
     assert f"--out=/shared/runs/a -- run {name} --supervise --out /shared/runs/a --set SFT.pretrained=" in text
@@ -78,7 +80,38 @@ def test_a_rayjob_has_the_runs_nodes(capsys: pytest.CaptureFixture[str]) -> None
     [container] = workers["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
     assert "PYTORCH_CUDA_ALLOC_CONF" not in {one["name"] for one in container["env"]}
-    assert made["spec"]["entrypoint"].startswith("scalelab run h100/scalerl_8b --supervise --out /runs/a --set ")
+    asked_for = made["spec"]["entrypoint"].strip()
+    assert asked_for.startswith("sh -c ")
+
+
+def test_a_rayjob_that_is_made_anew_resumes_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("h100/scalerl_8b", "--out", "/runs/a", "--image", "an/image", "--claim", "a-claim")
+    made = yaml.safe_load(launched(capsys, "k8s", *asked))
+    assert made["spec"]["backoffLimit"] > 0
+    (tmp_path / "scalelab").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "scalelab").chmod(0o755)
+    begun = []
+    for folder in (tmp_path / "none", tmp_path / "begun"):
+        folder.mkdir()
+        entry = made["spec"]["entrypoint"].replace("/runs/a", str(folder))
+        if folder.name == "begun":
+            (folder / "metrics.jsonl").write_text("{}\n")
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        begun.append(subprocess.run(["bash", "-c", entry], env={"PATH": path}, capture_output=True, text=True).stdout)
+    assert begun[0].startswith(f"run h100/scalerl_8b --supervise --out {tmp_path / 'none'} --set ")
+    assert [words.split()[-1] == "--resume" for words in begun] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        *(("90", 5400), ("90:30", 5430), ("1:30:05", 5405), ("2-00", 172_800), ("1-2:3", 93_780), ("1-2:3:4", 93_784)),
+        ("UNLIMITED", None),
+    ],
+)
+def test_a_time_limit_is_read_as_slurm_reads_it(words: str, seconds: float | None) -> None:
+    """Source: sbatch(1), --time."""
+    assert _limit_seconds(words) == seconds
 
 
 @pytest.mark.parametrize(
@@ -98,6 +131,25 @@ def test_a_rayjob_has_the_runs_nodes(capsys: pytest.CaptureFixture[str]) -> None
             ["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", "127.0.0.1,10.0.0.1", *FOLDER],
             "--hosts 127.0.0.1 is an address that no other machine reaches",
         ),
+        *(
+            (
+                ["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", f"10.0.0.1,{host}", *FOLDER],
+                f"--hosts {host} is an address that no other machine reaches",
+            )
+            for host in ("LOCALHOST", "[::1]", "0.0.0.0", "127.1.2.3")
+        ),
+        (
+            ["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", "10.0.0.1, 10.0.0.2", *FOLDER],
+            "--hosts names ' 10.0.0.2' among others",
+        ),
+        (
+            ["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", "a.b.invalid,a.b.invalid", *FOLDER],
+            "--hosts names a.b.invalid twice",
+        ),
+        (["slurm", "h100/scalerl_8b", "--out", "/a", "--network", "127.", *FOLDER], "127. is the loopback"),
+        (["slurm", "h100/scalerl_8b", "--out", "/a", "--network", "ib0", *FOLDER], "'ib0' begins no address"),
+        (["slurm", "h100/scalerl_8b", "--out", "/a", "--time", "banana", *FOLDER], "--time banana: give minutes"),
+        (["slurm", "h100/scalerl_8b", "--out", "/a", "--time", "2", *FOLDER], "--time 2 is 120 s, and a step and a"),
         (
             ["ray", "h100/scalerl_8b", "--out", "/a", "--user", "me", "--hosts", "10.0.0.1,10.0.0.2", *FOLDER],
             "the run takes 80 devices, 10 machines of 8; --hosts names 2",

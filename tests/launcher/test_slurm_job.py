@@ -51,7 +51,48 @@ def test_a_node_that_never_joins_ends_the_job_at_the_deadline(tmp_path: Path) ->
     stub.write("python", "echo joined n0 n1\n")
     code, said, _ = stub.run("--join-seconds=2")
     assert code == 1
-    assert "2 of 3 nodes joined Ray at 10.1.2.3:6379 within 2 s (n0, n1)" in said
+    assert "2 of 3 nodes joined Ray at 10.1.2.3:6379 within 2 s (not n2)" in said
+
+
+def test_a_count_that_fails_for_once_is_made_again(tmp_path: Path) -> None:
+    stub = SlurmStub(tmp_path, NODES)
+    working = (stub.bin / "python").read_text().partition("\n")[2]
+    stub.write(
+        "python", f'[ -e "$STUB/counted" ] || {{ touch "$STUB/counted"; echo slow disk >&2; exit 1; }}\n{working}'
+    )
+    code, said, _ = stub.run()
+    assert code == 0, said
+    assert "3 nodes joined" in said
+
+
+def test_counts_that_always_fail_are_named_at_the_deadline(tmp_path: Path) -> None:
+    stub = SlurmStub(tmp_path, NODES)
+    stub.write("python", "echo no module named ray >&2\nexit 1\n")
+    code, said, _ = stub.run("--join-seconds=2")
+    assert code == 1
+    assert "0 of 3 nodes joined" in said
+    assert "the last count failed" in said
+    assert "no module named ray" in said
+
+
+def test_a_command_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_job, "HEAD_SECONDS", 0.2)
+    cluster = slurm_job.RayOnNodes(slurm_job.JobSettings(("n0",), "/bin"))
+    with pytest.raises(JobError, match="`sleep 5` did not end within 0 s"):
+        cluster._here(["sleep", "5"])
+
+
+def test_a_job_that_is_asked_to_stop_while_nodes_join_ends_soon(tmp_path: Path) -> None:
+    stub = SlurmStub(tmp_path, NODES)
+    stub.write("python", "echo joined n0\n")
+    job = stub.start()
+    stub.wait(lambda: (tmp_path / "up_n2").exists())
+    job.send_signal(signal.SIGINT)
+    _, said = job.communicate(timeout=60)
+    assert job.returncode == 130, said
+    assert "asked to stop before the run began" in said
+    assert stub.lab() == []
+    assert not list(tmp_path.glob("up_*")), "steps end with the job"
 
 
 @pytest.mark.parametrize(("addresses", "network"), [("127.0.0.1", ""), ("127.0.1.1 ::1", ""), ("10.1.2.3", "10.2.")])

@@ -43,12 +43,14 @@ def test_verifiers_that_are_too_few_hold_a_step_up_and_the_number_that_is_named_
     # Longhand: every completion of a step, and its share of the evaluations', is two seconds of one of four cores.
     assert verify_seconds(few) == 2.0 / 4
     assert held.seconds["verify"] >= few.recipe.completions_per_step * 2.0 / 4
-    [said] = [one for one in notes(few, held) if "verifiers take" in one]
+    [said] = [one for one in notes(few, held, device("h100"), Assumptions()) if "verifiers take" in one]
     enough = int(said.rpartition("=")[2])
     again = planned(costly(2.0, enough))
     assert again.seconds["step"] == pytest.approx(free.seconds["step"])
     assert planned(costly(2.0, enough // 2)).seconds["step"] > free.seconds["step"]  # evaluations by hours become fewer
-    assert not [one for one in notes(costly(2.0, enough), again) if "verifiers take" in one]
+    assert not [
+        one for one in notes(costly(2.0, enough), again, device("h100"), Assumptions()) if "verifiers take" in one
+    ]
 
 
 def test_the_plan_that_is_printed_names_the_verifiers_that_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,3 +113,41 @@ def test_a_set_whose_problems_nobody_counted_is_said_to_be_assumed(capsys: pytes
     assert "nobody counted the problems of livecodebench: planned with 1,000" in said()
     assert "nobody counted" not in said("Benchmark.prompts=100")
     assert "nobody counted" not in said("Benchmark.data='aime_24'")
+
+
+def waits(plan: RunPlan) -> float:
+    return 1 - plan.seconds["train"] / plan.seconds["step"]
+
+
+@pytest.mark.parametrize("asked", [["h100/scalerl_8b", "--gpus", "1000"], ["h100/scalerl_17bx16_least"]])
+def test_what_is_proposed_to_a_trainer_that_idles_keeps_it_busy(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *asked, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["seconds"]["train"] < 0.5 * plan["seconds_per_step"]
+    [said] = [note for note in plan["notes"] if "stands idle" in note]
+    ways = [line.strip() for line in said.splitlines()[1:]]
+    assert ways
+    for way in ways:
+        if way.startswith("the same devices"):
+            settings = way.partition(" with ")[2].split()
+            shorter = float(way.split()[4])
+            assert shorter < 0.9 * plan["seconds_per_step"]
+            assert main(["plan", asked[0], *settings, "--json"]) == 0
+            found = json.loads(capsys.readouterr().out)
+            assert found["gpus"] <= plan["gpus"]
+            assert found["seconds_per_step"] == pytest.approx(shorter, abs=0.06)
+        elif way.startswith("Recipe."):
+            assert main(["plan", *asked, "--set", way.split()[0], "--json"]) == 0
+            found = json.loads(capsys.readouterr().out)
+            assert found["seconds"]["train"] > 0.5 * found["seconds_per_step"]
+        else:
+            run = resolve(asked[0]).run
+            place = replace(placement(run), engines=int(way.partition("=")[2].partition(",")[0]))
+            assert waits(plan_of(run, place, device("h100"), Assumptions())) < 0.5
+
+
+def test_a_trainer_that_is_busy_is_not_remarked_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "h100/scalerl_8b"]) == 0
+    assert "stands idle" not in capsys.readouterr().out

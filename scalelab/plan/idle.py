@@ -1,0 +1,75 @@
+"""What keeps a trainer busy that a plan leaves idle: another split of the devices, a larger batch, more engines."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from scalelab.hardware import Device, Hardware
+from scalelab.plan.planner import RunPlan, plan_of, propose
+from scalelab.plan.speed import Assumptions
+from scalelab.run.config import Run
+
+IDLE = 0.5
+"""Share of a step for which a trainer may stand idle unmentioned."""
+
+SHORTER = 0.9
+"""Share of a step's time from which another split of the devices is not worth a change."""
+
+SEARCHED = 1024
+"""Devices up to which another split is looked for, which takes seconds."""
+
+FACTORS = tuple(1.25**power for power in range(1, 17))
+"""Multiples of the batch, and of the engines, that are tried."""
+
+
+def idle_notes(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> list[str]:
+    """Say that the trainer stands idle for most of a step, and what would change that, each of it planned."""
+    if plan.placement.shared or idle(plan) < IDLE:
+        return []
+    said = f"the trainer stands idle for {idle(plan):.0%} of a step"
+    ways = [f"  {way}" for way in _ways(run, plan, device, assumed)]
+    return ["\n".join([f"{said}; by the plan:", *ways])] if ways else [said]
+
+
+def idle(plan: RunPlan) -> float:
+    """Share of a step for which the trainer stands idle."""
+    return 1 - plan.seconds["train"] / plan.seconds["step"]
+
+
+def _ways(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> Iterator[str]:
+    place = plan.placement
+    if place.devices <= SEARCHED:
+        other = propose(run, Hardware(device, place.devices), assumed)
+        if other is not None and other.seconds["step"] < SHORTER * plan.seconds["step"]:
+            yield (
+                f"the same devices take {other.seconds['step']:.1f} s a step in place of {plan.seconds['step']:.1f} "
+                f"with {other.placement.options()}"
+            )
+
+    def with_batch(factor: float) -> tuple[int, RunPlan]:
+        prompts = math.ceil(run.recipe.prompts_per_step * factor)
+        larger = replace(run, recipe=replace(run.recipe, prompts_per_step=prompts))
+        return prompts, plan_of(larger, place, device, assumed)
+
+    def with_engines(factor: float) -> tuple[int, RunPlan]:
+        engines = math.ceil(place.engines * factor)
+        return engines, plan_of(run, replace(place, engines=engines), device, assumed)
+
+    if found := _first_busy(with_batch):
+        yield f"Recipe.prompts_per_step={found[0]} leaves it idle for {_said(found[1])}"
+    if found := _first_busy(with_engines):
+        more = (found[0] - place.engines) * place.generator.tensor_parallel
+        yield f"Cluster.generators={found[0]}, {more} devices more, leaves it idle for {_said(found[1])}"
+
+
+def _said(plan: RunPlan) -> str:
+    return f"{idle(plan):.0%} of a step of {plan.seconds['step']:.1f} s"
+
+
+def _first_busy(planned: Callable[[float], tuple[int, RunPlan]]) -> tuple[int, RunPlan] | None:
+    """The smallest multiple with which the trainer is busy for long enough, and what is planned with it."""
+    found = (planned(factor) for factor in FACTORS)
+    return next(itertools.dropwhile(lambda one: idle(one[1]) >= IDLE, found), None)

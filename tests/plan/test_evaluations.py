@@ -1,0 +1,96 @@
+"""Evaluations in the plan: what they cost is said, and those that a budget has no room for are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from scalelab.cli import main
+from scalelab.experiment import resolve
+from scalelab.hardware import device
+from scalelab.plan.evaluations import evaluation_cost
+from scalelab.plan.placement import placement
+from scalelab.plan.planner import plan_of
+from scalelab.plan.speed import Assumptions, decoding
+from scalelab.run.config import Run
+
+LEAST = "h100/scalerl_17bx16_least"
+"""A run with one engine, for whose evaluations the trainer waits."""
+
+
+def experiment(name: str, *sets: str) -> Run:
+    return resolve(name, list(sets)).run
+
+
+@pytest.mark.parametrize("engines", [0, 8])
+def test_an_evaluation_takes_as_long_as_engines_that_decode_it_batch_by_batch(engines: int) -> None:
+    run, gpu, assumed = experiment("h100/scalerl_8b", f"Evaluation.engines={engines}"), device("h100"), Assumptions()
+    plan = plan_of(run, placement(run), gpu, assumed)
+    cost, used = plan.evaluation, engines or plan.placement.engines
+    assert (cost.engines, cost.completions) == (used, sum(one.planned for one in run.sets))
+    # every engine's queue, place by place: a completion of mean length takes the first place that is free
+    hf, length = run.model.to_hf(), run.recipe.max_tokens * 0.6
+    engine = decoding(hf, plan.placement.generator, cost.completions / used, _moments(length), gpu, assumed)
+    places = [0.0] * int(engine.sequences)
+    for _ in range(cost.completions // used):
+        first = places.index(min(places))
+        places[first] += length * engine.seconds
+    exact = evaluation_cost(run, plan.placement, _moments(length), gpu, assumed)
+    assert exact.seconds == pytest.approx(max(places), rel=0.3)
+    devices = used if engines else plan.placement.devices
+    assert cost.device_hours == pytest.approx(cost.seconds * devices / 3600)
+
+
+def _moments(length: float) -> object:
+    from scalelab.plan.lengths import Moments
+
+    return Moments(length, length**2, length)
+
+
+def test_more_engines_evaluate_sooner_and_hold_more_devices() -> None:
+    run, gpu = experiment("h100/scalerl_8b"), device("h100")
+    four, eight = (
+        plan_of(replace(run, evaluation=replace(run.evaluation, engines=n)), placement(run), gpu, Assumptions())
+        for n in (4, 8)
+    )
+    assert eight.evaluation.seconds < 0.6 * four.evaluation.seconds
+
+
+def test_an_evaluation_beyond_the_budget_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", LEAST]) == 0
+    assert "does not run" not in capsys.readouterr().out
+    few = ["--set", "Budget.hours=100"]
+    assert main(["plan", LEAST, *few]) == 1
+    out = capsys.readouterr().out
+    refusal = r"an evaluation of 16,480 completions takes (\d+) device-hours, and the budget is 100: take fewer"
+    assert re.search(f"does not run: {refusal}", out)
+    assert "fits on" not in out, "no other placement mends it"
+    assert main(["launch", "slurm", LEAST, "--out", "/runs/x", "--set", "SFT.pretrained=/models/x", *few]) == 1
+    captured = capsys.readouterr()
+    assert re.search(refusal, captured.err)
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+
+
+def test_evaluations_that_cannot_keep_up_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "h100/scalerl_8b"]) == 0
+    assert "is then made later" not in capsys.readouterr().out
+    assert main(["plan", "h100/scalerl_8b", "--set", "Evaluation.every=10"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    said = re.search(r"takes ([\d,]+) s of 16 of 64 engines, as long as (\d+) steps, and the next is due after 10", out)
+    assert said is not None
+    assert int(said[2]) > 10
+
+
+def test_the_simulation_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", LEAST, "--json"]) == 0
+    seconds = json.loads(capsys.readouterr().out)["seconds"]
+    assert main(["simulate", LEAST, "--no-search", "--hours", "6"]) == 0
+    out = capsys.readouterr().out
+    without = seconds["step"] - seconds["evaluations"]
+    assert f"they add {seconds['evaluations']:.1f} s to a step of {without:.1f} s" in out
+    simulated = re.search(r"seconds a step +([\d.]+)", out)
+    assert simulated is not None
+    assert float(simulated[1]) == pytest.approx(without, rel=0.05)
