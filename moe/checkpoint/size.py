@@ -8,7 +8,7 @@ from moe.model.size import parameters
 from moe.train.config import TrainerConfig
 
 OPTIMIZER_BYTES = 12
-"""Of a parameter: fp32 weight and two moments of Adam."""
+"""Bytes of a parameter's fp32 weight and two moments of Adam."""
 
 SLOWEST_DISK = 2e8
 """Bytes a second that all ranks together write at least, where a disk is well."""

@@ -161,8 +161,7 @@ def _job(args: argparse.Namespace, run: Run) -> LaunchJob:
     from moe.checkpoint.size import checkpoint_bytes
     from scalelab.hardware import Hardware, device
     from scalelab.launcher.scripts import LaunchJob, grace_seconds
-    from scalelab.plan.check import check, check_fine_tuning, usual
-    from scalelab.plan.evaluations import check_evaluation
+    from scalelab.plan.check import check, check_evaluation, check_fine_tuning, usual
     from scalelab.plan.placement import placement
     from scalelab.plan.planner import fine_tuning_seconds, plan_of
     from scalelab.plan.speed import Assumptions

@@ -58,8 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.commands.output import print_json
     from scalelab.experiment import load, resolve_experiment
     from scalelab.hardware import Hardware, device
-    from scalelab.plan.check import fine_tuning_problem, nearest, usual
-    from scalelab.plan.evaluations import evaluation_problem
+    from scalelab.plan.check import evaluation_problem, fine_tuning_problem, nearest, usual
     from scalelab.plan.lengths import fitting_prompt
     from scalelab.plan.placement import placement, resize
     from scalelab.plan.planner import plan_of

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _evaluations(args: argparse.Namespace, run: Run) -> str | None:
-    """What the plan says of evaluations, which are not simulated; None where the plan is not of these lengths."""
+    """Say what evaluations, which are not simulated, add by the plan; None where the plan is not of these lengths."""
     if args.lengths or args.rate:
         return None
     median = Assumptions().median if args.median is None else args.median / run.recipe.max_tokens

@@ -127,6 +127,27 @@ def check_fine_tuning(run: Run, hardware: Hardware) -> None:
         raise LabError(problem)
 
 
+def evaluation_problem(run: Run, plan: RunPlan) -> str | None:
+    """Say that one evaluation takes more device-hours than the run has for training; None if it does not."""
+    cost, budget = plan.evaluation, run.budget.hours
+    if budget is None or cost.device_hours <= budget:
+        return None
+    return (
+        f"an evaluation of {cost.completions:,} completions takes {cost.device_hours:,.0f} device-hours, and the "
+        f"budget is {budget:,.0f}: take fewer (Evaluation.prompts, Evaluation.samples), or raise Budget.hours"
+    )
+
+
+def check_evaluation(run: Run, device: Device) -> None:
+    """Refuse a run whose first evaluation alone would take more than its budget.
+
+    Raises:
+        LabError: it would.
+    """
+    if problem := evaluation_problem(run, plan_of(run, placement(run), device, Assumptions())):
+        raise LabError(problem)
+
+
 def nearest(run: Run, hardware: Hardware, assumed: Assumptions, trainers: int) -> RunPlan | None:
     """Find the fastest placement on these devices, with so many trainers if one such fits.
 

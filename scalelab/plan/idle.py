@@ -1,4 +1,4 @@
-"""What keeps a trainer busy that a plan leaves idle: another split of the devices, a larger batch, more engines."""
+"""Ways to keep a trainer busy that a plan leaves idle: another split of the devices, a larger batch, more engines."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ IDLE = 0.5
 
 SHORTER = 0.9
 """Share of a step's time from which another split of the devices is not worth a change."""
+
+CHEAPER = 0.7
+"""Share of a batch's growth from which the step's growth makes a larger batch no better use of the devices."""
 
 SEARCHED = 1024
 """Devices up to which another split is looked for, which takes seconds."""
@@ -58,7 +61,9 @@ def _ways(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> Iter
         engines = math.ceil(place.engines * factor)
         return engines, plan_of(run, replace(place, engines=engines), device, assumed)
 
-    if found := _first_busy(with_batch):
+    found = _first_busy(with_batch)
+    batch = run.recipe.prompts_per_step
+    if found and found[1].seconds["step"] / plan.seconds["step"] < CHEAPER * found[0] / batch:
         yield f"Recipe.prompts_per_step={found[0]} leaves it idle for {_said(found[1])}"
     if found := _first_busy(with_engines):
         more = (found[0] - place.engines) * place.generator.tensor_parallel

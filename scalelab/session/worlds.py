@@ -45,8 +45,7 @@ def run_on_cluster(
     from scalelab.cluster.trainer import ClusterTuner
     from scalelab.cluster.world import ClusterRun
     from scalelab.hardware import of_ray
-    from scalelab.plan.check import check, check_fine_tuning, with_hardware
-    from scalelab.plan.evaluations import check_evaluation
+    from scalelab.plan.check import check, check_evaluation, check_fine_tuning, with_hardware
     from scalelab.start.base_model import base_model
 
     tuner: StartTuner = ClusterTuner

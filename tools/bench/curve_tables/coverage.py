@@ -19,7 +19,7 @@ TARGETS = ("A", "value at 2×", "value at 4×", "evaluation at 2×")
 
 def run_family(name: str, runs: int, folder: Path) -> None:
     """Simulate and fit until the family's file holds this many runs; what is there already is kept."""
-    path = folder / f"{name.replace(' ', '_').replace(',', '')}.jsonl"
+    path = folder / f"{_stem(name)}.jsonl"
     done = sum(1 for _ in path.open()) if path.exists() else 0
     with path.open("a") as file:
         for index in range(done, runs):
@@ -42,7 +42,6 @@ def score(name: str, index: int) -> dict[str, Any]:
         "sigmoid": found.draws().probability[0],
         "backtest": found.backtest.inside if found.backtest else None,
         "points_inside": found.backtest.covered if found.backtest else None,
-        "warned": any("another shape" in line for line in found.warnings),
         "error_of_A": None if one.A is None else found.fit.parameters["A"] - one.A,
     }
     draws = found.draws().sigmoid
@@ -69,31 +68,24 @@ def score(name: str, index: int) -> dict[str, Any]:
 
 
 def coverage_section(folder: Path) -> str:
-    """The tables, of all runs that the folder holds."""
-    paths = [path for path in sorted(folder.glob("*.jsonl")) if not path.name.startswith("sweep_")]
-    records = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    return "\n\n".join(
-        [_table(records, ""), "The sigmoid alone, as `fit --sigmoid-only` has it:", _table(records, ", sigmoid")]
-    )
+    """The table, of all runs that the folder holds."""
+    paths = [path for path in sorted(folder.glob("*.jsonl")) if path.stem in map(_stem, FAMILIES)]
+    return _table([json.loads(line) for path in paths for line in path.read_text().splitlines()])
 
 
-def _table(records: list[dict[str, Any]], kind: str) -> str:
+def _table(records: list[dict[str, Any]]) -> str:
+    """Shares of intervals that hold, with their median width, and that width at 2× in those of the sigmoid alone."""
     rows = []
     for name in FAMILIES:
         mine = [record for record in records if record["family"] == name]
         fitted = [record for record in mine if "refused" not in record]
         if not fitted:
             continue
-        cells = [
-            _cell(record[f"{target}{kind}"] for record in fitted if f"{target}{kind}" in record) for target in TARGETS
-        ]
-        more = []
-        if not kind:
-            tested = [record["backtest"] for record in fitted if record["backtest"] is not None]
-            more = [f"{np.mean(tested):.0%}" if tested else "–", f"{np.mean([one['warned'] for one in fitted]):.0%}"]
-        rows.append([name, len(fitted), *cells, *more])
-    header = ["family", "runs", *TARGETS]
-    return markdown([*header, *(["back-test holds", "other shape favoured"] if not kind else [])], rows)
+        cells = [_cell(record[target] for record in fitted if target in record) for target in TARGETS]
+        wide, own = (np.median([one[f"value at 2×{kind}"][1] for one in fitted]) for kind in ("", ", sigmoid"))
+        tested = [record["backtest"] for record in fitted if record["backtest"] is not None]
+        rows.append([name, len(fitted), *cells, f"{wide / own:.2f}", f"{np.mean(tested):.0%}" if tested else "–"])
+    return markdown(["family", "runs", *TARGETS, "width, sigmoid's = 1", "back-test holds"], rows)
 
 
 def _cell(pairs: Iterable[tuple[bool, float]]) -> str:
@@ -102,6 +94,11 @@ def _cell(pairs: Iterable[tuple[bool, float]]) -> str:
     if not found:
         return "–"
     return f"{np.mean([held for held, _ in found]):.0%} ({np.median([width for _, width in found]):.3f})"
+
+
+def _stem(family: str) -> str:
+    """Name of a family's file."""
+    return family.replace(" ", "_").replace(",", "")
 
 
 def families_matching(words: list[str]) -> list[str]:
