@@ -68,7 +68,7 @@ def megatron_config(arch: Architecture, config: TrainerSetup, kernels: Kernels) 
     return made(
         **arch.fields,
         **moe,
-        **_dispatcher(kernels.dispatcher),
+        moe_token_dispatcher_type="alltoall",
         qk_layernorm=any(
             layer.qk_norm in ("rms", "wide") for layer in arch.layers
         ),  # its gradients are summed over tensor ranks
@@ -99,13 +99,6 @@ def megatron_config(arch: Architecture, config: TrainerSetup, kernels: Kernels) 
 
 
 _QK_NORMS = {"none": IdentityOp, "l2": L2Norm, "rms": RmsNorm}
-
-
-def _dispatcher(chosen: str) -> dict[str, Any]:
-    """Megatron's fields for the way of tokens to experts on other ranks."""
-    if chosen in ("deepep", "hybridep"):
-        return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": chosen}
-    return {"moe_token_dispatcher_type": "alltoall"}
 
 
 def _recompute(how: str) -> dict[str, Any]:
@@ -220,7 +213,7 @@ def build(hf_config: dict[str, Any], config: TrainerSetup) -> LogProbModel:
     arch = architecture(hf_config)
     if config.expert_bias:
         check_expert_bias(hf_config)
-    kernels = choose(config.kernels, config.dtype, this_host(), config.dispatch)
+    kernels = choose(config.kernels, config.dtype, this_host())
     try:
         megatron = megatron_config(arch, config, kernels)
     except (ValueError, AssertionError) as error:

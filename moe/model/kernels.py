@@ -14,8 +14,7 @@ from typing import Literal
 from moe.errors import MoeError
 
 KernelChoice = Literal["auto", "local", "transformer_engine"]
-Dispatch = Literal["alltoall", "deepep", "hybridep"]
-GPU_PACKAGES = ("transformer_engine", "flash_attn", "fused_weight_gradient_mlp_cuda", "deep_ep")
+GPU_PACKAGES = ("transformer_engine", "flash_attn", "fused_weight_gradient_mlp_cuda")
 """Modules of optional kernels, which only run on a GPU."""
 _FLASH_CAPABILITY = (8, 0)  # Ampere: what flash attention 2 and torch's grouped product in bf16 were written for
 _TE_PERMUTE = (2, 1)  # Transformer Engine's fused permutation, as Megatron asks for it
@@ -49,8 +48,7 @@ class Kernels:
         layers: whose norms and linear layers: "transformer_engine" or "local" (Megatron's own and `moe.model.layers`).
         attention: "flash_attn" or "torch_varlen", both flash attention on packed tokens; "torch_sdpa" on padded blocks.
         experts: what multiplies stacked experts: torch's grouped product, on "cuda" as one kernel or on "cpu".
-        dispatcher: "alltoall", "deepep" or "hybridep" of Megatron's; or "host" where collective operations take plain
-            numbers only (gloo).
+        dispatcher: "alltoall" of Megatron's, or "host" where collective operations take plain numbers only (gloo).
         fusions: fields of Megatron's config to switch on.
         reasons: why, by attribute.
     """
@@ -88,7 +86,7 @@ def _version(module: str) -> str:
     return "0"
 
 
-def choose(wanted: str, dtype: str, host: Host, dispatch: Dispatch = "alltoall") -> Kernels:
+def choose(wanted: str, dtype: str, host: Host) -> Kernels:
     """Choose the kernels of a model.
 
     Args:
@@ -96,7 +94,6 @@ def choose(wanted: str, dtype: str, host: Host, dispatch: Dispatch = "alltoall")
             refused where it cannot run.
         dtype: type of weights and activations, "bfloat16" or "float32".
         host: the machine.
-        dispatch: the way of tokens to experts on other ranks.
 
     Raises:
         MoeError: if what is wanted cannot run here, saying why.
@@ -107,7 +104,7 @@ def choose(wanted: str, dtype: str, host: Host, dispatch: Dispatch = "alltoall")
     grouped = "one torch.nn.functional.grouped_mm for all experts of a rank"
     slow = host.cuda and (dtype != "bfloat16" or host.capability < _FLASH_CAPABILITY)
     fusions, fusions_why = _fusions(layers, host)
-    dispatcher, dispatcher_why = _dispatcher(dispatch, host)
+    dispatcher, dispatcher_why = _dispatcher(host)
     return Kernels(
         layers=layers,
         attention=attention,
@@ -138,13 +135,8 @@ def _layers(wanted: str, host: Host) -> tuple[str, str]:
     return "local", missing
 
 
-def _dispatcher(wanted: Dispatch, host: Host) -> tuple[str, str]:
-    if wanted == "alltoall":
-        return ("alltoall", "NCCL moves uneven shares of tokens") if host.cuda else ("host", "gloo wants plain numbers")
-    if host.cuda is not None and host.version("deep_ep") is not None:
-        return wanted, "asked for"
-    missing = "there is no GPU" if host.cuda is None else "the package deep_ep is not installed"
-    raise MoeError(f"TrainerConfig.dispatch={wanted!r} cannot run here: {missing}; use 'alltoall'")
+def _dispatcher(host: Host) -> tuple[str, str]:
+    return ("alltoall", "NCCL moves uneven shares of tokens") if host.cuda else ("host", "gloo wants plain numbers")
 
 
 def _attention(dtype: str, host: Host) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
 from moe.errors import require
-from moe.model.kernels import Dispatch, KernelChoice
+from moe.model.kernels import KernelChoice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -184,9 +184,6 @@ class TrainerConfig:
     overlap_parameters: bool = False
     """Gather the parameters of a step while what follows goes on, bucket by bucket; needs ``overlap_gradients``, which
     cuts the buckets. Publishing waits for all of them, so it helps where not every step is published."""
-    dispatch: Dispatch = "alltoall"
-    """Way of tokens to experts on other ranks: "alltoall" (NCCL), or Megatron's "flex" dispatcher with the kernels of
-    "deepep" or "hybridep", which the package `deep_ep` has."""
     kernels: KernelChoice = "auto"
     """Library of norms and linear layers: "auto", "local" or "transformer_engine"; see `moe.model.kernels`."""
     head_chunk: PositiveInt = 1024
@@ -219,8 +216,6 @@ class TrainerConfig:
             found["transformer_engine"] = f"OptimizerConfig.moments = {self.optimizer.moments!r}"
         if self.kernels == "transformer_engine":
             found["transformer_engine"] = f"TrainerConfig.kernels = {self.kernels!r}"
-        if self.dispatch != "alltoall":
-            found["deep_ep"] = f"TrainerConfig.dispatch = {self.dispatch!r}"
         return found
 
     @property
@@ -233,8 +228,6 @@ class TrainerConfig:
             found.append("OptimizerConfig.offload = True")
         if self.kernels == "transformer_engine":
             found.append(f"TrainerConfig.kernels = {self.kernels!r}")
-        if self.dispatch != "alltoall":
-            found.append(f"TrainerConfig.dispatch = {self.dispatch!r}")
         return tuple(found)
 
 

@@ -22,6 +22,7 @@ from moe.train.result import StepResult
 from moe.weights.segments import Segment
 from scalelab.cluster.actors import actor_class, this_node
 from scalelab.cluster.heartbeats import Beating
+from scalelab.cluster.interfaces import name_interface
 from scalelab.cluster.placement import Reservation
 from scalelab.cluster.records import Replayed
 from scalelab.errors import LabError
@@ -79,6 +80,7 @@ class TrainerRank(Beating):
     def start(self, rendezvous: str, weights: str | None) -> str:
         """Build the model, from a Hugging Face folder if `weights` names one; returns the node that this rank is on."""
         hf_config, config, rank, world = self._make
+        name_interface(ray.util.get_node_ip_address())
         with self.at("building the model"):
             self._trainer = self._class(
                 hf_config, config, rank=rank, world=world, rendezvous=rendezvous, weights=weights

@@ -21,6 +21,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +88,16 @@ def run(args: argparse.Namespace) -> int:
     trainer = simulated_cuda(hardware) if hardware.gpu and args.devices != "no" else None
     if trainer is None and args.devices == "yes":
         raise LabError(how_to_set_up() if hardware.gpu else "--devices yes is for GPUs: name one with --hardware")
-    own = {name: value for name, value in environment("engine").items() if name != "PYTHONPATH"}
-    interpreters = {"trainer": trainer or Interpreter(), "engine": Interpreter(environment=own)}
+    own = {
+        role: {name: value for name, value in environment(role).items() if name != "PYTHONPATH"}
+        for role in ("trainer", "engine")
+    }
+    if trainer is not None:
+        own["trainer"] |= trainer.environment
+    interpreters = {
+        "trainer": replace(trainer or Interpreter(), environment=own["trainer"]),
+        "engine": Interpreter(environment=own["engine"]),
+    }
     results = rehearse_all(setting, roles, interpreters, args.jobs, args.deadline, tell)
     for result in results:
         _hold_against(result, hardware.memory_gib, experiment)

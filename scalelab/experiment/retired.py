@@ -5,6 +5,7 @@ RETIRED = {
     "TrainerConfig.fp32_head": "Recipe.fp32_head",
     "TrainerConfig.seed": "Run.seed",
     "TrainerConfig.device": "Cluster.device",
+    "TrainerConfig.dispatch": "Layout.expert",  # one way is left for tokens whose experts are elsewhere
     "GeneratorConfig.fp32_head": "Recipe.fp32_head",
     "GeneratorConfig.record_routing": "Recipe.router_replay",
     "GeneratorConfig.expert_bias": "TrainerConfig.expert_bias",

@@ -117,6 +117,7 @@ def slurm(
         inside = [f"--container-image={container}", "--container-name=scalelab", "--container-mount-home"]
         inside += [f"--container-mounts={places}", f"--container-workdir={checkout}"]
         folder = "/scalelab/.venv/bin"
+    python = "python3" if container else f"{here}/.venv/bin/python"  # outside of an image there need not be the lab's
     options_of_job = [f"--bin={folder}", f"--out={job.out}", *(f"--inside={one}" for one in inside)]
     options_of_job += [f"--network={network}"] if network else []
     command = shlex.join([*options_of_job, "--", *job.words])
@@ -131,7 +132,7 @@ cd {here}
 # Steps do not inherit it from the job.
 export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-{options["cpus-per-task"]}}}
 # In place of this shell, so that Slurm's INT before the time limit reaches it: the run writes a checkpoint and ends.
-exec python3 {here}/scalelab/launcher/slurm_job.py {command}
+exec {python} {here}/scalelab/launcher/slurm_job.py {command}
 """
 
 

@@ -98,8 +98,6 @@ class _TrainerRehearsal:
     def _rehearsable(self, config: TrainerSetup) -> TrainerSetup:
         """The run's configuration, without what needs packages for GPUs or a device of its own label."""
         left, optimizer = self.result.replaced, config.optimizer
-        if config.dispatch != "alltoall":
-            left.append(f"dispatch by {config.dispatch}, whose kernels run on a GPU only: rehearsed is all-to-all")
         moments = optimizer.moments
         if moments != "float32" and not rehearsed_version():
             moments = "float32"
@@ -110,7 +108,7 @@ class _TrainerRehearsal:
         # Transformer Engine is not everywhere, see `scalelab.rehearse.te_shapes`
         kernels: KernelChoice = "local" if config.kernels == "local" else "auto"
         # what device is there is simulated
-        return replace(config, device="auto", kernels=kernels, dispatch="alltoall", optimizer=optimizer)
+        return replace(config, device="auto", kernels=kernels, optimizer=optimizer)
 
     def _say_what_is_left_out(self, fields: dict[str, Any]) -> None:
         left = self.result.not_rehearsed

@@ -55,10 +55,9 @@ def test_a_package_that_a_setting_needs_is_missed_by_name() -> None:
     settings = TrainerSetup(
         dtype="bfloat16",
         kernels="transformer_engine",
-        dispatch="hybridep",
         optimizer=OptimizerConfig(moments="bfloat16"),
     ).packages
-    assert list(settings) == ["transformer_engine", "deep_ep"]
+    assert list(settings) == ["transformer_engine"]
     assert "kernels = 'transformer_engine' needs the package transformer_engine" in str(problem_here(settings))
     assert TrainerSetup().packages == {}
 

@@ -238,12 +238,9 @@ def test_weights_are_broadcast_wherever_there_are_several_gpus() -> None:
         assert cluster.publication == ("nccl" if several else "files"), name
 
 
-@pytest.mark.parametrize(
-    "binding", ["TrainerConfig.kernels=transformer_engine", "TrainerConfig.dispatch=deepep"], ids=str
-)
-def test_what_only_a_gpu_has_is_refused_on_cores_before_anything_starts(binding: str) -> None:
+def test_what_only_a_gpu_has_is_refused_on_cores_before_anything_starts() -> None:
     with pytest.raises(LabError, match="is for GPUs, and the run's devices are cores: leave it out, or bind"):
-        resolve("quickstart", [binding])
+        resolve("quickstart", ["TrainerConfig.kernels=transformer_engine"])
 
 
 @pytest.mark.parametrize(

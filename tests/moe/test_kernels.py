@@ -13,13 +13,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from moe.cpu.operators import rms_norm, swiglu
 from moe.errors import MoeError
-from moe.model.architectures import architecture
 from moe.model.attention import attend
-from moe.model.gpt import megatron_config
 from moe.model.kernels import Host, KernelChoice, choose, this_host
-from moe.train.config import TrainerSetup
 from moe.train.packing import segments
-from tests.helpers.moe_models import MOE
 
 pytestmark = pytest.mark.slow
 
@@ -49,18 +45,6 @@ def test_what_cannot_run_is_refused():
     for host in (BARE, Host()):
         with pytest.raises(MoeError, match=r"kernels='transformer_engine' cannot run here: .*; use 'auto'"):
             choose("transformer_engine", "bfloat16", host)
-
-
-@pytest.mark.parametrize("dispatch", ["deepep", "hybridep"])
-def test_fused_dispatch_is_a_choice_where_its_package_is(dispatch):
-    kernels = choose("auto", "bfloat16", Host("H200", (9, 0), (("deep_ep", "1.2.1"),)), dispatch)
-    assert kernels.dispatcher == dispatch
-    arch, config = architecture(MOE.to_hf()), TrainerSetup(dtype="bfloat16", dispatch=dispatch)
-    megatron = megatron_config(arch, config, kernels)
-    assert (megatron.moe_token_dispatcher_type, megatron.moe_flex_dispatcher_backend) == ("flex", dispatch)
-    for host, missing in ((BARE, "deep_ep is not installed"), (Host(), "there is no GPU")):
-        with pytest.raises(MoeError, match=rf"dispatch='{dispatch}' cannot run here: .*{missing}; use 'alltoall'"):
-            choose("auto", "bfloat16", host, dispatch)
 
 
 def test_this_machine_has_an_answer():

@@ -180,13 +180,10 @@ def test_biases_of_experts_come_out_with_the_weights_whatever_their_way(publicat
 
 def test_what_needs_packages_for_gpus_is_rehearsed_without_them_and_said():
     run = run_of(MODELS["qwen3_moe"], Layout(expert=8), 8)
-    settings = {"kernels": "transformer_engine", "dispatch": "deepep"}
-    run = replace(run, trainer=replace(run.trainer, **settings))
+    run = replace(run, trainer=replace(run.trainer, kernels="transformer_engine"))
     result = rehearse(RehearsalSettings(run, H100), trainer_roles(Layout(expert=8), 8)[0])
     assert result.problems == []
-    assert [line.partition(",")[0] for line in result.replaced] == ["dispatch by deepep"]
     assert any(line.startswith("Transformer Engine's layers") for line in result.not_rehearsed)
-    assert (result.verdict, result.ok) == ("in part", False)
 
 
 def test_an_optimizer_on_the_host_takes_no_memory_of_the_device_and_is_not_called_rehearsed():

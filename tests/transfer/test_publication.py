@@ -111,6 +111,6 @@ def test_a_node_whose_torch_or_driver_has_no_cuda_is_named_before_an_actor_start
     why = r"torch .*\+cpu is built without CUDA: .*make install-gpu|there is no NVIDIA driver here"  # by torch's build
     with pytest.raises(LabError, match=rf"^node [\d.]+: ({why})"):
         check_gpu_nodes({}, 200)
-    needed = TrainerSetup(dispatch="deepep").packages
-    with pytest.raises(LabError, match=r"TrainerConfig.dispatch = 'deepep' needs the package deep_ep, which is not"):
+    needed = TrainerSetup(kernels="transformer_engine").packages
+    with pytest.raises(LabError, match="needs the package transformer_engine, which is not"):
         check_gpu_nodes(needed, 200)

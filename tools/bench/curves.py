@@ -65,7 +65,9 @@ def main() -> None:
             began = time.perf_counter()
             text = section()
             if name != "speed":  # which nobody decides by
-                replace_section(DOCUMENT, f"<!-- made by tools/bench/curves.py: {name} -->", f"<!-- end {name} -->", text)
+                replace_section(
+                    DOCUMENT, f"<!-- made by tools/bench/curves.py: {name} -->", f"<!-- end {name} -->", text
+                )
             print(f"{name} ({time.perf_counter() - began:.0f} s)\n\n{text}\n")
 
 
