@@ -82,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
         if spent is not None and not 0 < spent < math.inf:
             raise LabError(f"{name} {spent:g} cannot be spent: give a positive number")
     predicted = [_place(text, args.axis, args.linear) for text in args.predict]
-    analyses, refused = analysed(curves, fit_options(args))
+    options = replace(fit_options(args), checks=False)  # of one curve's forecasts, which scalelab fit makes
+    analyses, refused = analysed(curves, options)
     answers: dict[str, Any] = {}
     for task in dict.fromkeys(item.fit.curve.task for item in analyses):
         members = [item for item in analyses if item.fit.curve.task == task]

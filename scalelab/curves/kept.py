@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,15 @@ def analyse_kept(
 
 
 def _one(item: Curve, options: Options, folder: Path) -> Analysis | str:
-    path = folder / f"{key_of('analysis', *_content(item), options)}.draws"
+    bare = replace(item, places={})  # where a run lies on the axes of a law does not move its fit
+    path = folder / f"{key_of('analysis', *_content(bare), options)}.draws"
     try:
         found = entry_value(path.read_bytes())
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         found = None
-    if isinstance(found, (Analysis, str)):
+    if isinstance(found, Analysis):
+        return replace(found, fit=replace(found.fit, curve=replace(found.fit.curve, places=item.places)))
+    if isinstance(found, str):
         return found
     made: Analysis | str
     try:

@@ -292,14 +292,16 @@ def _sample(
         mean_MSJ = np.einsum("sa,maj->msj", x_SA, weight_MAJ)
         for at, place in enumerate(places):
             pool_MX = rng.integers(len(place.theta_DJ), size=(CHAINS, tries))
-            pool_MXJ = np.concatenate([theta_MSJ[:, None, at], place.theta_DJ[pool_MX]], axis=1)
-            log_prior_MX = np.concatenate([prior_MS[:, at, None], place.log_prior_D[pool_MX]], axis=1)
-            apart_MXJ = (pool_MXJ - mean_MSJ[:, None, at]) * (1 / deviation_MJ)[:, None]
-            log_MX = -0.5 * np.einsum("mxj,mxj->mx", apart_MXJ, apart_MXJ) - log_prior_MX
+            pool_MXJ = np.concatenate([theta_MSJ[:, None, at], place.theta_DJ.take(pool_MX, axis=0)], axis=1)
+            log_prior_MX = np.concatenate([prior_MS[:, at, None], place.log_prior_D.take(pool_MX)], axis=1)
+            apart_MXJ = pool_MXJ - mean_MSJ[:, None, at]
+            apart_MXJ *= (1 / deviation_MJ)[:, None]
+            behind_MX = 0.5 * np.einsum("mxj,mxj->mx", apart_MXJ, apart_MXJ) + log_prior_MX
             # The first of exponential clocks to ring, each as fast as its draw is likely.
-            behind_MX = np.minimum(log_MX.max(1, keepdims=True) - log_MX, 600)
-            rings_MX = rng.standard_exponential(log_MX.shape) * np.exp(behind_MX)
-            chosen_M = rings_MX.argmin(1)
+            behind_MX -= behind_MX.min(1, keepdims=True)
+            np.exp(np.minimum(behind_MX, 600, out=behind_MX), out=behind_MX)
+            behind_MX *= rng.standard_exponential(behind_MX.shape)
+            chosen_M = behind_MX.argmin(1)
             theta_MSJ[:, at] = pool_MXJ[np.arange(CHAINS), chosen_M]
             prior_MS[:, at] = log_prior_MX[np.arange(CHAINS), chosen_M]
     deviation_MJ, weight_MAJ = _draw_law(theta_MSJ, x_SA, beliefs, rng)

@@ -63,3 +63,13 @@ def test_other_points_names_or_options_have_an_entry_of_their_own(tmp_path: Path
     ):
         analyse_kept([one], options, tmp_path)
     assert len(list(tmp_path.glob("*.draws"))) == 4
+
+
+def test_places_on_the_axes_of_a_law_move_no_fit_and_are_those_that_are_asked_for(tmp_path: Path) -> None:
+    bare = points()
+    placed = replace(bare, places={"lr": 1e-4})
+    for item in (bare, placed, bare):
+        [found], _ = analyse_kept([item], QUICK, tmp_path)
+        assert found.fit.curve.places == item.places
+        assert entry_bytes(found) == entry_bytes(analyse(item, QUICK))
+    assert len(list(tmp_path.glob("*.draws"))) == 1
