@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
+from scalelab.session.processor_time import seconds_by_role
 from scalelab.store.folder import RunFolder
 
 
@@ -15,7 +16,7 @@ class StartUp:
     def __init__(self) -> None:
         import psutil
 
-        self._last, self._before = psutil.Process().create_time(), cpu_seconds()
+        self._last, self._before = psutil.Process().create_time(), sum(seconds_by_role().values())
         self.seconds: dict[str, float] = {}
         """Seconds of each stage."""
 
@@ -33,24 +34,24 @@ class StartUp:
 
     @contextmanager
     def counting(self, folder: RunFolder) -> Iterator[None]:
-        """Record the stages, and processor time before and during RL, added to that of earlier processes of the run."""
-        ready = cpu_seconds()
+        """Record the stages, and processor time before and during RL and, during it, by role.
+
+        That of earlier processes of the run is added.
+        """
+        ready = seconds_by_role()
         folder.describe(start_up_seconds=self.seconds)
-        earlier = folder.manifest.get("cpu_seconds", {"before_rl": 0.0, "rl": 0.0})
         try:
             yield
         finally:
-            spent = {"before_rl": ready - self._before, "rl": cpu_seconds() - ready}
-            folder.describe(cpu_seconds={part: earlier.get(part, 0.0) + seconds for part, seconds in spent.items()})
+            now = seconds_by_role()
+            by_role = {role: seconds - ready.get(role, 0.0) for role, seconds in now.items()}
+            spent = {"before_rl": sum(ready.values()) - self._before, "rl": sum(by_role.values())}
+            folder.describe(
+                cpu_seconds=_with_earlier(spent, folder.manifest.get("cpu_seconds", {})),
+                cpu_seconds_by_role=_with_earlier(by_role, folder.manifest.get("cpu_seconds_by_role", {})),
+            )
 
 
-def cpu_seconds() -> float:
-    """CPU time so far of this process and of all below it on this machine, ended ones that were waited for included."""
-    import psutil
-
-    this, total = psutil.Process(), 0.0
-    for process in (this, *this.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):  # it ended since it was listed
-            spent = process.cpu_times()
-            total += spent.user + spent.system + spent.children_user + spent.children_system
-    return total
+def _with_earlier(spent: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, float]:
+    """Processor time of this process and of the run's earlier ones."""
+    return {part: earlier.get(part, 0.0) + spent.get(part, 0.0) for part in {**earlier, **spent}}

@@ -42,6 +42,7 @@ JOURNAL_KEY, FORMAT = "journal", 1
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     **{"status": str, "reason": (str, type(None)), "resumed": list, "wall_seconds": (int, float), "cpu_seconds": dict},
+    "cpu_seconds_by_role": dict,
 }
 """Types of the manifest's entries that a resumed run reads."""
 
