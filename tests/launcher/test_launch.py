@@ -55,6 +55,13 @@ def test_the_time_to_end_in_order_is_a_step_a_checkpoint_and_a_margin() -> None:
     assert scripts.grace_seconds(100.0, 14 * 10**9) == 100 + 7 + scripts.MARGIN_SECONDS
 
 
+def test_a_large_checkpoint_may_take_the_time_of_its_bytes() -> None:
+    """108B parameters of bf16 weights, fp32 weights and two moments are 1.5 TB: two hours at 0.2 GB/s."""
+    small, large = (resolve(name).run for name in ("quickstart", "h100/scalerl_17bx16_least"))
+    assert small.save_seconds == pytest.approx(small.trainer.save_deadline, abs=1)
+    assert large.save_seconds == pytest.approx(large.trainer.save_deadline + 107.77e9 * 14 / 2e8, rel=0.01)
+
+
 def test_a_fine_tuning_alone_has_devices_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     text = launched(capsys, "slurm", "sft/scalerl_8b", "--sft", "--out", "/shared/models/8b")
     assert "#SBATCH --nodes=2\n" in text

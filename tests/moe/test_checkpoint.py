@@ -142,7 +142,7 @@ def test_only_whole_checkpoints_count_and_policy_decides_which_stay(make, tmp_pa
 
 @slow
 def test_a_save_that_never_ends_is_named(make, tmp_path, monkeypatch):
-    one, held = make(DENSE, save_deadline=0.5), threading.Event()
+    one, held = make(DENSE, save_deadline=0.4), threading.Event()
     monkeypatch.setattr(moe.checkpoint.saver, "write", lambda *args: held.wait(900))
     one.save(tmp_path / "step_000001", background=True)
     with pytest.raises(MoeError, match=r"step_000001 is still being written after 0 s"):
