@@ -178,6 +178,15 @@ worker_start_ray_commands:
 """
 
 
+def _resumed(job: LaunchJob) -> str:
+    """Shell text that adds `--resume` where a job that is made anew finds its run begun, by the rule of Slurm's job."""
+    if job.command != "run":  # a fine-tuning goes on by itself
+        return ""
+    look = "from pathlib import Path; from scalelab.launcher.slurm_job import begun; import sys; "
+    look += "print('--resume' if begun(Path(sys.argv[1])) else '')"
+    return f" $({shlex.join(['python', '-c', look, str(job.out)])})"
+
+
 def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int | None = None) -> str:
     """A RayJob for the KubeRay operator.
 
@@ -190,10 +199,7 @@ def kuberay(job: LaunchJob, image: str, claim: str, memory_gib: int, cpus: int |
     """
     cores, shared = cpus or CPUS_PER_DEVICE * job.per_node, memory_gib // 2
     limits = f'{{cpu: "{cores}", memory: {memory_gib}Gi, nvidia.com/gpu: "{job.per_node}"}}'
-    # Made anew after a fault, the job goes on with the run that is on the volume.
-    begun = shlex.quote(f"{job.out}/metrics.jsonl")
-    resumed = f" $(test -s {begun} && echo --resume)" if job.command == "run" else ""
-    entry = f"sh -c {shlex.quote(shlex.join(['scalelab', *job.words]) + resumed)}"
+    entry = f"sh -c {shlex.quote(shlex.join(['scalelab', *job.words]) + _resumed(job))}"
     return f"""\
 # {job.devices} devices on {job.nodes} nodes; written by `scalelab launch k8s`. Keep other pods off its ports.
 apiVersion: ray.io/v1

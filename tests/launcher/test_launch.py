@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,10 +102,12 @@ def test_a_rayjob_that_is_made_anew_resumes_its_run(tmp_path: Path, capsys: pyte
     for folder in (tmp_path / "none", tmp_path / "begun"):
         folder.mkdir()
         entry = made["spec"]["entrypoint"].replace("/runs/a", str(folder))
-        if folder.name == "begun":
-            (folder / "metrics.jsonl").write_text("{}\n")
-        path = f"{tmp_path}:{os.environ['PATH']}"
-        begun.append(subprocess.run(["bash", "-c", entry], env={"PATH": path}, capture_output=True, text=True).stdout)
+        if folder.name == "begun":  # stopped after its base model was evaluated, before the first step
+            (folder / "manifest.json").write_text('{"status": "interrupted"}')
+            (folder / "evals.jsonl").write_text("{}\n")
+        path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = {"PATH": path, "PYTHONPATH": str(Path(__file__).parents[2])}
+        begun.append(subprocess.run(["bash", "-c", entry], env=environment, capture_output=True, text=True).stdout)
     assert begun[0].startswith(f"run h100/scalerl_8b --supervise --out {tmp_path / 'none'} --set ")
     assert [words.split()[-1] == "--resume" for words in begun] == [False, True]
 
