@@ -14,12 +14,12 @@ SLOWEST_DISK = 2e8
 """Bytes a second that all ranks together write at least, where a disk is well."""
 
 
-def checkpoint_bytes(hf_config: dict[str, Any], config: TrainerConfig) -> int:
+def checkpoint_bytes(hf_config: dict[str, Any], dtype: str) -> int:
     """Bytes of a checkpoint: the weights in the trainer's precision, and the optimiser's state."""
-    weights = 2 if config.dtype == "bfloat16" else 4
+    weights = 2 if dtype == "bfloat16" else 4
     return parameters(hf_config).total * (weights + OPTIMIZER_BYTES)
 
 
 def save_seconds(hf_config: dict[str, Any], config: TrainerConfig) -> float:
     """Seconds that writing a checkpoint may take: ``save_deadline``, and those of its bytes on a slow disk."""
-    return config.save_deadline + checkpoint_bytes(hf_config, config) / SLOWEST_DISK
+    return config.save_deadline + checkpoint_bytes(hf_config, config.dtype) / SLOWEST_DISK

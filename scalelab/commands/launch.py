@@ -181,7 +181,7 @@ def _job(args: argparse.Namespace, run: Run) -> LaunchJob:
         seconds = fine_tuning_seconds(run, hardware, Assumptions())
     else:
         seconds = plan_of(run, placement(run), hardware, Assumptions()).seconds["step"]
-    grace = grace_seconds(seconds, checkpoint_bytes(run.model.to_hf(), run.trainer))
+    grace = grace_seconds(seconds, checkpoint_bytes(run.model.to_hf(), run.trainer.dtype))
     limit = _limit_seconds(args.time) if args.time else None
     if limit is not None and limit <= grace:
         raise LabError(

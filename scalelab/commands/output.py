@@ -37,6 +37,11 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] | None = No
         print("  ".join(cell.rjust(width) if ends else cell.ljust(width) for cell, width, ends in cells).rstrip())
 
 
+def paid(cost: float | None) -> str:
+    """A clause that says a cost in the user's currency; empty where none is known."""
+    return "" if cost is None else f" for {cost:,.0f}"
+
+
 def print_filled(text: str, after: str = "") -> None:
     """Print a sentence, broken between words where it is longer than a terminal is wide; pipes get it in one line.
 

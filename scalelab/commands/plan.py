@@ -150,6 +150,7 @@ def _json(
         "flops_per_step": plan.flops,
         "steps": steps,
         "gpu_hours": gpu_hours,
+        "cost": run.budget.cost(gpu_hours),
         "fine_tuning": _fine_tuning(run, hardware, assumed),
         "prompts": {name: asdict(one) | {"epochs": one.epochs} for name, one in draws(run, steps).items()},
         "reward_seconds_per_step": reward_seconds(run),
@@ -187,7 +188,7 @@ def _data(place: Placement) -> int:
 
 def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assumptions) -> None:
     from moe.model.size import parameters
-    from scalelab.commands.output import print_table
+    from scalelab.commands.output import paid, print_table
     from scalelab.plan.notes import notes
     from scalelab.plan.planner import hours
     from scalelab.plan.prompts import draws, held_out_problems, reward_seconds, running_out
@@ -204,7 +205,7 @@ def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assump
         ("generators", f"{place.engines} engines on {place.generators} devices, {rest} nodes" + shared),
         ("decoding", f"{plan.decoding.sequences:.0f} sequences an engine, {_speed(plan)}"),
         ("step", _seconds(run, plan)),
-        ("budget", f"{steps:,} steps, {gpu_hours:,.0f} {run.compute_unit}"),
+        ("budget", f"{steps:,} steps, {gpu_hours:,.0f} {run.compute_unit}{paid(run.budget.cost(gpu_hours))}"),
     ]
     if tuned := _fine_tuning(run, hardware, assumed):
         cost = (
@@ -253,14 +254,16 @@ def _layout(place: Placement) -> str:
 
 def _speed(plan: RunPlan) -> str:
     engine = plan.decoding
-    return f"{engine.seconds * 1e3:.1f} ms a token ({engine.bound}-bound), {engine.tokens_per_second:,.0f} tokens/s"
+    prefill = f"{engine.prefill / engine.seconds:.1%} of it for {'preempted and ' if engine.again else ''}prompts"
+    speed = f"{engine.tokens_per_second:,.0f} tokens/s"
+    return f"{engine.seconds * 1e3:.1f} ms a token ({engine.bound}-bound, {prefill}), {speed}"
 
 
 def _seconds(run: Run, plan: RunPlan) -> str:
     s = plan.seconds
     parts = (
         f"train {s['train']:.1f}, generate {s['generate']:.1f}, verify {s['verify']:.2g}, publish {s['publish']:.2f}, "
-        f"at least {s['hold']:.1f}; {s['evaluations']:.1f} for evaluations"
+        f"checkpoints {s['checkpoint']:.2g}, at least {s['hold']:.1f}; {s['evaluations']:.1f} for evaluations"
     )
     work = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
     return f"{s['step']:.1f} s of {work} completions ({parts}); {plan.flops:.2e} FLOP to train"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.commands.arguments import add_experiment, add_json
-from scalelab.commands.output import print_json, print_table
+from scalelab.commands.output import paid, print_json, print_table
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import DEVICES, device
@@ -63,18 +63,20 @@ def run(args: argparse.Namespace) -> None:
     setting = _setting(args, resolved.run)
     shape = _split(args, setting)
     found = {"split": simulate(setting, shape.generators, shape.trainers, hours=args.hours)}
+    budget, each = resolved.run.budget, found["split"].device_hours_per_step
+    steps = budget.steps if budget.hours is None else min(budget.steps, int(budget.hours / each))
     if not args.no_search:
-        steps = SEARCH_PERIODS * setting.period + 4
-        found["best"] = best_split(setting, found["split"], steps, hours=args.hours)
+        search = SEARCH_PERIODS * setting.period + 4
+        found["best"] = best_split(setting, found["split"], search, hours=args.hours)
     if args.json:
         figures = {name: asdict(one) | {"driver_cores": one.driver} for name, one in found.items()}
-        print_json({"experiment": resolved.name, **_json(setting), **figures})
+        cost = {"steps": steps, "cost": budget.cost(steps * each)}
+        print_json({"experiment": resolved.name, **_json(setting), **cost, **figures})
         return
     print(f"{resolved.name}: {setting.schedule}, {args.hours:g} h; lengths {setting.lengths.describe()}\n")
     print_table(_rows(setting, found), ("", *found))
     print(f"\nrates: {', '.join(f'{name}={value:.3g}' for name, value in _json(setting)['rates'].items())}")
-    budget, each = resolved.run.budget, found["split"].device_hours_per_step
-    steps = budget.steps if budget.hours is None else min(budget.steps, int(budget.hours / each))
+    print(f"\nthe budget has {steps:,} steps: {steps * each:,.0f} device-hours{paid(budget.cost(steps * each))}")
     warning = driver_warning(max(one.driver for one in found.values()))
     left_out = _evaluations(args, resolved.run) if args.gpus is None and args.trainers is None else None
     for line in (*running_out(resolved.run, draws(resolved.run, steps)), *filter(None, [warning, left_out])):

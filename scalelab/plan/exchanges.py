@@ -2,8 +2,8 @@
 
 Counts are those of Megatron's tensor parallelism along sequences (arXiv 2205.05198 §4.2) and of its all-to-all
 dispatcher; `tests/rehearse/test_trainer.py` holds them to what the lab's own trainer exchanges in a rehearsal. Left
-out: gradients and weights among data ranks, once a step; activations between pipeline stages; keys and values between
-context ranks. In the big experiments they are less than one part in fifty.
+out: gradients and weights among data ranks, once a step; keys and values between context ranks. In the big experiments
+they are less than one part in fifty.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ class ExchangedBytes:
         tensor: among tensor ranks.
         expert: among expert ranks, in all-to-alls.
         expert_tensor: among the ranks that share an expert.
+        pipeline: with the stages before and behind it: activations one way, gradients the other.
     """
 
     tensor: float
     expert: float
     expert_tensor: float
+    pipeline: float
 
 
 def exchanged_bytes(hf_config: dict[str, Any], config: TrainerSetup, stage: int = 0) -> ExchangedBytes:
@@ -63,22 +65,28 @@ def exchanged_bytes(hf_config: dict[str, Any], config: TrainerSetup, stage: int 
             expert_tensor += _EXPERT_TENSOR[again] * routed * layout.expert_tensor * state
     tensor += 2 * state * (stage == 0)  # the embedding's sum, and its gradient
     tensor += state * (stage == layout.pipeline - 1)  # the head's input; the sums of its gradient are all-reduces
+    neighbours = (stage > 0) + (stage < layout.pipeline - 1)
     return ExchangedBytes(
-        tensor * (layout.tensor > 1), expert * (layout.expert > 1), expert_tensor * (layout.expert_tensor > 1)
+        tensor * (layout.tensor > 1),
+        expert * (layout.expert > 1),
+        expert_tensor * (layout.expert_tensor > 1),
+        2 * state / layout.tensor * neighbours,
     )
 
 
 def exchange_seconds(
-    hf_config: dict[str, Any], config: TrainerSetup, tokens: float, device: Device, efficiency: float
+    hf_config: dict[str, Any], config: TrainerSetup, ranks: int, tokens: float, device: Device, efficiency: float
 ) -> float:
     """Seconds in which a rank exchanges what `tokens` tokens of its rows need, while it computes nothing.
 
     In a group of n ranks a share (n − 1)/n of the bytes leaves a rank. Ranks of a group that NVLink does not join use
-    the network. Megatron numbers tensor ranks first, then those of an expert.
+    the network. Megatron numbers tensor ranks first, then those of an expert, and stages last. A stage in the middle
+    sends one way while it receives from the other, and so takes no longer than the first.
 
     Args:
         hf_config: the content of a Hugging Face ``config.json``.
         config: layout, type and recomputation.
+        ranks: of the trainer.
         tokens: of the rank's rows, after their cut over context ranks.
         device: its links.
         efficiency: share of a link that an exchange reaches.
@@ -86,12 +94,15 @@ def exchange_seconds(
     layout, found = config.layout, exchanged_bytes(hf_config, config)
     link, network = (speed * 1e9 * efficiency for speed in (device.link, device.network))
 
-    def seconds(size: float, ranks: int, stride: int) -> float:
-        near = min(ranks, max(1, device.joined // stride))
-        return size * ((near - 1) / ranks / link + (ranks - near) / ranks / network)
+    def seconds(size: float, group: int, stride: int) -> float:
+        near = min(group, max(1, device.joined // stride))
+        return size * ((near - 1) / group / link + (group - near) / group / network)
+
+    next_stage = link if ranks <= device.joined else network
 
     return tokens * (
         seconds(found.tensor, layout.tensor, 1)
         + seconds(found.expert_tensor, layout.expert_tensor, 1)
         + seconds(found.expert, layout.expert, layout.expert_tensor)
+        + found.pipeline / next_stage
     )

@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from scalelab.hardware import Device
 from scalelab.plan.driver import driver_warning
 from scalelab.plan.idle import idle_notes
-from scalelab.plan.planner import RunPlan
+from scalelab.plan.planner import RunPlan, moments_of
 from scalelab.plan.prompts import uncounted
-from scalelab.plan.speed import Assumptions
+from scalelab.plan.speed import Assumptions, decoding
 from scalelab.run.config import Run
+
+FEWER = (0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+"""Sequences to start that are tried in place of too many, by those of the usual length that the cache holds."""
+
+WORTH_SAYING = 0.01
+"""Share of its tokens that an engine must gain for a remark."""
 
 
 def notes(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> list[str]:
     """Remarks about a placement on devices of a kind, each with what to do."""
     driver = driver_warning(plan.driver)
     idle = idle_notes(run, plan, device, assumed)
-    own = [*idle, *_preempted(run, plan), *_verified(run, plan), *_evaluated(run, plan)]
+    own = [*idle, *_preempted(run, plan, device, assumed), *_verified(run, plan), *_evaluated(run, plan)]
     return [*own, *filter(None, [driver]), *uncounted(run)]
 
 
-def _preempted(run: Run, plan: RunPlan) -> list[str]:
-    """Say that vLLM would start more sequences than its cache holds: it stops some, and computes them again later."""
-    room, most = int(plan.cache_sequences), plan.placement.generator.max_sequences
-    if room >= most or plan.decoding.sequences < room:  # the schedule has no more for an engine
+def _preempted(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> list[str]:
+    """Say that vLLM would stop sequences for want of cache and compute them again, and how many to start instead."""
+    if not plan.decoding.again:
+        return []
+    engine, hf, length = plan.placement.generator, run.model.to_hf(), moments_of(run, assumed)
+    room = int(plan.cache_sequences)
+
+    def speed(places: int) -> float:
+        fewer = replace(engine, max_sequences=places)
+        return decoding(hf, fewer, places, length, device, assumed).tokens_per_second
+
+    best = max({max(1, round(share * room)) for share in FEWER}, key=speed)
+    gained = speed(best) / plan.decoding.tokens_per_second - 1
+    if gained < WORTH_SAYING:
         return []
     return [
-        f"an engine's KV cache holds {room} sequences of the usual length and may start {most}: vLLM preempts some and "
-        f"computes them again; bind GeneratorConfig.max_sequences={room}"
+        f"an engine's KV cache holds {room} sequences of the usual length and may start {engine.max_sequences}: vLLM "
+        f"preempts some, and computes up to {plan.decoding.again:.0%} as many tokens again as it makes; bind "
+        f"GeneratorConfig.max_sequences={best}, for {gained:.0%} more tokens"
     ]
 
 

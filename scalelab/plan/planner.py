@@ -30,6 +30,7 @@ from scalelab.plan.speed import (
     Assumptions,
     Decoding,
     cache_sequences,
+    copy_seconds,
     decoding,
     host_step_seconds,
     publication,
@@ -52,10 +53,11 @@ class RunPlan:
         placement: who runs where.
         trainer: GiB on the fullest trainer rank.
         generator: GiB on a generator's device.
-        seconds: of a step: "train", "generate" and "verify" (both with evaluations), "publish" (from the trainer's
-            first copy to the last engine's new weights), "hold" (what a step takes at least, whatever the devices: the
-            longest completion over the steps that it may last, and a publication), "step", which they make, and
-            "evaluations", what evaluations add to it.
+        seconds: of a step: "train", "checkpoint" (copies of the trainer's state to host memory, while it waits),
+            "generate" and "verify" (both with evaluations), "publish" (from the trainer's first copy to the last
+            engine's new weights), "hold" (what a step takes at least, whatever the devices: the longest completion over
+            the steps that it may last, and a publication), "step", which they make, and "evaluations", what evaluations
+            add to it.
         evaluation: one of them.
         driver: cores that the driver is busy with.
         decoding: an engine in steady state.
@@ -79,7 +81,7 @@ class RunPlan:
 def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) -> RunPlan:
     """The plan of a placement: its memory, time, compute, and the reasons why it cannot run."""
     assumed = replace(assumed, prompt=fitting_prompt(run, assumed.prompt))
-    hf, length = run.model.to_hf(), _moments(run, assumed)
+    hf, length = run.model.to_hf(), moments_of(run, assumed)
     longest = run.generator.max_model_len
     sending = _sending(run)
     trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu, sending)
@@ -106,27 +108,29 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
 
     beside = completions * ahead * length.mean / recipe.max_tokens / place.engines
     slowest = _slowest(decode, recipe.max_tokens, beside, train + weights.total) if pipeline else 0.0
+    copy = copy_seconds(hf, place.trainer, place.trainers, assumed)
 
-    def seconds_of_step(evaluated: float) -> dict[str, float]:
+    def seconds_of_step(evaluated: float, checkpoint: float) -> dict[str, float]:
         generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
         verify = (completions + evaluated) * graded
         publish = weights.total
         if pipeline:  # weights are under way while both sides work
-            sides = train + weights.standstill, generate + weights.pause
+            sides = train + checkpoint + weights.standstill, generate + weights.pause
             # from the weights that it begins with to the end of the step that trains on it
             hold = (slowest + train + publish) / ahead
             step = max(sum(sides), hold, verify) if place.shared else max(*sides, hold, verify)
         else:
             generate = round_seconds + evaluated * length.mean / (place.engines * engine.tokens_per_second)
             hold = recipe.max_tokens * single.seconds / steps
-            step = train + max(generate, hold, verify) + publish / steps
-        parts = {"train": train, "generate": generate, "verify": verify, "publish": publish, "hold": hold}
-        return parts | {"step": step}
+            step = train + checkpoint + max(generate, hold, verify) + publish / steps
+        parts = {"train": train, "checkpoint": checkpoint, "generate": generate, "verify": verify}
+        return parts | {"publish": publish, "hold": hold, "step": step}
 
-    without = seconds_of_step(0.0)["step"]
-    evaluated = sum(one.planned_mean / one.cadence.period(place.devices * without / 3600) for one in run.sets)
-    seconds = seconds_of_step(evaluated)
-    seconds["evaluations"] = seconds["step"] - without
+    hours = place.devices * seconds_of_step(0.0, 0.0)["step"] / 3600
+    checkpoint = copy / run.checkpoint_cadence.period(hours)
+    evaluated = sum(one.planned_mean / one.cadence.period(hours) for one in run.sets)
+    seconds = seconds_of_step(evaluated, checkpoint)
+    seconds["evaluations"] = seconds["step"] - seconds_of_step(0.0, checkpoint)["step"]
     one_evaluation = evaluation_cost(run, place, length, device, assumed)
     driver = driver_cores((completions + evaluated) / seconds["step"])
     flops = completions * training_flops(
@@ -184,7 +188,7 @@ def fine_tuning_seconds(run: Run, device: Device, assumed: Assumptions) -> float
     return step + host_step_seconds(hf, config, ranks, assumed)
 
 
-def _moments(run: Run, assumed: Assumptions) -> Moments:
+def moments_of(run: Run, assumed: Assumptions) -> Moments:
     """Moments of the lengths of a run's completions, as a simulation draws them."""
     return lengths_of(run, assumed.sigma, assumed.median).moments()
 
@@ -318,7 +322,7 @@ def _on_one(run: Run, hardware: Hardware, assumed: Assumptions) -> RunPlan | Non
 
 def fastest(run: Run, ranks: int, device: Device, assumed: Assumptions) -> TrainerSetup | None:
     """The trainer that fits and steps fastest; every further cut of the model is taken to cost 3 % of its time."""
-    hf, length = run.model.to_hf(), _moments(run, assumed)
+    hf, length = run.model.to_hf(), moments_of(run, assumed)
     completions = run.recipe.prompts_per_step * run.recipe.generations_per_prompt
 
     def cost(config: TrainerSetup) -> float:

@@ -14,7 +14,10 @@ from moe.train.layout import ranks_per_copy
 from scalelab.errors import LabError
 from scalelab.hardware import Device
 from scalelab.plan.lengths import Lengths
-from scalelab.plan.speed import Assumptions, decoding, publication, training_seconds
+from scalelab.plan.placement import placement
+from scalelab.plan.planner import plan_of
+from scalelab.plan.prompts import verify_seconds
+from scalelab.plan.speed import Assumptions, decoding, host_step_seconds, publication, training_seconds
 from scalelab.run.config import Run
 from scalelab.run.rates import Rates
 
@@ -55,13 +58,17 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
     engines = run.cluster.generators, run.generator.tensor_parallel
     way = run.cluster.publication
     update = publication(hf_config, run.generator.dtype, run.cluster.trainers, engines, device, assumed, way)
+    waits = plan_of(run, placement(run), device, assumed).seconds["checkpoint"]
+    waits += host_step_seconds(hf_config, run.trainer_setup, run.cluster.trainers, assumed)
     return Rates(
         step_seconds=step,
         sequence_seconds=sequence,
         train_token_seconds=seconds / (completions * kept * (moments.mean + assumed.prompt)),
+        train_step_seconds=waits,
         export_seconds=update.standstill,
         transfer_seconds=update.transfer,
         pause_seconds=update.pause,
+        host_seconds=verify_seconds(run),
     )
 
 

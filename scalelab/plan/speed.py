@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from moe.checkpoint.size import checkpoint_bytes
 from moe.model.size import Parameters
 from moe.train.config import TrainerSetup
 from scalelab.hardware import Device
 from scalelab.plan.exchanges import exchange_seconds
 from scalelab.plan.lengths import PROMPT, Moments
 from scalelab.plan.memory import kv_bytes_per_token
+from scalelab.plan.preemption import computed_again
 from scalelab.plan.shape import parameter_counts, shape
 from scalelab.plan.sizes import BYTES, optimizer_elements
 from scalelab.rollout.config import GeneratorSetup
@@ -141,7 +143,7 @@ def training_seconds(
     mfu = _mixture_mfu(hf_config, device, assumed) if mixture else assumed.mfu
     waits = 1 + (assumed.imbalance - 1) * _routed_share(hf_config) if mixture else 1.0
     own = completions * (1 - assumed.dropped) * tokens / rows / layout.context
-    exchanged = exchange_seconds(hf_config, config, own, device, assumed.exchange)
+    exchanged = exchange_seconds(hf_config, config, ranks, own, device, assumed.exchange)
     return (flops / (ranks * device.tflops * 1e12 * mfu) * waits + exchanged) * fill
 
 
@@ -171,19 +173,28 @@ def host_step_seconds(hf_config: dict[str, Any], config: TrainerSetup, ranks: in
     return max(share / (assumed.host_adam * 1e9), share * 8 / (assumed.copying * 1e9))
 
 
+def copy_seconds(hf_config: dict[str, Any], config: TrainerSetup, ranks: int, assumed: Assumptions) -> float:
+    """Seconds in which every rank copies its part of a checkpoint to host memory; writing goes on beside training."""
+    return checkpoint_bytes(hf_config, config.dtype) / ranks / (assumed.copying * 1e9)
+
+
 @dataclass(frozen=True)
 class Decoding:
     """An engine in steady state.
 
     Attributes:
         sequences: generated side by side.
-        seconds: between two tokens of each.
+        seconds: between two tokens of each, with what prompts and preempted sequences take of the engine.
         bound: what takes the time: "memory" or "compute".
+        prefill: seconds of them for prompts and for tokens that are computed again.
+        again: tokens that are computed again after a preemption, by tokens that are made; an upper bound.
     """
 
     sequences: float
     seconds: float
     bound: str
+    prefill: float
+    again: float
 
     @property
     def tokens_per_second(self) -> float:
@@ -203,22 +214,30 @@ def decoding(
 
     Sequences are limited by the configuration, by the KV cache, and by how many the schedule has for this engine. A
     running sequence has on average E[L²]/2E[L] tokens behind it (renewal theory: long ones are met more often). Of E
-    experts with k chosen by a token, B sequences touch E·(1 − (1 − k/E)^B).
+    experts with k chosen by a token, B sequences touch E·(1 − (1 − k/E)^B). Of each completion, the prompt and what is
+    computed again after preemptions are products at the same share of the peak, for which all sequences wait.
     """
     counts, fields = parameter_counts(hf_config), shape(hf_config).fields
     ranks, width = config.tensor_parallel, BYTES[config.dtype]
     context = usual_context(length, assumed)
     per_token = kv_bytes_per_token(hf_config, config.dtype, ranks)
-    sequences = max(1.0, min(config.max_sequences, available, cache_sequences(hf_config, config, length, assumed)))
+    places = min(config.max_sequences, available)
+    sequences = max(1.0, min(places, cache_sequences(hf_config, config, length, assumed)))
     read = _weights_read(counts, fields, sequences) * width / ranks + sequences * context * per_token
     memory = read / (device.bandwidth * 1e9 * assumed.bandwidth)
     attention = 4.0 * fields["num_layers"] * fields["num_attention_heads"] * fields["kv_channels"] * context
-    flops = sequences * (2.0 * (counts.active - counts.embedding) + attention) / ranks
-    compute = flops / (device.tflops * 1e12 * assumed.decode_mfu)
+    products = 2.0 * (counts.active - counts.embedding)
+    speed = ranks * device.tflops * 1e12 * assumed.decode_mfu
+    compute = sequences * (products + attention) / speed
     links = 2 * fields["num_layers"] * assumed.link if ranks > 1 else 0.0
     chunked = assumed.chunked if any(layer.attention.chunk for layer in shape(hf_config).layers) else 0.0
-    seconds = max(memory, compute) + links + assumed.iteration + chunked
-    return Decoding(sequences, seconds, "memory" if memory >= compute else "compute")
+    cache, block = int(config.kv_cache_gib * 2**30 / per_token), config.block_size
+    again = computed_again(length, assumed.prompt, cache, max(1, int(places)), block)
+    behind = assumed.prompt / context / 2  # of a prompt's token, by those of a running sequence
+    prompts = assumed.prompt / length.mean * (products + attention * behind)
+    prefill = sequences * (prompts + again * (products + attention / 2)) / speed
+    seconds = max(memory, compute) + links + assumed.iteration + chunked + prefill
+    return Decoding(sequences, seconds, "memory" if memory >= compute else "compute", prefill, again)
 
 
 def usual_context(length: Moments, assumed: Assumptions) -> float:

@@ -67,7 +67,7 @@ def disk_needed(run: Run, step_hours: float | None = None) -> Disk:
     if kept.train_gib is not None:  # the newest step's come on top until the oldest are deleted
         trained = min(trained, int(kept.train_gib * 2**30) + group_rows * per_row)
     return Disk(
-        checkpoints=copies * checkpoint_bytes(run.model.to_hf(), run.trainer),
+        checkpoints=copies * checkpoint_bytes(run.model.to_hf(), run.trainer.dtype),
         waiting=copies * group_rows * per_completion,
         completions=evaluated + trained,
         lines=steps * (_PER_LINE + 16 * recipe.prompts_per_step),

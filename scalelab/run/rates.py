@@ -34,7 +34,7 @@ class Rates:
     verify_seconds: float = 0.0
     """Seconds from a group's last token to its last verdict."""
     host_seconds: float = 0.0
-    """Processor time of driver and verifiers per completion, where they share `cores` with both sides."""
+    """Seconds in which the verifiers grade a completion, one after the other; of `cores`, they hold one meanwhile."""
     cores: int | None = None
     """Cores that generators, trainer units and host work share, one core each; None: no part waits for a core."""
 

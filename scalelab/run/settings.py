@@ -181,9 +181,16 @@ class Budget:
     """Compute of generators and trainers together, in device-hours (GPU-hours; core-hours on a CPU). Once they are
     spent, no step begins, completions in flight are dropped, and the last policy is evaluated."""
 
+    hour_price: PositiveFloat | None = None
+    """Price of a device-hour in your currency, with which `plan`, `simulate` and `status` say what the budget costs."""
+
     def part(self, step: int, compute: float) -> float:
         """Part of the budget that so many steps and device-hours have spent: of the limit that is nearer."""
         return max(step / self.steps, 0.0 if self.hours is None else compute / self.hours)
+
+    def cost(self, hours: float) -> float | None:
+        """Price of so many device-hours; None where none is given."""
+        return None if self.hour_price is None else hours * self.hour_price
 
 
 @dataclass(frozen=True, config=CHECKED)

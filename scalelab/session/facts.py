@@ -52,7 +52,7 @@ def facts(resolved: Resolved) -> dict[str, Any]:
         "compute_unit": run.compute_unit,
         "seed": run.seed,
         **process_facts(run),
-        "budget": {"steps": run.budget.steps, "hours": run.budget.hours},
+        "budget": asdict(run.budget),
         "planned_step_compute": step_hours(run),
         "fit_window": [run.evaluation.fit_since, run.evaluation.fit_until],
         "retention": asdict(run.retention),

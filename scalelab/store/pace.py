@@ -25,6 +25,7 @@ class RunPace:
         left: steps to the end of the budget.
         compute: what they take at this pace, evaluations among them, in the run's unit.
         hours: the same on the run's clock.
+        cost: the price of that compute, in the currency of `Budget.hour_price`; None where none was given.
     """
 
     steps: tuple[int, int]
@@ -33,13 +34,16 @@ class RunPace:
     left: int
     compute: float
     hours: float
+    cost: float | None = None
 
     def lines(self, unit: str) -> list[str]:
         """Sentences for people."""
         said = f"a step takes {self.step_compute:.3g} {unit}"
         if self.planned:
             said += f", {self.step_compute / self.planned:.2f} times the plan's {self.planned:.3g}"
-        return [said, f"{self.left} steps are left: {self.compute:.3g} {unit} and {self.hours:.3g} hours at this pace"]
+        cost = "" if self.cost is None else f" for {self.cost:,.0f}"
+        left = f"{self.left} steps are left: {self.compute:.3g} {unit}{cost} and {self.hours:.3g} hours at this pace"
+        return [said, left]
 
 
 def pace(manifest: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> RunPace | None:
@@ -61,7 +65,8 @@ def pace(manifest: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> R
         if budget["hours"] is not None:
             left = min(left, max(0, math.ceil((float(budget["hours"]) - by_step[last][0]) / mean)))
         hours = left * mean * median(seconds) / median(costs) / 3600
-        planned = None if planned is None else float(planned)
-        return RunPace((read[0], read[-1]), median(costs), planned, left, left * mean, hours)
-    except (KeyError, TypeError, ValueError, OverflowError):
+        planned, price = None if planned is None else float(planned), budget.get("hour_price")
+        cost = None if price is None else left * mean * float(price)
+        return RunPace((read[0], read[-1]), median(costs), planned, left, left * mean, hours, cost)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None

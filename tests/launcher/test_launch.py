@@ -46,7 +46,7 @@ def test_a_job_has_the_runs_devices_and_the_time_for_a_step_and_a_checkpoint(
     assert {"no-kill", "requeue", "exclusive"} <= options.keys()
     run_seconds = float(options["signal"].removeprefix("B:INT@"))
     step = plan_of(run, placement(run), device(usual(run)), Assumptions()).seconds["step"]
-    assert run_seconds > step + checkpoint_bytes(run.model.to_hf(), run.trainer) / 2e9
+    assert run_seconds > step + checkpoint_bytes(run.model.to_hf(), run.trainer.dtype) / 2e9
     assert (options["mem"], options["time"]) == ("0", "1-0")
     assert int(options["cpus-per-task"]) >= run.cluster.devices_per_node
     assert f"--out=/shared/runs/a -- run {name} --supervise --out /shared/runs/a --set SFT.pretrained=" in text

@@ -229,6 +229,23 @@ def test_json_of_a_plan_is_reproducible(dense):
     assert dataclasses.asdict(first) == dataclasses.asdict(second)
 
 
+def test_the_placements_of_the_docs_are_the_plans():
+    """The table of docs/plan.md; the two with 512 GPUs have the batch that they name."""
+    text = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
+    gib = r"([\d.]+), ([\d.]+) of ([\d.]+)"
+    row = rf"^\| `(\S+)`.*? \| (\d+) (\w+) \| (\d+): .*? \| (\d+) × (\d+) \| {gib} \| ([\d.]+) \|$"
+    rows = re.findall(row, text, re.MULTILINE)
+    assert len(rows) == 9
+    for name, count, kind, *said in rows:
+        run, hardware = resolve(name).run, device(kind.lower())
+        plan = plan_of(run, placement(run), hardware, ASSUMED)
+        place = plan.placement
+        sizes = [f"{place.trainers}", f"{place.engines}", f"{place.generator.tensor_parallel}"]
+        memory = [f"{gib:.1f}" for gib in (plan.trainer.total, plan.generator.total, hardware.memory_gib)]
+        assert (place.devices, plan.problems) == (int(count), ()), name
+        assert said == [*sizes, *memory, f"{plan.seconds['step']:.1f}"], name
+
+
 def test_the_costs_of_a_clusters_commands_are_the_plans():
     """The table of docs/cluster.md."""
     text = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()

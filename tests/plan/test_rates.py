@@ -14,6 +14,7 @@ from scalelab.plan.lengths import LogNormal, Recorded, lengths_of
 from scalelab.plan.memory import message_memory, trainer_memory
 from scalelab.plan.placement import placement
 from scalelab.plan.planner import plan_of
+from scalelab.plan.prompts import verify_seconds
 from scalelab.plan.rates import rates, slots, trainer_unit
 from scalelab.plan.speed import Assumptions, publication
 from scalelab.run.rates import Rates
@@ -45,6 +46,8 @@ def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
     units = run.cluster.trainers // trainer_unit(run)
     tokens = run.recipe.completions_per_step * (lengths.moments().mean + assumed.prompt)
     assert found.train_token_seconds * tokens / units == pytest.approx(plan.seconds["train"], rel=1e-6)
+    assert (found.train_step_seconds, found.host_seconds) == (plan.seconds["checkpoint"], verify_seconds(run))
+    assert min(found.train_step_seconds, found.host_seconds) > 0
     at_once = slots(run, gb200, lengths, prompt_tokens=assumed.prompt)
     step = found.step_seconds + found.sequence_seconds * plan.decoding.sequences
     assert step == pytest.approx(plan.decoding.seconds, rel=0.02)

@@ -53,6 +53,7 @@ EXCHANGES = {
     "tensor": ("all-gather", "reduce-scatter"),
     "expert": ("all-to-all",),
     "expert-tensor": ("all-gather", "reduce-scatter"),
+    "pipeline": ("send", "receive"),
 }
 
 

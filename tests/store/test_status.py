@@ -195,6 +195,10 @@ def test_the_pace_of_a_run_is_told_beside_its_plan_and_its_budget(
     (run / "manifest.json").write_text(json.dumps(manifest | more))
     assert main(["status", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["pace"]["left"] == 3, "the hours end it: 1.5 are left"
+    more["budget"]["hour_price"] = 250.0
+    (run / "manifest.json").write_text(json.dumps(manifest | more))
+    assert main(["status", str(run)]) == 0
+    assert f"3 steps are left: {3 * by_step:.3g} GPU-hours for {3 * by_step * 250:,.0f} and" in capsys.readouterr().out
 
 
 def test_of_a_run_that_failed_the_reason_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,7 +225,7 @@ MANIFEST = st.fixed_dictionaries(
     optional={
         "status": ODD | st.just("running"),
         "reason": ODD,
-        "budget": st.fixed_dictionaries({"steps": NUMBER, "hours": NUMBER}) | ODD,
+        "budget": st.fixed_dictionaries({"steps": NUMBER, "hours": NUMBER, "hour_price": NUMBER}) | ODD,
         "planned_step_compute": NUMBER,
     },
 )

@@ -177,7 +177,6 @@ def rows() -> tuple[Published, ...]:
             "tokens/s",
             3281,
             lambda: decoding_rate(h100, 89, 128, 256),
-            "version 0.6 was more than twice as fast, says the same source",
         ),
     )
 
