@@ -15,7 +15,7 @@ from tasks.bounded.pool import BoundedPool
 from tasks.errors import TaskError
 from tasks.own import Asking
 from tasks.rewards import RewardVerifier, is_async
-from tasks.task import Task, Verifier, has_worked_examples, require_task, worked_example
+from tasks.task import Task, Trial, Verifier, has_worked_examples, require_task, worked_example
 from tasks.thinking import THINK_CLOSE, answer_part
 from tasks.types import Prompt, Verdict
 
@@ -79,6 +79,30 @@ def check_task(task: Task, prompts: int = 8) -> list[Finding]:
     if isinstance(task, Asking) and hasattr(task, "reward") and not is_async(task):  # type: ignore[arg-type]
         findings.append(_gold(task, tried))
     return [*findings, *_rewards(task, tried, first), *_troubles(tried, first), _seconds(task, first)]
+
+
+def try_verifier(task: Task) -> list[str]:
+    """Grade a right and a wrong answer with a task's verifier, and say what is wrong; no data set is read.
+
+    Of a task without a `trial`, the first prompt is asked; with no right answer known, an empty one alone is graded.
+
+    Raises:
+        TaskError: it has no prompts.
+    """
+    trial: Trial | None = getattr(task, "trial", None)
+    if trial is not None:
+        asked = Prompt(f"{task.name}/trial", task.name, "", trial.gold)
+        cases = [_Case("right", asked, trial.right), _Case("wrong", asked, trial.wrong)]
+    else:
+        prompt = task.prompt(0)
+        perfect = _perfect(task, 0, prompt)
+        right = [] if perfect is None else [_Case("right", *perfect)]
+        cases = [*right, _Case("empty", prompt, "")]
+    return [
+        f"{task.name}: {'a' if case.kind != 'empty' else 'an'} {case.kind} answer is {one.outcome}: {one.detail}"
+        for case, one in zip(cases, _graded(task, cases))
+        if one.outcome != ("passed" if case.kind == "right" else "failed")
+    ]
 
 
 def _prompts(task: Task, asked: Sequence[Prompt]) -> Iterator[Finding]:

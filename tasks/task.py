@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from tasks.errors import TaskError
@@ -72,6 +73,21 @@ class Task(Protocol):
     def describe(self) -> dict[str, Any]:
         """Origin of the problems (JSON-able), for a run's manifest; empty if there is nothing to say."""
         ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A problem with a right and a wrong answer, with which a verifier can be tried where no data are.
+
+    Attributes:
+        gold: what the verifier grades against.
+        right: an answer that passes.
+        wrong: one that does not.
+    """
+
+    gold: Any
+    right: str
+    wrong: str
 
 
 def has_worked_examples(task: Task) -> bool:

@@ -1,9 +1,10 @@
 """Rehearse every role of the real layout at full size on fake tensors, without a GPU.
 
 Fake tensors have shapes but no numbers. A rank of every distinct kind is built, loaded, trained for a step and
-exported. A device of an engine is configured, built and loaded. Printed are memory and FLOPs beside the plan's, every
-exchange between ranks, what broke, and what could not be rehearsed (docs/rehearse.md). The exit code is 1 if a role
-would break, or was rehearsed with another setting than the run's.
+exported. A device of an engine is configured, built and loaded, and receives new weights. A verifier grades for real,
+on this machine. Printed are memory and FLOPs beside the plan's, every exchange between ranks, what broke, and what
+could not be rehearsed (docs/rehearse.md). The exit code is 1 if a role would break, or was rehearsed with another
+setting than the run's.
 
 Examples:
   scalelab rehearse scalerl_8b
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Rehearse all roles and print their results."""
-    from scalelab.cluster.environment import environment
+    from scalelab.cluster.environment import ProcessRole, environment
     from scalelab.commands.output import print_json
     from scalelab.experiment import load, resolve_experiment
     from scalelab.hardware import Hardware, device
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.rehearse.environment import how_to_set_up, simulated_cuda
     from scalelab.rehearse.planned import micro_batches
     from scalelab.rehearse.processes import Interpreter, rehearse_all
-    from scalelab.rehearse.roles import engine_roles, trainer_roles
+    from scalelab.rehearse.roles import Role, engine_roles, trainer_roles
     from scalelab.rehearse.setting import RehearsalSettings
 
     for option in ("imbalance", "jobs", "deadline"):
@@ -77,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     roles = [
         *trainer_roles(experiment.trainer_setup.layout, experiment.cluster.trainers),
         *engine_roles(experiment.generator_setup.tensor_parallel, experiment.cluster.generators),
+        Role("verifier", "verifier", 0, experiment.cluster.verifiers),
     ]
     setting = RehearsalSettings(experiment, hardware, micro_batches(experiment), args.imbalance)
 
@@ -88,15 +90,14 @@ def run(args: argparse.Namespace) -> int:
     trainer = simulated_cuda(hardware) if hardware.gpu and args.devices != "no" else None
     if trainer is None and args.devices == "yes":
         raise LabError(how_to_set_up() if hardware.gpu else "--devices yes is for GPUs: name one with --hardware")
-    own = {
-        role: {name: value for name, value in environment(role).items() if name != "PYTHONPATH"}
-        for role in ("trainer", "engine")
-    }
+    kinds: tuple[ProcessRole, ...] = ("trainer", "engine", "verifier")
+    own = {role: {name: value for name, value in environment(role).items() if name != "PYTHONPATH"} for role in kinds}
     if trainer is not None:
         own["trainer"] |= trainer.environment
     interpreters = {
         "trainer": replace(trainer or Interpreter(), environment=own["trainer"]),
         "engine": Interpreter(environment=own["engine"]),
+        "verifier": Interpreter(environment=own["verifier"]),
     }
     results = rehearse_all(setting, roles, interpreters, args.jobs, args.deadline, tell)
     for result in results:
@@ -117,7 +118,7 @@ def _hold_against(result: RoleResult, memory_gib: float, run: Run) -> None:
     """Add a problem if the memory found, with the plan's reserve, does not fit."""
     from scalelab.plan.memory import ENGINE_RESERVE, RESERVE
 
-    if run.cluster.device != "gpu" or result.problems:
+    if run.cluster.device != "gpu" or result.problems or not result.plan_memory_gib:
         return
     reserve = RESERVE if result.kind == "trainer" else ENGINE_RESERVE
     if result.peak_gib + reserve > memory_gib:
@@ -144,8 +145,7 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
                 f"{result.stands_for}",
                 result.verdict,
                 *(f"{result.memory_gib[kind]:.2f}" if kind in result.memory_gib else "–" for kind in kinds),
-                f"{result.peak_gib:.2f}",
-                f"{result.plan_gib:.2f}",
+                *(f"{gib:.2f}" if result.plan_memory_gib else "–" for gib in (result.peak_gib, result.plan_gib)),
                 _signed_percent(apart.get("memory")),
                 f"{result.flops / 1e12:.4g}" if result.flops else "–",
                 f"{result.plan_flops / 1e12:.4g}" if result.plan_flops else "–",

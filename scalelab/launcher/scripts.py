@@ -214,6 +214,7 @@ spec:
   backoffLimit: 3
   rayClusterSpec:
     rayVersion: "2.60.0"
+    authOptions: {{mode: token}}  # KubeRay 1.5.1 or newer makes the token, and gives it to every container
     headGroupSpec:
       rayStartParams: {{num-cpus: "8", num-gpus: "0"}}
       template:

@@ -29,10 +29,12 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_processors_params_validator
 
 from moe.weights.links import shapes
-from scalelab.plan.memory import kv_bytes_per_token
+from scalelab.plan.memory import kv_bytes_per_token, message_memory
 from scalelab.rehearse import planned
+from scalelab.rehearse.collectives import Exchange
 from scalelab.rehearse.explain import explain
 from scalelab.rehearse.ranks import all_replaced, other_ranks
+from scalelab.rehearse.receiving import receive
 from scalelab.rehearse.result import GIB, Phase, RoleResult
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
@@ -78,7 +80,7 @@ def rehearse(setting: RehearsalSettings, role: Role) -> RoleResult:
 class _EngineRehearsal:
     def __init__(self, setting: RehearsalSettings, role: Role, result: RoleResult, folder: Path) -> None:
         self.role, self.result, self.folder = role, result, folder
-        self.hf, self.config = setting.run.model.to_hf(), setting.run.generator_setup
+        self.hf, self.config, self.of_run = setting.run.model.to_hf(), setting.run.generator_setup, setting.run
         self.gpu = setting.hardware.gpu
         self.model: torch.nn.Module | None = None
         self.vllm: VllmConfig | None = None
@@ -107,6 +109,7 @@ class _EngineRehearsal:
                 "load": self._load,
                 "cache": self._cache,
                 "start": self._start,
+                "receive": self._receive,
             }
             try:
                 for name, do in phases.items():
@@ -191,6 +194,20 @@ class _EngineRehearsal:
             reduce.disabled, reduce._ptr, reduce.rank, reduce.group = False, 0, ranks.rank_in_group, ranks.cpu_group
             with reduce.capture():
                 pass
+
+    def _receive(self) -> None:
+        """Receive a version as a broadcast brings it; files are read whole, as `_load` has it."""
+        if self.of_run.cluster.publication == "files" or self.result.replaced:
+            return
+        assert self.vllm is not None
+        assert self.model is not None
+        sizes = receive(self.of_run, self.vllm, self.model)
+        held, planned = 2 * max(sizes), message_memory(self.hf, self.config.dtype).engine
+        if held > planned:
+            raise ValueError(f"two messages of weights take {held / GIB:.2f} GiB, the plan says {planned / GIB:.2f}")
+        engines = self.of_run.cluster.generators * self.config.tensor_parallel
+        whole = Exchange(f"weights × {1 + engines}", "broadcast", len(sizes), sum(sizes))
+        self.result.publication = [vars(whole)]
 
     def _cache(self) -> None:
         """Number of tokens that the KV cache holds, by vLLM's own pages."""

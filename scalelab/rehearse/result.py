@@ -14,7 +14,7 @@ class Phase:
     """One phase of a role's rehearsal.
 
     Attributes:
-        name: "build", "load", "step", "export".
+        name: such as "build", "load", "step", "export".
         ok: whether it went through.
         seconds: it took here.
         peak_gib: most device memory during it.
@@ -32,7 +32,7 @@ class RoleResult:
 
     Attributes:
         role: its name.
-        kind: "trainer" or "engine".
+        kind: "trainer", "engine" or "verifier".
         stands_for: ranks that it stands for.
         phases: in order; those after one that failed are missing.
         memory_gib: by kind, when the role's memory was fullest.

@@ -17,10 +17,10 @@ class Role:
 
     Attributes:
         name: for a reader, such as "trainer rank 15: last of tensor 4, expert 16".
-        kind: "trainer" or "engine".
-        rank: among the trainer ranks, or among the devices that share an engine.
+        kind: "trainer", "engine" or "verifier".
+        rank: among the trainer ranks, or among the devices that share an engine; 0 for a verifier.
         stands_for: ranks that it stands for, itself included.
-        stage: its pipeline stage; 0 for an engine.
+        stage: its pipeline stage; 0 for others than trainers.
     """
 
     name: str

@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from threading import Thread
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,8 +21,10 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NC
 
 from moe.errors import MoeError
 from moe.model.architectures import architecture
+from moe.train.config import TrainerConfig
 from moe.train.trainer import Trainer
 from moe.weights.links import expert_bias_names, stored_as
+from moe.weights.parcels import parcels
 from moe.weights.segments import Segment
 from scalelab.errors import LabError
 from scalelab.transfer.listener import Listener
@@ -126,6 +129,18 @@ class Broadcaster:
             sender.shutdown()
 
 
+def declared(hf_config: dict[str, Any], config: TrainerConfig) -> list[ParamMeta]:
+    """Name, type and shape of every tensor of a broadcast, in the order in which the trainer sends them."""
+    dtype = getattr(torch, config.dtype)
+    walk = parcels(hf_config, config.layout, dtype.itemsize, PARCEL)
+    found = [part for parcel in walk for part in parcel.parts()]
+    biases = expert_bias_names(hf_config) if config.expert_bias else {}
+    experts = architecture(hf_config).fields.get("num_moe_experts")
+    return [ParamMeta(name, stored_as(name, dtype), tuple(shape)) for name, shape in found] + [
+        ParamMeta(name, torch.float32, (experts,)) for name in biases.values()
+    ]
+
+
 class MegatronSource(WeightSource):
     """The weights of all ranks, a parcel at a time, on the device; every rank walks through all of them.
 
@@ -147,14 +162,7 @@ class MegatronSource(WeightSource):
 
     def metadata(self) -> list[ParamMeta]:
         """Name, type and shape of every tensor, in the order of the walk."""
-        hf_config, config = self._trainer.hf_config, self._trainer.config
-        dtype = getattr(torch, config.dtype)
-        found = [part for parcel in self._trainer.parcels(PARCEL) for part in parcel.parts()]
-        biases = expert_bias_names(hf_config) if config.expert_bias else {}
-        experts = architecture(hf_config).fields.get("num_moe_experts")
-        return [ParamMeta(name, stored_as(name, dtype), tuple(shape)) for name, shape in found] + [
-            ParamMeta(name, torch.float32, (experts,)) for name in biases.values()
-        ]
+        return declared(self._trainer.hf_config, self._trainer.config)
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         return self._walk

@@ -83,7 +83,11 @@ def test_machines_of_ones_own_get_the_token_that_their_head_asks_for(capsys: pyt
 def test_a_rayjob_has_the_runs_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("h100/scalerl_8b", "--out", "/runs/a", "--image", "an/image", "--claim", "a-claim")
     made = yaml.safe_load(launched(capsys, "k8s", *asked))
-    [workers] = made["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    cluster = made["spec"]["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    pins = (Path(__file__).parents[2] / "requirements" / "gpu.txt").read_text()
+    assert f"\nray=={cluster['rayVersion']} " in pins
+    [workers] = cluster["workerGroupSpecs"]
     assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"] == 10
     [container] = workers["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 CODE = """
+from moe.model.size import parameters
 from scalelab.experiment import resolve
 from scalelab.hardware import device
 from scalelab.rehearse.engine import rehearse
@@ -18,7 +19,9 @@ for name, devices in (("scalerl_8b", 1), ("scalerl_17bx16", 4)):
     assert roles[-1].rank == devices - 1
     result = rehearse(RehearsalSettings(run, device("gb200")), roles[-1])
     assert result.problems == [], result.problems
-    assert [phase.name for phase in result.phases] == ["configure", "build", "load", "cache", "start"]
+    assert [phase.name for phase in result.phases] == ["configure", "build", "load", "cache", "start", "receive"]
+    [sent] = result.publication
+    assert (sent["op"], sent["bytes"]) == ("broadcast", 2 * parameters(run.model.to_hf()).total)
     for kind, planned in result.plan_memory_gib.items():
         assert abs(result.memory_gib[kind] / planned - 1) < 0.01, (kind, result.memory_gib[kind], planned)
 """
@@ -74,6 +77,46 @@ for family in ("glm4_moe", "deepseek_v3"):
     for kind, planned in result.plan_memory_gib.items():
         assert abs(result.memory_gib[kind] / planned - 1) < 0.01, (kind, result.memory_gib[kind], planned)
 """
+
+
+RECEIVES = """
+from dataclasses import replace
+
+from moe.train.config import Layout
+from scalelab.hardware import device
+from scalelab.rehearse import receiving
+from scalelab.rehearse.engine import rehearse
+from scalelab.rehearse.roles import engine_roles
+from scalelab.rehearse.setting import RehearsalSettings
+from tests.helpers.rehearsals import MODELS, run_of
+
+run = run_of(MODELS["mixtral"], Layout(tensor=2, expert=2), 4)
+run = replace(run, cluster=replace(run.cluster, device="gpu", publication="nccl"))
+role = engine_roles(run.generator.tensor_parallel, run.cluster.generators)[-1]
+declared = receiving.declared
+changes = (
+    lambda sent: sent,
+    lambda sent: sent[:-1],
+    lambda sent: [*sent, sent[-1]],
+    lambda sent: [replace(sent[0], shape=(3, *sent[0].shape[1:])), *sent[1:]],
+    lambda sent: [replace(sent[0], name="model.nothing.weight"), *sent[1:]],
+)
+for change in changes:
+    receiving.declared = lambda *arguments: change(declared(*arguments))
+    result = rehearse(RehearsalSettings(run, device("h100")), role)
+    print("said:", [phase.name for phase in result.phases][-1], result.problems)
+"""
+
+
+@pytest.mark.slow
+def test_an_engine_does_not_receive_what_the_trainer_does_not_send():
+    ended = subprocess.run([sys.executable, "-c", RECEIVES], capture_output=True, text=True, timeout=280, check=False)
+    said = [line.removeprefix("said: receive ") for line in ended.stdout.splitlines() if line.startswith("said: ")]
+    assert len(said) == 5, ended.stderr[-2000:]
+    assert said[0] == "[]"
+    assert "of lm_head.weight only 24192 of 32000 rows came" in said[1]
+    assert len({*said}) == 5
+    assert all("receive: " in line for line in said[1:]), said
 
 
 @pytest.mark.slow
