@@ -15,7 +15,7 @@ from tasks.bounded.pool import BoundedPool
 from tasks.errors import TaskError
 from tasks.own import Asking
 from tasks.rewards import RewardVerifier, is_async
-from tasks.task import Task, Trial, Verifier, has_worked_examples, require_task, worked_example
+from tasks.task import Task, TrialProblem, Verifier, has_worked_examples, require_task, worked_example
 from tasks.thinking import THINK_CLOSE, answer_part
 from tasks.types import Prompt, Verdict
 
@@ -89,7 +89,7 @@ def try_verifier(task: Task) -> list[str]:
     Raises:
         TaskError: it has no prompts.
     """
-    trial: Trial | None = getattr(task, "trial", None)
+    trial: TrialProblem | None = getattr(task, "trial", None)
     if trial is not None:
         asked = Prompt(f"{task.name}/trial", task.name, "", trial.gold)
         cases = [_Case("right", asked, trial.right), _Case("wrong", asked, trial.wrong)]

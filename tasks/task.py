@@ -76,7 +76,7 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialProblem:
     """A problem with a right and a wrong answer, with which a verifier can be tried where no data are.
 
     Attributes:

@@ -23,7 +23,7 @@ from tasks.errors import TaskError
 from tasks.finite import Finite
 from tasks.lengths import OwnLengths
 from tasks.stream import problem_key
-from tasks.task import Trial, Verifier
+from tasks.task import TrialProblem, Verifier
 from tasks.thinking import THINK_OPEN
 from tasks.types import Message, Prompt
 
@@ -110,7 +110,7 @@ class DatasetTask(OwnLengths, Finite):
 
     kind: ClassVar[Literal["math", "code"]]
 
-    trial: ClassVar[Trial]
+    trial: ClassVar[TrialProblem]
     """A problem of the kind with which the verifier can be tried where no data are."""
 
     def __post_init__(self) -> None:
@@ -291,7 +291,7 @@ class MathDataset(DatasetTask):
     seconds_per_reward: ClassVar[float] = 0.0005
     """Processor time of a reward, for plans: a wrong answer of MATH, the slower half, on an AMD EPYC."""
 
-    trial: ClassVar[Trial] = Trial("1/2", "so it is \\boxed{0.5}", "so it is \\boxed{0.6}")
+    trial: ClassVar[TrialProblem] = TrialProblem("1/2", "so it is \\boxed{0.5}", "so it is \\boxed{0.6}")
 
     @property
     def _gold_column(self) -> str:
@@ -331,7 +331,7 @@ class CodeDataset(DatasetTask):
     seconds_per_reward: ClassVar[float] = 0.01
     """Processor time of a reward, for plans: a right program of LeetCode with all its tests, on an AMD EPYC."""
 
-    trial: ClassVar[Trial] = Trial(
+    trial: ClassVar[TrialProblem] = TrialProblem(
         {"kind": "stdin", "cases": [{"stdin": "3\n", "stdout": "4\n"}]},
         "```python\nprint(int(input()) + 1)\n```",
         "```python\nprint(int(input()) + 2)\n```",
