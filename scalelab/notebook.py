@@ -34,7 +34,7 @@ from scalelab.curves import (
 )  # fmt: skip
 from scalelab.curves.decide import Decision
 from scalelab.errors import LabError, nearest
-from scalelab.numbers import with_error, with_interval
+from scalelab.numbers import compact, with_error, with_interval
 from scalelab.reading import Reading, load_reading, read_with
 from scalelab.reading.data import same_unit
 from scalelab.reading.sources import open_table
@@ -238,7 +238,7 @@ class Runs:
     def __repr__(self) -> str:
         points, spent = sum(map(len, self.curves)), max(float(c.compute_N.max()) for c in self.curves)
         runs, tasks = _count(self.names, "run"), _count(self.tasks, "task")
-        return f"<Runs: {runs}, {tasks}, {points} evaluations, up to {spent:.4g} {same_unit(self.curves)}>"
+        return f"<Runs: {runs}, {tasks}, {points} evaluations, up to {compact(spent)} {same_unit(self.curves)}>"
 
     def _repr_html_(self) -> str:
         rows = [

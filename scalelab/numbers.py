@@ -6,10 +6,15 @@ import math
 from collections.abc import Sequence
 
 
+def compact(value: float) -> str:
+    """A number of four digits, or a whole one with commas from 10,000 up to 1e9."""
+    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:.4g}" if abs(value) < 1000 else f"{value:,.4g}"
+
+
 def with_error(value: float, error: float) -> str:
     """`0.612 ± 0.008`: as many decimals as the error warrants."""
     if not error > 0:
-        return f"{value:.4g}"
+        return compact(value)
     decimals = _decimals(error)
     return f"{value:,.{decimals}f} ± {error:,.{decimals}f}"
 
@@ -20,7 +25,7 @@ def with_interval(value: float, interval: Sequence[float | None] | None) -> str:
     Numbers from 1e9 on, and those whose interval shows only behind the sixth decimal, are written with exponents.
     """
     if interval is None:
-        return f"{value:.4g}"
+        return compact(value)
     low, high = interval
     known = [abs(end - value) for end in interval if end is not None]
     largest = max(abs(number) for number in (value, low, high) if number is not None)
@@ -28,7 +33,7 @@ def with_interval(value: float, interval: Sequence[float | None] | None) -> str:
         shown = ("…" if end is None else f"{end:.3g}" for end in (low, high))
         return f"{value:.3g} [{', '.join(shown)}]"
     if known and not any(known):
-        return f"{value:.4g}"
+        return compact(value)
     decimals = _decimals(2 * max(known)) if known else 3
     ends = ("…" if end is None else _fixed(end, decimals) for end in (low, high))
     return f"{_fixed(value, decimals)} [{', '.join(ends)}]"
@@ -43,7 +48,7 @@ def quantity(amount: float, unit: str) -> str:
     """Compute in a unit that people read: minutes for small parts of an hour, thousands with a comma."""
     if unit.endswith("-hours") and 0 < amount < 0.5:
         return f"{amount * 60:.3g} {unit.removesuffix('hours')}minutes"
-    return f"{amount:,.4g} {unit}" if amount < 10_000 else f"{amount:,.0f} {unit}"
+    return f"{compact(amount)} {unit}"
 
 
 def _fixed(value: float, decimals: int) -> str:

@@ -38,7 +38,7 @@ from scalelab.commands.curve_options import (
     read_curves,
 )
 from scalelab.commands.output import print_filled, print_json, print_table
-from scalelab.numbers import with_error, with_interval
+from scalelab.numbers import compact, with_error, with_interval
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis
@@ -116,14 +116,14 @@ def _print_table(analyses: list[Analysis], wide: bool) -> None:
         for item in with_draws:
             rates = item.rates()
             cells = [with_interval(rate.value, rate.interval) for rate in rates[shown]]
-            rows.append([*curve_cells(item), f"{rates[0].compute:,.4g}", *cells])
+            rows.append([*curve_cells(item), compact(rates[0].compute), *cells])
         print_table(rows, header[: len(rows[0])])
         print()
     names = [name for name in analyses[0].fit.model.parameters if wide or name != "R0"]
     rows = []
     for item in analyses:
         fit = item.fit
-        window = f"{fit.window[0]:.4g}–{fit.window[1]:.4g} {fit.curve.unit}"
+        window = f"{compact(fit.window[0])}–{compact(fit.window[1])} {fit.curve.unit}"
         cells = [_parameter(item, name) for name in names]
         more = [str(len(fit.curve)), window, back_test_cell(item)] if wide else []
         rows.append([*curve_cells(item), *cells, *more])

@@ -27,7 +27,7 @@ from scalelab.commands.curve_options import (
     read_curves,
 )
 from scalelab.commands.output import print_filled, print_json, print_table
-from scalelab.numbers import percent, with_interval
+from scalelab.numbers import compact, percent, with_interval
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis
@@ -112,7 +112,7 @@ def _print_tables(
     if forecasts:
         unit = forecasts[0][0].fit.curve.counted_in
         rows = [
-            [*curve_cells(item), f"{one.at:,g}", with_interval(one.value, one.interval), with_interval(*_curve(one))]
+            [*curve_cells(item), compact(one.at), with_interval(one.value, one.interval), with_interval(*_curve(one))]
             for item, one in forecasts
         ]
         print()

@@ -19,6 +19,7 @@ from scalelab.curves.fitting.noise import DEFAULT, Prior
 from scalelab.curves.fitting.paper import fit_paper
 from scalelab.curves.fitting.posterior import Draws, posterior
 from scalelab.errors import LabError
+from scalelab.numbers import compact
 from scalelab.reading.data import Curve
 
 FitMethod = Literal["joint", "paper", "power"]
@@ -235,8 +236,8 @@ def outliers(item: Curve, fit: Fit) -> tuple[Outlier, ...]:
 def fallen_remarks(fallen: Sequence[Outlier]) -> list[str]:
     """Name the evaluations that fall out of the curve, three of them at most."""
     lines = [
-        f"the evaluation at {one.compute:.4g} falls out of the curve: {one.pass_rate:.3f} where {one.expected:.3f} was "
-        f"due, {abs(one.sigmas):.0f} standard deviations {'above' if one.sigmas > 0 else 'below'}"
+        f"the evaluation at {compact(one.compute)} falls out of the curve: {one.pass_rate:.3f} where {one.expected:.3f} "
+        f"was due, {abs(one.sigmas):.0f} standard deviations {'above' if one.sigmas > 0 else 'below'}"
         for one in fallen[:3]
     ]
     if len(fallen) > 3:

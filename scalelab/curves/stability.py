@@ -11,6 +11,7 @@ import numpy as np
 
 from scalelab.arrays import Array
 from scalelab.curves.fitting.intervals import Interval
+from scalelab.numbers import compact
 from scalelab.reading.data import Curve
 
 DEPTH = 0.05
@@ -65,7 +66,7 @@ class Stability:
         whose = f" (seed {deepest.seed})" if deepest.seed else ""
         return (
             f"{len(self.falls)} of {self.seeds} seed{'s' * (self.seeds > 1)} fell by {DEPTH:g} or more below the best "
-            f"before, the deepest by {deepest.depth:.3f} at {deepest.compute:.4g}{whose}; rate of such runs "
+            f"before, the deepest by {deepest.depth:.3f} at {compact(deepest.compute)}{whose}; rate of such runs "
             f"{self.rate:.0%} [{low:.0%}, {high:.0%}]"
         )
 

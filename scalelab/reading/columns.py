@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from scalelab.errors import LabError
-from scalelab.reading.cells import numbers
+from scalelab.reading.cells import blank, numbers
 from scalelab.reading.data import UNITS
 from scalelab.reading.settings import COLUMNS, Reading
 from scalelab.reading.table import Table, dozen
@@ -25,6 +26,9 @@ COUNTS = {
     "flops": "FLOPs",
     "total_flos": "FLOPs",
 }
+LOAD_PROOF = ("tokens", "completions", "step")
+"""Axes that a machine's load does not move, the best first: what a recipe spends is what it computes."""
+
 SECONDS = ("wall_seconds", "seconds", "elapsed", "elapsed_seconds", "_runtime", "runtime")
 TIMES = ("time", "timestamp", "_timestamp", "datetime", "date", "wall_time", "created_at")
 """Names of columns that can stand for compute where no hours of devices do, the most telling first."""
@@ -151,6 +155,12 @@ def _compute(table: Table, reading: Reading, charted: bool) -> tuple[str, str, s
         if wanted not in table.cells:
             raise LabError(f"{table.path}: no column {wanted!r} for compute; it has {dozen(table.columns)}")
         return wanted, *_unit_of(short(wanted))
+    if table.folder:
+        units = table.cells.get("compute_unit", ())
+        facts = {**table.facts, **({"compute_unit": units[0]} if units else {})}
+        axis = axis_of(facts, [name for name in LOAD_PROOF if _counted(table, name)])
+        if axis != "compute":
+            return axis, *_unit_of(axis)
     if "compute" in by_short:
         return by_short["compute"], "", ""
     hours = [name for name in by_short if name in UNITS or re.fullmatch(r"[a-z0-9]+_?hours", name)]
@@ -168,6 +178,26 @@ def _compute(table: Table, reading: Reading, charted: bool) -> tuple[str, str, s
         f"{table.path}: no column for compute; it has {dozen(table.columns)}; map one: --column compute=NAME, and "
         "what it counts with --unit"
     )
+
+
+def axis_of(facts: Mapping[str, Any], counted: Iterable[str]) -> str:
+    """The axis of a run's curves: compute, or what load does not move where that is hours of cores on a wall clock.
+
+    An hour of a core is as much work as the machine has left for it: a recipe on a busy machine looks like a worse one.
+
+    Args:
+        facts: the run's manifest, or one of its evaluations.
+        counted: axes that all evaluations have.
+    """
+    if facts.get("compute_unit") != "core-hours" or facts.get("clock") == "virtual":
+        return "compute"
+    counts = set(counted)
+    return next((axis for axis in LOAD_PROOF if axis in counts), "compute")
+
+
+def _counted(table: Table, name: str) -> bool:
+    """True if every row has a value in a column."""
+    return name in table.cells and not any(blank(cell) for cell in table.cells[name])
 
 
 def _unit_of(name: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from scalelab.arrays import Array
 from scalelab.errors import LabError
+from scalelab.numbers import compact
 
 UNITS = {"gpu_hours": "GPU-hours", "core_hours": "core-hours"}
 """Compute columns that name their unit."""
@@ -69,7 +70,8 @@ class Curve:
         return len(self.compute_N)
 
     def __repr__(self) -> str:
-        return f"<Curve {self.name}: {len(self)} evaluations up to {self.compute_N.max(initial=0.0):.4g} {self.unit}>"
+        reached = compact(self.compute_N.max(initial=0.0))
+        return f"<Curve {self.name}: {len(self)} evaluations up to {reached} {self.unit}>"
 
     @property
     def counted_in(self) -> str:

@@ -17,7 +17,7 @@ from scalelab.arrays import Array
 from scalelab.errors import LabError
 from scalelab.reading.cells import Numbers, blank, hours_since_first, numbers
 from scalelab.reading.columns import Part, Recognised
-from scalelab.reading.data import Curve, binomial_stderr, check_numbers, checked_curve
+from scalelab.reading.data import Curve, FitWindow, binomial_stderr, check_numbers, checked_curve
 from scalelab.reading.run_folder import fork_of
 from scalelab.reading.settings import COLUMNS, Reading
 from scalelab.reading.stitch import average, stitch
@@ -175,7 +175,7 @@ class CurveReader:
                 seed_N=np.zeros(0, int),
                 unit=unit,
                 epoch_end=self._epoch_end(part, rows_R, compute_N),
-                fit_window=_window(table.facts.get("fit_window")),
+                fit_window=self._window(part, rows_R, compute_N),
                 notes=(*notes, *about_rates, *about_units, *said, *about_errors),
                 recipe=str(table.facts.get("recipe", "")),
                 clock=_clock(table.facts),
@@ -188,6 +188,21 @@ class CurveReader:
             seed_N[keep_N],
         )
         return item if self._reading.repeats != "mean" else _averaged(item)
+
+    def _window(self, part: Part, rows_R: np.ndarray, compute_N: Array) -> FitWindow:
+        """The window that a manifest gives in compute, on the axis of the curve; open at both ends where it is none."""
+        found = self._table.facts.get("fit_window")
+        since, until = found if isinstance(found, list | tuple) and len(found) == 2 else (None, None)
+        if part.names["compute"] == "compute" or "compute" not in self._table.cells:
+            return since, until
+        spent_N = self._column("compute").value_N[rows_R]
+        order_N = np.argsort(spent_N)
+
+        def there(end: Any) -> Any:
+            known = isinstance(end, int | float) and len(order_N) > 0
+            return float(np.interp(end, spent_N[order_N], compute_N[order_N])) if known else end
+
+        return there(since), there(until)
 
     def _measure(self, rows_R: np.ndarray) -> str:
         """Name of what the rows of a run folder measure: a mean reward if some of them say so."""
@@ -372,9 +387,3 @@ def _clock(facts: Mapping[str, Any]) -> str:
     found = facts.get("clock", "")
     found = found.get("kind", found.get("name", "")) if isinstance(found, Mapping) else found
     return str(found)
-
-
-def _window(found: Any) -> tuple[float | None, float | None]:
-    """The window of a manifest, open at both ends where it is none."""
-    since, until = found if isinstance(found, list | tuple) and len(found) == 2 else (None, None)
-    return since, until

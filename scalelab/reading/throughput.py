@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalelab.errors import LabError
+from scalelab.reading.columns import LOAD_PROOF
 from scalelab.reading.data import Curve
 
 LOADS = 2.0
@@ -18,9 +19,6 @@ Recipes differ in it as well, by the length of their completions: tokens are cou
 
 SLOW = 4.0
 """Ratio by which a stretch of a run is slower than its median stretch from which it is named."""
-
-AXES = ("tokens", "completions", "step")
-"""Axes that a machine's load does not move, the best first: what a recipe spends is what it computes."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def refuse_other_loads(curves: Sequence[Curve]) -> None:
     slowest, fastest = (choose(found, key=lambda one: one.tokens) for choose in (min, max))
     if fastest.tokens < LOADS * slowest.tokens:
         return
-    axis = next((axis for axis in AXES if all(np.isfinite(_slope(item, axis)) for item in curves)), "step")
+    axis = next((axis for axis in LOAD_PROOF if all(np.isfinite(_slope(item, axis)) for item in curves)), "step")
     raise LabError(
         f"core-hours of different machines or loads: {fastest.name} trained on {fastest.tokens:,.0f} tokens in one, "
         f"{slowest.name} on {slowest.tokens:,.0f}. Compare them by what load does not move: --column compute={axis}"

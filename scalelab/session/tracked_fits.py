@@ -10,6 +10,7 @@ from typing import Any
 from scalelab.curves import Curve, FitError, analyse, curve, extend_or_stop
 from scalelab.errors import LabError
 from scalelab.jsonl import read_objects
+from scalelab.reading.columns import axis_of
 from scalelab.reading.data import binomial_stderr
 
 
@@ -47,10 +48,11 @@ class TrackedFits:
         samples = {one.get("k") for one in mine}
         if len(samples) > 1 and None not in samples:  # as `scalelab fit` reads them: samples weigh the points
             errors = [binomial_stderr(one["pass_rate"], one["n_prompts"] * one["k"]) for one in mine]
+        axis = axis_of(mine[0], mine[0].keys())
         return curve(
-            [one["compute"] for one in mine],
+            [one[axis] for one in mine],
             [one["pass_rate"] for one in mine],
             errors,
             task=task,
-            unit=mine[0]["compute_unit"],
+            unit=mine[0]["compute_unit"] if axis == "compute" else axis,
         )

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from scalelab.curves import Options, analyse_all, pool_seeds, read_sources
+from scalelab.curves import Options, analyse_all, pool_seeds
 from scalelab.curves.analysis import Analysis
 from scalelab.curves.stopping import ERROR, losers
 from scalelab.numbers import percent
+from scalelab.reading import Reading, read_with
 
 
 def cannot_win(
@@ -38,7 +39,7 @@ def cannot_win(
     evaluated = [folder for folder in (run, *others) if _is_evaluated(folder)]
     if run not in evaluated or len(evaluated) < 2:
         return None
-    curves, _ = pool_seeds(read_sources(evaluated))
+    curves, _ = pool_seeds(read_with(evaluated, Reading({"compute": "compute"})))  # the axis of budgets
     analyses, refused = analyse_all(curves, Options(checks=False))
     if any(_holds(one["source"], run) for one in refused):
         return None

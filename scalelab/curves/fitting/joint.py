@@ -19,7 +19,7 @@ from scalelab.curves.fitting.models import POWER, SIGMOID, Model, log_compute, v
 from scalelab.curves.fitting.noise import DEFAULT, Prior, typical
 from scalelab.curves.fitting.problem import FOUR_FIFTHS, Problem, least_squares, make_problem, solve
 from scalelab.errors import LabError
-from scalelab.numbers import percent
+from scalelab.numbers import compact, percent
 from scalelab.reading.data import Curve, merge_neighbours
 
 MOST_POINTS = 160
@@ -141,7 +141,7 @@ def select_window(item: Curve, since: float | None, until: float | None) -> tupl
     if not given and item.fit_window != (None, None):
         rule = "the fit window of the run's experiment"
     elif since is None and item.epoch_end is not None:
-        since, rule = item.epoch_end, f"after the first epoch, which ended at {item.epoch_end:.4g} {item.unit}"
+        since, rule = item.epoch_end, f"after the first epoch, which ended at {compact(item.epoch_end)} {item.unit}"
     elif since is None and until is None:
         rule = "all evaluations, as the files do not say where the first epoch ends"
     else:
