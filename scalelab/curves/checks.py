@@ -236,8 +236,9 @@ def outliers(item: Curve, fit: Fit) -> tuple[Outlier, ...]:
 def fallen_remarks(fallen: Sequence[Outlier]) -> list[str]:
     """Name the evaluations that fall out of the curve, three of them at most."""
     lines = [
-        f"the evaluation at {compact(one.compute)} falls out of the curve: {one.pass_rate:.3f} where {one.expected:.3f} "
-        f"was due, {abs(one.sigmas):.0f} standard deviations {'above' if one.sigmas > 0 else 'below'}"
+        f"the evaluation at {compact(one.compute)} falls out of the curve: {one.pass_rate:.3f} where "
+        f"{one.expected:.3f} was due, {abs(one.sigmas):.0f} standard deviations "
+        f"{'above' if one.sigmas > 0 else 'below'}"
         for one in fallen[:3]
     ]
     if len(fallen) > 3:

@@ -13,7 +13,7 @@ from scalelab.curves.analysis import Analysis
 from scalelab.curves.comparison_table import COLUMNS, SHORT_COLUMNS, ComparisonRow, TableColumn
 from scalelab.curves.fitting.intervals import Interval
 from scalelab.curves.stability import Stability
-from scalelab.numbers import percent
+from scalelab.numbers import compact, percent
 
 ComparisonVerdict = Literal["better", "worse", "equal", "unstable", "cannot tell"]
 
@@ -228,7 +228,7 @@ class Comparison:
                 continue
             runs = ", ".join(row.run + (f" ({_sure(row)})" if word in ("better", "worse") else "") for row in named)
             said.append(f"{f'equal within {self.margin:g}' if word == 'equal' else word}: {runs}")
-        return f"{self.task or 'all'}, at {self.at:,.4g} {unit}, against {self.reference.run}: {'; '.join(said)}."
+        return f"{self.task or 'all'}, at {compact(self.at)} {unit}, against {self.reference.run}: {'; '.join(said)}."
 
     def short_header(self) -> list[str]:
         """Titles of the columns that fit a narrow terminal."""
@@ -239,7 +239,7 @@ class Comparison:
         return self._titles(COLUMNS)
 
     def _titles(self, columns: Sequence[TableColumn]) -> list[str]:
-        facts = {"at": f"{self.at:,.4g}", "base": self.reference.run, "reach": f"{self.reach:.2f}"}
+        facts = {"at": compact(self.at), "base": self.reference.run, "reach": f"{self.reach:.2f}"}
         return [column.title.format(**facts) for column in columns]
 
 

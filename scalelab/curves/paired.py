@@ -17,6 +17,7 @@ from scalelab.curves.compare import ERROR, LATE
 from scalelab.curves.prompts import PromptDifference, difference_by_prompt
 from scalelab.errors import LabError
 from scalelab.guarded import inside
+from scalelab.numbers import compact
 from scalelab.parquet import take_rows
 from scalelab.reading.branches import trunk_points
 from scalelab.reading.data import Curve
@@ -52,7 +53,7 @@ class PairedDifference:
             return self.missing
         last = "the last evaluation" if self.evaluations == 1 else f"the last {self.evaluations} evaluations"
         since = "without a fit of both" if self.step is None else f"from the fork at step {self.step:g} on"
-        return f"{since}, {last} up to {self.at:,.4g}: {self.found.text()}"
+        return f"{since}, {last} up to {compact(self.at)}: {self.found.text()}"
 
 
 def compare_paired(
@@ -128,7 +129,7 @@ def _late(item: Curve, fork: float, at: float) -> dict[str, list[int]]:
         late = np.flatnonzero(after_N & (item.seed_N == seed))[-LATE:]
         if not late.size:
             raise LabError(
-                f"{folder} has no evaluation of {item.task} in the last quarter before {at:,.4g} {item.unit}"
+                f"{folder} has no evaluation of {item.task} in the last quarter before {compact(at)} {item.unit}"
             )
         found[folder] = item.other_N["step"][late].astype(int).tolist()
     return found

@@ -26,7 +26,7 @@ COUNTS = {
     "flops": "FLOPs",
     "total_flos": "FLOPs",
 }
-LOAD_PROOF = ("tokens", "completions", "step")
+WORK = ("tokens", "completions")
 """Axes that a machine's load does not move, the best first: what a recipe spends is what it computes."""
 
 SECONDS = ("wall_seconds", "seconds", "elapsed", "elapsed_seconds", "_runtime", "runtime")
@@ -158,7 +158,7 @@ def _compute(table: Table, reading: Reading, charted: bool) -> tuple[str, str, s
     if table.folder:
         units = table.cells.get("compute_unit", ())
         facts = {**table.facts, **({"compute_unit": units[0]} if units else {})}
-        axis = axis_of(facts, [name for name in LOAD_PROOF if _counted(table, name)])
+        axis = axis_of(facts, [name for name in WORK if _counted(table, name)])
         if axis != "compute":
             return axis, *_unit_of(axis)
     if "compute" in by_short:
@@ -192,7 +192,7 @@ def axis_of(facts: Mapping[str, Any], counted: Iterable[str]) -> str:
     if facts.get("compute_unit") != "core-hours" or facts.get("clock") == "virtual":
         return "compute"
     counts = set(counted)
-    return next((axis for axis in LOAD_PROOF if axis in counts), "compute")
+    return next((axis for axis in WORK if axis in counts), "compute")
 
 
 def _counted(table: Table, name: str) -> bool:

@@ -192,17 +192,15 @@ class CurveReader:
     def _window(self, part: Part, rows_R: np.ndarray, compute_N: Array) -> FitWindow:
         """The window that a manifest gives in compute, on the axis of the curve; open at both ends where it is none."""
         found = self._table.facts.get("fit_window")
-        since, until = found if isinstance(found, list | tuple) and len(found) == 2 else (None, None)
-        if part.names["compute"] == "compute" or "compute" not in self._table.cells:
-            return since, until
-        spent_N = self._column("compute").value_N[rows_R]
-        order_N = np.argsort(spent_N)
-
-        def there(end: Any) -> Any:
-            known = isinstance(end, int | float) and len(order_N) > 0
-            return float(np.interp(end, spent_N[order_N], compute_N[order_N])) if known else end
-
-        return there(since), there(until)
+        ends = numbers(found if isinstance(found, list | tuple) and len(found) == 2 else [None, None])
+        known = [None if ends.blank_N[at] or at in ends.wrong else float(ends.value_N[at]) for at in (0, 1)]
+        if part.names["compute"] != "compute" and "compute" in self._table.cells and len(rows_R):
+            spent_N = self._column("compute").value_N[rows_R]
+            order_N = np.argsort(spent_N)
+            known = [
+                None if end is None else float(np.interp(end, spent_N[order_N], compute_N[order_N])) for end in known
+            ]
+        return known[0], known[1]
 
     def _measure(self, rows_R: np.ndarray) -> str:
         """Name of what the rows of a run folder measure: a mean reward if some of them say so."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalelab.errors import LabError
-from scalelab.reading.columns import LOAD_PROOF
+from scalelab.reading.columns import WORK
 from scalelab.reading.data import Curve
 
 LOADS = 2.0
@@ -65,7 +65,7 @@ def refuse_other_loads(curves: Sequence[Curve]) -> None:
     slowest, fastest = (choose(found, key=lambda one: one.tokens) for choose in (min, max))
     if fastest.tokens < LOADS * slowest.tokens:
         return
-    axis = next((axis for axis in LOAD_PROOF if all(np.isfinite(_slope(item, axis)) for item in curves)), "step")
+    axis = next((axis for axis in WORK if all(np.isfinite(_slope(item, axis)) for item in curves)), "step")
     raise LabError(
         f"core-hours of different machines or loads: {fastest.name} trained on {fastest.tokens:,.0f} tokens in one, "
         f"{slowest.name} on {slowest.tokens:,.0f}. Compare them by what load does not move: --column compute={axis}"

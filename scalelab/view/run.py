@@ -99,7 +99,8 @@ class ViewedRun:
             "step": max(steps, default=None),
             "progress": self._progress(max(steps, default=0.0), number(latest.get("compute")) or 0.0),
             "compute": number(latest.get("compute")),
-            "unit": self._unit(),
+            "unit": self._unit(latest),
+            "curve_unit": self.curves[0].unit if self.curves else self._unit(latest),
             "last": {one["task"]: [one["y"][-1], one["stderr"][-1]] for one in self.points if one["y"]},
             "alarms": sum(record.get("level") != "over" for record in self._records("alarms.jsonl")),
             "faults": sum(record.get("event") == "lost" for record in self._records("faults.jsonl")),
@@ -194,12 +195,13 @@ class ViewedRun:
     def _started(self) -> float | None:
         return number(self.manifest.get("started"))
 
-    def _unit(self) -> str:
+    def _unit(self, latest: Mapping[str, Any]) -> str:
+        """Unit of what a run spends, which its curves need not be drawn against."""
         if self.reading.unit:
             return self.reading.unit
-        if self.curves:
+        if self.curves and not self.member.folder:
             return self.curves[0].unit
-        return _text(self.manifest.get("compute_unit")) or "compute"
+        return _text(latest.get("compute_unit")) or _text(self.manifest.get("compute_unit")) or "compute"
 
     def _progress(self, step: float, compute: float) -> float | None:
         """The share of the budget that is spent, whichever of its limits comes first."""

@@ -88,7 +88,7 @@ def test_points_are_a_table_with_one_row_an_evaluation() -> None:
     runs = load_runs(RUNS[0])
     lines = [json.loads(line) for line in (RUNS[0] / "evals.jsonl").read_text().splitlines()]
     frame = runs.to_frame().sort_values(["task", "compute"])
-    expected = sorted((line["task"], line["compute"], line["pass_rate"], line["stderr"]) for line in lines)
+    expected = sorted((line["task"], line["tokens"], line["pass_rate"], line["stderr"]) for line in lines)
     assert list(zip(frame.task, frame.compute, frame.pass_rate, frame.stderr)) == expected
 
 
@@ -139,8 +139,8 @@ def test_mistakes_in_a_call_are_said_in_one_line(call: Callable[[Runs], object],
 
 
 def test_everything_prints_in_a_few_lines(fits: Fits) -> None:
-    assert repr(fits.runs) == "<Runs: 2 runs, 2 tasks, 64 evaluations, up to 0.06631 core-hours>"
-    assert repr(fits).startswith("<Fits: 4 of 4 curves>\n  seed0 · code: R0 0.243 [")
+    assert repr(fits.runs) == "<Runs: 2 runs, 2 tasks, 64 evaluations, up to 505,678 tokens>"
+    assert repr(fits).startswith("<Fits: 4 of 4 curves>\n  seed0 · code: R0 0.246 [")
     analysis = fits.analyses[0]
     for item in (analysis, analysis.fit, analysis.draws(), analysis.fit.curve):
         assert len(repr(item)) < 200

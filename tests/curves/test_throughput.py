@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalelab.cli import main
+from scalelab.reading import read_sources
 from scalelab.reading.data import curve
 from scalelab.reading.throughput import slow_stretch, throughputs
 from tests.helpers.curve_points import rate
@@ -37,15 +39,34 @@ def test_a_busy_machine_makes_no_recipe_better_and_the_axis_that_holds_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quiet, busy = write_run(tmp_path / "quiet", 0.001), write_run(tmp_path / "busy", 0.009)
-    assert main(["compare", str(quiet), str(busy)]) == 1
+    hours = ("--column", "compute=compute")
+    assert main(["compare", str(quiet), str(busy), *hours]) == 1
     reason = capsys.readouterr().err
     assert "quiet trained on 6,400,000 tokens in one, busy on 711,111" in reason
     assert reason.strip().endswith("--column compute=tokens")
-    assert main(["compare", str(quiet), str(busy), "--column", "compute=tokens", "--json"]) == 0
-    entries = json.loads(capsys.readouterr().out)["tasks"]["math"]
-    assert abs(entries[0]["value"] - entries[1]["value"]) < 1e-3
-    fast = write_run(tmp_path / "fast", 0.0011)
-    assert main(["compare", str(quiet), str(fast)]) == 0
+    assert main(["compare", str(quiet), str(write_run(tmp_path / "fast", 0.0011)), *hours]) == 0
+
+
+@given(st.floats(1e-6, 1.0), st.floats(1e-6, 1.0), st.floats(0, 1))
+def test_no_load_and_no_pause_moves_the_curve_of_a_run_on_cores(one: float, other: float, pause: float) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        read = [
+            read_sources([write_run(Path(folder) / name, hours, pause=wait)])[0]
+            for name, hours, wait in (("one", one, 0.0), ("other", other, pause))
+        ]
+    assert [item.unit for item in read] == ["tokens", "tokens"]
+    np.testing.assert_array_equal(read[0].compute_N, 6400.0 * STEPS)
+    np.testing.assert_array_equal(read[1].compute_N, read[0].compute_N)
+    assert slow_stretch(read[1]) == ""
+
+
+def test_a_window_in_hours_is_one_in_tokens(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", 0.001)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"fit_window": [0.055, None]}))
+    assert read_sources([folder])[0].fit_window == (pytest.approx(55 * 6400), None)
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"fit_window": ["0.05", {}]}))
+    assert read_sources([folder])[0].fit_window == (pytest.approx(50 * 6400), None)
 
 
 def test_hours_of_a_simulated_clock_are_compared_whatever_their_work(tmp_path: Path) -> None:
@@ -54,9 +75,9 @@ def test_hours_of_a_simulated_clock_are_compared_whatever_their_work(tmp_path: P
 
 
 def test_a_pause_is_named_by_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["fit", str(write_run(tmp_path / "paused", 0.001, pause=0.25))])
+    main(["fit", str(write_run(tmp_path / "paused", 0.001, pause=0.25)), "--column", "compute=compute"])
     assert "from 0.1 to 0.36 core-hours a step took 26 times what it usually does" in capsys.readouterr().out
-    main(["fit", str(write_run(tmp_path / "steady", 0.001))])
+    main(["fit", str(write_run(tmp_path / "steady", 0.001)), "--column", "compute=compute"])
     assert "a step took" not in capsys.readouterr().out
 
 

@@ -144,7 +144,7 @@ def test_other_units_are_left_out_with_a_reason(runs: Path, tmp_path: Path) -> N
     lab = Lab([runs / "best", other], kept=Kept(None))
     lab.update()
     assert {item.run for item in lab.curves} == {"best"}
-    assert "counts compute in core-hours" in lab.overview()["problems"][0]
+    assert "counts compute in tokens" in lab.overview()["problems"][0]
 
 
 def test_hours_of_another_clock_are_left_out_with_a_reason(runs: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@
   }
   /** Compute as the axis shows it: minutes where all of it is a small part of an hour. */
   const scale = () => (state.x === "compute" && unit().endsWith("-hours") && spent() > 0 && spent() < 0.5 ? 60 : 1);
-  const unit = () => (state.overview.fits[0] || {}).unit || (state.overview.runs[0] || {}).unit || "compute";
+  const unit = () => (state.overview.fits[0] || {}).unit || (state.overview.runs[0] || {}).curve_unit || "compute";
   const shownGroups = () => state.overview.groups.filter((group) => !state.hidden.has(group.name));
   const shownTasks = () => state.overview.tasks.filter((task) => !state.tasks || state.tasks.has(task.name));
   const bands = () => state.bands ?? shownGroups().length <= 4;
@@ -59,7 +59,7 @@
 
   /** The axes that some run has values for. */
   function choices() {
-    const present = Object.keys(AXES).filter((name) => state.overview.axes_known.includes(name));
+    const present = Object.keys(AXES).filter((name) => state.overview.axes_known.includes(name) && AXES[name] !== unit());
     return present.map((name) => [name, name === "compute" ? unit() + whose() : AXES[name]]);
   }
 
