@@ -14,6 +14,7 @@ from scalelab.curves import Curve
 from scalelab.errors import LabError, nearest
 from scalelab.guarded import LONGEST_TEXT, read_whole
 from scalelab.hardware import DEVICES
+from scalelab.numbers import compact
 
 STEPS = 24
 """Steps that are simulated: enough for the pipeline to fill and for a few rounds after that."""
@@ -132,6 +133,16 @@ def _pace(steps: float) -> str:
     return f"{steps:,.0f}" if steps >= 100 else f"{steps:.3g}"
 
 
+def _as_run(item: Curve) -> str:
+    """Steps of a run for each hour that it spent, or what a step spent where that is no time."""
+    spent, steps = float(item.compute_N.max()), float(np.nanmax(item.other_N["step"]))
+    if not (spent > 0 and steps > 0):
+        return "–"
+    if item.unit.endswith("-hours"):
+        return f"{_pace(steps / spent)} a {item.unit.removesuffix('s')}"
+    return f"{compact(spent / steps)} {item.unit} each"
+
+
 class Pricing:
     """Prices of runs under one cluster, each simulated once.
 
@@ -161,10 +172,7 @@ class Pricing:
         rows = []
         for item in self._own:
             price, step_N = self._prices[item.source], item.other_N["step"]
-            spent = float(item.compute_N.max())
-            here = _pace(float(np.nanmax(step_N)) / spent) if spent > 0 else "–"
-            rate = f"{float(np.interp(common, step_N, item.pass_rate_N)):.3f}"
-            pace = f"{here} a {item.unit.removesuffix('s')}"
+            rate, pace = f"{float(np.interp(common, step_N, item.pass_rate_N)):.3f}", _as_run(item)
             rows.append([item.run, item.task or "–", rate, pace, _pace(price.steps_per_hour), f"{price.hours:.4g}"])
         return rows
 

@@ -409,7 +409,7 @@ def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_closing_lines_say_where_a_run_stands_and_what_more_would_add() -> None:
-    curves = read_sources([ROOT / "docs/quickstart/seed0"])
+    curves = read_sources([ROOT / "docs/quickstart/seed0"], {"compute": "compute"})
     code, math = closing_lines(curves, *analyse_all(curves))
     assert code.startswith("code: has levelled off at 0.94")
     assert re.fullmatch(
