@@ -49,7 +49,7 @@ class Finding:
     ok: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Case:
     """An answer of some kind to a prompt."""
 
@@ -84,7 +84,9 @@ def check_task(task: Task, prompts: int = 8) -> list[Finding]:
 def try_verifier(task: Task) -> list[str]:
     """Grade a right and a wrong answer with a task's verifier, and say what is wrong; no data set is read.
 
-    Of a task without a `trial`, the first prompt is asked; with no right answer known, an empty one alone is graded.
+    Of a task without a `trial`, the gold of the first prompt and an empty answer are graded. Whether its reward takes
+    the gold for an answer is not known, so that only an error, a reward out of time or memory, and an empty answer that
+    passes are wrong.
 
     Raises:
         TaskError: it has no prompts.
@@ -92,16 +94,15 @@ def try_verifier(task: Task) -> list[str]:
     trial: TrialProblem | None = getattr(task, "trial", None)
     if trial is not None:
         asked = Prompt(f"{task.name}/trial", task.name, "", trial.gold)
-        cases = [_Case("right", asked, trial.right), _Case("wrong", asked, trial.wrong)]
+        cases = {_Case("a right", asked, trial.right): {"passed"}, _Case("a wrong", asked, trial.wrong): {"failed"}}
     else:
         prompt = task.prompt(0)
-        perfect = _perfect(task, 0, prompt)
-        right = [] if perfect is None else [_Case("right", *perfect)]
-        cases = [*right, _Case("empty", prompt, "")]
+        gold = prompt.gold if isinstance(prompt.gold, str) else json.dumps(prompt.gold, default=str)
+        cases = {_Case("the gold as an", prompt, gold): {"passed", "failed"}, _Case("an empty", prompt, ""): {"failed"}}
     return [
-        f"{task.name}: {'a' if case.kind != 'empty' else 'an'} {case.kind} answer is {one.outcome}: {one.detail}"
-        for case, one in zip(cases, _graded(task, cases))
-        if one.outcome != ("passed" if case.kind == "right" else "failed")
+        f"{task.name}: {case.kind} answer is {one.outcome}: {one.detail}"
+        for (case, right), one in zip(cases.items(), _graded(task, [*cases]))
+        if one.outcome not in right
     ]
 
 

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
+from scalelab.numbers import compact
 from scalelab.terminal import plain_line
 
 NUMBER = re.compile(r"[-−+]?[\d.,]+%?|–|")
@@ -39,7 +40,7 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] | None = No
 
 def paid(cost: float | None) -> str:
     """A clause that says a cost in the user's currency; empty where none is known."""
-    return "" if cost is None else f" for {cost:,.0f}"
+    return "" if cost is None else f", which cost {compact(cost)}"
 
 
 def print_filled(text: str, after: str = "") -> None:

@@ -211,7 +211,8 @@ def _print(name: str, run: Run, plan: RunPlan, hardware: Device, assumed: Assump
         cost = (
             f"at most {tuned['most_seconds_per_step']:.1f} s a step, {tuned['most_gpu_hours']:,.0f} {run.compute_unit}"
         )
-        rows.append(("fine-tuning", f"{tuned['steps']:,} steps on {tuned['ranks']} ranks; {cost}"))
+        price = paid(run.budget.cost(tuned["most_gpu_hours"]))
+        rows.append(("fine-tuning", f"{tuned['steps']:,} steps on {tuned['ranks']} ranks; {cost}{price}"))
     if graded := reward_seconds(run):
         rows.append(("rewards", f"{graded:.3g} s of processor time a step, on {run.cluster.verifiers} verifiers"))
     one = plan.evaluation
@@ -254,7 +255,9 @@ def _layout(place: Placement) -> str:
 
 def _speed(plan: RunPlan) -> str:
     engine = plan.decoding
-    prefill = f"{engine.prefill / engine.seconds:.1%} of it for {'preempted and ' if engine.again else ''}prompts"
+    prefill = (
+        f"{engine.prefill / engine.seconds:.1%} of it for prompts{' and preempted sequences' * (engine.again > 0)}"
+    )
     speed = f"{engine.tokens_per_second:,.0f} tokens/s"
     return f"{engine.seconds * 1e3:.1f} ms a token ({engine.bound}-bound, {prefill}), {speed}"
 

@@ -1,7 +1,7 @@
 """Run the experiment's own schedule on a simulated clock, and search the best split of the devices.
 
 Rates come from the performance model of `scalelab plan`, or from --rate.
-Lengths are log-normal, or those that a run recorded. Evaluation, checkpoints and faults are left out.
+Lengths are log-normal, or those that a run recorded. Evaluation and faults are left out.
 
 Examples:
   scalelab simulate scalerl_8b
@@ -64,19 +64,21 @@ def run(args: argparse.Namespace) -> None:
     shape = _split(args, setting)
     found = {"split": simulate(setting, shape.generators, shape.trainers, hours=args.hours)}
     budget, each = resolved.run.budget, found["split"].device_hours_per_step
-    steps = budget.steps if budget.hours is None else min(budget.steps, int(budget.hours / each))
+    steps = budget.steps if budget.hours is None else min(budget.steps, max(1, int(budget.hours / each)))
     if not args.no_search:
         search = SEARCH_PERIODS * setting.period + 4
         found["best"] = best_split(setting, found["split"], search, hours=args.hours)
     if args.json:
         figures = {name: asdict(one) | {"driver_cores": one.driver} for name, one in found.items()}
-        cost = {"steps": steps, "cost": budget.cost(steps * each)}
+        hours = steps * each
+        cost = {"budget_steps": steps, "budget_hours": hours, "cost": budget.cost(hours)}
         print_json({"experiment": resolved.name, **_json(setting), **cost, **figures})
         return
     print(f"{resolved.name}: {setting.schedule}, {args.hours:g} h; lengths {setting.lengths.describe()}\n")
     print_table(_rows(setting, found), ("", *found))
     print(f"\nrates: {', '.join(f'{name}={value:.3g}' for name, value in _json(setting)['rates'].items())}")
-    print(f"\nthe budget has {steps:,} steps: {steps * each:,.0f} device-hours{paid(budget.cost(steps * each))}")
+    spent = f"{steps * each:,.0f} {resolved.run.compute_unit}{paid(budget.cost(steps * each))}"
+    print(f"\nbudget: {steps:,} steps, {spent}")
     warning = driver_warning(max(one.driver for one in found.values()))
     left_out = _evaluations(args, resolved.run) if args.gpus is None and args.trainers is None else None
     for line in (*running_out(resolved.run, draws(resolved.run, steps)), *filter(None, [warning, left_out])):

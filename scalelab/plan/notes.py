@@ -17,7 +17,7 @@ FEWER = (0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 """Sequences to start that are tried in place of too many, by those of the usual length that the cache holds."""
 
 WORTH_SAYING = 0.01
-"""Share of its tokens that an engine must gain for a remark."""
+"""Share of its tokens that an engine must compute again, and gain, for a remark."""
 
 
 def notes(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> list[str]:
@@ -30,22 +30,23 @@ def notes(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> list
 
 def _preempted(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> list[str]:
     """Say that vLLM would stop sequences for want of cache and compute them again, and how many to start instead."""
-    if not plan.decoding.again:
+    if plan.decoding.again < WORTH_SAYING:
         return []
     engine, hf, length = plan.placement.generator, run.model.to_hf(), moments_of(run, assumed)
-    room = int(plan.cache_sequences)
+    room, started = int(plan.cache_sequences), int(min(engine.max_sequences, plan.started))
 
     def speed(places: int) -> float:
         fewer = replace(engine, max_sequences=places)
         return decoding(hf, fewer, places, length, device, assumed).tokens_per_second
 
-    best = max({max(1, round(share * room)) for share in FEWER}, key=speed)
+    fewer = {places for share in FEWER if 0 < (places := round(share * room)) < started}
+    best = max(fewer, key=speed, default=started)
     gained = speed(best) / plan.decoding.tokens_per_second - 1
     if gained < WORTH_SAYING:
         return []
     return [
-        f"an engine's KV cache holds {room} sequences of the usual length and may start {engine.max_sequences}: vLLM "
-        f"preempts some, and computes up to {plan.decoding.again:.0%} as many tokens again as it makes; bind "
+        f"an engine's KV cache holds {room} sequences of the usual length, and {started} are started: vLLM preempts "
+        f"some, and computes up to {plan.decoding.again:.0%} as many tokens again as it makes; bind "
         f"GeneratorConfig.max_sequences={best}, for {gained:.0%} more tokens"
     ]
 

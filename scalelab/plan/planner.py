@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from moe.errors import MoeError
 from moe.train.config import RECOMPUTE, Layout, TrainerSetup
 from moe.train.layout import check_layout
@@ -44,6 +46,9 @@ from scalelab.run.config import Run
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy
 
+ROUNDS = 8
+"""Rounds in which the first group to end is looked for."""
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -62,6 +67,7 @@ class RunPlan:
         driver: cores that the driver is busy with.
         decoding: an engine in steady state.
         cache_sequences: running sequences of the usual length for which an engine's KV cache has room.
+        started: completions that the schedule has for an engine.
         flops: of one optimiser step.
         problems: why it cannot run; none if it can.
     """
@@ -74,6 +80,7 @@ class RunPlan:
     driver: float
     decoding: Decoding
     cache_sequences: float
+    started: float
     flops: float
     problems: tuple[str, ...]
 
@@ -92,7 +99,8 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     pipeline = isinstance(run.schedule, PipelineRL)
     steps = run.schedule.k if isinstance(run.schedule, PPOOffPolicy) else 1  # of a round
     ahead = run.schedule.k + 1 if isinstance(run.schedule, PipelineRL) else steps
-    engine = decoding(hf, place.generator, completions * ahead / place.engines, length, device, assumed)
+    started = completions * ahead / place.engines
+    engine = decoding(hf, place.generator, started, length, device, assumed)
     train = training_seconds(hf, place.trainer, place.trainers, completions, length, device, assumed)
     train += host_step_seconds(hf, place.trainer, place.trainers, assumed)
     engines = place.engines, place.generator.tensor_parallel
@@ -101,7 +109,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     single = decoding(hf, place.generator, 1, length, device, assumed)
     quarter = decoding(hf, place.generator, engine.sequences / 4, length, device, assumed)
     graded = verify_seconds(run)
-    round_seconds = _round_seconds(engine, quarter, completions * ahead / place.engines, length) / ahead
+    round_seconds = _round_seconds(engine, quarter, started, length) / ahead
 
     def decode(sequences: float) -> float:
         return decoding(hf, place.generator, sequences, length, device, assumed).seconds
@@ -109,6 +117,9 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     beside = completions * ahead * length.mean / recipe.max_tokens / place.engines
     slowest = _slowest(decode, recipe.max_tokens, beside, train + weights.total) if pipeline else 0.0
     copy = copy_seconds(hf, place.trainer, place.trainers, assumed)
+    first_group = (
+        0.0 if pipeline else _first_group(run, assumed, round(completions * steps / recipe.generations_per_prompt))
+    )
 
     def seconds_of_step(evaluated: float, checkpoint: float) -> dict[str, float]:
         generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
@@ -122,7 +133,8 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
         else:
             generate = round_seconds + evaluated * length.mean / (place.engines * engine.tokens_per_second)
             hold = recipe.max_tokens * single.seconds / steps
-            step = train + checkpoint + max(generate, hold, verify) + publish / steps
+            graded_after = first_group * engine.seconds / steps  # verifiers wait for a whole group
+            step = train + checkpoint + max(generate, hold, graded_after + verify) + publish / steps
         parts = {"train": train, "checkpoint": checkpoint, "generate": generate, "verify": verify}
         return parts | {"publish": publish, "hold": hold, "step": step}
 
@@ -142,7 +154,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     )
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
     room = cache_sequences(hf, place.generator, length, assumed)
-    return RunPlan(place, trainer, generator, seconds, one_evaluation, driver, engine, room, flops, problems)
+    return RunPlan(place, trainer, generator, seconds, one_evaluation, driver, engine, room, started, flops, problems)
 
 
 def _slowest(decode: Callable[[float], float], tokens: int, beside: float, after: float) -> float:
@@ -176,6 +188,13 @@ def _round_seconds(engine: Decoding, quarter: Decoding, completions: float, leng
     turns = tokens / engine.sequences + length.most - length.mean
     each = (engine.seconds - quarter.seconds) / max(engine.sequences - quarter.sequences, 1.0)
     return each * tokens + (engine.seconds - each * engine.sequences) * turns
+
+
+def _first_group(run: Run, assumed: Assumptions, groups: int) -> float:
+    """Tokens until all completions of the first group of a round have ended, in the mean over some rounds."""
+    lengths, rng = lengths_of(run, assumed.sigma, assumed.median), np.random.default_rng(0)
+    drawn = [lengths.draw(rng, groups, run.recipe.generations_per_prompt).max(1).min() for _ in range(ROUNDS)]
+    return float(np.mean(drawn))
 
 
 def fine_tuning_seconds(run: Run, device: Device, assumed: Assumptions) -> float:

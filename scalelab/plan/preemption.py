@@ -10,7 +10,12 @@ import numpy as np
 from scalelab.plan.lengths import Moments
 
 SKIPPED, LOOKED_AT = 3, 9
-"""Completions for each running sequence that are simulated before the counting begins, and until it ends."""
+"""Completions for each running sequence that end before the counting begins, and about as many that end until it does.
+"""
+
+
+LARGEST = 128
+"""Running sequences beyond which an engine is simulated in small."""
 
 
 @lru_cache(maxsize=512)
@@ -28,12 +33,18 @@ def computed_again(length: Moments, prompt: int, cache: int, places: int, block:
     """
     if places * (prompt + length.most + block) <= cache:
         return 0.0
-    running = max(1, min(places, round(cache / (prompt + length.square / (2 * length.mean)))))
+    usual = prompt + length.square / (2 * length.mean)
+    # Shares hardly depend on the size of an engine: a large one is simulated in small.
+    scale = max(1.0, min(places, cache / usual) / LARGEST)
+    room = cache / scale
+    # No more can run at once than there is room for their prompts.
+    places = max(1, round(min(places / scale, math.ceil(room / (prompt + block / 2)))))
+    running = max(1, min(places, round(room / usual)))
     variance = math.log(max(1.0, length.square / length.mean**2))
-    rng = np.random.default_rng(0)
-    drawn_C = rng.lognormal(math.log(length.mean) - variance / 2, math.sqrt(variance), (SKIPPED + LOOKED_AT) * running)
-    made, again, _ = preempted(np.clip(drawn_C, 1, length.most), prompt, cache, places, block, SKIPPED * running)
-    return float(again / made) if made else 0.0
+    count = places + (SKIPPED + LOOKED_AT) * running
+    drawn_C = np.random.default_rng(0).lognormal(math.log(length.mean) - variance / 2, math.sqrt(variance), count)
+    made, again, _ = preempted(np.clip(drawn_C, 1, length.most), prompt, room, places, block, SKIPPED * running)
+    return float(again / made)
 
 
 def preempted(

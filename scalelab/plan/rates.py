@@ -53,18 +53,19 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
     step, sequence = full.seconds, 0.0
     if full.sequences > part.sequences:
         step, sequence = decoding_line([(part.sequences, part.seconds), (full.sequences, full.seconds)])
-    completions = run.recipe.completions_per_step
-    seconds = training_seconds(hf_config, run.trainer_setup, unit, completions, moments, device, assumed)
+    completions, trainers = run.recipe.completions_per_step, run.cluster.trainers
+    # All of it is shared out over the units, so that another number of them takes its part.
+    seconds = training_seconds(hf_config, run.trainer_setup, trainers, completions, moments, device, assumed)
+    seconds += plan_of(run, placement(run), device, assumed).seconds["checkpoint"]
+    seconds += host_step_seconds(hf_config, run.trainer_setup, trainers, assumed)
+    seconds *= trainers / unit
     engines = run.cluster.generators, run.generator.tensor_parallel
     way = run.cluster.publication
-    update = publication(hf_config, run.generator.dtype, run.cluster.trainers, engines, device, assumed, way)
-    waits = plan_of(run, placement(run), device, assumed).seconds["checkpoint"]
-    waits += host_step_seconds(hf_config, run.trainer_setup, run.cluster.trainers, assumed)
+    update = publication(hf_config, run.generator.dtype, trainers, engines, device, assumed, way)
     return Rates(
         step_seconds=step,
         sequence_seconds=sequence,
         train_token_seconds=seconds / (completions * kept * (moments.mean + assumed.prompt)),
-        train_step_seconds=waits,
         export_seconds=update.standstill,
         transfer_seconds=update.transfer,
         pause_seconds=update.pause,

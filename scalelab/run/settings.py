@@ -181,7 +181,7 @@ class Budget:
     """Compute of generators and trainers together, in device-hours (GPU-hours; core-hours on a CPU). Once they are
     spent, no step begins, completions in flight are dropped, and the last policy is evaluated."""
 
-    hour_price: PositiveFloat | None = None
+    hour_price: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Price of a device-hour in your currency, with which `plan`, `simulate` and `status` say what the budget costs."""
 
     def part(self, step: int, compute: float) -> float:

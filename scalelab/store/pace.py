@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from scalelab.numbers import compact
+
 SETTLED = 3
 """First steps of a run that are left out: compilation, empty engines."""
 FEWEST = 5
@@ -41,9 +43,8 @@ class RunPace:
         said = f"a step takes {self.step_compute:.3g} {unit}"
         if self.planned:
             said += f", {self.step_compute / self.planned:.2f} times the plan's {self.planned:.3g}"
-        cost = "" if self.cost is None else f" for {self.cost:,.0f}"
-        left = f"{self.left} steps are left: {self.compute:.3g} {unit}{cost} and {self.hours:.3g} hours at this pace"
-        return [said, left]
+        left = f"{self.left} steps are left: {self.compute:.3g} {unit} and {self.hours:.3g} hours at this pace"
+        return [said, left if self.cost is None else f"{left}, for {compact(self.cost)}"]
 
 
 def pace(manifest: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> RunPace | None:
@@ -67,6 +68,7 @@ def pace(manifest: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> R
         hours = left * mean * median(seconds) / median(costs) / 3600
         planned, price = None if planned is None else float(planned), budget.get("hour_price")
         cost = None if price is None else left * mean * float(price)
+        cost = cost if cost is not None and math.isfinite(cost) else None
         return RunPace((read[0], read[-1]), median(costs), planned, left, left * mean, hours, cost)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None

@@ -128,9 +128,14 @@ def check_simulated(run: Run, path: Path, manifest: Mapping[str, Any]) -> None:
     now = clock_facts(run)
     engine_config(run, now["places"])
     _check_hardware(run)
-    for name in ("rates", "places"):
-        if manifest.get(name, now[name]) != now[name]:
-            raise LabError(
-                f"{path} was begun with the {name} {manifest[name]}, now they are {now[name]}: go on with the version "
-                "of scalelab that began it"
-            )
+    begun = {name: manifest[name] for name in ("rates", "places") if name in manifest}
+    changed = [name for name, value in _flat(begun).items() if _flat(now).get(name) != value]
+    if changed:
+        told = ", ".join(f"{name} was {_flat(begun)[name]} and is {_flat(now).get(name)}" for name in changed)
+        raise LabError(f"{path} was begun with others: {told}; go on with the version of scalelab that began it")
+
+
+def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Each rate by its name beside the other facts."""
+    rates = facts.get("rates")
+    return {**facts, "rates": None, **(rates if isinstance(rates, Mapping) else {"rates": rates})}

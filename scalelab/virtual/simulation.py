@@ -1,7 +1,7 @@
 """The simulated world: the loop of a real run, with drawn lengths for completions and durations for everything else.
 
 Shared cores: time on the clock is *work time*. Where parts share cores (`Rates.cores`), wall time passes more slowly
-than it, by the number of parts at work over the number of cores. Evaluation, checkpoints and faults are left out.
+than it, by the number of parts at work over the number of cores. Evaluation and faults are left out.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ def best_split(
     devices, unit = plain.devices, max(setting.devices_per_generator, setting.devices_per_trainer)
     groups = setting.shape.groups_per_step
     thin = max(1, min(groups // LEAST_GROUPS, devices // (LEAST_UNITS * unit)))
-    small = replace(setting, shape=replace(setting.shape, groups_per_step=groups // thin))
+    rates = replace(setting.rates, host_seconds=setting.rates.host_seconds * thin)  # verifiers are not divided
+    small = replace(setting, rates=rates, shape=replace(setting.shape, groups_per_step=groups // thin))
     most = (devices // thin - setting.devices_per_generator) // setting.devices_per_trainer
 
     @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalelab import cli
@@ -98,6 +98,18 @@ def test_a_cache_for_all_computes_nothing_again_and_a_small_one_ever_more() -> N
     assert computed_again(Moments(100.0, 10_000.0, 100), 10, 1100 + 640, 10, 64) == 0
 
 
+@given(st.floats(1.1, 300), st.integers(1, 4000), st.floats(20, 9000))
+@settings(deadline=None)
+def test_an_engine_that_starts_more_computes_no_less_again(sequences: float, places: int, mean: float) -> None:
+    """However small or large the cache; a share has the error of a simulation."""
+    length = Moments(mean, 1.3 * mean**2, max(1, round(3 * mean)))
+    cache = int(sequences * (256 + length.square / (2 * length.mean)))
+    few, many, all_of_them = (computed_again(length, 256, cache, one, 16) for one in (places, 4 * places, 10**6))
+    assert few <= many + 0.3
+    assert many <= all_of_them + 0.3
+    assert all_of_them > 0.05 or mean < 1000  # short completions hardly grow
+
+
 def test_time_of_prompts_is_that_of_their_products() -> None:
     """Without preemptions: a third of the trainer's products without the head's, at the engine's share of the peak."""
     run, gpu = resolve("h100/scalerl_8b").run, device("h100")
@@ -126,3 +138,7 @@ def test_a_plan_says_how_many_sequences_to_start_instead(capsys: pytest.CaptureF
     )
     assert f"for {gained - 1:.0%} more tokens" in note
     assert not [note for note in instead["notes"] if "preempts" in note]
+    for places in (64, 72, 76, 82):  # of which more would be no better
+        assert not [note for note in planned(places)["notes"] if f"max_sequences={places + 1}" in note]
+    for note in (note for places in range(60, 90, 5) for note in planned(places)["notes"] if "preempts" in note):
+        assert "up to 0%" not in note

@@ -45,9 +45,10 @@ def test_a_plan_and_rates_of_one_run_agree_on_its_speeds():
     found = rates(run, gb200, lengths, prompt_tokens=assumed.prompt)
     units = run.cluster.trainers // trainer_unit(run)
     tokens = run.recipe.completions_per_step * (lengths.moments().mean + assumed.prompt)
-    assert found.train_token_seconds * tokens / units == pytest.approx(plan.seconds["train"], rel=1e-6)
-    assert (found.train_step_seconds, found.host_seconds) == (plan.seconds["checkpoint"], verify_seconds(run))
-    assert min(found.train_step_seconds, found.host_seconds) > 0
+    trained = plan.seconds["train"] + plan.seconds["checkpoint"]
+    assert found.train_token_seconds * tokens / units == pytest.approx(trained, rel=1e-6)
+    assert found.host_seconds == verify_seconds(run) > 0
+    assert plan.seconds["checkpoint"] > 0
     at_once = slots(run, gb200, lengths, prompt_tokens=assumed.prompt)
     step = found.step_seconds + found.sequence_seconds * plan.decoding.sequences
     assert step == pytest.approx(plan.decoding.seconds, rel=0.02)

@@ -53,6 +53,18 @@ class Unwilling(MathDataset):
         raise OSError("no processes left")
 
 
+@dataclass(frozen=True)
+class Tagged(Lenient):
+    """An answer stands between tags."""
+
+    def reward(self, prompt: Prompt, answer: str) -> float:
+        return float(f"<answer>{prompt.gold}</answer>" in answer)
+
+
+def test_a_reward_that_does_not_take_the_gold_for_an_answer_is_no_error() -> None:
+    assert of(Tagged(name="tagged")).problems == []
+
+
 def test_the_verifiers_of_both_kinds_tell_right_from_wrong_without_data() -> None:
     result = of(MathDataset("polaris_53k"), CodeDataset("deepcoder"), MathMiniature())
     assert result.problems == []
@@ -66,7 +78,7 @@ def test_the_verifiers_of_both_kinds_tell_right_from_wrong_without_data() -> Non
     ("task", "phases", "said"),
     [
         (Lenient(name="easy"), ["start", "grade"], "grade: easy: an empty answer is passed"),
-        (Raising(name="broken"), ["start", "grade"], "grade: broken: a right answer is error: "),
+        (Raising(name="broken"), ["start", "grade"], "grade: broken: the gold as an answer is error: "),
         (Unwilling("polaris_53k"), ["start"], "start: OSError"),
     ],
 )

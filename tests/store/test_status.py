@@ -198,7 +198,7 @@ def test_the_pace_of_a_run_is_told_beside_its_plan_and_its_budget(
     more["budget"]["hour_price"] = 250.0
     (run / "manifest.json").write_text(json.dumps(manifest | more))
     assert main(["status", str(run)]) == 0
-    assert f"3 steps are left: {3 * by_step:.3g} GPU-hours for {3 * by_step * 250:,.0f} and" in capsys.readouterr().out
+    assert f"hours at this pace, for {3 * by_step * 250:.4g}" in capsys.readouterr().out
 
 
 def test_of_a_run_that_failed_the_reason_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

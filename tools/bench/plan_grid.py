@@ -29,6 +29,9 @@ SIZES = {
 }
 """Devices in all of an experiment."""
 
+ROUNDS = ("Synchronous", "PPOOffPolicy")
+"""Schedules other than an experiment's own."""
+
 FAMILIES = ("axes", "leave_one_out", "recipes", "additions")
 """Families whose members are planned on the devices of their own."""
 
@@ -39,7 +42,12 @@ def grid() -> list[list[str]]:
     staleness = [
         [name, "--set", f"PipelineRL.k={k}"] for name in ("h100/scalerl_8b", "scalerl_8b") for k in (1, 2, 4, 16)
     ]
-    return sized + staleness + [[member] for family in FAMILIES for member in load(family)]
+    rounds = [
+        [name, "--set", f"Run.schedule=@{schedule}()"]
+        for name in ("h100/scalerl_8b", "scalerl_8b", "h100/scalerl_17bx16", "scalerl_17bx16")
+        for schedule in ROUNDS
+    ]
+    return sized + staleness + rounds + [[member] for family in FAMILIES for member in load(family)]
 
 
 def read(command: list[str]) -> dict[str, dict[str, float]]:
