@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sigma", type=float, default=0.6, help="sigma of log-normal lengths (default: 0.6)")
     parser.add_argument("--prompt-tokens", type=float, help="mean prompt (default: 256, or what fits)")
     parser.add_argument("--kept", type=float, default=1.0, help="share of groups left in the loss (default: 1)")
+    spread = "tokens of the busiest expert rank by its even share (default: 1)"
+    parser.add_argument("--imbalance", type=float, default=1.0, metavar="X", help=spread)
     over = "a field of Rates, in seconds, over its estimate; may be repeated"
     parser.add_argument("--rate", action="append", default=[], metavar="NAME=SECONDS", help=over)
     parser.add_argument("--no-search", action="store_true", help="do not search the best split")
@@ -90,7 +92,7 @@ def _evaluations(args: argparse.Namespace, run: Run) -> str | None:
     if args.lengths or args.rate:
         return None
     median = Assumptions().median if args.median is None else args.median / run.recipe.max_tokens
-    assumed = replace(Assumptions(), sigma=args.sigma, median=median)
+    assumed = replace(Assumptions(), sigma=args.sigma, median=median, imbalance=args.imbalance)
     seconds = plan_of(run, placement(run), device(args.hardware or usual(run)), assumed).seconds
     without = seconds["step"] - seconds["evaluations"]
     return (
@@ -106,6 +108,8 @@ def _check(args: argparse.Namespace) -> None:
             raise LabError(f"--{name.replace('_', '-')} {value:g}: give a number above 0")
     if not 0 < args.kept <= 1:
         raise LabError(f"--kept {args.kept:g}: give a share above 0 and up to 1")
+    if not args.imbalance >= 1:
+        raise LabError(f"--imbalance {args.imbalance:g} is less than an even share: give 1 or more")
 
 
 def _setting(args: argparse.Namespace, run: Any) -> SimulationSettings:
@@ -120,6 +124,7 @@ def _setting(args: argparse.Namespace, run: Any) -> SimulationSettings:
         overrides=dict(override(text) for text in args.rate),
         prompt_tokens=fitting_prompt(run) if args.prompt_tokens is None else args.prompt_tokens,
         kept=args.kept,
+        imbalance=args.imbalance,
     )
 
 

@@ -22,7 +22,9 @@ from scalelab.run.config import Run
 from scalelab.run.rates import Rates
 
 
-def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, kept: float = 1.0) -> Rates:
+def rates(
+    run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, kept: float = 1.0, imbalance: float = 1.0
+) -> Rates:
     """Estimate the rates of a run on a device, from the performance model of `scalelab plan`.
 
     They say what the hardware allows at the efficiencies of `Assumptions`, not what a given software reaches; replace
@@ -34,6 +36,7 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
         lengths: of the completions.
         prompt_tokens: mean length of a prompt.
         kept: share of the groups that is left in the loss.
+        imbalance: tokens of the busiest expert rank by its even share.
 
     Returns:
         Of one engine, and of one trainer unit: one copy of the model, on `trainer_unit(run)` ranks.
@@ -47,7 +50,8 @@ def rates(run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, k
             "Cluster.share_devices = False"
         )
     hf_config, unit = run.model.to_hf(), trainer_unit(run)
-    assumed, moments = Assumptions(prompt=round(prompt_tokens), dropped=1 - kept), lengths.moments()
+    assumed = Assumptions(prompt=round(prompt_tokens), dropped=1 - kept, imbalance=imbalance)
+    moments = lengths.moments()
     full = decoding(hf_config, run.generator_setup, float("inf"), moments, device, assumed)
     part = decoding(hf_config, run.generator_setup, full.sequences / 4, moments, device, assumed)
     step, sequence = full.seconds, 0.0

@@ -22,6 +22,7 @@ def build(
     overrides: dict[str, Any],
     prompt_tokens: float,
     kept: float,
+    imbalance: float = 1.0,
 ) -> SimulationSettings:
     """Build the simulation's settings, with the experiment's own split of the devices.
 
@@ -32,6 +33,7 @@ def build(
         overrides: fields of `Rates` that were measured elsewhere.
         prompt_tokens: mean length of a prompt.
         kept: share of the groups that is left in the loss.
+        imbalance: tokens of the busiest expert rank by its even share.
     """
     hardware, trainer_devices = plan_device(device), trainer_unit(run)
     shape = Shape(
@@ -43,7 +45,7 @@ def build(
         prompt_tokens=prompt_tokens,
         kept=kept,
     )
-    estimated = rates(run, hardware, lengths, prompt_tokens=prompt_tokens, kept=kept)
+    estimated = rates(run, hardware, lengths, prompt_tokens=prompt_tokens, kept=kept, imbalance=imbalance)
     speeds = replace(estimated, **overrides)
     return SimulationSettings(
         run.schedule, speeds, lengths, shape, run.generator.tensor_parallel, trainer_devices, seed=run.seed

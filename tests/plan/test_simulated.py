@@ -19,6 +19,7 @@ RUNS = {
     "the longest completion of a mixture": ("scalerl_17bx16", "--gpus", "400"),
     "rounds of eight steps": ("scalerl_8b", "--set", "Run.schedule=@PPOOffPolicy()"),
     "rounds of one step": ("h100/scalerl_8b", "--set", "Run.schedule=@Synchronous()"),
+    "the trainer, whose experts are loaded unevenly": ("scalerl_17bx16", "--gpus", "80", "--imbalance", "3"),
     "the longest completion, with little staleness": ("h100/scalerl_8b", "--set", "PipelineRL.k=2"),
 }
 WITHIN = 0.05
