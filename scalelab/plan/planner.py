@@ -138,9 +138,9 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
         parts = {"train": train, "checkpoint": checkpoint, "generate": generate, "verify": verify}
         return parts | {"publish": publish, "hold": hold, "step": step}
 
-    hours = place.devices * seconds_of_step(0.0, 0.0)["step"] / 3600
-    checkpoint = copy / run.checkpoint_cadence.period(hours)
-    evaluated = sum(one.planned_mean / one.cadence.period(hours) for one in run.sets)
+    without = seconds_of_step(0.0, 0.0)["step"] / 3600
+    checkpoint = copy / run.checkpoint_cadence.period(run.devices * without)  # its rule has the run's own devices in it
+    evaluated = sum(one.planned_mean / one.cadence.period(place.devices * without) for one in run.sets)
     seconds = seconds_of_step(evaluated, checkpoint)
     seconds["evaluations"] = seconds["step"] - seconds_of_step(0.0, checkpoint)["step"]
     one_evaluation = evaluation_cost(run, place, length, device, assumed)

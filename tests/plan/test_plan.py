@@ -229,6 +229,18 @@ def test_json_of_a_plan_is_reproducible(dense):
     assert dataclasses.asdict(first) == dataclasses.asdict(second)
 
 
+@pytest.mark.parametrize("gpus", [40, 80, 800])
+def test_checkpoints_take_a_copy_every_hour_on_any_number_of_devices(gpus):
+    run, h100 = resolve("h100/scalerl_8b").run, device("h100")
+    assert run.checkpoint_hours == 1
+    place = resize(run, gpus)
+    seconds = plan_of(run, place, h100, ASSUMED).seconds
+    size = parameters(run.model.to_hf()).total * (2 + 12)
+    copy = size / place.trainers / 20e9
+    without = seconds["step"] - seconds["evaluations"]
+    assert seconds["checkpoint"] == pytest.approx(copy * without / 3600, rel=0.01)
+
+
 def test_the_placements_of_the_docs_are_the_plans():
     """The table of docs/plan.md; the two with 512 GPUs have the batch that they name."""
     text = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
