@@ -1,4 +1,4 @@
-"""ScaleRL on math and code with a miniature of Llama-4 Scout: the whole lab in four minutes on two cores."""
+"""ScaleRL on math and code with a miniature of Llama-4 Scout: the whole lab in three minutes on two cores."""
 
 from scalelab.experiment import Experiment
 
