@@ -117,9 +117,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     beside = completions * ahead * length.mean / recipe.max_tokens / place.engines
     slowest = _slowest(decode, recipe.max_tokens, beside, train + weights.total) if pipeline else 0.0
     copy = copy_seconds(hf, place.trainer, place.trainers, assumed)
-    first_group = (
-        0.0 if pipeline else _first_group(run, assumed, round(completions * steps / recipe.generations_per_prompt))
-    )
+    first_group = 0.0 if pipeline else _first_group(run, assumed, recipe.prompts_per_step * steps)
 
     def seconds_of_step(evaluated: float, checkpoint: float) -> dict[str, float]:
         generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)

@@ -10,9 +10,7 @@ import numpy as np
 from scalelab.plan.lengths import Moments
 
 SKIPPED, LOOKED_AT = 3, 9
-"""Completions for each running sequence that end before the counting begins, and about as many that end until it does.
-"""
-
+"""Completions for each running sequence that end before the counting begins, and about those that end until it ends."""
 
 LARGEST = 128
 """Running sequences beyond which an engine is simulated in small."""

@@ -229,6 +229,24 @@ def test_json_of_a_plan_is_reproducible(dense):
     assert dataclasses.asdict(first) == dataclasses.asdict(second)
 
 
+@pytest.mark.parametrize("command", [["plan"], ["simulate", "--no-search", "--hours", "2"]])
+def test_a_budget_with_a_price_says_what_it_costs(command, capsys):
+    asked = ["h100/scalerl_8b", *command[1:], "--set", "Budget.hour_price=2.5"]
+    assert cli.main([command[0], *asked]) in (None, 0)
+    said = capsys.readouterr().out
+    found = re.search(r"([\d,]+) GPU-hours, which cost ([\d,]+)", said)
+    hours, cost = (float(text.replace(",", "")) for text in found.groups())
+    assert cost == pytest.approx(2.5 * hours, abs=2.5)
+
+
+def test_a_price_that_is_none_is_refused_in_one_line(capsys):
+    for wrong in ("0", "-1", "1e308", "'cheap'"):
+        assert cli.main(["plan", "h100/scalerl_8b", "--set", f"Budget.hour_price={wrong}"]) == 1
+        told = capsys.readouterr().err
+        assert "hour_price" in told
+        assert told.count("\n") == 1
+
+
 @pytest.mark.parametrize("gpus", [40, 80, 800])
 def test_checkpoints_take_a_copy_every_hour_on_any_number_of_devices(gpus):
     run, h100 = resolve("h100/scalerl_8b").run, device("h100")
