@@ -26,6 +26,8 @@ DEEPEST_VALUE = 32
 
 SEED = "Run.seed"
 """The one binding in which two seeds of a recipe differ."""
+NO_RECIPE = (SEED, "Budget.hour_price")
+"""Bindings that two runs of one recipe may differ in."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ def _by_key(bindings: list[Binding]) -> dict[str, Any]:
 
 
 def recipe_digest(settings: Mapping[str, Any], begun: Mapping[str, Any] | None = None, fork: Any = None) -> str:
-    """Digest of a run's settings without its seed, the same for all seeds of one recipe; empty without settings.
+    """Digest of a run's settings without `NO_RECIPE`, the same for all seeds of one recipe; empty without settings.
 
     A branch that does anything but go on for longer is of another recipe than a run that had its settings throughout.
 
@@ -186,8 +188,8 @@ def recipe_digest(settings: Mapping[str, Any], begun: Mapping[str, Any] | None =
         begun: settings that the trunk of a branch began with; None for a run that is none.
         fork: step from which the branch went on.
     """
-    rest = sorted((key, repr(value)) for key, value in settings.items() if key != SEED)
-    before = sorted((key, repr(value)) for key, value in (begun or {}).items() if key != SEED)
+    rest = sorted((key, repr(value)) for key, value in settings.items() if key not in NO_RECIPE)
+    before = sorted((key, repr(value)) for key, value in (begun or {}).items() if key not in NO_RECIPE)
     if begun and _lasting(before) != _lasting(rest):
         rest += [("fork", repr(fork)), *before]
     return hashlib.sha256(repr(rest).encode()).hexdigest() if rest else ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalelab.errors import LabError
-from scalelab.experiment import Experiment, Resolved, read_settings, resolve_experiment, settings_in
+from scalelab.experiment import Experiment, Resolved, resolve, resolve_experiment
 from scalelab.guarded import open_whole
 from scalelab.store.manifest import read_run_manifest
 from scalelab.sweep.grid import Point
@@ -49,7 +49,7 @@ class Member:
         config, manifest = self.path / "config.gin", self.path / "manifest.json"
         if not config.is_file() or not manifest.is_file():
             raise LabError(f"{self.path} is not empty and no run: move it away, or give another --out")
-        if read_settings(config) != settings_in(self.resolved.config_gin(), self.name):
+        if resolve(str(config), imports=True).differences(self.resolved):
             raise LabError(
                 f"{self.path} holds a run with another configuration (`scalelab show {self.spec} --diff {config}` says "
                 "where it differs): move it away, or give another --out"

@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from scalelab.cli import main
 from scalelab.commands.run import chosen
 from scalelab.errors import LabError
-from scalelab.experiment import load
+from scalelab.experiment import load, recipe_digest, settings_in
 from scalelab.sweep.grid import grid
 from scalelab.sweep.losers import cannot_win
 from scalelab.sweep.members import Member, members
@@ -200,6 +200,18 @@ def test_a_folder_with_something_else_is_refused_before_anything_starts(tmp_path
     with pytest.raises(LabError, match="no run"):
         sweep(tmp_path, runs, {}).run()
     assert not runs[0].path.exists()
+
+
+def test_a_run_from_before_a_setting_existed_is_gone_on_with_and_has_its_recipe(tmp_path: Path) -> None:
+    [run] = family(tmp_path, "loss")
+    run.path.mkdir(parents=True)
+    text = run.resolved.config_gin()
+    older = re.sub(r"Budget\.hour_price .*\n", "", text)
+    assert older != text
+    (run.path / "config.gin").write_text(older)
+    (run.path / "manifest.json").write_text('{"status": "interrupted"}')
+    assert run.state() == "unfinished"
+    assert recipe_digest(settings_in(older, "older")) == recipe_digest(settings_in(text, "text"))
 
 
 def recorded(folder: Path, source: Path, share: float = 1.0, gain: float = 1.0) -> Path:
