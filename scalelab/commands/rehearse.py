@@ -22,7 +22,6 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -51,14 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Rehearse all roles and print their results."""
-    from scalelab.cluster.environment import ProcessRole, environment
     from scalelab.commands.output import print_json
     from scalelab.experiment import load, resolve_experiment
     from scalelab.hardware import Hardware, device
     from scalelab.plan.check import check, usual
-    from scalelab.rehearse.environment import how_to_set_up, simulated_cuda
+    from scalelab.rehearse.environment import how_to_set_up, interpreters, simulated_cuda
     from scalelab.rehearse.planned import micro_batches
-    from scalelab.rehearse.processes import Interpreter, rehearse_all
+    from scalelab.rehearse.processes import rehearse_all
     from scalelab.rehearse.roles import Role, engine_roles, trainer_roles
     from scalelab.rehearse.setting import RehearsalSettings
 
@@ -90,16 +88,7 @@ def run(args: argparse.Namespace) -> int:
     trainer = simulated_cuda(hardware) if hardware.gpu and args.devices != "no" else None
     if trainer is None and args.devices == "yes":
         raise LabError(how_to_set_up() if hardware.gpu else "--devices yes is for GPUs: name one with --hardware")
-    kinds: tuple[ProcessRole, ...] = ("trainer", "engine", "verifier")
-    own = {role: {name: value for name, value in environment(role).items() if name != "PYTHONPATH"} for role in kinds}
-    if trainer is not None:
-        own["trainer"] |= trainer.environment
-    interpreters = {
-        "trainer": replace(trainer or Interpreter(), environment=own["trainer"]),
-        "engine": Interpreter(environment=own["engine"]),
-        "verifier": Interpreter(environment=own["verifier"]),
-    }
-    results = rehearse_all(setting, roles, interpreters, args.jobs, args.deadline, tell)
+    results = rehearse_all(setting, roles, interpreters(trainer), args.jobs, args.deadline, tell)
     for result in results:
         _hold_against(result, hardware.memory_gib, experiment)
     ok = all(result.ok for result in results)

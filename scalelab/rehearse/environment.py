@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+from scalelab.cluster.environment import ProcessRole, environment
 from scalelab.hardware import Device
 from scalelab.rehearse.processes import ROOT, Interpreter
 from scalelab.rehearse.worker import PRETENDED
 
 FOLDER, SCRIPT = ".rehearse", "tools/rehearse/install.sh"
+LIBRARIES = ("cudart.so", "libcuda.so.1", "libnvidia-ml.so.1")
 
 
 def simulated_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
@@ -21,18 +24,33 @@ def simulated_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
         root: the checkout.
     """
     folder = root / FOLDER
-    python, runtime = folder / "env/bin/python", folder / "cudart.so"
-    if not (python.exists() and runtime.exists() and (folder / "libcuda.so.1").exists()):
+    python = folder / "env/bin/python"
+    if not all(path.exists() for path in (python, *(folder / name for name in LIBRARIES))):
         return None
     libraries = os.pathsep.join(path for path in (str(folder), os.environ.get("LD_LIBRARY_PATH")) if path)
     environment = {
-        "LD_PRELOAD": str(runtime),
+        "LD_PRELOAD": str(folder / LIBRARIES[0]),
         "LD_LIBRARY_PATH": libraries,
         "PRETENDED_CAPABILITY_MAJOR": str(hardware.capability[0]),
         PRETENDED: str(int(hardware.memory_gib)),
         "CUDA_VISIBLE_DEVICES": "0",  # where there are real GPUs, no more than the one that is simulated
     }
     return Interpreter(str(python), environment)
+
+
+def interpreters(simulated: Interpreter | None) -> dict[str, Interpreter]:
+    """The Python of each kind of role, with the variables that its processes have in a run.
+
+    Args:
+        simulated: with a simulated device, for the trainer; None has it run without one.
+    """
+    kinds: tuple[ProcessRole, ...] = ("trainer", "engine", "verifier")
+    pythons = {kind: Interpreter() for kind in kinds} | ({"trainer": simulated} if simulated else {})
+    return {kind: replace(one, environment={**_variables(kind), **one.environment}) for kind, one in pythons.items()}
+
+
+def _variables(kind: ProcessRole) -> dict[str, str]:
+    return {name: value for name, value in environment(kind).items() if name != "PYTHONPATH"}
 
 
 def how_to_set_up(root: Path = ROOT) -> str:

@@ -8,7 +8,7 @@ from moe.train.config import Layout, OptimizerConfig
 from scalelab.cli import main
 from scalelab.hardware import device
 from scalelab.rehearse import environment
-from scalelab.rehearse.environment import how_to_set_up, simulated_cuda
+from scalelab.rehearse.environment import how_to_set_up, interpreters, simulated_cuda
 from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all
 from scalelab.rehearse.roles import engine_roles, trainer_roles
 from scalelab.rehearse.setting import RehearsalSettings
@@ -19,7 +19,7 @@ H100 = device("h100")
 
 def test_an_environment_is_whole_or_not_there(tmp_path):
     assert simulated_cuda(H100, tmp_path) is None
-    for name in ("env/bin/python", "cudart.so", "libcuda.so.1"):
+    for name in ("env/bin/python", *environment.LIBRARIES):
         assert simulated_cuda(H100, tmp_path) is None
         path = tmp_path / ".rehearse" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,6 +39,19 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_the_trainer_has_a_runs_variables_beside_those_of_the_simulated_device(tmp_path):
+    """Its allocator of expandable segments asks libraries that no other does: a rehearsal without it said nothing."""
+    for name in ("env/bin/python", *environment.LIBRARIES):
+        (tmp_path / ".rehearse" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / ".rehearse" / name).touch()
+    simulated = simulated_cuda(H100, tmp_path)
+    pythons = interpreters(simulated)
+    assert pythons["trainer"].python == simulated.python
+    assert pythons["trainer"].environment == {**pythons["trainer"].environment, **simulated.environment}
+    assert pythons["trainer"].environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert pythons["engine"].environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:False"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(simulated_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
 @pytest.mark.parametrize("offload", [False, True])
@@ -49,9 +62,9 @@ def test_a_mixture_lives_on_a_simulated_gpu(offload):
     run = replace(
         run, trainer=replace(run.trainer, optimizer=optimizer, overlap_gradients=offload, overlap_parameters=offload)
     )
-    interpreters = {"trainer": simulated_cuda(H100)}
+    pythons = interpreters(simulated_cuda(H100))
     roles = trainer_roles(layout, 8)  # two, which are forks of one process
-    result, other = rehearse_all(RehearsalSettings(run, H100), roles, interpreters, 1, 280, lambda *said: None)
+    result, other = rehearse_all(RehearsalSettings(run, H100), roles, pythons, 1, 280, lambda *said: None)
     assert result.problems == other.problems == []
     assert result.memory_gib.get("optimizer", 0) == pytest.approx(result.plan_memory_gib["optimizer"], rel=1e-2)
     assert not any("which device" in line for line in result.not_rehearsed)
@@ -61,8 +74,8 @@ def test_a_mixture_lives_on_a_simulated_gpu(offload):
 def on_simulated_gpu(layout, world, **trainer):
     run = run_of(MODELS["mixtral"], layout, world, "selective")
     run = replace(run, trainer=replace(run.trainer, **trainer))
-    interpreters, role = {"trainer": simulated_cuda(H100)}, trainer_roles(layout, world)[0]
-    (result,) = rehearse_all(RehearsalSettings(run, H100), [role], interpreters, 1, 280, lambda *said: None)
+    pythons, role = interpreters(simulated_cuda(H100)), trainer_roles(layout, world)[0]
+    (result,) = rehearse_all(RehearsalSettings(run, H100), [role], pythons, 1, 280, lambda *said: None)
     assert result.problems == []
     assert not any("Transformer Engine" in line for line in result.not_rehearsed)
     return result
@@ -106,6 +119,6 @@ def test_packages_for_gpus_without_a_driver_change_nothing(tmp_path):
     run = run_of(MODELS["llama"], layout, 2)
     interpreter = Interpreter(environment={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     roles = [trainer_roles(layout, 2)[0], engine_roles(1, 1)[0]]
-    interpreters = {"trainer": interpreter, "engine": interpreter}
-    results = rehearse_all(RehearsalSettings(run, H100), roles, interpreters, 1, 140, lambda *said: None)
+    pythons = {"trainer": interpreter, "engine": interpreter}
+    results = rehearse_all(RehearsalSettings(run, H100), roles, pythons, 1, 140, lambda *said: None)
     assert [result.problems for result in results] == [[], []]

@@ -30,6 +30,14 @@ static int ok(void) { return 0; }
 static int context_state(int device, unsigned *flags, int *active) { return *flags = 0, *active = 1, 0; }
 static int driver_device(int *found, int number) { return *found = number, 0; }
 static int driver_version(int *version) { return *version = 13000, 0; }
+static int reserve(unsigned long long *made, size_t bytes, size_t alignment, unsigned long long wanted, unsigned long long flags) {
+    alignment = alignment ? alignment : 1 << 21;
+    next = (next + alignment - 1) / alignment * alignment;
+    return *made = next, next += bytes, 0;
+}
+static int physical(unsigned long long *made, size_t bytes, const void *kind, unsigned long long flags) {
+    return *made = next += 512, 0;
+}
 
 int cudaGetDeviceCount(int *count) { return *count = 1, 0; }
 int cudaGetDevice(int *device) { return *device = current, 0; }
@@ -106,6 +114,8 @@ int cudaGetDriverEntryPointByVersion(const char *name, void **found, unsigned ve
     *found = !strcmp(name, "cuDevicePrimaryCtxGetState") ? (void *)context_state
              : !strcmp(name, "cuDeviceGet")              ? (void *)driver_device
              : !strcmp(name, "cuDriverGetVersion")       ? (void *)driver_version
+             : !strcmp(name, "cuMemAddressReserve")      ? (void *)reserve
+             : !strcmp(name, "cuMemCreate")              ? (void *)physical
                                                          : (void *)ok;
     if (how) *how = 0;
     return 0;

@@ -9,14 +9,14 @@ base=${PYTHON:-.venv/bin/python}
 [ -x "$base" ] || { echo "no $base: run make install first, or set PYTHON to the Python that has the lab's packages" >&2; exit 1; }
 command -v gcc >/dev/null || { echo "gcc is missing: install it (Debian: apt-get install gcc), then run this again" >&2; exit 1; }
 version=$("$base" -c 'import importlib.metadata as m; print(m.version("torch").split("+")[0])')
-engine=$(grep '^transformer-engine==' requirements/gpu.txt)
+engine=$(sed -n '/^transformer-engine==/,/[^\\]$/p' requirements/gpu.txt)
 stamp=.rehearse/made-$({ cat tools/rehearse/*; echo "$engine"; } | sha256sum | cut -c1-16)-torch-$version
 [ -e "$stamp" ] && exit 0
 started=$SECONDS
 mkdir -p .rehearse/build/crt
 [ -x .rehearse/env/bin/python ] || "$base" -m venv --without-pip .rehearse/env
 "$(dirname "$base")/uv" pip install --quiet --python .rehearse/env/bin/python "torch==$version"
-"$(dirname "$base")/uv" pip install --quiet --python .rehearse/env/bin/python --no-deps "$engine"
+"$(dirname "$base")/uv" pip install --quiet --python .rehearse/env/bin/python --no-deps --require-hashes -r - <<<"$engine"
 site=$(.rehearse/env/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 "$base" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$site/everything_else.pth"
 
@@ -29,6 +29,7 @@ done > .rehearse/build/crt/host_defines.h
 gcc -shared -fPIC -O1 -w -I.rehearse/build -I"$(dirname "$(find "$site/nvidia" -name driver_types.h | head -1)")" \
     -o .rehearse/cudart.so tools/rehearse/cudart.c
 gcc -shared -fPIC -O1 -w -Wl,-soname,libcuda.so.1 -o .rehearse/libcuda.so.1 tools/rehearse/driver.c
+gcc -shared -fPIC -O1 -w -Wl,-soname,libnvidia-ml.so.1 -o .rehearse/libnvidia-ml.so.1 tools/rehearse/nvml.c
 rm -rf .rehearse/build .rehearse/made-*
 touch "$stamp"
 echo "made .rehearse in $((SECONDS - started)) s"
