@@ -21,11 +21,25 @@ SPEED_OVER = 300.0
 """Seconds of an engine's work over which its speed is measured: a completion counts when it is finished."""
 
 
+MOST, LEAST_LINGER, LEAST_POLL = 1024, 0.05, 1.0
+"""Most completions of an answer, and the shortest times to wait for others and for the first, in seconds."""
+
+
 class EngineActor(Beating):
-    """One vLLM engine; the methods are those of `scalelab.rollout.generator.Generator`."""
+    """One vLLM engine; the methods are those of `scalelab.rollout.generator.Generator`.
+
+    Args:
+        linger: seconds for which finished completions wait for others.
+    """
 
     def __init__(
-        self, model: str, config: GeneratorSetup, phrase_ids: Sequence[int], end_think: Any, seed: int
+        self,
+        model: str,
+        config: GeneratorSetup,
+        phrase_ids: Sequence[int],
+        end_think: Any,
+        seed: int,
+        linger: float = 0.0,
     ) -> None:
         with quick_imports():
             from scalelab.rollout.generator import Generator
@@ -37,6 +51,7 @@ class EngineActor(Beating):
         self._moved = (0.0, time.monotonic())
         self._measured = (0.0, 0.0)
         self._speed: float | None = None
+        self._waits = max(LEAST_POLL, 4 * linger), max(LEAST_LINGER, linger)
 
     def up(self) -> str:
         """The node that the engine is on, once it is up."""
@@ -46,14 +61,14 @@ class EngineActor(Beating):
         """Start generating."""
         self._generator.submit(requests)
 
-    def collect(self, max_items: int, timeout: float, linger: float) -> tuple[list[Completion], dict[str, float]]:
+    def collect(self) -> tuple[list[Completion], dict[str, float]]:
         """Finished completions with their texts, and the engine's statistics so far with `stalled_seconds`.
 
         These are measured here, where no delay of the loop counts: time with unfinished work and no step of the engine.
         """
         from scalelab.rollout.tokenizer import with_texts
 
-        completions = self._generator.collect(max_items, timeout, linger)
+        completions = self._generator.collect(MOST, *self._waits)
         stats, now = self._generator.stats(), time.monotonic()
         if stats["steps"] != self._moved[0] or not self._generator.unfinished:
             self._moved = (stats["steps"], now)
@@ -61,10 +76,10 @@ class EngineActor(Beating):
         return texts, stats | {"stalled_seconds": now - self._moved[1]}
 
     def collect_apart(
-        self, max_items: int, timeout: float, linger: float
+        self,
     ) -> tuple[tuple[list[Completion], dict[str, float]], list[np.ndarray]]:
         """The values of `collect`, and the records of experts as another, which stays in this node's store."""
-        completions, stats = self.collect(max_items, timeout, linger)
+        completions, stats = self.collect()
         light, records = taken_out(completions)
         return (light, stats), records
 

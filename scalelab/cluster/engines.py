@@ -41,14 +41,13 @@ RETRY_SECONDS = 1.0
 """Seconds between two attempts to fetch weights that were unavailable."""
 
 
-LINGER_EACH, LONGEST_LINGER = 1 / 250, 4.0
+LINGER_EACH, LONGEST_LINGER = 1 / 125, 8.0
 """Seconds for which an engine's completions, and requests for it, wait for others, for each engine of the run.
 
 A call of Ray's takes the driver a millisecond, however much it carries. With 1,000 engines that finish 376 completions
 a second, calls one by one would take a whole core. A request that waits leaves no place in the engine empty: it holds
 half as many requests again as it has places (`capacity`).
 """
-LEAST_LINGER, POLL_SECONDS = 0.05, 1.0
 
 
 class DrainedError(LabError):
@@ -80,6 +79,7 @@ class ClusterEngines:
     ) -> None:
         self._run, self._cluster, self._changes, self._faults = run, run.cluster, changes, faults
         self._arguments = (str(model), run.generator_setup, tuple(phrase_ids), end_think)
+        self._linger = min(LONGEST_LINGER, LINGER_EACH * run.cluster.generators)
         self._weights = Weights(0, None)
         bundles = [run.generator.tensor_parallel] * run.cluster.generators
         self._reservation = reservation or Reservation(run.cluster, bundles, "the generators")
@@ -95,7 +95,6 @@ class ClusterEngines:
         self._oldest: int | None = None
         self._usual_since = -1, -1
         self._taken = 0
-        self._linger = min(LONGEST_LINGER, LINGER_EACH * run.cluster.generators)
 
     def _start(self, index: int, restarts: int) -> Any:
         devices, held = self._run.generator.tensor_parallel, self._reservation
@@ -104,7 +103,8 @@ class ClusterEngines:
             EngineActor, "engine", self._cluster, devices=devices * held.share, concurrency=4, strategy=strategy
         )
         # Engines with one seed draw alike, and so would a new engine and the one that it replaces.
-        return actor.remote(*self._arguments, stable_number(self._run.seed, "generator", index, restarts) % 2**31)
+        seed = stable_number(self._run.seed, "generator", index, restarts) % 2**31
+        return actor.remote(*self._arguments, seed, self._linger)
 
     def ready(self) -> None:
         """Wait until every engine is up; one that is lost on the way is replaced.
@@ -342,12 +342,11 @@ class ClusterEngines:
     async def _collect(self, place: EnginePlace) -> None:
         """Take finished completions, one call at a time; an engine that makes no token hangs."""
         while True:
-            poll = max(POLL_SECONDS, 4 * self._linger)
-            arguments, records = (1024, poll, max(LEAST_LINGER, self._linger)), None
+            records = None  # no arguments: they would be half of what the call takes here
             if self._run.recipe.router_replay:
-                ref, records = place.actor.collect_apart.options(num_returns=2).remote(*arguments)
+                ref, records = place.actor.collect_apart.options(num_returns=2).remote()
             else:
-                ref = place.actor.collect.remote(*arguments)
+                ref = place.actor.collect.remote()
             completions, place.stats = await answer(ref, self._cluster.hang_seconds, f"{place.name} to answer")
             completions = with_keys(completions, records)
             stalled = place.stats.pop("stalled_seconds")

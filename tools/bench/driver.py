@@ -1,11 +1,12 @@
-"""Load of one driver at full size, with stand-ins for engines: its bookkeeping, and an evaluation's completions.
+"""Load of one driver at full size, beside stand-ins for engines: its calls and books, and an evaluation's completions.
 
-    python tools/bench/driver.py books --engines 64 256 1000 [--seconds 5]
+    python tools/bench/driver.py books --engines 64 256 1000 [--seconds 20]
     python tools/bench/driver.py evaluation --completions 16000 --tokens 5900
 
-`books` runs the lab's `ClusterEngines` in real time with engines that finish completions at the plan's speed; of Ray it
-counts the calls. `evaluation` lets
-completions come in groups of 16, and measures how long the event loop stands still and what memory is taken.
+`books` runs the lab's engines, graders and groups against Ray actors that finish completions at the plan's speed, with
+all their tokens and text. An actor stands for many engines, and every one of them is called as a run calls it. A batch
+of groups becomes a step in Ray's store. `evaluation` lets completions come in groups of 16, and measures how long the
+event loop stands still and what memory is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import random
 import resource
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,12 +28,17 @@ import numpy as np
 
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.types import Completion, Request
+from tasks.types import Prompt, Verdict, verdict
 
 GROUP = 16
 TOKENS_A_SECOND, TOKENS = 2218, 5900
 """Speed of an engine and length of a completion in the plan of `h100/scalerl_8b`."""
 WAITING = 82
 """Completions that are asked for, for each engine."""
+HOSTS = 4
+"""Processes that the engines' stand-ins share."""
+WARM = 10.0
+"""Seconds for all requests to reach the engines, and again for the first completions."""
 
 
 def evaluation(completions: int, tokens: int) -> None:
@@ -95,116 +103,189 @@ def evaluation(completions: int, tokens: int) -> None:
     asyncio.run(main())
 
 
-class EngineStandIn:
-    """Stand-in for an engine's actor: it finishes a request when it is told to. Ray's part is left out."""
+class Quick:
+    """A task whose verifier takes no time."""
 
-    def __init__(self) -> None:
-        self.held: list[Request] = []
-        self.done: list[Completion] = []
-        self.calls = 0
-        self.event: asyncio.Future[None] | None = None
-        for name in ("up", "submit", "collect", "take_weights", "abort"):
-            setattr(self, name, SimpleNamespace(remote=getattr(self, f"_{name}")))
+    name = "math"
 
-    async def _up(self) -> str:
+    def verifier(self) -> Quick:
+        """Itself."""
+        return self
+
+    def verify(self, items: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
+        """Half of all completions pass."""
+        return [verdict("passed" if number % 2 else "failed") for number, _ in enumerate(items)]
+
+
+class Host:
+    """Stand-in for the actors of many engines, which finish the requests they hold at the plan's speed."""
+
+    def __init__(self, engines: int) -> None:
+        self.linger = 0.0
+        self.held: list[list[Request]] = [[] for _ in range(engines)]
+        self.done: list[list[Completion]] = [[] for _ in range(engines)]
+        self.events = [asyncio.Event() for _ in range(engines)]
+        rng = np.random.default_rng(0)
+        self.ids = rng.integers(0, 128256, TOKENS).astype(np.int32)
+        self.logprobs = (-rng.exponential(0.3, TOKENS)).astype(np.float32)
+        self.text = "word " * int(TOKENS * 0.8)
+
+    async def up(self, engine: int) -> str:
+        """A node."""
         return "node"
 
-    async def _submit(self, requests: list[Request]) -> None:
-        self.calls += 1
-        self.held += requests
+    async def submit(self, engine: int, requests: list[Request]) -> None:
+        """Take requests."""
+        self.held[engine] += requests
 
-    async def _collect(self, most: int, timeout: float, linger: float = 0.05) -> Any:
-        self.calls += 1
-        if not self.done:
-            self.event = asyncio.get_running_loop().create_future()
+    async def collect(self, engine: int) -> Any:
+        """Finished completions, as `EngineActor.collect`."""
+        if not self.done[engine]:
+            self.events[engine].clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.event, timeout)
-            if self.done:
-                await asyncio.sleep(linger)
-        done, self.done = self.done, []
+                await asyncio.wait_for(self.events[engine].wait(), 4 * self.linger)
+                await asyncio.sleep(self.linger)
+        done, self.done[engine] = self.done[engine], []
         return done, {"stalled_seconds": 0.0, "steps": 1.0, "completions": 1.0}
 
-    async def _take_weights(self, segments: Any) -> None:
-        return None
+    async def take_weights(self, engine: int, segments: Any) -> None:
+        """Take weights at once."""
 
-    async def _abort(self, ids: list[str]) -> None:
-        pass
+    async def abort(self, engine: int, ids: list[str]) -> None:
+        """Forget nothing."""
 
-    def finish(self, tokens: np.ndarray) -> None:
-        """Finish the oldest request."""
-        if self.held:
-            request = self.held.pop(0)
-            forced = np.zeros(len(tokens), bool)
-            self.done.append(Completion(request, tokens, tokens, ((0, 0, len(tokens)),), forced, False, False))
-            if self.event is not None and not self.event.done():
-                self.event.set_result(None)
+    async def wait_for_others(self, linger: float) -> None:
+        """Set the seconds for which completions wait for others."""
+        self.linger = linger
+
+    async def work(self) -> None:
+        """Finish the oldest requests of engines in turn, for as long as the actor lives."""
+        engines, finished, began = range(len(self.held)), 0, time.monotonic()
+        rate = len(engines) * TOKENS_A_SECOND / TOKENS
+        while True:
+            await asyncio.sleep(0.02)
+            for _ in range(int((time.monotonic() - began) * rate) - finished):
+                finished += 1
+                if self.held[engine := random.choice(engines)]:
+                    self._finish(engine, self.held[engine].pop(0))
+
+    def _finish(self, engine: int, request: Request) -> None:
+        shift = random.randrange(TOKENS)
+        ids, logprobs = np.roll(self.ids, shift), np.roll(self.logprobs, shift)
+        spans = ((0, 0, TOKENS),)
+        self.done[engine].append(
+            Completion(request, ids, logprobs, spans, np.zeros(TOKENS, bool), False, False, self.text)
+        )
+        self.events[engine].set()
 
 
-def books(engines: int, seconds: float, ray_call: float) -> None:
-    """Let engines finish completions at the plan's speed in real time; print the driver's processor time."""
+def books(engines: int, seconds: float) -> None:
+    """Let engines finish completions at the plan's speed; print the driver's processor time and its longest pause."""
+    import ray
+
     from scalelab.cluster import engines as module
     from scalelab.cluster.faults import Faults
+    from scalelab.cluster.graders import ClusterGraders
     from scalelab.experiment import resolve
     from scalelab.run.changes import Changes
+    from scalelab.run.tasks import in_own_thread
+    from scalelab.run.work import RolloutWork
 
-    actors: list[EngineStandIn] = []
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
+    count = min(HOSTS, engines)
+    each = -(-engines // count)
+    hosts = [ray.remote(num_cpus=0, max_concurrency=4 * each)(Host).remote(each) for _ in range(count)]
+    started = 0
 
-    def started(*arguments: Any) -> EngineStandIn:
-        actors.append(EngineStandIn())
-        return actors[-1]
+    def start(*arguments: Any) -> Any:
+        nonlocal started
+        host, engine, started = hosts[started // each], started % each, started + 1
+        if not engine:
+            host.wait_for_others.remote(arguments[-1])
+
+        def calls(name: str) -> Any:
+            method = getattr(host, name)
+            return SimpleNamespace(remote=partial(method.remote, engine))
+
+        return SimpleNamespace(**{name: calls(name) for name in ("up", "submit", "collect", "take_weights", "abort")})
 
     place = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
     module.Reservation = lambda *_: place  # type: ignore[assignment,misc]
-    module.actor_class = lambda *_, **__: SimpleNamespace(remote=started)  # type: ignore[assignment]
+    module.actor_class = lambda *_, **__: SimpleNamespace(remote=start)  # type: ignore[assignment]
     module.ray = SimpleNamespace(kill=lambda actor: None)  # type: ignore[assignment]
-    run = resolve("h100/scalerl_8b", [f"Cluster.generators={engines}"]).run
-    changes, tokens = Changes(), np.zeros(TOKENS, np.int32)
+    run = resolve("h100/scalerl_8b", [f"Cluster.generators={engines}", "Cluster.verifiers=2"]).run
+    changes, work = Changes(), RolloutWork(run.recipe, None, 0, False)  # type: ignore[arg-type]
     port = module.ClusterEngines(run, Path(), (), None, changes, Faults(run.cluster, lambda _: None, print))
-    done = 0
+    graders = ClusterGraders(SimpleNamespace(graded_tasks=[Quick()], cluster=run.cluster), changes)  # type: ignore[arg-type]
+    graders.describe()
+    asked, steps, longest, batch = 0, 0, 0.0, list[Any]()
 
     async def group(number: int) -> None:
-        nonlocal done
-        await port.generate([Request(f"{number}/{one}", (1,) * 256, 14336, task="math") for one in range(GROUP)])
-        done += GROUP
+        nonlocal asked
+        prompt = Prompt(f"math/{number}", "math", "p" * 300, "42")
+        requests = [Request(f"{number}/{one}", (1,) * 256, 14336, task="math") for one in range(GROUP)]
+        asked += GROUP
+        completions = await port.generate(requests)
+        rollouts = work.rollouts(prompt, completions, await graders.grade(prompt, completions))
+        work.outcome(rollouts)
+        batch.append(rollouts)
+
+    async def step() -> None:
+        """Build steps as the loop does, and put them into Ray's store as the trainer's port does."""
+        nonlocal steps
+        size = run.recipe.prompts_per_step
+        while True:
+            await changes.until(lambda: len(batch) >= size, "a batch")
+            groups = [batch.pop(0) for _ in range(size)]
+            await in_own_thread(partial(ray.put, work.step(groups, 0).sequences))
+            steps += 1
 
     async def loop_like() -> None:
         """Ask what the loop's conditions ask after every change."""
         while True:
             await changes.until(lambda: port.room < 0 or port.version < 0, "nothing")
 
+    async def heartbeat() -> None:
+        nonlocal longest
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.02)
+            longest = max(longest, time.perf_counter() - before - 0.02)
+
     async def main() -> None:
-        serving = [asyncio.ensure_future(one) for one in (port.serve(), loop_like())]
+        nonlocal longest
+        services = (port.serve(), graders.serve(), loop_like(), step(), heartbeat())
+        serving = [asyncio.ensure_future(one) for one in services]
         await changes.until(lambda: len(port.listeners()) == engines, "all engines")
         running = {asyncio.ensure_future(group(number)) for number in range(engines * WAITING // GROUP)}
         number = len(running)
-        while sum(len(actor.held) for actor in actors) < number * GROUP:
-            await asyncio.sleep(0.05)
-        for actor in actors:
-            actor.calls = 0
-        chooser, rate = random.Random(0), engines * TOKENS_A_SECOND / TOKENS
-        began, spent, finished, before = time.monotonic(), time.process_time(), 0, done
+        await asyncio.sleep(WARM)
+        for host in hosts:
+            host.work.remote()
+        await asyncio.sleep(WARM)
+        before, stepped, longest = asked - port.outstanding, steps, 0.0
+        began, spent = time.monotonic(), time.process_time()
         while (passed := time.monotonic() - began) < seconds:
-            while finished < passed * rate:
-                chooser.choice(actors).finish(tokens)
-                finished += 1
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
             over = {one for one in running if one.done()}
             running -= over
-            for _ in over:
+            for one in over:
+                one.result()
                 running.add(asyncio.ensure_future(group(number)))
                 number += 1
-        spent = time.process_time() - spent
-        calls = sum(actor.calls for actor in actors) / passed
+        spent, finished = time.process_time() - spent, asked - port.outstanding - before
         print(
-            f"{engines} engines, {finished / passed:.0f} completions a second: bookkeeping takes {spent / passed:.3f} "
-            f"core, {1e3 * spent / finished:.3f} ms a completion; {calls:.0f} Ray calls a second, at "
-            f"{1e3 * ray_call:.2f} ms each {calls * ray_call:.2f} core ({done - before} completions in whole groups)",
+            f"{engines} engines, {finished / passed:.0f} completions of {TOKENS} tokens a second (the "
+            f"plan: {engines * TOKENS_A_SECOND / TOKENS:.0f}), {steps - stepped} steps: the driver takes "
+            f"{spent / passed:.2f} core, {1e3 * spent / max(finished, 1):.2f} ms a completion; its loop stood still "
+            f"for {longest:.2f} s at most",
             flush=True,
         )
         for one in (*serving, *running):
             one.cancel()
 
     asyncio.run(main())
+    ray.shutdown()
 
 
 def main() -> None:
@@ -217,13 +298,12 @@ def main() -> None:
     two = parts.add_parser("books")
     two.add_argument("--engines", type=int, nargs="+", default=[64, 256, 1000])
     two.add_argument("--seconds", type=float, default=20.0)
-    two.add_argument("--ray-call", type=float, default=0.0007, help="processor seconds of a call of Ray's")
     asked = parser.parse_args()
     if asked.part == "evaluation":
         evaluation(asked.completions, asked.tokens)
         return
     for engines in asked.engines:
-        books(engines, asked.seconds, asked.ray_call)
+        books(engines, asked.seconds)
 
 
 if __name__ == "__main__":
