@@ -1,7 +1,8 @@
 """Run the experiment's own schedule on a simulated clock, and search the best split of the devices.
 
 Rates come from the performance model of `scalelab plan`, or from --rate.
-Lengths are log-normal, or those that a run recorded. Evaluation and faults are left out.
+Lengths are log-normal, or those that a run recorded. Evaluations begin with the first after training has begun; faults
+are left out.
 
 Examples:
   scalelab simulate scalerl_8b
@@ -13,6 +14,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,11 @@ from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.commands.output import paid, print_json, print_table
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
-from scalelab.hardware import DEVICES, device
+from scalelab.hardware import DEVICES
 from scalelab.plan.check import usual
 from scalelab.plan.driver import driver_warning
 from scalelab.plan.lengths import Recorded, fitting_prompt, lengths_of
-from scalelab.plan.placement import placement
-from scalelab.plan.planner import plan_of
 from scalelab.plan.prompts import draws, running_out
-from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
 from scalelab.virtual.simulation_figures import Figures, SimulationSettings, best_split, simulate
 from scalelab.virtual.simulation_settings import build, override
@@ -54,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--imbalance", type=float, default=1.0, metavar="X", help=spread)
     over = "a field of Rates, in seconds, over its estimate; may be repeated"
     parser.add_argument("--rate", action="append", default=[], metavar="NAME=SECONDS", help=over)
+    parser.add_argument("--no-evaluations", action="store_true", help="leave evaluations out")
     parser.add_argument("--no-search", action="store_true", help="do not search the best split")
     add_json(parser)
 
@@ -82,23 +82,20 @@ def run(args: argparse.Namespace) -> None:
     spent = f"{steps * each:,.0f} {resolved.run.compute_unit}{paid(budget.cost(steps * each))}"
     print(f"\nbudget: {steps:,} steps, {spent}")
     warning = driver_warning(max(one.driver for one in found.values()))
-    left_out = _evaluations(args, resolved.run) if args.gpus is None and args.trainers is None else None
-    for line in (*running_out(resolved.run, draws(resolved.run, steps)), *filter(None, [warning, left_out])):
+    ended = _ended(resolved.run, setting, found["split"])
+    for line in (*running_out(resolved.run, draws(resolved.run, steps)), *filter(None, [warning, ended])):
         print(f"\n{line}")
 
 
-def _evaluations(args: argparse.Namespace, run: Run) -> str | None:
-    """Say what evaluations, which are not simulated, add by the plan; None where the plan is not of these lengths."""
-    if args.lengths or args.rate:
+def _ended(run: Run, setting: SimulationSettings, figures: Figures) -> str | None:
+    """Say that no evaluation ended within the simulated hours; None where one did, or they are left out."""
+    if setting.evaluations is None or figures.evaluations:
         return None
-    median = Assumptions().median if args.median is None else args.median / run.recipe.max_tokens
-    assumed = replace(Assumptions(), sigma=args.sigma, median=median, imbalance=args.imbalance)
-    seconds = plan_of(run, placement(run), device(args.hardware or usual(run)), assumed).seconds
-    without = seconds["step"] - seconds["evaluations"]
-    return (
-        f"evaluations are left out: by `scalelab plan` they add {seconds['evaluations']:.1f} s to a step of "
-        f"{without:.1f} s"
-    )
+    period = run.evaluation.period(figures.device_hours_per_step)
+    if math.isinf(period):
+        return None
+    hours = 4 * period * figures.seconds_per_step / 3600
+    return f"no evaluation ended within these hours, and the figures have none in them: --hours {hours:.2g} has several"
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -125,6 +122,7 @@ def _setting(args: argparse.Namespace, run: Any) -> SimulationSettings:
         prompt_tokens=fitting_prompt(run) if args.prompt_tokens is None else args.prompt_tokens,
         kept=args.kept,
         imbalance=args.imbalance,
+        evaluations=not args.no_evaluations,
     )
 
 
@@ -171,6 +169,9 @@ def _rows(setting: SimulationSettings, found: dict[str, Figures]) -> list[tuple[
         late = list(f.staleness)
         return f"{f.mean_staleness:.1f} ({late[0]} to {late[-1]})"
 
+    def evaluated(f: Figures) -> str:
+        return "0" if f.evaluation_seconds is None else f"{f.evaluations} ({f.evaluation_seconds:,.0f})"
+
     return [
         row("devices generating + training", split),
         row("engines, trainer copies", lambda f: f"{f.generators}, {f.trainers}"),
@@ -184,4 +185,5 @@ def _rows(setting: SimulationSettings, found: dict[str, Figures]) -> list[tuple[
         row("trainer idle", lambda f: f"{f.trainer_idle:.1%}"),
         row("staleness, mean (range)", staleness),
         row("driver, of one core", lambda f: f"{f.driver:.2g}"),
+        row("evaluations (seconds each)", evaluated),
     ]

@@ -20,12 +20,14 @@ class EvaluationCost:
         engines: that make them: those that are set aside for it, or all.
         seconds: that they take.
         device_hours: of those engines; of all devices where none are set aside, as the trainer waits then.
+        token_seconds: of a decoding step of those engines.
     """
 
     completions: int
     engines: int
     seconds: float
     device_hours: float
+    token_seconds: float
 
 
 def evaluation_cost(
@@ -48,4 +50,4 @@ def evaluation_cost(
     turns = each * length.mean / engine.sequences + length.most - length.mean
     seconds = turns * engine.seconds
     devices = aside * place.generator.tensor_parallel or place.devices
-    return EvaluationCost(completions, engines, seconds, seconds * devices / 3600)
+    return EvaluationCost(completions, engines, seconds, seconds * devices / 3600, engine.seconds)

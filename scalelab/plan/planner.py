@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from moe.errors import MoeError
 from moe.train.config import RECOMPUTE, Layout, TrainerSetup
 from moe.train.layout import check_layout
 from scalelab.hardware import Device, Hardware, device
-from scalelab.plan.driver import driver_cores
+from scalelab.plan.driver import driver_cores, driver_seconds
 from scalelab.plan.evaluations import EvaluationCost, evaluation_cost
 from scalelab.plan.lengths import Moments, fitting_prompt, lengths_of
 from scalelab.plan.memory import (
@@ -40,14 +38,17 @@ from scalelab.plan.speed import (
     training_flops,
     training_seconds,
 )
+from scalelab.plan.waits import first_group_tokens, longest_seconds, round_seconds
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.split import split_problem
 from scalelab.run.config import Run
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy
 
-ROUNDS = 8
-"""Rounds in which the first group to end is looked for."""
+
+SLOWED = 0.6
+"""Part of what the longest completions lose to an evaluation that the steps lose: they catch up on the rest. Fitted to
+the simulator."""
 
 
 @dataclass(frozen=True)
@@ -109,39 +110,52 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     single = decoding(hf, place.generator, 1, length, device, assumed)
     quarter = decoding(hf, place.generator, engine.sequences / 4, length, device, assumed)
     graded = verify_seconds(run)
-    round_seconds = _round_seconds(engine, quarter, started, length) / ahead
 
     def decode(sequences: float) -> float:
         return decoding(hf, place.generator, sequences, length, device, assumed).seconds
 
-    beside = completions * ahead * length.mean / recipe.max_tokens / place.engines
-    slowest = _slowest(decode, recipe.max_tokens, beside, train + weights.total) if pipeline else 0.0
+    others = completions * ahead * length.mean / recipe.max_tokens
     copy = copy_seconds(hf, place.trainer, place.trainers, assumed)
-    first_group = 0.0 if pipeline else _first_group(run, assumed, recipe.prompts_per_step * steps)
+    first_group = 0.0 if pipeline else first_group_tokens(run, assumed, recipe.prompts_per_step * steps)
 
-    def seconds_of_step(evaluated: float, checkpoint: float) -> dict[str, float]:
-        generate = (completions + evaluated) * length.mean / (place.engines * engine.tokens_per_second)
+    def seconds_of_step(
+        evaluated: float, checkpoint: float, engines: int = place.engines, aside: bool = False
+    ) -> dict[str, float]:
+        made = 0.0 if aside else evaluated  # by these engines
+        generate = (completions + made) * length.mean / (engines * engine.tokens_per_second)
         verify = (completions + evaluated) * graded
+        drive = driver_seconds(completions + evaluated) if device.gpu else 0.0
         publish = weights.total
         if pipeline:  # weights are under way while both sides work
             sides = train + checkpoint + weights.standstill, generate + weights.pause
+            slowest = longest_seconds(decode, recipe.max_tokens, others / engines, train + weights.total)
             # from the weights that it begins with to the end of the step that trains on it
             hold = (slowest + train + publish) / ahead
-            step = max(sum(sides), hold, verify) if place.shared else max(*sides, hold, verify)
+            step = max(sum(sides) if place.shared else max(sides), hold, verify, drive)
         else:
-            generate = round_seconds + evaluated * length.mean / (place.engines * engine.tokens_per_second)
+            generate = round_seconds(engine, quarter, completions * ahead / engines, length) / ahead
+            generate += made * length.mean / (engines * engine.tokens_per_second)
             hold = recipe.max_tokens * single.seconds / steps
             graded_after = first_group * engine.seconds / steps  # verifiers wait for a whole group
-            step = train + checkpoint + max(generate, hold, graded_after + verify) + publish / steps
+            step = train + checkpoint + max(generate, hold, graded_after + verify, drive) + publish / steps
         parts = {"train": train, "checkpoint": checkpoint, "generate": generate, "verify": verify}
         return parts | {"publish": publish, "hold": hold, "step": step}
 
     without = seconds_of_step(0.0, 0.0)["step"] / 3600
     checkpoint = copy / run.checkpoint_cadence.period(run.devices * without)  # its rule has the run's own devices in it
     evaluated = sum(one.planned_mean / one.cadence.period(place.devices * without) for one in run.sets)
-    seconds = seconds_of_step(evaluated, checkpoint)
-    seconds["evaluations"] = seconds["step"] - seconds_of_step(0.0, checkpoint)["step"]
     one_evaluation = evaluation_cost(run, place, length, device, assumed)
+    seconds = seconds_of_step(evaluated, checkpoint)
+    if one_evaluation.engines < place.engines:  # the others have the steps meanwhile, and all engines those between
+        beside = seconds_of_step(evaluated, checkpoint, place.engines - one_evaluation.engines, aside=True)
+        between = seconds_of_step(evaluated, checkpoint, aside=True)
+        share = min(1.0, evaluated * one_evaluation.seconds / one_evaluation.completions / beside["step"])
+        seconds = {name: share * beside[name] + (1 - share) * between[name] for name in between}
+        if pipeline:  # the longest of the completions for training that those engines still have take them longer
+            slowed = (recipe.max_tokens * one_evaluation.token_seconds + train + weights.total) / ahead
+            each = SLOWED * ahead * max(0.0, slowed - beside["step"])
+            seconds["step"] += each * evaluated / one_evaluation.completions
+    seconds["evaluations"] = seconds["step"] - seconds_of_step(0.0, checkpoint)["step"]
     driver = driver_cores((completions + evaluated) / seconds["step"])
     flops = completions * training_flops(
         hf,
@@ -153,46 +167,6 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
     room = cache_sequences(hf, place.generator, length, assumed)
     return RunPlan(place, trainer, generator, seconds, one_evaluation, driver, engine, room, started, flops, problems)
-
-
-def _slowest(decode: Callable[[float], float], tokens: int, beside: float, after: float) -> float:
-    """Seconds of the longest completions of a draw, which reach the limit, and for which a step of PipelineRL waits.
-
-    A cycle lasts as long as they, a step and a publication, and decodes all that is in flight once. So an engine has in
-    the mean d · L / (M + s) sequences: d completions in flight an engine, of mean length L, M tokens at most, and s the
-    tokens in whose time a step and a publication are done.
-
-    Args:
-        decode: seconds of a decoding step with so many sequences.
-        tokens: M.
-        beside: d · L / M.
-        after: seconds of a step and a publication.
-    """
-    seconds, share = 0.0, 1.0
-    for _ in range(4):  # to a fixed point: the load moves the seconds little, and they the load
-        seconds = tokens * decode(max(1.0, beside * share))
-        share = seconds / (seconds + after)
-    return seconds
-
-
-def _round_seconds(engine: Decoding, quarter: Decoding, completions: float, length: Moments) -> float:
-    """Seconds in which an engine makes the completions of a round.
-
-    A decoding step takes a + b · n for n sequences side by side, by the two given points. The engine fills at once, and
-    empties until the longest completion ends: after tokens / places steps, and those by which the longest is longer
-    than the mean. Each token costs b, each step a.
-    """
-    tokens = completions * length.mean
-    turns = tokens / engine.sequences + length.most - length.mean
-    each = (engine.seconds - quarter.seconds) / max(engine.sequences - quarter.sequences, 1.0)
-    return each * tokens + (engine.seconds - each * engine.sequences) * turns
-
-
-def _first_group(run: Run, assumed: Assumptions, groups: int) -> float:
-    """Tokens until all completions of the first group of a round have ended, in the mean over some rounds."""
-    lengths, rng = lengths_of(run, assumed.sigma, assumed.median), np.random.default_rng(0)
-    drawn = [lengths.draw(rng, groups, run.recipe.generations_per_prompt).max(1).min() for _ in range(ROUNDS)]
-    return float(np.mean(drawn))
 
 
 def fine_tuning_seconds(run: Run, device: Device, assumed: Assumptions) -> float:

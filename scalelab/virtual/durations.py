@@ -79,14 +79,19 @@ class SimulatedGraders(Generic[PromptT, CompletionT, VerdictT]):
     Args:
         rates: `verify_seconds`, and `host_seconds` per completion on a host that grades one after the other.
         start: begins to grade in real time; what it returns gives the verdicts when they are due.
+        driver_seconds: per completion in the driver, which handles one after the other before it is graded.
     """
 
     def __init__(
-        self, rates: Rates, start: Callable[[PromptT, Sequence[CompletionT]], Callable[[], list[VerdictT]]]
+        self,
+        rates: Rates,
+        start: Callable[[PromptT, Sequence[CompletionT]], Callable[[], list[VerdictT]]],
+        driver_seconds: float = 0.0,
     ) -> None:
         self._start = start
         self._verify, self._host = ticks(rates.verify_seconds), ticks(rates.host_seconds)
-        self._host_free = 0
+        self._driver = ticks(driver_seconds)
+        self._host_free = self._driver_free = 0
         self.outstanding = 0
 
     @property
@@ -106,12 +111,14 @@ class SimulatedGraders(Generic[PromptT, CompletionT, VerdictT]):
 
     def forget(self) -> None:
         """Drop grading under way."""
-        self._host_free = 0
+        self._host_free = self._driver_free = 0
 
     async def grade(self, prompt: PromptT, completions: Sequence[CompletionT]) -> list[VerdictT]:
         """Grade completions of one prompt."""
         verdicts = self._start(prompt, completions)
         due = virtual_loop().now
+        if self._driver:
+            self._driver_free = due = max(due, self._driver_free) + self._driver * len(completions)
         if self._host:
             self._host_free = due = max(due, self._host_free) + self._host * len(completions)
         self.outstanding += len(completions)

@@ -95,16 +95,22 @@ class SimulatedEngines(Generic[RequestT, CompletionT, WeightsT]):
         decoder: Decoder[RequestT, CompletionT, WeightsT],
         changed: Callable[[], None],
     ) -> None:
-        self.rates, self.engines, self.places = rates, engines, engines * places
+        self.rates, self._each = rates, places
         self.version, self.running, self.outstanding = 0, 0, 0
         self.usage = Usage()
         self._decoder, self._changed = decoder, changed
         self._step, self._sequence = ticks(rates.step_seconds), ticks(rates.sequence_seconds)
-        self._capacity = capacity(self.places)
         self._waiting: deque[Stream[RequestT, CompletionT]] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self._loop: VirtualLoop
         self._weights: tuple[int, WeightsT, asyncio.Future[None]] | None = None
+        self.resize(engines)
+
+    def resize(self, engines: int) -> None:
+        """Change the number of engines; sequences without a place keep going beside the others."""
+        self.engines, self.places = engines, engines * self._each
+        self._capacity = capacity(self.places)
+        self._wake()
 
     @property
     def room(self) -> int:
@@ -236,6 +242,8 @@ class SimulatedEngines(Generic[RequestT, CompletionT, WeightsT]):
 
 DrawnStream = Stream[int, tuple[int, int]]
 """A request that is a number of tokens, whose completion is that and the version of its first token."""
+DrawnSequence = tuple[int, tuple[DrawnStream, tuple[int, int]]]
+"""A running sequence: steps to its end, and the request with its completion."""
 
 
 class DrawnDecoder:
@@ -252,12 +260,25 @@ class DrawnDecoder:
 
     def start(self, sequence: DrawnStream) -> None:
         """Begin a sequence with the next step."""
-        end, ended = self._taken + sequence.request, (sequence, (sequence.request, self._version))
-        if (ending := self._ending.get(end)) is not None:
-            ending.append(ended)
-        else:
-            self._ending[end] = [ended]
-            heapq.heappush(self._steps, end)
+        self.put([(sequence.request, (sequence, (sequence.request, self._version)))])
+
+    def put(self, sequences: Sequence[DrawnSequence]) -> None:
+        """Go on with sequences."""
+        for steps, ended in sequences:
+            end = self._taken + steps
+            if (ending := self._ending.get(end)) is not None:
+                ending.append(ended)
+            else:
+                self._ending[end] = [ended]
+                heapq.heappush(self._steps, end)
+
+    def take(self, count: int) -> list[DrawnSequence]:
+        """Take so many of the running sequences out, of all lengths alike."""
+        running = [(end - self._taken, one) for end in sorted(self._steps) for one in self._ending[end]]
+        chosen = {number * len(running) // count for number in range(count)} if count else set()
+        self.forget()
+        self.put([one for number, one in enumerate(running) if number not in chosen])
+        return [running[number] for number in sorted(chosen)]
 
     def steps_to_end(self) -> int:
         """Steps until the next sequence ends."""

@@ -1,7 +1,7 @@
 """The simulated world: the loop of a real run, with drawn lengths for completions and durations for everything else.
 
 Shared cores: time on the clock is *work time*. Where parts share cores (`Rates.cores`), wall time passes more slowly
-than it, by the number of parts at work over the number of cores. Evaluation and faults are left out.
+than it, by the number of parts at work over the number of cores. Faults are left out.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from scalelab.run.rates import Rates
 from scalelab.run.settings import Budget
 from scalelab.schedule.schedule import Schedule
 from scalelab.virtual.clock import run_virtual, virtual_loop
+from scalelab.virtual.drawn_evaluations import DrawnEngines, DrawnEvaluation, EvaluationLoad, drawn_evaluation
 from scalelab.virtual.durations import SimulatedGraders, SimulatedTrainer
-from scalelab.virtual.engines import DrawnDecoder, SimulatedEngines
 
 DRAW = 256  # groups whose lengths are drawn at once
 
@@ -185,47 +185,88 @@ class Simulation:
         shape: what is simulated.
         rates: how long things take.
         draws: the groups in the order of drawing.
+        ledger: with the devices of engines and trainer; None counts engines and copies of the model.
+        evaluations: the run's; None leaves them out.
+        driver_seconds: of the driver for a completion.
 
     Attributes:
         history: totals at the end of every step.
+        evaluated: seconds that every evaluation took.
+        due: steps after which one was due.
 
     Raises:
         LabError: the engines together have too few places for a group.
     """
 
-    def __init__(self, schedule: Schedule, shape: Shape, rates: Rates, draws: Iterator[Drawn]) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        shape: Shape,
+        rates: Rates,
+        draws: Iterator[Drawn],
+        ledger: Ledger | None = None,
+        evaluations: EvaluationLoad | None = None,
+        driver_seconds: float = 0.0,
+    ) -> None:
         if problem := too_few_places(shape.generators * shape.slots, shape.generations):
             raise LabError(problem)
         self.schedule, self.shape, self.rates = schedule, shape, rates
         self.history: list[Totals] = []
+        self.evaluated: list[float] = []
+        self.due: list[int] = []
         self._totals = Totals()
         self._charged = 0.0
         self._hours = float("inf")
         changes = Changes()
-        self.engines: SimulatedEngines[int, tuple[int, int], None] = SimulatedEngines(
-            rates, shape.generators, shape.slots, DrawnDecoder(), changes.notify
-        )
+        self.engines = DrawnEngines(rates, shape.generators, shape.slots, changes.notify)
+        self.apart = DrawnEngines(rates, 0, shape.slots, changes.notify)
         self.trainer: SimulatedTrainer[DrawnStep, None, None] = SimulatedTrainer(
             rates, shape.trainers, lambda step: step.sequences, lambda step: None, lambda version: None
         )
         self.graders: SimulatedGraders[str, tuple[int, int], None] = SimulatedGraders(
-            rates, lambda prompt, completions: list
+            rates, lambda prompt, completions: list, driver_seconds
         )
+        self._load = evaluations
+        ledger = ledger or Ledger(shape.generators, shape.trainers)
+        books: Books[str, Finished] = Books(schedule, map(str, itertools.count(1)), ledger)
+        budget, clock = Budget(steps=schedule.steps), lambda: virtual_loop().time()
+        evaluation: NoEvaluation | DrawnEvaluation = NoEvaluation()
+        if evaluations is not None:
+            evaluation = drawn_evaluation(
+                evaluations,
+                self.engines,
+                self.apart,
+                books=books,
+                budget=budget,
+                graders=self.graders,
+                changes=changes,
+                charge=lambda: self.charge(self.loop.stepping.locked()),
+                record=lambda point, graded, again: self.evaluated.append(clock() - point.seconds),
+                clock=clock,
+                updating=lambda: self.loop.updating.locked() or self.loop.behind,
+            )
+        self.evaluation = evaluation
         self.loop: Loop[str, int, tuple[int, int], None, Finished, DrawnStep, None, None] = Loop(
-            books=Books(schedule, map(str, itertools.count(1)), Ledger(shape.generators, shape.trainers)),
-            budget=Budget(steps=schedule.steps),
-            evaluation_due=lambda *_: (),
+            books=books,
+            budget=budget,
+            evaluation_due=self._due,
             checkpoint_due=lambda *_: False,
             work=DrawnWork(draws, shape.generations),
             engines=self.engines,
             trainer=self.trainer,
             graders=self.graders,
-            evaluation=NoEvaluation(),
+            evaluation=evaluation,
             journal=self,
             checkpointer=NoCheckpoints(),
             changes=changes,
-            clock=lambda: virtual_loop().time(),
+            clock=clock,
         )
+
+    def _due(self, step: int, since: float, compute: float) -> Sequence[str]:
+        due = () if self._load is None else self._load.due(step, since, compute)
+        if due:
+            self.due.append(step)
+        return due
 
     def run(self, hours: float | None = None) -> list[Totals]:
         """Run to the end of the schedule's steps, or to so many hours of wall time.
@@ -248,7 +289,8 @@ class Simulation:
     def charge(self, stepping: bool) -> None:
         """Charge the wall time since the last charge."""
         now = virtual_loop().wall
-        self.loop.books.ledger.advance(now - self._charged, evaluation_share=0.0, trainer_idle=not stepping)
+        share = self.apart.engines / self.shape.generators
+        self.loop.books.ledger.advance(now - self._charged, evaluation_share=share, trainer_idle=not stepping)
         self._charged = now
 
     def stepped(self, names: list[str], step: DrawnStep, result: None, seconds: dict[str, float]) -> None:
@@ -258,8 +300,8 @@ class Simulation:
         totals.completions += step.completions
         totals.tokens += step.tokens
         totals.staleness.update(step.staleness)
-        usage = self.engines.usage
-        totals.generators_idle, totals.running = usage.idle, usage.sequences
+        usage, apart = self.engines.usage, self.apart.usage
+        totals.generators_idle, totals.running = usage.idle + apart.idle, usage.sequences + apart.sequences
         self.history.append(replace(totals, staleness=Counter(totals.staleness)))
         if totals.wall >= 3600 * self._hours:
             self.loop.stopping = True
@@ -267,11 +309,12 @@ class Simulation:
     def _passed(self, seconds: float) -> None:
         self._totals.wall += seconds
         self.engines.passed(seconds)
+        self.apart.passed(seconds)
         if not self.trainer.busy_before:
             self._totals.trainer_idle += seconds
 
     def _stretch(self) -> float:
-        parts = self.engines.busy + self.shape.trainers * self.trainer.busy + self.graders.busy
+        parts = self.engines.busy + self.apart.busy + self.shape.trainers * self.trainer.busy + self.graders.busy
         assert self.rates.cores is not None
         return max(1.0, parts / self.rates.cores)
 

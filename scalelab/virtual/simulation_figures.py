@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import fmean
 from typing import Any
 
 from scalelab.errors import LabError
 from scalelab.plan.driver import driver_cores
 from scalelab.plan.lengths import Lengths
 from scalelab.plan.rates import Rates
+from scalelab.run.ledger import Ledger
+from scalelab.virtual.drawn_evaluations import EvaluationLoad
 from scalelab.virtual.simulation import Shape, Simulation, Totals, drawn
 
 # A search ends when it knows the number of trainer units to one part in this many.
@@ -32,6 +35,10 @@ class SimulationSettings:
     devices_per_generator: int = 1
     devices_per_trainer: int = 1
     seed: int = 0
+    evaluations: EvaluationLoad | None = None
+    """None leaves them out."""
+    driver_seconds: float = 0.0
+    """Seconds of the driver for a completion, one after the other."""
 
     @property
     def period(self) -> int:
@@ -40,7 +47,11 @@ class SimulationSettings:
 
     def devices(self, shape: Shape) -> int:
         """Devices that a split occupies."""
-        return shape.generators * self.devices_per_generator + shape.trainers * self.devices_per_trainer
+        return round(self.ledger(shape).generators + self.ledger(shape).trainers)
+
+    def ledger(self, shape: Shape) -> Ledger:
+        """Empty books of device-hours for a split."""
+        return Ledger(shape.generators * self.devices_per_generator, shape.trainers * self.devices_per_trainer)
 
 
 @dataclass(frozen=True)
@@ -65,10 +76,14 @@ class Figures:
     """Share of the trainer's time without a step or an export."""
     staleness: dict[int, float]
     """Share of the completions trained on, by trainer version − version of their first token."""
+    evaluations: int = 0
+    """Evaluations that ended."""
+    evaluation_seconds: float | None = None
+    """Mean time that one took; None if none ended."""
 
     @property
     def driver(self) -> float:
-        """Cores that the driver would be busy with, which the simulation does not wait for."""
+        """Cores that the driver is busy with."""
         return driver_cores(self.completions_per_hour / 3600)
 
     @property
@@ -87,19 +102,27 @@ def simulate(
     """
     shape = replace(setting.shape, generators=generators, trainers=trainers)
     schedule = setting.schedule.start(shape.groups_per_step, steps)
-    history = Simulation(schedule, shape, setting.rates, drawn(setting.lengths, shape, setting.seed)).run(hours)
-    if not history:
+    draws = drawn(setting.lengths, shape, setting.seed)
+    parts = setting.ledger(shape), setting.evaluations, setting.driver_seconds
+    simulation = Simulation(schedule, shape, setting.rates, draws, *parts)
+    if not simulation.run(hours):
         raise LabError(f"no optimiser step ends within {hours:g} hours: simulate more of them")
-    return _figures(setting, shape, history)
+    return _figures(setting, shape, simulation)
 
 
-def _figures(setting: SimulationSettings, shape: Shape, history: list[Totals]) -> Figures:
-    """Figures between two steps at the same place of a round, the first of the run's beginning left out."""
+def _window(setting: SimulationSettings, history: list[Totals], due: list[int]) -> tuple[Totals, Totals]:
+    """Totals at two steps at the same place of a round, or after which evaluations were due; the beginning left out."""
+    late = [step for step in due if 4 * step >= len(history)]
+    if len(late) > 1:
+        return history[late[0] - 1], history[late[-1] - 1]
     rounds = len(history) // setting.period
-    first = max(1, rounds // 4) * setting.period
-    begin, end = history[first - 1] if rounds > 1 else Totals(), history[-1]
     if rounds > 1:
-        end = history[rounds * setting.period - 1]
+        return history[max(1, rounds // 4) * setting.period - 1], history[rounds * setting.period - 1]
+    return Totals(), history[-1]
+
+
+def _figures(setting: SimulationSettings, shape: Shape, simulation: Simulation) -> Figures:
+    begin, end = _window(setting, simulation.history, simulation.due)
     did = end.since(begin)
     completions = did.staleness.total()
     devices = setting.devices(shape)
@@ -116,6 +139,8 @@ def _figures(setting: SimulationSettings, shape: Shape, history: list[Totals]) -
         occupancy=did.running / (shape.generators * shape.slots * did.wall),
         trainer_idle=did.trainer_idle / did.wall,
         staleness={late: count / completions for late, count in sorted(did.staleness.items()) if count},
+        evaluations=len(simulation.evaluated),
+        evaluation_seconds=fmean(simulation.evaluated) if simulation.evaluated else None,
     )
 
 
@@ -138,7 +163,16 @@ def best_split(
     groups = setting.shape.groups_per_step
     thin = max(1, min(groups // LEAST_GROUPS, devices // (LEAST_UNITS * unit)))
     rates = replace(setting.rates, host_seconds=setting.rates.host_seconds * thin)  # verifiers are not divided
-    small = replace(setting, rates=rates, shape=replace(setting.shape, groups_per_step=groups // thin))
+    load = setting.evaluations
+    if load is not None:  # several in a short run
+        load = load.thinned(thin, plain.device_hours_per_step, search_steps // 4)
+    small = replace(
+        setting,
+        rates=rates,
+        shape=replace(setting.shape, groups_per_step=groups // thin),
+        evaluations=load,
+        driver_seconds=setting.driver_seconds * thin,
+    )
     most = (devices // thin - setting.devices_per_generator) // setting.devices_per_trainer
 
     @cache

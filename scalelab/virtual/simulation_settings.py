@@ -7,9 +7,11 @@ from typing import Any
 
 from scalelab.errors import LabError
 from scalelab.hardware import device as plan_device
+from scalelab.plan.driver import driver_seconds
 from scalelab.plan.lengths import Lengths
 from scalelab.plan.rates import Rates, rates, slots, trainer_unit
 from scalelab.run.config import Run
+from scalelab.virtual.drawn_evaluations import EvaluationLoad
 from scalelab.virtual.simulation import Shape
 from scalelab.virtual.simulation_figures import SimulationSettings
 
@@ -23,6 +25,7 @@ def build(
     prompt_tokens: float,
     kept: float,
     imbalance: float = 1.0,
+    evaluations: bool = False,
 ) -> SimulationSettings:
     """Build the simulation's settings, with the experiment's own split of the devices.
 
@@ -34,6 +37,7 @@ def build(
         prompt_tokens: mean length of a prompt.
         kept: share of the groups that is left in the loss.
         imbalance: tokens of the busiest expert rank by its even share.
+        evaluations: simulate them, too.
     """
     hardware, trainer_devices = plan_device(device), trainer_unit(run)
     shape = Shape(
@@ -48,7 +52,15 @@ def build(
     estimated = rates(run, hardware, lengths, prompt_tokens=prompt_tokens, kept=kept, imbalance=imbalance)
     speeds = replace(estimated, **overrides)
     return SimulationSettings(
-        run.schedule, speeds, lengths, shape, run.generator.tensor_parallel, trainer_devices, seed=run.seed
+        run.schedule,
+        speeds,
+        lengths,
+        shape,
+        run.generator.tensor_parallel,
+        trainer_devices,
+        seed=run.seed,
+        evaluations=EvaluationLoad.of(run, lengths) if evaluations else None,
+        driver_seconds=driver_seconds(1) if hardware.gpu else 0.0,
     )
 
 

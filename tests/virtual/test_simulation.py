@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from scalelab.plan.lengths import LogNormal, Recorded
 from scalelab.plan.rates import Rates, decoding_line
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy, Synchronous
+from scalelab.virtual.drawn_evaluations import EvaluationLoad
 from scalelab.virtual.engines import DrawnDecoder
 from scalelab.virtual.simulation import Shape, Simulation, drawn
 from scalelab.virtual.simulation_figures import SimulationSettings, best_split, climb, simulate
@@ -93,6 +95,80 @@ def test_whatever_the_split_all_that_is_drawn_is_trained_on_in_time(
     assert 0 <= figures.generators_idle < 1
     assert 0 <= figures.trainer_idle < 1
     assert 0 < figures.occupancy <= 1
+
+
+def test_a_driver_that_takes_longer_than_both_sides_sets_the_pace() -> None:
+    setting = SimulationSettings(PipelineRL(8), RATES, TEN, SHAPE)
+    each = simulate(setting, 1, 1, steps=60).seconds_per_step / (SHAPE.groups_per_step * SHAPE.generations)
+    slow = simulate(replace(setting, driver_seconds=3 * each), 1, 1, steps=60)
+    assert slow.seconds_per_step == pytest.approx(3 * each * SHAPE.groups_per_step * SHAPE.generations, rel=0.02)
+    assert (
+        simulate(replace(setting, driver_seconds=each / 10), 1, 1, steps=60).seconds_per_step
+        < 1.1 * slow.seconds_per_step / 3
+    )
+
+
+def load(every: int, prompts: int, aside: int) -> EvaluationLoad:
+    def due(step: int, since: float, compute: float) -> tuple[str, ...]:
+        return () if step % every else ("held_out",)
+
+    counts = {"held_out": prompts}, {"held_out": 4}
+    return EvaluationLoad(due, lambda hours: every, lambda engines: aside, *counts, TEN, 0)
+
+
+@settings(max_examples=20)
+@given(
+    config=st.sampled_from([Synchronous(), PPOOffPolicy(2), PipelineRL(0), PipelineRL(3)]),
+    every=st.integers(1, 8),
+    prompts=st.integers(1, 30),
+    aside=st.integers(0, 2),
+)
+def test_evaluations_take_the_engines_time_and_nothing_is_lost(
+    config: Synchronous | PPOOffPolicy | PipelineRL, every: int, prompts: int, aside: int
+) -> None:
+    shape = replace(SHAPE, generators=3)
+    plain = Simulation(config.start(shape.groups_per_step, 40), shape, RATES, drawn(TEN, shape, 0))
+    evaluated = Simulation(
+        config.start(shape.groups_per_step, 40), shape, RATES, drawn(TEN, shape, 0), None, load(every, prompts, aside)
+    )
+    plain.run()
+    evaluated.run()
+    assert evaluated.evaluated, "at least one fell due long before the end"
+    both = evaluated.engines.usage, evaluated.apart.usage
+    held_out = sum(one.completions for one in both) - evaluated.history[-1].completions
+    assert held_out >= 4 * prompts * len(evaluated.evaluated)
+    assert (evaluated.apart.usage.completions > 0) == (aside > 0)
+    assert evaluated.apart.engines in (0, aside)
+    assert evaluated.engines.engines + evaluated.apart.engines == 3
+    assert evaluated.history[-1].wall >= 0.95 * plain.history[-1].wall, "no evaluation makes a run faster"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "hours"), [("h100/scalerl_17bx16", "30"), ("scalerl_17bx16", "8")])
+def test_what_evaluations_add_is_what_the_plan_says(name: str, hours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*command: str) -> dict[str, Any]:
+        assert main([*command, "--json"]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    planned = said("plan", name)
+    split = said("simulate", name, "--hours", hours, "--no-search")["split"]
+    without = said("simulate", name, "--hours", hours, "--no-search", "--no-evaluations")["split"]
+    assert split["evaluations"] >= 2
+    assert split["evaluation_seconds"] == pytest.approx(planned["evaluation"]["seconds"], rel=0.05)
+    assert split["seconds_per_step"] == pytest.approx(planned["seconds_per_step"], rel=0.05)
+    added = planned["seconds"]["evaluations"]
+    assert split["seconds_per_step"] - without["seconds_per_step"] == pytest.approx(
+        added, abs=0.05 * planned["seconds_per_step"]
+    )
+
+
+def test_hours_without_an_evaluation_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "scalerl_17bx16", "--hours", "0.5", "--no-search"]) == 0
+    assert (
+        "no evaluation ended within these hours, and the figures have none in them: --hours " in capsys.readouterr().out
+    )
+    assert main(["simulate", "scalerl_17bx16", "--hours", "0.5", "--no-search", "--no-evaluations"]) == 0
+    assert "no evaluation ended" not in capsys.readouterr().out
 
 
 @given(low=st.integers(1, 5), top=st.integers(1, 400), high=st.integers(5, 400), start=st.integers(1, 400))

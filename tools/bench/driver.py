@@ -117,7 +117,7 @@ class Quick:
         return [verdict("passed" if number % 2 else "failed") for number, _ in enumerate(items)]
 
 
-class Host:
+class EngineHost:
     """Stand-in for the actors of many engines, which finish the requests they hold at the plan's speed."""
 
     def __init__(self, engines: int) -> None:
@@ -194,7 +194,7 @@ def books(engines: int, seconds: float) -> None:
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
     count = min(HOSTS, engines)
     each = -(-engines // count)
-    hosts = [ray.remote(num_cpus=0, max_concurrency=4 * each)(Host).remote(each) for _ in range(count)]
+    hosts = [ray.remote(num_cpus=0, max_concurrency=4 * each)(EngineHost).remote(each) for _ in range(count)]
     started = 0
 
     def start(*arguments: Any) -> Any:

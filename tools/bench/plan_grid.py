@@ -1,8 +1,9 @@
 """Seconds of a step by `scalelab plan` and by `scalelab simulate`, over a grid of experiments and cluster sizes.
 
-    .venv/bin/python tools/bench/plan_grid.py [--hours 3]
+    .venv/bin/python tools/bench/plan_grid.py [--hours 3] [--evaluations]
 
-Evaluations are left out of both. Prints the pairs that differ by more than `WITHIN`, and how many do not.
+Evaluations are left out of both unless asked for; with them each simulation has several. Prints the pairs that differ
+by more than `WITHIN`, and how many do not.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from scalelab.experiment import load
 
 WITHIN = 0.05
 """Largest relative difference that needs no reason."""
+
+EVALUATIONS = 4.5
+"""Evaluations in a simulation, which all these experiments make every 100 steps."""
 
 SIZES = {
     "h100/scalerl_8b": (40, 80, 160, 400, 800),
@@ -54,7 +58,7 @@ def read(command: list[str]) -> dict[str, dict[str, float]]:
     """The JSON of a command."""
     out = io.StringIO()
     with redirect_stdout(out):
-        scalelab([*command, "--set", "Evaluation.every=1000000", "--json"])
+        scalelab([*command, "--json"])
     return dict(json.loads(out.getvalue()))
 
 
@@ -62,18 +66,24 @@ def main() -> None:
     """Plan and simulate every experiment of the grid."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hours", default="3", help="of simulated time")
-    hours = parser.parse_args().hours
-    pairs = grid()
+    parser.add_argument("--evaluations", action="store_true", help="with evaluations")
+    asked = parser.parse_args()
+    none = ["--set", "Evaluation.every=1000000"]
+    pairs = [[*one, *([] if asked.evaluations else none)] for one in grid()]
     beyond = 0
     for arguments in pairs:
         planned = read(["plan", *arguments])["seconds"]
+        hours = asked.hours
+        if asked.evaluations:
+            hours = f"{EVALUATIONS * 100 * planned['step'] / 3600:.3g}"
         simulated = read(["simulate", *arguments, "--no-search", "--hours", hours])["split"]["seconds_per_step"]
         difference = planned["step"] / simulated - 1
         beyond += abs(difference) > WITHIN
         mark = "beyond" if abs(difference) > WITHIN else ""
         parts = ", ".join(f"{part} {planned[part]:.1f}" for part in ("train", "generate", "publish", "hold"))
+        shown = " ".join(one for one in arguments if one not in none)
         print(
-            f"{' '.join(arguments)}: {planned['step']:.1f} {simulated:.1f} {difference:+.1%} {mark} ({parts})",
+            f"{shown}: {planned['step']:.1f} {simulated:.1f} {difference:+.1%} {mark} ({parts})",
             flush=True,
         )
     print(f"{len(pairs) - beyond} of {len(pairs)} within {WITHIN:.0%}")
