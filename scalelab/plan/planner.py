@@ -45,7 +45,6 @@ from scalelab.run.config import Run
 from scalelab.schedule.pipeline import PipelineRL
 from scalelab.schedule.rounds import PPOOffPolicy
 
-
 SLOWED = 0.6
 """Part of what the longest completions lose to an evaluation that the steps lose: they catch up on the rest. Fitted to
 the simulator."""

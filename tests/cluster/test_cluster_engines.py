@@ -52,9 +52,7 @@ class Actor:
     async def _submit(self, requests: list[Request]) -> None:
         self.held += requests
 
-    async def _collect(
-        self, max_items: int, timeout: float, linger: float
-    ) -> tuple[list[Completion], dict[str, float]]:
+    async def _collect(self) -> tuple[list[Completion], dict[str, float]]:
         await asyncio.sleep(0.002)
         if self.number in self.lab.broken:
             raise LostError(f"actor {self.number} died at work")

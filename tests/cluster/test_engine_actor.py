@@ -47,7 +47,7 @@ def test_completions_leave_an_engine_with_their_texts(actor: EngineActor) -> Non
     zeros = np.zeros(4, np.float32)
     done = Completion(Request("one", (1,), 4), tokens, zeros, ((0, 0, 4),), zeros.astype(bool), False, False)
     actor._generator.done = [done]  # type: ignore[attr-defined]
-    [completion], _ = actor.collect(1, 0.0, 0.0)
+    [completion], _ = actor.collect()
     assert completion.text == "abc"
 
 
@@ -55,7 +55,7 @@ def test_an_engine_stands_still_only_with_work_and_without_steps(actor: EngineAc
     engine: Any = actor._generator
 
     def stalled() -> float:
-        return actor.collect(1, 0.0, 0.0)[1]["stalled_seconds"]
+        return actor.collect()[1]["stalled_seconds"]
 
     began = time.monotonic()
     time.sleep(0.05)

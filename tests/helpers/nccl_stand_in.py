@@ -153,6 +153,10 @@ class StandInEngine(EngineActor):
         """Let completions come to their ends."""
         self._generator._call(_let_go, 60, "its steps to be let go")
 
+    def stats(self) -> dict[str, float]:
+        """The engine's counters."""
+        return self._generator.stats()
+
     def parameters(self) -> dict[str, Any]:
         """The parameters that the engine computes with, of all its processes."""
         found = self._in_workers(_parameters)

@@ -403,10 +403,10 @@ class EngineActor(Actor):
         self._version = weights or 0
         return None
 
-    async def do_collect(self, most: int, poll: float, linger: float) -> tuple[list[Completion], dict[str, float]]:
+    async def do_collect(self) -> tuple[list[Completion], dict[str, float]]:
         """Give what is finished; once also what was given before, and what nobody asked for."""
         world, clock = self.world, asyncio.get_running_loop().time
-        ends = clock() + 10 * poll  # fewer turns than an engine would take
+        ends = clock() + 10.0  # fewer turns than an engine would take
         while not (done := [id for id, (when, _) in self._held.items() if when <= clock()]) and clock() < ends:
             await asyncio.sleep(min([ends, *(when for when, _ in self._held.values())]) - clock() + 0.01)
         made = [crash_world._completion(self._held.pop(id)[1], self._version) for id in done]

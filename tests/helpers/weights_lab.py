@@ -84,7 +84,7 @@ class Lab:
         return (after["fetched_bytes"] - before["fetched_bytes"]) / size
 
     def stats(self) -> dict[str, float]:
-        return ray.get(self.engine.collect.remote(0, 0.0, 0.0), timeout=900)[1]
+        return ray.get(self.engine.stats.remote(), timeout=900)
 
     def parameters(self) -> dict[str, torch.Tensor]:
         return ray.get(self.engine.parameters.remote(), timeout=900)
@@ -111,7 +111,7 @@ class Lab:
         ray.get(self.engine.land.remote(), timeout=900)
         done: list[Any] = []
         while len(done) < count:
-            done += ray.get(self.engine.collect.remote(8, 5.0, 0.0), timeout=900)[0]
+            done += ray.get(self.engine.collect.remote(), timeout=900)[0]
         for completion in done:
             versions, starts, ends = zip(*completion.spans, strict=True)
             assert list(versions) == sorted(set(versions))
