@@ -21,8 +21,10 @@ SPEED_OVER = 300.0
 """Seconds of an engine's work over which its speed is measured: a completion counts when it is finished."""
 
 
-MOST, LEAST_LINGER, LEAST_POLL = 1024, 0.05, 1.0
-"""Most completions of an answer, and the shortest times to wait for others and for the first, in seconds."""
+MOST = 1024
+"""Most completions of an answer."""
+LEAST_LINGER, LEAST_POLL = 0.05, 1.0
+"""Shortest times for which an answer waits for more completions, and for the first, in seconds."""
 
 
 class EngineActor(Beating):
@@ -75,9 +77,7 @@ class EngineActor(Beating):
         texts = with_texts(self._tokenizer, completions) if completions else []
         return texts, stats | {"stalled_seconds": now - self._moved[1]}
 
-    def collect_apart(
-        self,
-    ) -> tuple[tuple[list[Completion], dict[str, float]], list[np.ndarray]]:
+    def collect_apart(self) -> tuple[tuple[list[Completion], dict[str, float]], list[np.ndarray]]:
         """The values of `collect`, and the records of experts as another, which stays in this node's store."""
         completions, stats = self.collect()
         light, records = taken_out(completions)

@@ -79,7 +79,9 @@ class ClusterEngines:
     ) -> None:
         self._run, self._cluster, self._changes, self._faults = run, run.cluster, changes, faults
         self._arguments = (str(model), run.generator_setup, tuple(phrase_ids), end_think)
-        self._linger = min(LONGEST_LINGER, LINGER_EACH * run.cluster.generators)
+        # An engine may be silent for five times as long.
+        most = min(LONGEST_LINGER, run.cluster.hang_seconds / 10)
+        self._linger = min(most, LINGER_EACH * run.cluster.generators)
         self._weights = Weights(0, None)
         bundles = [run.generator.tensor_parallel] * run.cluster.generators
         self._reservation = reservation or Reservation(run.cluster, bundles, "the generators")

@@ -82,20 +82,23 @@ def run(args: argparse.Namespace) -> None:
     spent = f"{steps * each:,.0f} {resolved.run.compute_unit}{paid(budget.cost(steps * each))}"
     print(f"\nbudget: {steps:,} steps, {spent}")
     warning = driver_warning(max(one.driver for one in found.values()))
-    ended = _ended(resolved.run, setting, found["split"])
-    for line in (*running_out(resolved.run, draws(resolved.run, steps)), *filter(None, [warning, ended])):
+    short = _too_short(resolved.run, setting, found["split"])
+    for line in (*running_out(resolved.run, draws(resolved.run, steps)), *filter(None, [warning, short])):
         print(f"\n{line}")
 
 
-def _ended(run: Run, setting: SimulationSettings, figures: Figures) -> str | None:
-    """Say that no evaluation ended within the simulated hours; None where one did, or they are left out."""
-    if setting.evaluations is None or figures.evaluations:
+def _too_short(run: Run, setting: SimulationSettings, figures: Figures) -> str | None:
+    """Say that the simulated hours have no whole period of evaluations; None where they have, or none is simulated."""
+    if setting.evaluations is None or figures.periods:
         return None
     period = run.evaluation.period(figures.device_hours_per_step)
-    if math.isinf(period):
+    if period > run.budget.steps:
         return None
-    hours = 4 * period * figures.seconds_per_step / 3600
-    return f"no evaluation ended within these hours, and the figures have none in them: --hours {hours:.2g} has several"
+    hours = math.ceil(10 * 4 * period * figures.seconds_per_step / 3600) / 10
+    return (
+        "the steps looked at are fewer than from one evaluation to the next, so the figures have too many of them or "
+        f"too few: --hours {hours:g} has several"
+    )
 
 
 def _check(args: argparse.Namespace) -> None:

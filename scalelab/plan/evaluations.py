@@ -43,7 +43,7 @@ def evaluation_cost(
         assumed: shares of the device's peak.
     """
     completions = sum(one.planned for one in run.sets)
-    aside = run.evaluation.engines_of(place.engines)
+    aside = min(run.evaluation.engines_of(place.engines), place.engines - 1)  # of fewer engines one goes on, too
     engines = aside or place.engines
     each = completions / engines
     engine = decoding(run.model.to_hf(), place.generator, each, length, device, assumed)

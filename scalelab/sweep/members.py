@@ -49,12 +49,19 @@ class Member:
         config, manifest = self.path / "config.gin", self.path / "manifest.json"
         if not config.is_file() or not manifest.is_file():
             raise LabError(f"{self.path} is not empty and no run: move it away, or give another --out")
-        if resolve(str(config), imports=True).differences(self.resolved):
+        if self._differs(config):
             raise LabError(
                 f"{self.path} holds a run with another configuration (`scalelab show {self.spec} --diff {config}` says "
                 "where it differs): move it away, or give another --out"
             )
         return "finished" if read_run_manifest(self.path).get("status") == "finished" else "unfinished"
+
+    def _differs(self, config: Path) -> bool:
+        """True if a run's settings are others; those that a later version added count as what they are by default."""
+        try:
+            return bool(resolve(str(config), imports=True).differences(self.resolved))
+        except LabError:  # it binds what there is no more
+            return True
 
     def command(self) -> list[str]:
         """The command that starts the run, or resumes it."""

@@ -32,11 +32,16 @@ class DrawnEngines(SimulatedEngines[int, tuple[int, int], None]):
 
     def lend(self, count: int, other: DrawnEngines) -> None:
         """Let the other pool have some engines, and as great a share of the sequences as soon as a step is over."""
+        if other._leaving is not None:  # taken back before they had gone
+            other._leaving = None
         self._leaving = count / self.engines, other
         self.resize(self.engines - count)
         other.resize(other.engines + count)
 
     def _admit(self) -> None:
+        coming, self._coming = self._coming, []
+        self._drawn.put(coming)
+        self.running += len(coming)
         if self._leaving is not None:
             (share, other), self._leaving = self._leaving, None
             moved = self._drawn.take(round(share * self.running))
@@ -44,9 +49,6 @@ class DrawnEngines(SimulatedEngines[int, tuple[int, int], None]):
             other.outstanding += len(moved)
             other._coming += moved
             other._wake()
-        coming, self._coming = self._coming, []
-        self._drawn.put(coming)
-        self.running += len(coming)
         super()._admit()
 
 
@@ -70,10 +72,14 @@ class EvaluationLoad:
     @classmethod
     def of(cls, run: Run, lengths: Lengths) -> EvaluationLoad:
         """The evaluations of an experiment, but for the first weights' and the last ones'."""
-        prompts = {one.name: round(one.planned_mean / one.samples) for one in run.sets}
+        prompts = {one.name: max(1, round(one.planned_mean / one.samples)) for one in run.sets}
         samples = {one.name: one.samples for one in run.sets}
         rule = run.evaluation
-        return cls(rule.due, rule.period, rule.engines_of, prompts, samples, lengths, run.seed)
+
+        def aside(engines: int) -> int:
+            return min(rule.engines_of(engines), engines - 1)
+
+        return cls(rule.due, rule.period, aside, prompts, samples, lengths, run.seed)
 
     def thinned(self, thin: int, hours_of_step: float, every: int) -> EvaluationLoad:
         """Make more and smaller evaluations with as much work for each engine, on so many times fewer.
@@ -89,7 +95,7 @@ class EvaluationLoad:
             self,
             due=lambda step, since, compute: () if step % every else (*self.prompts,),
             aside=lambda engines: min(engines - 1, -(-self.aside(engines * thin) // thin)),
-            prompts={name: round(count * share) for name, count in self.prompts.items()},
+            prompts={name: max(1, round(count * share)) for name, count in self.prompts.items()},
         )
 
     def draws(self) -> Iterator[int]:

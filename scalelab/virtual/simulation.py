@@ -57,6 +57,8 @@ class Totals:
     steps: int = 0
     completions: int = 0
     tokens: int = 0
+    finished: int = 0
+    """Completions that the engines have finished, held-out ones too."""
     generators_idle: float = 0.0
     """Engine-seconds without a sequence."""
     running: float = 0.0
@@ -302,6 +304,7 @@ class Simulation:
         totals.staleness.update(step.staleness)
         usage, apart = self.engines.usage, self.apart.usage
         totals.generators_idle, totals.running = usage.idle + apart.idle, usage.sequences + apart.sequences
+        totals.finished = usage.completions + apart.completions
         self.history.append(replace(totals, staleness=Counter(totals.staleness)))
         if totals.wall >= 3600 * self._hours:
             self.loop.stopping = True

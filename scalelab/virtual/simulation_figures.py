@@ -76,15 +76,19 @@ class Figures:
     """Share of the trainer's time without a step or an export."""
     staleness: dict[int, float]
     """Share of the completions trained on, by trainer version − version of their first token."""
+    handled_per_second: float = 0.0
+    """Completions that the driver handles, held-out ones too."""
     evaluations: int = 0
     """Evaluations that ended."""
+    periods: int = 0
+    """Whole periods from one evaluation that was due to another in the steps looked at."""
     evaluation_seconds: float | None = None
     """Mean time that one took; None if none ended."""
 
     @property
     def driver(self) -> float:
         """Cores that the driver is busy with."""
-        return driver_cores(self.completions_per_hour / 3600)
+        return driver_cores(self.handled_per_second)
 
     @property
     def mean_staleness(self) -> float:
@@ -110,19 +114,23 @@ def simulate(
     return _figures(setting, shape, simulation)
 
 
-def _window(setting: SimulationSettings, history: list[Totals], due: list[int]) -> tuple[Totals, Totals]:
-    """Totals at two steps at the same place of a round, or after which evaluations were due; the beginning left out."""
+def _window(setting: SimulationSettings, history: list[Totals], due: list[int]) -> tuple[Totals, Totals, int]:
+    """Totals at two steps at the same place of a round, the beginning left out, and the periods of evaluations.
+
+    Where it can be, evaluations were due after both steps; else there is no whole period between them.
+    """
     late = [step for step in due if 4 * step >= len(history)]
-    if len(late) > 1:
-        return history[late[0] - 1], history[late[-1] - 1]
+    alike = [step for step in late if not (step - late[0]) % setting.period]
+    if len(alike) > 1:
+        return history[alike[0] - 1], history[alike[-1] - 1], late.index(alike[-1])
     rounds = len(history) // setting.period
     if rounds > 1:
-        return history[max(1, rounds // 4) * setting.period - 1], history[rounds * setting.period - 1]
-    return Totals(), history[-1]
+        return history[max(1, rounds // 4) * setting.period - 1], history[rounds * setting.period - 1], 0
+    return Totals(), history[-1], 0
 
 
 def _figures(setting: SimulationSettings, shape: Shape, simulation: Simulation) -> Figures:
-    begin, end = _window(setting, simulation.history, simulation.due)
+    begin, end, periods = _window(setting, simulation.history, simulation.due)
     did = end.since(begin)
     completions = did.staleness.total()
     devices = setting.devices(shape)
@@ -139,7 +147,9 @@ def _figures(setting: SimulationSettings, shape: Shape, simulation: Simulation) 
         occupancy=did.running / (shape.generators * shape.slots * did.wall),
         trainer_idle=did.trainer_idle / did.wall,
         staleness={late: count / completions for late, count in sorted(did.staleness.items()) if count},
+        handled_per_second=did.finished / did.wall,
         evaluations=len(simulation.evaluated),
+        periods=periods,
         evaluation_seconds=fmean(simulation.evaluated) if simulation.evaluated else None,
     )
 
@@ -164,8 +174,9 @@ def best_split(
     thin = max(1, min(groups // LEAST_GROUPS, devices // (LEAST_UNITS * unit)))
     rates = replace(setting.rates, host_seconds=setting.rates.host_seconds * thin)  # verifiers are not divided
     load = setting.evaluations
-    if load is not None:  # several in a short run
-        load = load.thinned(thin, plain.device_hours_per_step, search_steps // 4)
+    if load is not None:  # several in a short run, at the same place of a round
+        every = max(1, search_steps // 4 // setting.period) * setting.period
+        load = load.thinned(thin, plain.device_hours_per_step, every)
     small = replace(
         setting,
         rates=rates,

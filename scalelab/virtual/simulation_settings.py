@@ -37,7 +37,7 @@ def build(
         prompt_tokens: mean length of a prompt.
         kept: share of the groups that is left in the loss.
         imbalance: tokens of the busiest expert rank by its even share.
-        evaluations: simulate them, too.
+        evaluations: simulate them, too; those of a virtual run take no time.
     """
     hardware, trainer_devices = plan_device(device), trainer_unit(run)
     shape = Shape(
@@ -59,7 +59,7 @@ def build(
         run.generator.tensor_parallel,
         trainer_devices,
         seed=run.seed,
-        evaluations=EvaluationLoad.of(run, lengths) if evaluations else None,
+        evaluations=EvaluationLoad.of(run, lengths) if evaluations and run.virtual is None else None,
         driver_seconds=driver_seconds(1) if hardware.gpu else 0.0,
     )
 

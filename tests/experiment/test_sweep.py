@@ -206,12 +206,17 @@ def test_a_run_from_before_a_setting_existed_is_gone_on_with_and_has_its_recipe(
     [run] = family(tmp_path, "loss")
     run.path.mkdir(parents=True)
     text = run.resolved.config_gin()
-    older = re.sub(r"Budget\.hour_price .*\n", "", text)
-    assert older != text
+    older = re.sub(r"(Budget\.hour_price|Cluster\.try_step) .*\n", "", text)
+    assert older.count("\n") == text.count("\n") - 2
     (run.path / "config.gin").write_text(older)
     (run.path / "manifest.json").write_text('{"status": "interrupted"}')
     assert run.state() == "unfinished"
-    assert recipe_digest(settings_in(older, "older")) == recipe_digest(settings_in(text, "text"))
+    cheap = re.sub(r"Budget\.hour_price .*\n", "Budget.hour_price = 2.5\n", text)
+    assert cheap != text
+    assert recipe_digest(settings_in(cheap, "cheap")) == recipe_digest(settings_in(text, "text"))
+    (run.path / "config.gin").write_text(text + "Budget.gone = 1\n")
+    with pytest.raises(LabError, match="another configuration"):
+        run.state()
 
 
 def recorded(folder: Path, source: Path, share: float = 1.0, gain: float = 1.0) -> Path:

@@ -2,11 +2,13 @@
 
 #define OK(name) \
     int name(void) { return 0; }
+#define NOT_SUPPORTED(name) \
+    int name(void) { return 3; }
 
 OK(nvmlDeviceGetComputeRunningProcesses)
-OK(nvmlDeviceGetGpuFabricInfoV)
+NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfoV)
 OK(nvmlDeviceGetHandleByPciBusId_v2)
-OK(nvmlDeviceGetNvLinkRemoteDeviceType)
-OK(nvmlDeviceGetNvLinkRemotePciInfo_v2)
+NOT_SUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
+NOT_SUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
 OK(nvmlInit_v2)
 OK(nvmlSystemGetCudaDriverVersion_v2)
