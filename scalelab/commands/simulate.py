@@ -126,6 +126,7 @@ def _setting(args: argparse.Namespace, run: Any) -> SimulationSettings:
         kept=args.kept,
         imbalance=args.imbalance,
         evaluations=not args.no_evaluations,
+        driver=True,
     )
 
 

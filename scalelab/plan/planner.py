@@ -123,7 +123,7 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
         made = 0.0 if aside else evaluated  # by these engines
         generate = (completions + made) * length.mean / (engines * engine.tokens_per_second)
         verify = (completions + evaluated) * graded
-        drive = driver_seconds(completions + evaluated) if device.gpu else 0.0
+        drive = driver_seconds(completions + evaluated) if device.gpu and run.virtual is None else 0.0
         publish = weights.total
         if pipeline:  # weights are under way while both sides work
             sides = train + checkpoint + weights.standstill, generate + weights.pause

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.evaluation import Graded
@@ -19,8 +19,10 @@ from scalelab.run.changes import Changes
 from scalelab.run.ports import Engines, EvaluationLostError, Graders, WeightsT
 from scalelab.run.settings import Budget
 from scalelab.run.tasks import TaskGroup
-from scalelab.run.work import Sampling
 from tasks.types import Prompt, Verdict
+
+if TYPE_CHECKING:
+    from scalelab.run.work import Sampling  # whose tokenizers a simulation does without
 
 T = TypeVar("T")
 

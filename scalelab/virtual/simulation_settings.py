@@ -26,6 +26,7 @@ def build(
     kept: float,
     imbalance: float = 1.0,
     evaluations: bool = False,
+    driver: bool = False,
 ) -> SimulationSettings:
     """Build the simulation's settings, with the experiment's own split of the devices.
 
@@ -38,6 +39,7 @@ def build(
         kept: share of the groups that is left in the loss.
         imbalance: tokens of the busiest expert rank by its even share.
         evaluations: simulate them, too; those of a virtual run take no time.
+        driver: wait for the driver, too; a virtual run has none.
     """
     hardware, trainer_devices = plan_device(device), trainer_unit(run)
     shape = Shape(
@@ -60,7 +62,7 @@ def build(
         trainer_devices,
         seed=run.seed,
         evaluations=EvaluationLoad.of(run, lengths) if evaluations and run.virtual is None else None,
-        driver_seconds=driver_seconds(1) if hardware.gpu else 0.0,
+        driver_seconds=driver_seconds(1) if driver and hardware.gpu and run.virtual is None else 0.0,
     )
 
 
