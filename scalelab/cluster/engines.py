@@ -344,7 +344,7 @@ class ClusterEngines:
     async def _collect(self, place: EnginePlace) -> None:
         """Take finished completions, one call at a time; an engine that makes no token hangs."""
         while True:
-            records = None  # no arguments: they would be half of what the call takes here
+            records = None  # no arguments: Ray would pickle them here for every call
             if self._run.recipe.router_replay:
                 ref, records = place.actor.collect_apart.options(num_returns=2).remote()
             else:
