@@ -41,6 +41,19 @@ WARM = 10.0
 """Seconds for all requests to reach the engines, and again for the first completions."""
 
 
+class Pauses:
+    """The longest time for which the event loop stood still."""
+
+    longest = 0.0
+
+    async def watch(self, every: float) -> None:
+        """Look every so many seconds, until cancelled."""
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(every)
+            self.longest = max(self.longest, time.perf_counter() - before - every)
+
+
 def evaluation(completions: int, tokens: int) -> None:
     """Write an evaluation's completions as they come, beside a heartbeat of the event loop."""
     from scalelab.store.completions import CompletionsFile
@@ -68,16 +81,8 @@ def evaluation(completions: int, tokens: int) -> None:
         ]
 
     async def main() -> None:
-        longest, running = 0.0, True
-
-        async def heartbeat() -> None:
-            nonlocal longest
-            while running:
-                before = time.perf_counter()
-                await asyncio.sleep(0.001)
-                longest = max(longest, time.perf_counter() - before - 0.001)
-
-        beating = asyncio.ensure_future(heartbeat())
+        pauses = Pauses()
+        watching = asyncio.ensure_future(pauses.watch(0.001))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "step_000000.parquet"
             file, inside = CompletionsFile(path), 0.0
@@ -89,14 +94,13 @@ def evaluation(completions: int, tokens: int) -> None:
                 inside += time.perf_counter() - began
                 await asyncio.sleep(0.002)
             await asyncio.wrap_future(file.finish())
-            running = False
-            await beating
+            watching.cancel()
             size = path.stat().st_size
         peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
         total = completions * tokens
         print(
-            f"{completions} x {tokens} tokens: the loop stood still for {longest:.3f} s at most, {inside:.2f} s in all "
-            f"in the file's calls; {peak:.2f} GiB more memory; {size / total:.1f} bytes a token; "
+            f"{completions} x {tokens} tokens: the loop stood still for {pauses.longest:.3f} s at most, "
+            f"{inside:.2f} s in all in the file's calls; {peak:.2f} GiB more memory; {size / total:.1f} bytes a token; "
             f"{1e9 * time.process_time() / total:.0f} ns of processor time a token, with what makes the completions"
         )
 
@@ -218,7 +222,7 @@ def books(engines: int, seconds: float) -> None:
     port = module.ClusterEngines(run, Path(), (), None, changes, Faults(run.cluster, lambda _: None, print))
     graders = ClusterGraders(SimpleNamespace(graded_tasks=[Quick()], cluster=run.cluster), changes)  # type: ignore[arg-type]
     graders.describe()
-    asked, steps, longest, batch = 0, 0, 0.0, list[Any]()
+    asked, steps, pauses, batch = 0, 0, Pauses(), list[Any]()
 
     async def group(number: int) -> None:
         nonlocal asked
@@ -245,16 +249,8 @@ def books(engines: int, seconds: float) -> None:
         while True:
             await changes.until(lambda: port.room < 0 or port.version < 0, "nothing")
 
-    async def heartbeat() -> None:
-        nonlocal longest
-        while True:
-            before = time.perf_counter()
-            await asyncio.sleep(0.02)
-            longest = max(longest, time.perf_counter() - before - 0.02)
-
     async def main() -> None:
-        nonlocal longest
-        services = (port.serve(), graders.serve(), loop_like(), step(), heartbeat())
+        services = (port.serve(), graders.serve(), loop_like(), step(), pauses.watch(0.02))
         serving = [asyncio.ensure_future(one) for one in services]
         await changes.until(lambda: len(port.listeners()) == engines, "all engines")
         running = {asyncio.ensure_future(group(number)) for number in range(engines * WAITING // GROUP)}
@@ -263,7 +259,7 @@ def books(engines: int, seconds: float) -> None:
         for host in hosts:
             host.work.remote()
         await asyncio.sleep(WARM)
-        before, stepped, longest = asked - port.outstanding, steps, 0.0
+        before, stepped, pauses.longest = asked - port.outstanding, steps, 0.0
         began, spent = time.monotonic(), time.process_time()
         while (passed := time.monotonic() - began) < seconds:
             await asyncio.sleep(0.05)
@@ -278,7 +274,7 @@ def books(engines: int, seconds: float) -> None:
             f"{engines} engines, {finished / passed:.0f} completions of {TOKENS} tokens a second (the "
             f"plan: {engines * TOKENS_A_SECOND / TOKENS:.0f}), {steps - stepped} steps: the driver takes "
             f"{spent / passed:.2f} core, {1e3 * spent / max(finished, 1):.2f} ms a completion; its loop stood still "
-            f"for {longest:.2f} s at most",
+            f"for {pauses.longest:.2f} s at most",
             flush=True,
         )
         for one in (*serving, *running):
