@@ -96,8 +96,8 @@ def _too_short(run: Run, setting: SimulationSettings, figures: Figures) -> str |
         return None
     hours = math.ceil(10 * 4 * period * figures.seconds_per_step / 3600) / 10
     return (
-        "the steps looked at are fewer than from one evaluation to the next, so the figures have too many of them or "
-        f"too few: --hours {hours:g} has several"
+        "the steps looked at do not begin and end with evaluations that were due, so the figures have too many of them "
+        f"or too few: --hours {hours:g} has several"
     )
 
 
