@@ -118,8 +118,13 @@ class Rollout:
 
     def versions_T(self) -> np.ndarray:
         """int64[T]: the policy version behind each completion token."""
-        versions = [version for version, _, _ in self.spans]
-        return np.repeat(np.array(versions, dtype=np.int64), [end - start for _, start, end in self.spans])
+        return versions_of(self.spans)
+
+
+def versions_of(spans: Sequence[Span]) -> np.ndarray:
+    """int64[T]: the policy version behind each token of a completion, by its spans."""
+    versions = np.array([version for version, _, _ in spans], dtype=np.int64)
+    return np.repeat(versions, [end - start for _, start, end in spans])
 
 
 Group: TypeAlias = Sequence[Rollout]

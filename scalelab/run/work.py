@@ -14,7 +14,7 @@ import numpy as np
 from moe.train.batch import TrainingSequence
 from scalelab.recipe.length_control import LengthControl, interruption
 from scalelab.recipe.recipe import Recipe
-from scalelab.recipe.step import StepLoss, build_step, drop_reason, in_loss, pass_rate
+from scalelab.recipe.step import PlannedSequence, StepLoss, drop_reason, in_loss, pass_rate, plan_step
 from scalelab.recipe.types import HeldRecord, Rollout, is_held
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.rollout.types import Completion, Kind, Request
@@ -44,7 +44,7 @@ class Step:
         records: keys of the records of experts that the sequences lack, one for each or None; empty if they lack none.
     """
 
-    sequences: list[TrainingSequence]
+    sequences: Sequence[PlannedSequence | TrainingSequence]
     loss: StepLoss
     metrics: dict[str, object]
     completions: int
@@ -61,6 +61,10 @@ class Step:
     def tokens(self) -> int:
         """Tokens of prompts and completions that are trained on."""
         return sum(len(sequence) for sequence in self.sequences)
+
+    def built(self) -> list[TrainingSequence]:
+        """The sequences as they come out of Ray's object store on a cluster."""
+        return [one.built() if isinstance(one, PlannedSequence) else one for one in self.sequences]
 
 
 class Sampling:
@@ -179,7 +183,7 @@ class RolloutWork(Sampling):
 
     def step(self, groups: list[list[Rollout]], version: int) -> Step:
         """The training sequences of a step on these groups, with metrics that need no model."""
-        sequences, metrics = build_step(groups, self.recipe, version)
+        sequences, metrics = plan_step(groups, self.recipe, version)
         rollouts = [rollout for group in groups for rollout in group]
         generated = sum(len(rollout.completion_ids) for rollout in rollouts)
         kept = self._keep_every is not None and (version + 1) % self._keep_every == 0

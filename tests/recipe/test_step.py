@@ -3,6 +3,8 @@
 import itertools
 import json
 import pickle
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,11 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moe.train.batch import TrainingSequence
 from scalelab.errors import LabError
 from scalelab.recipe.length_control import LengthPenalty
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
 from scalelab.recipe.recipe import Recipe
-from scalelab.recipe.step import StepLoss, build_step, drop_reason, pass_rate, rewards, summarise
+from scalelab.recipe.step import StepLoss, build_step, drop_reason, pass_rate, plan_step, rewards, summarise
 from scalelab.recipe.types import Rollout
 from tests.helpers import recipe_reference as slow
 
@@ -28,6 +31,13 @@ LOSSES = {
 CHOICES = list(
     itertools.product(sorted(LOSSES), ["prompt", "sample", "token", "constant"], ["batch", "prompt", "none"])
 )
+
+
+@dataclass(frozen=True)
+class Late(CISPO):
+    """A loss that sees how stale tokens are."""
+
+    sees: ClassVar[tuple[str, ...]] = ("staleness", "reward")
 
 
 def rollout(rng, prompt, reward, length=None, outcome=None, task="math"):
@@ -164,6 +174,32 @@ def test_the_order_of_groups_and_of_completions_does_not_matter(groups):
     for one, other in zip(by_content(groups), by_content([group[::-1] for group in groups[::-1]]), strict=True):
         assert one[0] == other[0]
         np.testing.assert_allclose(one[1:], other[1:], rtol=1e-5)
+
+
+@given(groups=steps(), loss=st.sampled_from(["plain", "staleness"]))
+def test_what_is_pickled_of_a_planned_sequence_comes_out_laid_out(groups, loss):
+    policy_loss = LOSSES[sorted(LOSSES)[0]][0] if loss == "plain" else Late()
+    recipe = Recipe(loss=policy_loss, generations_per_prompt=3, zero_variance="keep")
+    planned, metrics = plan_step(groups, recipe, VERSION)
+    built, same = build_step(groups, recipe, VERSION)
+    assert metrics == same
+    assert metrics["tokens_in_loss"] == sum(np.count_nonzero(one.extras["weights"]) for one in built)
+    for one, sent, whole in zip(planned, pickle.loads(pickle.dumps(planned)), built, strict=True):
+        assert isinstance(sent, TrainingSequence)
+        assert len(one) == len(sent) == len(whole)
+        assert sent.tokens_T.tobytes() == whole.tokens_T.tobytes()
+        assert list(sent.extras) == list(whole.extras)
+        for name, values in whole.extras.items():
+            assert (sent.extras[name].dtype, sent.extras[name].tobytes()) == (values.dtype, values.tobytes()), name
+
+
+def test_a_planned_sequence_travels_at_half_its_size_and_without_its_text():
+    rng = np.random.default_rng(0)
+    long = [replace(rollout(rng, "p", reward, 2000), text="secret " * 2000) for reward in (0.0, 1.0)]
+    planned, _ = plan_step([long], Recipe(generations_per_prompt=2), VERSION)
+    sent = pickle.dumps(planned)
+    assert b"secret" not in sent
+    assert len(sent) < 0.5 * len(pickle.dumps([one.built() for one in planned]))
 
 
 @given(groups=steps())
