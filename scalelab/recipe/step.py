@@ -23,7 +23,8 @@ from scalelab.recipe.aggregation import token_weights
 from scalelab.recipe.filters import zero_variance
 from scalelab.recipe.losses import MAX_LOG_RATIO, Loss, Tokens, reference_kl, sees
 from scalelab.recipe.recipe import Recipe
-from scalelab.recipe.types import Group, Rollout, Span, versions_of
+from scalelab.recipe.sequences import PlannedSequences
+from scalelab.recipe.types import Group, Rollout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,68 +71,15 @@ def in_loss(groups: Sequence[Group], recipe: Recipe) -> list[Rollout]:
     return [rollout for group in groups if drop_reason(group, recipe) is None for rollout in graded_only(group)]
 
 
-@dataclass(frozen=True)
-class PlannedSequence:
-    """A completion in the loss, with all that its training sequence is made from, a third of its size.
-
-    What is pickled is this, and what comes out is the training sequence: it is laid out where it is trained on.
-
-    Attributes:
-        rollout: the completion.
-        advantage: of each of its sampled tokens.
-        weight: likewise.
-        sequence_id: its number in the step.
-        trainer_version: optimiser steps behind the weights that the step starts from.
-        seen: names that the loss sees (`sees`).
-    """
-
-    rollout: Rollout
-    advantage: float
-    weight: float
-    sequence_id: int
-    trainer_version: int
-    seen: Sequence[str] = ()
-
-    def __len__(self) -> int:
-        return len(self.rollout.prompt_ids) + len(self.rollout.completion_ids)
-
-    @property
-    def routed_TLK(self) -> np.ndarray | None:
-        """Experts of each token, as in `TrainingSequence`."""
-        routed = self.rollout.routed_TLK
-        return routed if isinstance(routed, np.ndarray) else None
-
-    @property
-    def tokens_in_loss(self) -> int:
-        """Sampled tokens, unless they weigh nothing."""
-        return int(self.rollout.sampled_T.sum()) if np.float32(self.weight) else 0
-
-    def built(self) -> TrainingSequence:
-        """Lay out the training sequence."""
-        return laid_out(*self._parts())
-
-    def __reduce__(self) -> tuple[Callable[..., TrainingSequence], tuple[Any, ...]]:
-        return laid_out, self._parts()
-
-    def _parts(self) -> tuple[Any, ...]:
-        one = self.rollout
-        values = {name: _seen(one, name) for name in self.seen if name != REFERENCE}
-        numbers = (self.advantage, self.weight, self.sequence_id, self.trainer_version, values)
-        arrays = (one.prompt_ids, one.completion_ids, one.logprobs_T, one.forced_T, one.spans, self.routed_TLK)
-        return (*arrays, *numbers)
-
-
 def build_step(
     groups: Sequence[Group], recipe: Recipe, trainer_version: int
 ) -> tuple[list[TrainingSequence], dict[str, Any]]:
     """Turn a step's groups into training sequences and the metrics that need no model; as `plan_step`, laid out."""
     planned, metrics = plan_step(groups, recipe, trainer_version)
-    return [one.built() for one in planned], metrics
+    return planned.built(), metrics
 
 
-def plan_step(
-    groups: Sequence[Group], recipe: Recipe, trainer_version: int
-) -> tuple[list[PlannedSequence], dict[str, Any]]:
+def plan_step(groups: Sequence[Group], recipe: Recipe, trainer_version: int) -> tuple[PlannedSequences, dict[str, Any]]:
     """Choose and weigh the completions that a step learns from, and compute the metrics that need no model.
 
     Args:
@@ -156,16 +104,15 @@ def plan_step(
     advantages = normalise([centred(rewards(group, recipe)) for group in kept])
     lengths = [np.array([int(rollout.sampled_T.sum()) for rollout in group]) for group in kept]
     weights = token_weights(recipe.aggregation, lengths, recipe.max_tokens)
-    rollouts, seen = [rollout for group in kept for rollout in group], sees(recipe.loss)
+    rollouts = [rollout for group in kept for rollout in group]
     for rollout in rollouts:
         _check_logprobs(rollout)
-    values = zip(rollouts, _flat(advantages), _flat(weights), strict=True)
-    planned = [PlannedSequence(*one, number, trainer_version, seen) for number, one in enumerate(values)]
-    return planned, _step_metrics(groups, reasons, planned, trainer_version)
+    planned = PlannedSequences(rollouts, _flat(advantages), _flat(weights), trainer_version, sees(recipe.loss))
+    return planned, _step_metrics(groups, reasons, planned)
 
 
-def _flat(per_group: Sequence[np.ndarray]) -> list[float]:
-    return [float(value) for values_G in per_group for value in values_G]
+def _flat(per_group: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0), *per_group])
 
 
 def _check_group(group: Group, recipe: Recipe) -> None:
@@ -185,80 +132,16 @@ def _check_logprobs(rollout: Rollout) -> None:
         )
 
 
-def laid_out(
-    prompt_ids: np.ndarray,
-    completion_ids: np.ndarray,
-    logprobs_T: np.ndarray,
-    forced_T: np.ndarray,
-    spans: Sequence[Span],
-    routed_TLK: np.ndarray | None,
-    advantage: float,
-    weight: float,
-    sequence_id: int,
-    trainer_version: int,
-    seen: Mapping[str, float | None],
-) -> TrainingSequence:
-    """Lay prompt and completion end to end; whatever belongs to no sampled token is zero.
-
-    Args:
-        prompt_ids: fields of a `Rollout`, as the next five are.
-        completion_ids: likewise.
-        logprobs_T: likewise.
-        forced_T: likewise.
-        spans: likewise.
-        routed_TLK: likewise; None for a key.
-        advantage: fields of a `PlannedSequence`, as the next three are.
-        weight: likewise.
-        sequence_id: likewise.
-        trainer_version: likewise.
-        seen: value of each name that the loss sees; None for its staleness, token by token.
-    """
-    sampled_T, n_prompt = ~np.asarray(forced_T, dtype=bool), len(prompt_ids)
-
-    def on_sampled(values: np.ndarray | float, dtype: type = np.float32) -> np.ndarray:
-        full_T: np.ndarray = np.zeros(n_prompt + len(sampled_T), dtype=dtype)
-        full_T[n_prompt:] = np.where(sampled_T, values, 0)
-        return full_T
-
-    versions_T = versions_of(spans)
-    tokens_T = np.concatenate([prompt_ids, completion_ids]).astype(np.int32)
-    late_T = trainer_version - versions_T
-    return TrainingSequence(
-        tokens_T,
-        {
-            "old_logprobs": on_sampled(logprobs_T),
-            "advantages": on_sampled(advantage),
-            "weights": on_sampled(weight),
-            "sequence_ids": np.full(len(tokens_T), sequence_id, dtype=np.int64),
-            "same_version": on_sampled(versions_T == trainer_version),
-            **{name: on_sampled(late_T if value is None else value) for name, value in seen.items()},
-        },
-        routed_TLK,
-    )
-
-
-def _seen(rollout: Rollout, name: str) -> float | None:
-    """Value of a completion for a name in a loss's `sees`; None for its staleness, one number for each token."""
-    kind, _, rest = name.partition(" ")
-    if kind == "staleness":
-        return None
-    if kind == "part":
-        return rollout.parts.get(rest, 0.0)
-    return float(rollout.task == rest) if kind == "task" else rollout.reward
-
-
-def _step_metrics(
-    groups: Sequence[Group], reasons: Sequence[str | None], planned: Sequence[PlannedSequence], trainer_version: int
-) -> dict[str, Any]:
+def _step_metrics(groups: Sequence[Group], reasons: Sequence[str | None], planned: PlannedSequences) -> dict[str, Any]:
     rollouts = [rollout for group in groups for rollout in group]
     versions = [rollout.oldest_version for rollout in rollouts]
-    staleness = Counter(trainer_version - version for version in versions if version is not None)
+    staleness = Counter(planned.trainer_version - version for version in versions if version is not None)
     return {
         "prompts": len(groups),
         "prompts_in_loss": sum(reason is None for reason in reasons),
         "filtered": dict(sorted(Counter(reason for reason in reasons if reason is not None).items())),
-        "tokens": sum(map(len, planned)),
-        "tokens_in_loss": sum(one.tokens_in_loss for one in planned),
+        "tokens": sum(planned.lengths),
+        "tokens_in_loss": planned.tokens_in_loss,
         "staleness": {str(steps): count for steps, count in sorted(staleness.items())},
         "tasks": {
             task: _task_metrics([rollout for rollout in rollouts if rollout.task == task])

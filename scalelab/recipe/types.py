@@ -116,16 +116,6 @@ class Rollout:
         """The oldest policy version in the spans; None for an empty completion."""
         return min((version for version, _, _ in self.spans), default=None)
 
-    def versions_T(self) -> np.ndarray:
-        """int64[T]: the policy version behind each completion token."""
-        return versions_of(self.spans)
-
-
-def versions_of(spans: Sequence[Span]) -> np.ndarray:
-    """int64[T]: the policy version behind each token of a completion, by its spans."""
-    versions = np.array([version for version, _, _ in spans], dtype=np.int64)
-    return np.repeat(versions, [end - start for _, start, end in spans])
-
 
 Group: TypeAlias = Sequence[Rollout]
 """The G completions of one prompt."""

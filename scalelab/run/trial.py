@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scalelab.recipe.step import StepLoss, build_step
+from scalelab.recipe.step import StepLoss, plan_step
 from scalelab.recipe.types import Rollout
 from scalelab.run.config import Run
 from scalelab.run.work import Step
@@ -39,6 +39,6 @@ def made_up_step(run: Run) -> Step:
         )
 
     made = [[one(group, number) for number in range(recipe.generations_per_prompt)] for group in range(groups)]
-    sequences, metrics = build_step(made, recipe, 0)
+    sequences, metrics = plan_step(made, recipe, 0)
     count = groups * recipe.generations_per_prompt
     return Step(sequences, StepLoss(recipe.loss), metrics, count, count * longest, [])

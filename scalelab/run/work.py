@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from moe.train.batch import TrainingSequence
 from scalelab.recipe.length_control import LengthControl, interruption
 from scalelab.recipe.recipe import Recipe
-from scalelab.recipe.step import PlannedSequence, StepLoss, drop_reason, in_loss, pass_rate, plan_step
+from scalelab.recipe.sequences import PlannedSequences
+from scalelab.recipe.step import StepLoss, drop_reason, in_loss, pass_rate, plan_step
 from scalelab.recipe.types import HeldRecord, Rollout, is_held
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.rollout.types import Completion, Kind, Request
@@ -44,7 +44,7 @@ class Step:
         records: keys of the records of experts that the sequences lack, one for each or None; empty if they lack none.
     """
 
-    sequences: Sequence[PlannedSequence | TrainingSequence]
+    sequences: PlannedSequences
     loss: StepLoss
     metrics: dict[str, object]
     completions: int
@@ -60,11 +60,7 @@ class Step:
     @property
     def tokens(self) -> int:
         """Tokens of prompts and completions that are trained on."""
-        return sum(len(sequence) for sequence in self.sequences)
-
-    def built(self) -> list[TrainingSequence]:
-        """The sequences as they come out of Ray's object store on a cluster."""
-        return [one.built() if isinstance(one, PlannedSequence) else one for one in self.sequences]
+        return sum(self.sequences.lengths)
 
 
 class Sampling:

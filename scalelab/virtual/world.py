@@ -225,7 +225,7 @@ class VirtualRun:
         )
 
     def _train(self, step: Step) -> StepResult:
-        return self._trainer.train_step(step.built(), step.loss, None, step.kept)
+        return self._trainer.train_step(step.sequences.built(), step.loss, None, step.kept)
 
     def _weights(self, version: int) -> Snapshot:
         return Snapshot([self._trainer.publish(version)])

@@ -134,11 +134,11 @@ class Trainer:
 
     async def step(self, step: Step) -> StepResult:
         """Take a step."""
-        sequences = step.sequences
+        lengths = step.sequences.lengths
         await asyncio.sleep(0)
         self.steps += 1
-        told = [np.zeros(len(sequence), np.float32) for sequence in sequences] if step.kept else None
-        return StepResult(0.5, 1.0, _METRICS, sum(len(sequence) for sequence in sequences), 0.01, False, 1.0, told)
+        told = [np.zeros(length, np.float32) for length in lengths] if step.kept else None
+        return StepResult(0.5, 1.0, _METRICS, sum(lengths), 0.01, False, 1.0, told)
 
     async def publish(self, version: int) -> int:
         """The weights."""
