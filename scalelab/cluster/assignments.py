@@ -6,6 +6,7 @@ its first completion is taken, or when everything is forgotten.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
@@ -13,8 +14,15 @@ from heapq import heapify, heapreplace
 
 from scalelab.rollout.types import Completion, Kind, Request
 
-# Completions of a task that its expected length is the mean of.
 RECENT = 256
+"""Completions of a task that its expected length is the mean of."""
+
+TOGETHER = 4
+"""Most requests of one prompt that a full generator gets at a time.
+
+They would wait anywhere, and so they cost one call and one computation of the prompt. With more, generators would end
+a batch at times further apart.
+"""
 
 
 @dataclass
@@ -65,9 +73,13 @@ class Assignments:
     A generator's load is the expected length of what it holds: the mean over the recent completions of the same task,
     and the request's `max_tokens` before there are any. Counting requests alike would give a generator that holds ten
     long ones as much as one that holds ten short ones.
+
+    Args:
+        places: completions that a generator works on at the same time; what it holds beyond them waits in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, places: float = math.inf) -> None:
+        self._places = places
         self._held: dict[int, Held] = {}
         self._waiting: deque[Request] = deque()
         self._lengths: defaultdict[str, RecentLengths] = defaultdict(RecentLengths)
@@ -139,27 +151,35 @@ class Assignments:
         self._kinds.update(request.kind for request in requests)
 
     def deal(self) -> dict[int, list[Request]]:
-        """Deal queued requests, each to the generator with the fewest outstanding tokens of those that may have it."""
+        """Deal queued requests, each to the generator with the fewest outstanding tokens of those that may have it.
+
+        Where all of these are full, a few requests for training of one prompt go together.
+        """
         dealt: dict[int, list[Request]] = {}
         if not self._waiting:
             return dealt
-        usual = [(held.owed, generator) for generator, held in self._held.items() if not self.is_aside(generator)]
+        apart = self.evaluating | self._following
+        usual = [(held.owed, generator) for generator, held in self._held.items() if generator not in apart]
         evaluating = [(self._held[generator].owed, generator) for generator in self.evaluating] or usual
         heaps: dict[Kind, list[tuple[int, int]]] = {"train": usual, "eval": evaluating}
         heapify(usual)
         heapify(evaluating)
         expected = {task: lengths.mean for task, lengths in self._lengths.items()}
         queued, self._waiting = self._waiting, deque()
-        for request in queued:
+        while queued:
+            request = queued.popleft()
             heap = heaps[request.kind]
             if not heap:
                 self._waiting.append(request)
                 continue
             generator = heap[0][1]
-            held = self._held[generator]
-            held.put(request, min(expected.get(request.task, request.max_tokens), request.max_tokens))
+            held, together = self._held[generator], [request]
+            if request.kind == "train" and len(held.requests) >= self._places:
+                together += _more_of_its_prompt(request, queued)
+            for one in together:
+                held.put(one, min(expected.get(one.task, one.max_tokens), one.max_tokens))
             heapreplace(heap, (held.owed, generator))
-            dealt.setdefault(generator, []).append(request)
+            dealt.setdefault(generator, []).extend(together)
         return dealt
 
     def take(self, generator: int, completions: Sequence[Completion]) -> list[Completion]:
@@ -195,3 +215,12 @@ class Assignments:
         self._waiting.clear()
         self._kinds.clear()
         return abort_ids
+
+
+def _more_of_its_prompt(request: Request, queued: deque[Request]) -> list[Request]:
+    """Take those from the head of the queue that go where this one goes."""
+    more: list[Request] = []
+    what = request.kind, request.prompt_ids
+    while len(more) < TOGETHER - 1 and queued and (queued[0].kind, queued[0].prompt_ids) == what:
+        more.append(queued.popleft())
+    return more

@@ -63,13 +63,16 @@ class EngineActor(Beating):
         """Start generating."""
         self._generator.submit(requests)
 
-    def collect(self) -> tuple[list[Completion], dict[str, float]]:
-        """Finished completions with their texts, and the engine's statistics so far with `stalled_seconds`.
+    def collect(self, requests: Sequence[Request] = ()) -> tuple[list[Completion], dict[str, float]]:
+        """Start generating, and give finished completions with their texts and the engine's statistics so far.
 
-        These are measured here, where no delay of the loop counts: time with unfinished work and no step of the engine.
+        `stalled_seconds` among these is measured here, where no delay of the loop counts: time with unfinished work and
+        no step of the engine.
         """
         from scalelab.rollout.tokenizer import with_texts
 
+        if requests:
+            self._generator.submit(requests)
         completions = self._generator.collect(MOST, *self._waits)
         stats, now = self._generator.stats(), time.monotonic()
         if stats["steps"] != self._moved[0] or not self._generator.unfinished:
@@ -77,9 +80,11 @@ class EngineActor(Beating):
         texts = with_texts(self._tokenizer, completions) if completions else []
         return texts, stats | {"stalled_seconds": now - self._moved[1]}
 
-    def collect_apart(self) -> tuple[tuple[list[Completion], dict[str, float]], list[np.ndarray]]:
+    def collect_apart(
+        self, requests: Sequence[Request] = ()
+    ) -> tuple[tuple[list[Completion], dict[str, float]], list[np.ndarray]]:
         """The values of `collect`, and the records of experts as another, which stays in this node's store."""
-        completions, stats = self.collect()
+        completions, stats = self.collect(requests)
         light, records = taken_out(completions)
         return (light, stats), records
 

@@ -41,7 +41,7 @@ RETRY_SECONDS = 1.0
 """Seconds between two attempts to fetch weights that were unavailable."""
 
 
-LINGER_EACH, LONGEST_LINGER = 1 / 125, 8.0
+LINGER_EACH, LONGEST_LINGER = 1 / 80, 16.0
 """Seconds for which an engine's completions, and requests for it, wait for others, for each engine of the run.
 
 A call of Ray's takes the driver a millisecond, however much it carries. With 1,000 engines that finish 376 completions
@@ -86,7 +86,7 @@ class ClusterEngines:
         bundles = [run.generator.tensor_parallel] * run.cluster.generators
         self._reservation = reservation or Reservation(run.cluster, bundles, "the generators")
         self._places = [EnginePlace(n, self._start(n, 0), self._weights) for n in range(run.cluster.generators)]
-        self._assigned = Assignments()
+        self._assigned = Assignments(run.generator.max_sequences)
         self._groups = RequestGroups()
         self._past: Counter[str] = Counter()
         self._lost_seconds = 0.0
@@ -316,9 +316,10 @@ class ClusterEngines:
             await place.to_send.wait()
             await asyncio.sleep(self._linger)
             place.to_send.clear()
-            requests, place.dealt = place.dealt, []
-            if not requests:  # forgotten meanwhile
+            sent = self._assigned.holds(place.index) - len(place.dealt)
+            if not place.dealt or sent >= self._run.generator.max_sequences:  # they would wait: `_collect` takes them
                 continue
+            requests, place.dealt = place.dealt, []
             told = place.actor.submit.remote(requests)
             await answer(told, self._cluster.stall_seconds, f"{place.name} to take requests")
 
@@ -342,13 +343,16 @@ class ClusterEngines:
         raise DrainedError(f"the node of {place.name} is about to go")
 
     async def _collect(self, place: EnginePlace) -> None:
-        """Take finished completions, one call at a time; an engine that makes no token hangs."""
+        """Take finished completions, one call at a time; an engine that makes no token hangs.
+
+        Requests that it was dealt go with the call.
+        """
         while True:
-            records = None  # no arguments: Ray would pickle them here for every call
+            records, requests, place.dealt = None, [place.dealt] if place.dealt else [], []
             if self._run.recipe.router_replay:
-                ref, records = place.actor.collect_apart.options(num_returns=2).remote()
+                ref, records = place.actor.collect_apart.options(num_returns=2).remote(*requests)
             else:
-                ref = place.actor.collect.remote()
+                ref = place.actor.collect.remote(*requests)
             completions, place.stats = await answer(ref, self._cluster.hang_seconds, f"{place.name} to answer")
             completions = with_keys(completions, records)
             stalled = place.stats.pop("stalled_seconds")

@@ -5,8 +5,8 @@ Both figures are a line through `tools/bench/driver.py books --engines 64 1000 2
 
 from __future__ import annotations
 
-FIXED_CORES = 0.06
-COMPLETION_SECONDS = 8e-4
+FIXED_CORES = 0.04
+COMPLETION_SECONDS = 7.2e-4
 """Ray's calls, books, grading and its part of a step, for a completion of 5,900 tokens."""
 BUSY = 0.7
 """Cores from which the driver holds answers back: what comes in bursts waits behind it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import threading
 from collections.abc import Callable, Coroutine
@@ -14,6 +15,11 @@ from scalelab.watch.progress import Progress
 
 if TYPE_CHECKING:
     from scalelab.run.loop import Loop
+
+OBJECTS = 10_000
+"""New objects after which Python looks for garbage. With its own 700, a driver of 1,000 engines that has 120,000
+requests to look through stands still for half a second at a time.
+"""
 
 
 def drive(
@@ -33,6 +39,7 @@ def drive(
         LabError: what ended the run.
     """
     loops: list[Loop] = []
+    gc.set_threshold(OBJECTS)
 
     async def heeding() -> None:
         events, this = asyncio.get_running_loop(), asyncio.current_task()

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalelab.cluster.assignments import RECENT, Assignments
+from scalelab.cluster.assignments import RECENT, TOGETHER, Assignments
 from scalelab.rollout.types import Completion, Request
 
 
@@ -30,7 +30,7 @@ class Pool:
     """Engines that hold what they were dealt, answer it in any order, die, hang on to answers, and come back."""
 
     def __init__(self, engines: int) -> None:
-        self.books = Assignments()
+        self.books = Assignments(2)
         self.engines: dict[int, dict[str, Request]] = {}
         self.late: list[tuple[int, Request]] = []
         self.asked: list[Request] = []
@@ -165,6 +165,38 @@ def test_requests_go_where_the_fewest_tokens_are_owed() -> None:
     dealt = {engine: [one.id for one in requests] for engine, requests in books.deal().items()}
     assert sorted(map(len, dealt.values())) == [1, 10], "one answer of 100 tokens weighs as much as ten of 10"
     assert ["long"] in dealt.values()
+
+
+@given(
+    places=st.integers(0, 12),
+    groups=st.lists(st.tuples(st.sampled_from(["train", "eval"]), st.integers(1, 9)), max_size=8),
+)
+def test_requests_of_one_prompt_go_together_only_where_they_would_wait(
+    places: int, groups: list[tuple[Any, int]]
+) -> None:
+    books, held = Assignments(places), Counter({0: 0, 1: 0, 2: 0})
+    for engine in held:
+        books.join(engine)
+    for number, (kind, size) in enumerate(groups):
+        books.add([Request(f"{number}/{one}", (number,), 10, kind=kind) for one in range(size)])
+        before, left = Counter(held), size
+        for engine, requests in books.deal().items():
+            held[engine] += len(requests)
+        while left:  # one after the other by hand, to the emptiest
+            engine = min(before, key=lambda one: (before[one], one))
+            together = min(left, TOGETHER if before[engine] >= places and kind == "train" else 1)
+            before[engine] += together
+            left -= together
+        assert held == before
+
+
+def test_a_full_generator_gets_no_requests_of_other_prompts_with_one() -> None:
+    books = Assignments(0)
+    for engine in (0, 1):
+        books.join(engine)
+    books.add([Request(f"{prompt}{one}", (prompt,), 10) for prompt in range(4) for one in range(2)])
+    dealt = {engine: [one.id for one in requests] for engine, requests in books.deal().items()}
+    assert dealt == {0: ["00", "01", "20", "21"], 1: ["10", "11", "30", "31"]}
 
 
 def test_a_request_is_never_expected_to_pass_its_limit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,10 @@ class ScriptedGenerator:
     def __init__(self, *_: Any, **__: Any) -> None:
         self.steps, self.unfinished = 0.0, 1
         self.done: list[Completion] = []
+        self.begun: list[str] = []
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self.begun += [one.id for one in requests]
 
     def collect(self, max_items: int, timeout: float, linger: float) -> list[Completion]:
         done, self.done = self.done, []
@@ -49,6 +54,14 @@ def test_completions_leave_an_engine_with_their_texts(actor: EngineActor) -> Non
     actor._generator.done = [done]  # type: ignore[attr-defined]
     [completion], _ = actor.collect()
     assert completion.text == "abc"
+
+
+def test_an_engine_begins_the_requests_that_come_with_a_call_for_completions(actor: EngineActor) -> None:
+    engine: Any = actor._generator
+    actor.collect([Request("one", (1,), 4)])
+    actor.collect_apart([Request("two", (1,), 4)])
+    actor.collect()
+    assert engine.begun == ["one", "two"]
 
 
 def test_an_engine_stands_still_only_with_work_and_without_steps(actor: EngineActor) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import random
 import resource
 import tempfile
@@ -20,6 +21,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,12 +35,10 @@ from tasks.types import Prompt, Verdict, verdict
 GROUP = 16
 TOKENS_A_SECOND, TOKENS = 2218, 5900
 """Speed of an engine and length of a completion in the plan of `h100/scalerl_8b`."""
-WAITING = 82
-"""Completions that are asked for, for each engine."""
 HOSTS = 4
 """Processes that the engines' stand-ins share."""
-WARM = 10.0
-"""Seconds for all requests to reach the engines, and again for the first completions."""
+FILL, WARM = 10.0, 60.0
+"""Seconds for all requests to reach the engines, and for as many groups to be finished as are begun."""
 
 
 class Pauses:
@@ -142,8 +142,9 @@ class EngineHost:
         """Take requests."""
         self.held[engine] += requests
 
-    async def collect(self, engine: int) -> Any:
-        """Finished completions, as `EngineActor.collect`."""
+    async def collect(self, engine: int, requests: Sequence[Request] = ()) -> Any:
+        """Take requests; finished completions, as `EngineActor.collect`."""
+        self.held[engine] += requests
         if not self.done[engine]:
             self.events[engine].clear()
             with suppress(TimeoutError):
@@ -194,11 +195,13 @@ def books(engines: int, seconds: float) -> None:
     from scalelab.run.changes import Changes
     from scalelab.run.tasks import in_own_thread
     from scalelab.run.work import RolloutWork
+    from scalelab.session.drive import OBJECTS
 
+    gc.set_threshold(OBJECTS)
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
-    count = min(HOSTS, engines)
-    each = -(-engines // count)
-    hosts = [ray.remote(num_cpus=0, max_concurrency=4 * each)(EngineHost).remote(each) for _ in range(count)]
+    few = min(HOSTS, engines)
+    each = -(-engines // few)
+    hosts = [ray.remote(num_cpus=0, max_concurrency=4 * each)(EngineHost).remote(each) for _ in range(few)]
     started = 0
 
     def start(*arguments: Any) -> Any:
@@ -222,17 +225,19 @@ def books(engines: int, seconds: float) -> None:
     port = module.ClusterEngines(run, Path(), (), None, changes, Faults(run.cluster, lambda _: None, print))
     graders = ClusterGraders(SimpleNamespace(graded_tasks=[Quick()], cluster=run.cluster), changes)  # type: ignore[arg-type]
     graders.describe()
-    asked, steps, pauses, batch = 0, 0, Pauses(), list[Any]()
+    asked, steps, pauses, batch, numbers = 0, 0, Pauses(), list[Any](), count()
 
-    async def group(number: int) -> None:
+    async def groups() -> None:
+        """Ask for one group after the other, grade it, and keep it for a step."""
         nonlocal asked
-        prompt = Prompt(f"math/{number}", "math", "p" * 300, "42")
-        requests = [Request(f"{number}/{one}", (1,) * 256, 14336, task="math") for one in range(GROUP)]
-        asked += GROUP
-        completions = await port.generate(requests)
-        rollouts = work.rollouts(prompt, completions, await graders.grade(prompt, completions))
-        work.outcome(rollouts)
-        batch.append(rollouts)
+        for number in numbers:
+            prompt = Prompt(f"math/{number}", "math", "p" * 300, "42")
+            requests = [Request(f"{number}/{one}", (number,) * 256, 14336, task="math") for one in range(GROUP)]
+            asked += GROUP
+            completions = await port.generate(requests)
+            rollouts = work.rollouts(prompt, completions, await graders.grade(prompt, completions))
+            work.outcome(rollouts)
+            batch.append(rollouts)
 
     async def step() -> None:
         """Build steps as the loop does, and put them into Ray's store as the trainer's port does."""
@@ -253,22 +258,15 @@ def books(engines: int, seconds: float) -> None:
         services = (port.serve(), graders.serve(), loop_like(), step(), pauses.watch(0.02))
         serving = [asyncio.ensure_future(one) for one in services]
         await changes.until(lambda: len(port.listeners()) == engines, "all engines")
-        running = {asyncio.ensure_future(group(number)) for number in range(engines * WAITING // GROUP)}
-        number = len(running)
-        await asyncio.sleep(WARM)
+        serving += [asyncio.ensure_future(groups()) for _ in range(port.room // GROUP)]
+        await asyncio.sleep(FILL)
         for host in hosts:
             host.work.remote()
         await asyncio.sleep(WARM)
         before, stepped, pauses.longest = asked - port.outstanding, steps, 0.0
         began, spent = time.monotonic(), time.process_time()
-        while (passed := time.monotonic() - began) < seconds:
-            await asyncio.sleep(0.05)
-            over = {one for one in running if one.done()}
-            running -= over
-            for one in over:
-                one.result()
-                running.add(asyncio.ensure_future(group(number)))
-                number += 1
+        await asyncio.sleep(seconds)
+        passed = time.monotonic() - began
         spent, finished = time.process_time() - spent, asked - port.outstanding - before
         print(
             f"{engines} engines, {finished / passed:.0f} completions of {TOKENS} tokens a second (the "
@@ -277,7 +275,7 @@ def books(engines: int, seconds: float) -> None:
             f"for {pauses.longest:.2f} s at most",
             flush=True,
         )
-        for one in (*serving, *running):
+        for one in serving:
             one.cancel()
 
     asyncio.run(main())
