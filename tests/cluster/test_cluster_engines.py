@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,9 +50,12 @@ class Actor:
         return f"node {self.number}"
 
     async def _submit(self, requests: list[Request]) -> None:
+        self.lab.submitted += len(requests)
         self.held += requests
 
-    async def _collect(self) -> tuple[list[Completion], dict[str, float]]:
+    async def _collect(self, requests: Sequence[Request] = ()) -> tuple[list[Completion], dict[str, float]]:
+        self.lab.sent_along += len(requests)
+        self.held += requests
         await asyncio.sleep(0.002)
         if self.number in self.lab.broken:
             raise LostError(f"actor {self.number} died at work")
@@ -88,6 +91,7 @@ class Lab:
         self.without_room: set[int] = set()
         self.broken: set[int] = set()
         self.answers, self.load_seconds, self.slow_start = True, 0.002, 0.0
+        self.submitted, self.sent_along = 0, 0
         self.events: list[dict[str, Any]] = []
         places = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
         monkeypatch.setattr(module, "Reservation", lambda *_: places)
@@ -148,6 +152,27 @@ def test_weights_that_cannot_be_had_are_waited_for_and_cost_no_engine(lab: Lab) 
     lab.run(scenario())
     assert lab.events == []
     assert len(lab.actors) == 2
+
+
+def test_requests_for_an_engine_without_an_empty_place_go_with_the_call_for_its_completions(lab: Lab) -> None:
+    async def scenario() -> None:
+        while not lab.engines.listeners():
+            await asyncio.sleep(0.001)
+        lab.answers = False
+        asked = [asyncio.ensure_future(lab.versions(16))]
+        while sum(len(actor.held) for actor in lab.actors) < 16:
+            await asyncio.sleep(0.01)
+        full = lab.submitted
+        asked.append(asyncio.ensure_future(lab.versions(10, "eval")))
+        while sum(len(actor.held) for actor in lab.actors) < 26:
+            await asyncio.sleep(0.01)
+        assert lab.submitted == full, "both engines hold as many as they have places"
+        assert lab.submitted + lab.sent_along == 26
+        lab.answers = True
+        assert [await one for one in asked] == [{0}, {0}]
+
+    lab.run(scenario())
+    assert lab.events == []
 
 
 def test_weights_that_come_late_are_taken_without_newer_ones(lab: Lab) -> None:

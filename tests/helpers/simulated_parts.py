@@ -403,8 +403,9 @@ class EngineActor(Actor):
         self._version = weights or 0
         return None
 
-    async def do_collect(self) -> tuple[list[Completion], dict[str, float]]:
-        """Give what is finished; once also what was given before, and what nobody asked for."""
+    async def do_collect(self, requests: Sequence[Request] = ()) -> tuple[list[Completion], dict[str, float]]:
+        """Take requests, and give what is finished; once also what was given before, and what nobody asked for."""
+        await self.do_submit(requests)
         world, clock = self.world, asyncio.get_running_loop().time
         ends = clock() + 10.0  # fewer turns than an engine would take
         while not (done := [id for id, (when, _) in self._held.items() if when <= clock()]) and clock() < ends:
