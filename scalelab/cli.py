@@ -37,7 +37,7 @@ COMMANDS: dict[str, str] = {
     "forecast": "pass rate at further compute, compute for a target, extend or stop",
     "decide": "which recipe, extend or stop, next seed or setting: one page for a budget",
     "design": "seeds and evaluations that it takes to tell recipes apart",
-    "compare": "runs ranked by A, then by B at the common A, with probabilities",
+    "compare": "which runs are better at the compute that all have spent, with probabilities",
     "law": "A, B and C_mid across batch, length and other axes; what to run next",
     "view": "runs as a live web page: the answer, curves, forecasts, completions, time line",
     "demo": "that page on recorded runs, which come with the package",

@@ -39,7 +39,7 @@ from scalelab.errors import LabError
 from scalelab.numbers import percent, with_interval
 
 if TYPE_CHECKING:
-    from scalelab.curves import Curve, Options
+    from scalelab.curves import Analysis, Curve, Options
     from scalelab.curves.calibrate import WordRates
     from scalelab.curves.comparison import Comparison
 
@@ -136,7 +136,9 @@ def run(args: argparse.Namespace) -> int:
     held = {one.task: [entry.run for entry in one.entries] for one in comparisons if len(one.entries) > 1}
     pairs = compare_paired(curves, held, args.margin, args.error, args.level)
     bands = _price_bands(curves, options, comparisons, asked) if price else {}
-    calibration = _calibration(comparisons, args.calibrate) if args.calibrate is not None else {}
+    calibration = {}
+    if args.calibrate is not None:
+        calibration = _calibration(comparisons, args.calibrate, args.seed_spread, pilots)
     if args.plot:
         from scalelab.report.plots import plot_efficiency
 
@@ -158,6 +160,9 @@ def run(args: argparse.Namespace) -> int:
         print_filled(pair.text() + ".")
     for task, lines in calibration.items():
         print_calibration(task, lines)
+    verdicts = sum(len(one.verdicts) for one in comparisons)
+    if calibration and verdicts > 1:
+        print_filled(f"These are pairs alone. The {verdicts} verdicts above hold together, so each is said less often.")
     print_prices(price)
     for task, words in bands.items():
         said = "; ".join(f"{run}: {', '.join(each.values())}" for run, each in words.items())
@@ -257,12 +262,14 @@ def _print_comparison(one: Comparison, wide: bool) -> None:
     print()
 
 
-def _calibration(comparisons: list[Comparison], pairs: int) -> dict[str, list[WordRates]]:
+def _calibration(
+    comparisons: list[Comparison], pairs: int, spread: float | None, pilots: Sequence[Analysis]
+) -> dict[str, list[WordRates]]:
     from scalelab.curves.calibrate import calibrate, like
 
     if pairs < 10:
         raise LabError(f"{pairs} simulated comparisons say nothing of rates: give at least 10")
-    return {one.task: calibrate(like(one), pairs) for one in comparisons}
+    return {one.task: calibrate(like(one, spread), pairs, spread_from=pilots) for one in comparisons}
 
 
 def print_calibration(task: str, lines: list[WordRates]) -> None:

@@ -57,6 +57,8 @@ class SimulatedDesign:
     margin: float
     error: float
     level: float = 0.8
+    known_spread: float | None = None
+    """The spread that comparisons are told; None: they learn it."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,13 @@ class WordRates:
         return [f"{self.difference:+.3f}", *map(percent, shares)]
 
 
-def like(one: Comparison) -> SimulatedDesign:
-    """The design of a comparison: the baseline's curve, evaluations and seeds, the spread and drift that were found."""
+def like(one: Comparison, known_spread: float | None = None) -> SimulatedDesign:
+    """The design of a comparison: the baseline's curve, evaluations and seeds, the spread and drift that were found.
+
+    Args:
+        one: the comparison.
+        known_spread: the spread that it was told.
+    """
     item = one.reference.analysis
     points, params = item.fit.curve, item.params
     first = points.select(points.seed_N == 0)
@@ -115,11 +122,16 @@ def like(one: Comparison) -> SimulatedDesign:
         margin=one.margin,
         error=one.error,
         level=item.level,
+        known_spread=known_spread,
     )
 
 
 def calibrate(
-    setting: SimulatedDesign, pairs: int, differences: Sequence[float] | None = None, seed: int = 0
+    setting: SimulatedDesign,
+    pairs: int,
+    differences: Sequence[float] | None = None,
+    seed: int = 0,
+    spread_from: Sequence[Analysis] = (),
 ) -> list[WordRates]:
     """Simulate pairs of recipes, compare them, and count the words.
 
@@ -128,16 +140,19 @@ def calibrate(
         pairs: how many for each difference.
         differences: true differences at the end of the budget; None takes 0, half of the margin, and the margin.
         seed: of the random numbers.
+        spread_from: other runs that comparisons learn the spread from, too.
     """
     chosen = (0.0, 0.5 * setting.margin, setting.margin) if differences is None else differences
-    return [_rates(setting, pairs, difference, seed) for difference in chosen]
+    return [_rates(setting, pairs, difference, seed, spread_from) for difference in chosen]
 
 
-def _rates(setting: SimulatedDesign, pairs: int, difference: float, seed: int) -> WordRates:
+def _rates(
+    setting: SimulatedDesign, pairs: int, difference: float, seed: int, spread_from: Sequence[Analysis]
+) -> WordRates:
     words: Counter[str] = Counter()
     held, wrong = 0, 0
     for pair in range(pairs):
-        found = _one(setting, difference, np.random.default_rng([seed, pair, round(1e4 * difference)]))
+        found = _one(setting, difference, np.random.default_rng([seed, pair, round(1e4 * difference)]), spread_from)
         if found is None:
             continue
         word, (low, high) = found
@@ -168,7 +183,7 @@ def _is_wrong(word: str, difference: float, margin: float) -> bool:
 
 
 def _one(
-    setting: SimulatedDesign, difference: float, rng: np.random.Generator
+    setting: SimulatedDesign, difference: float, rng: np.random.Generator, spread_from: Sequence[Analysis]
 ) -> tuple[str, tuple[float, float]] | None:
     """The verdict on one simulated pair and the interval of its difference; None where a recipe carries no fit."""
     compute_N = np.array(setting.compute_N)
@@ -181,7 +196,13 @@ def _one(
         ]
     except FitError:
         return None
-    [one] = compare(fits, margin=setting.margin, error=setting.error)
+    [one] = compare(
+        fits,
+        margin=setting.margin,
+        error=setting.error,
+        run_spread=setting.known_spread,
+        spread_from=spread_from,
+    )
     found = next(entry for entry in one.entries if entry.run == "other").differences["baseline"]
     return one.verdicts["other"], found.interval
 

@@ -230,17 +230,22 @@ def _hold_together(comparisons: Sequence[Comparison]) -> list[Comparison]:
         sure = sure and found.wrong <= one.error / (len(lines) - place)
         unstable = entry.stability.rate > one.reference.stability.rate
         words[index][entry.run] = verdict_word(found.claim, sure, unstable)
-    return [replace(one, verdicts=found) for one, found in zip(comparisons, words)]
+    return [
+        replace(one, verdicts=found, crossings=one.crossings.worded(one.baseline, found))
+        for one, found in zip(comparisons, words)
+    ]
 
 
-def against(one: Comparison, baseline: str) -> Comparison:
-    """Change the baseline of a comparison, so that its words hold for all lines against the new one.
+def against(comparisons: Sequence[Comparison], baseline: str) -> list[Comparison]:
+    """Change the baseline of comparisons, so that their words hold for all lines against the new one.
 
     Args:
-        one: a comparison of one task.
-        baseline: the run that the others are held against.
+        comparisons: of all tasks that were compared together.
+        baseline: the run that the others are held against; a task without it keeps its own.
     """
-    return _hold_together([replace(one, baseline=baseline)])[0]
+    has = [any(entry.run == baseline for entry in one.entries) for one in comparisons]
+    changed = [replace(one, baseline=baseline) if own else one for one, own in zip(comparisons, has)]
+    return _hold_together(changed)
 
 
 def measured_rate(curve: Curve, at: float) -> float:

@@ -115,6 +115,10 @@ class Crossings(Sequence[Crossing], ABC):
             run: only those of this run's curve.
         """
 
+    @abstractmethod
+    def worded(self, baseline: str, words: Mapping[str, ComparisonVerdict]) -> Crossings:
+        """The crossings where every run has this word against the baseline: only who leads surely has crossed it."""
+
 
 @dataclass(frozen=True)
 class PlaceByA:

@@ -6,6 +6,7 @@ Axes: `_M` joint draws, `_C` points of compute.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -14,7 +15,7 @@ from typing import overload
 import numpy as np
 
 from scalelab.arrays import Array
-from scalelab.curves.comparison import ComparisonSettings, Crossing, Crossings, Difference
+from scalelab.curves.comparison import ComparisonSettings, ComparisonVerdict, Crossing, Crossings, Difference
 from scalelab.curves.fitting.intervals import equal_tailed
 from scalelab.curves.joint_draws import JointDraws
 
@@ -26,7 +27,8 @@ class PairCrossings(Crossings):
         family: joint draws of the recipes.
         names: their runs.
         asked: settings of the comparison.
-        differences: of each run to the others, whose verdicts say which leads behind a crossing.
+        differences: of each run to the others, whose verdicts say which leads behind a crossing; a word of the table
+            goes before them (`worded`).
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class PairCrossings(Crossings):
         self._family, self._names, self._asked, self._differences = family, names, asked, differences
         self._start = max(member.curves.start for member in family.recipes.values())
         self._pairs = list(combinations(names, 2)) if self._start < asked.at else []
+        self._words: dict[frozenset[str], ComparisonVerdict] = {}
 
     @overload
     def __getitem__(self, index: int) -> Crossing: ...
@@ -63,10 +66,17 @@ class PairCrossings(Crossings):
                     found.append(self._of((one, other)))
         return tuple(one for one in found if one.compute is not None)
 
+    def worded(self, baseline: str, words: Mapping[str, ComparisonVerdict]) -> PairCrossings:
+        """The same where every run has this word against the baseline."""
+        found = copy(self)
+        found._words = {frozenset((baseline, run)): word for run, word in words.items()}
+        return found
+
     def _of(self, pair: tuple[str, str]) -> Crossing:
         one, other = pair
+        word = self._words.get(frozenset(pair)) or self._differences[one][other].verdict
         found = _crossing(pair, self._compute_C, self._drawn[one] > self._drawn[other], self._asked)
-        if found.compute is None or self._differences[one][other].verdict in ("better", "worse"):
+        if found.compute is None or word in ("better", "worse"):
             return found
         return replace(found, compute=None, interval=None)
 

@@ -36,7 +36,8 @@ class BudgetChoice:
     Attributes:
         step: `extend` a run, or another `seed` of a recipe.
         run: the recipe.
-        gain: by how much it is expected to raise the pass rate that one ends with.
+        gain: by how much it is expected to raise the pass rate that one ends with, above the highest that a recipe has
+            reached.
         interval: of the pass rate that it ends with.
         seeds: how many seeds the budget pays for; 0 for `extend`.
     """
@@ -138,11 +139,11 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
         raise LabError(f"{missing[0]} carries no fit of every task: name one with --task, or leave that run out")
     ends = {run: min(item.fit.window[1] for item in analyses if item.fit.curve.run == run) for run in runs}
     at = min(ends.values())
-    here_MR, there_MR = _means(analyses, tasks, runs, ends, at, budget)
+    here_MR, now_MR, there_MR = _means(analyses, tasks, runs, ends, at, budget)
     mean_R = here_MR.mean(0)
     leader = int(mean_R.argmax())
     wins_R = np.bincount(here_MR.argmax(1), minlength=len(runs)) / len(here_MR)
-    gain_R = there_MR.mean(0) - mean_R[leader]
+    gain_R = there_MR.mean(0) - now_MR.mean(0).max()  # what longer runs have reached costs no more
     further = int(gain_R.argmax())
     level = analyses[0].level
     choices = [
@@ -183,16 +184,17 @@ def _means(
     ends: dict[str, float],
     at: float,
     budget: float,
-) -> tuple[Array, Array]:
-    """Mean over the tasks of every recipe's curve at the common compute, and after the budget more, `[M, R]` each."""
-    here, there = [], []
+) -> tuple[Array, Array, Array]:
+    """Mean of every recipe's curve over the tasks, `[M, R]` each: at the common compute, its end, the budget more."""
+    here, now, there = [], [], []
     for index, task in enumerate(tasks):
         members = [item for item in analyses if item.fit.curve.task == task]
         elsewhere = [item for item in analyses if item.fit.curve.task != task]
         drawn = joint_draws(members, borrowed=elsewhere, seed=index).recipes
         here.append(np.stack([drawn[run].value([at])[:, 0] for run in runs], axis=1))
+        now.append(np.stack([drawn[run].value([ends[run]])[:, 0] for run in runs], axis=1))
         there.append(np.stack([drawn[run].value([ends[run] + budget])[:, 0] for run in runs], axis=1))
-    return np.mean(here, axis=0), np.mean(there, axis=0)
+    return np.mean(here, axis=0), np.mean(now, axis=0), np.mean(there, axis=0)
 
 
 def _error_of_seeds(here_MR: Array, analyses: Sequence[Analysis], count: int) -> float:

@@ -39,8 +39,14 @@ NAMES = {
 }
 """Columns by what they hold, the first that is there."""
 
-WORDS = {"passed": 1.0, "true": 1.0, "yes": 1.0, "failed": 0.0, "false": 0.0, "no": 0.0}
-"""Outcomes in words; any other word counts as not passed, as the lab's verifiers have more than one."""
+PASSED = ("passed", "pass", "true", "t", "yes", "y", "correct", "right", "success", "solved", "accepted", "ok")
+NOT_PASSED = (
+    *("failed", "fail", "false", "f", "no", "n", "incorrect", "wrong", "wrong answer", "failure", "unsolved"),
+    *("rejected", "timeout", "time limit exceeded", "memory", "memory limit exceeded"),
+    *("error", "runtime error", "compile error", "compilation error"),
+)
+WORDS = dict.fromkeys(PASSED, 1.0) | dict.fromkeys(NOT_PASSED, 0.0)
+"""Outcomes in words, those of the lab's verifiers among them; other words are refused."""
 
 DRAWS = 4000
 
@@ -154,9 +160,20 @@ def _rates(table: Table, metric: str) -> dict[tuple[str, str], dict[str, dict[st
 
 
 def _outcomes(table: Table, cells: Sequence[Any]) -> Array:
-    """Outcomes from 0 to 1 `[N]`; words count as `WORDS` has them."""
+    """Outcomes from 0 to 1 `[N]`; words count as `WORDS` has them.
+
+    Raises:
+        LabError: a word or a number that is no outcome.
+    """
     if any(isinstance(cell, str) and cell.strip()[:1].isalpha() for cell in cells):
-        return np.array([WORDS.get(str(cell).strip().lower(), 0.0) for cell in cells])
+        words = [str(cell).strip().lower() for cell in cells]
+        strange = next((row for row, word in enumerate(words) if word not in WORDS), None)
+        if strange is not None:
+            raise LabError(
+                f"{table.path}, {table.counted} {table.rows[strange]}: an outcome is a word such as passed, correct, "
+                f"failed or wrong, or a number from 0 to 1, not {str(cells[strange])[:40]!r}"
+            )
+        return np.array([WORDS[word] for word in words])
     found = numbers(cells)
     bad = np.flatnonzero(found.blank_N | ~((found.value_N >= 0) & (found.value_N <= 1)))
     if found.wrong or bad.size:

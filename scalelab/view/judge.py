@@ -5,6 +5,7 @@ Everything that takes time goes through `Kept`, so that runs whose points did no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -46,6 +47,12 @@ def as_recipe(curves: Sequence[Curve], name: str) -> list[Curve]:
     if len({item.run for item in curves}) > 1:
         return pool(curves, name)
     return [replace(item, run=name) for item in curves]
+
+
+def several(what: str, curves: Sequence[Curve]) -> bool:
+    """True if there is something to hold together: for `compare` two curves of one task, for `parallel` two."""
+    sizes = Counter(item.task if what == "compare" else "" for item in curves)
+    return max(sizes.values(), default=0) > 1
 
 
 SHORT_KEYS = [column.key for column in SHORT_COLUMNS]
@@ -91,20 +98,20 @@ class Judge:
         """The fit of a curve as a record; `{"refused": reason}` where its points carry none."""
         return self._kept.get(self.key(item), lambda: self._made("fit", [item]))
 
-    def compare(self, curves: Sequence[Curve]) -> dict[str, Any] | None:
-        """The ranking of one task's curves; None if fewer than two of them carry a fit."""
+    def compare(self, curves: Sequence[Curve]) -> list[dict[str, Any]] | None:
+        """The ranking of each task's curves, whose words hold together; None if no task has two curves with fits."""
         return self._together("compare", curves)
 
     def parallel(self, curves: Sequence[Curve]) -> dict[str, Any] | None:
         """The pairs of tasks of one recipe and whether they are parallel; None if fewer than two carry a fit."""
         return self._together("parallel", curves)
 
-    def known_together(self, what: str, curves: Sequence[Curve]) -> tuple[bool, dict[str, Any] | None]:
+    def known_together(self, what: str, curves: Sequence[Curve]) -> tuple[bool, Any]:
         """True with the answer to `compare` or `parallel`, where it is kept or is None; else False."""
         if any(self.known(item) is None for item in curves):
             return False, None
         fitted = self._fitted(curves)
-        if len(fitted) < 2:
+        if not several(what, fitted):
             return True, None
         found = self._kept.peek(self._key_together(what, fitted))
         return found is not None, found
@@ -122,9 +129,9 @@ class Judge:
     def _made(self, what: str, curves: Sequence[Curve]) -> Any:
         return (self.elsewhere or self.make)(what, curves)
 
-    def _together(self, what: str, curves: Sequence[Curve]) -> dict[str, Any] | None:
+    def _together(self, what: str, curves: Sequence[Curve]) -> Any:
         fitted = self._fitted(curves)
-        if len(fitted) < 2:
+        if not several(what, fitted):
             return None
         return self._kept.get(self._key_together(what, fitted), lambda: self._made(what, fitted))
 
@@ -160,34 +167,42 @@ class Judge:
         record |= {"parameters": found.params, "unit": item.unit, "seeds": len(item.seeds)}
         return plain(record | {"extension": extension, "draws": _draws(found)})
 
-    def _compare(self, curves: Sequence[Curve]) -> dict[str, Any]:
-        [one] = compare([self.analysis(item) for item in curves])
-        names = [item.run for item in one.entries]
-        return plain(
-            {
-                "task": one.task,
-                "at": one.at,
-                "unit": curves[0].unit,
-                "notes": list(one.notes),
-                "crossings": [vars(item) for item in one.crossings.told()],
-                "sentence": one.sentence(),
-                "header": one.header(),
-                "keys": [column.key for column in COLUMNS],
-                "short_header": one.short_header(),
-                "short_keys": SHORT_KEYS,
-                "rows": [vars(row) | {"cells": row.cells(), "short_cells": row.short_cells()} for row in one.rows()],
-                "entries": [_entry(item) for item in one.entries],
-                "against": {run: _against(one, run) for run in names},
-            }
-        )
+    def _compare(self, curves: Sequence[Curve]) -> list[dict[str, Any]]:
+        comparisons = compare([self.analysis(item) for item in curves])
+        runs = dict.fromkeys(item.run for item in curves)
+        others = {run: {one.task: one for one in against(comparisons, run)} for run in runs}
+        return [
+            _comparison(one, {item.run: others[item.run][one.task] for item in one.entries})
+            for one in comparisons
+            if len(one.entries) > 1
+        ]
 
     def _parallel(self, curves: Sequence[Curve]) -> dict[str, Any]:
         return plain({"name": curves[0].run, "pairs": [one.as_json() for one in parallel(map(self.analysis, curves))]})
 
 
-def _against(one: Comparison, baseline: str) -> dict[str, Any]:
-    """The short table of a comparison with another baseline."""
-    held = against(one, baseline)
+def _comparison(one: Comparison, others: dict[str, Comparison]) -> dict[str, Any]:
+    """A task's comparison as a record, with its short table against each of the runs."""
+    facts = {"task": one.task, "at": one.at, "unit": one.reference.analysis.fit.curve.unit, "notes": list(one.notes)}
+    rows = [vars(row) | {"cells": row.cells(), "short_cells": row.short_cells()} for row in one.rows()]
+    return plain(
+        facts
+        | {
+            "crossings": [vars(item) for item in one.crossings.told()],
+            "sentence": one.sentence(),
+            "header": one.header(),
+            "keys": [column.key for column in COLUMNS],
+            "short_header": one.short_header(),
+            "short_keys": SHORT_KEYS,
+            "rows": rows,
+            "entries": [_entry(item) for item in one.entries],
+            "against": {run: _against(held) for run, held in others.items()},
+        }
+    )
+
+
+def _against(held: Comparison) -> dict[str, Any]:
+    """The short table of a comparison."""
     rows = [{"run": row.run, "short_cells": row.short_cells(), "verdict": row.verdict} for row in held.rows()]
     numbers = ("measured", "difference", "probability", "verdict_text")
     rows = [short | {name: getattr(row, name) for name in numbers} for short, row in zip(rows, held.rows())]

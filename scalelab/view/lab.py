@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from scalelab.reading import Reading
 from scalelab.reading.branches import parents_first, trunk_points
 from scalelab.view.answer import answers, by_measured_rate, measured
 from scalelab.view.discover import find_runs
-from scalelab.view.judge import Judge, as_recipe
+from scalelab.view.judge import Judge, as_recipe, several
 from scalelab.view.palette import codes
 from scalelab.view.points import curve_points
 from scalelab.view.run import ViewedRun
@@ -81,7 +82,7 @@ class Lab:
         self.runs: dict[str, ViewedRun] = {}
         self.curves: list[Curve] = []
         self.failed: dict[tuple[str, ...], str] = {}
-        self._leaders: dict[tuple[str, int], list[Curve]] = {}
+        self._leaders: dict[int, list[Curve]] = {}
         self._problems: list[str] = []
         self._discover()
 
@@ -156,14 +157,12 @@ class Lab:
     def steps(self) -> list[Step]:
         """The work that is missing, in the order in which it says most: the leaders of each task, then the others."""
         found: list[Step] = []
-        tasks = dict.fromkeys(item.task for item in self.curves)
         for most in (FIRST, MOST_COMPARED):
-            for task in tasks:
-                if self._compared(task, MOST_COMPARED)[0]:
-                    continue
-                chosen = self._leading(task, most)
-                found += [Step("fit", [item]) for item in chosen]
-                found += [Step("compare", chosen)] if len(chosen) > 1 and not self._compared(task, most)[0] else []
+            if self._compared(MOST_COMPARED)[0]:
+                continue
+            chosen = self._leading(most)
+            found += [Step("fit", [item]) for item in chosen]
+            found += [Step("compare", chosen)] if several("compare", chosen) and not self._compared(most)[0] else []
         found += [Step("fit", [item]) for item in self.curves]
         for name in dict.fromkeys(item.run for item in self.curves):
             mine = [item for item in self.curves if item.run == name]
@@ -182,7 +181,7 @@ class Lab:
             else:
                 getattr(self.judge, step.what)(step.curves)
         except LabError as error:
-            what = f"no comparison of {step.curves[0].task}: " if step.what == "compare" else ""
+            what = "no comparison: " if step.what == "compare" else ""
             self.failed[(step.what, *map(self.judge.key, step.curves))] = f"{what}{error}"
 
     def curve_data(self, name: str) -> dict[str, Any]:
@@ -201,7 +200,7 @@ class Lab:
             LabError: there is none yet.
         """
         for most in (MOST_COMPARED, FIRST):
-            found = self._compared(task, most)[1]
+            found = next((one for one in self._compared(most)[1] if one["task"] == task), None)
             if found is not None:
                 later = [name for name in LATER if name != "against"]
                 entries = {entry["run"]: {name: entry[name] for name in later} for entry in found["entries"]}
@@ -286,34 +285,34 @@ class Lab:
         ]
 
     def _comparisons(self, fit: bool, problems: list[str]) -> list[dict[str, Any]]:
-        """The comparison of each task, or that of its leaders while the whole one is not there."""
-        found = []
-        for task in dict.fromkeys(item.task for item in self.curves):
-            one = None
-            if fit:
-                try:
-                    one = self.judge.compare(self._leading(task, MOST_COMPARED))
-                except LabError as error:
-                    problems.append(f"no comparison of {task}: {error}")
-            else:
-                known, one = self._compared(task, MOST_COMPARED)
-                one = one if known else self._compared(task, FIRST)[1]
-            if one is not None:
-                of = sum(item.task == task for item in self.curves)
-                most = MOST_COMPARED if fit or known else FIRST
-                found.append(one | {"of": of, "left_out": max(of - most, 0)})
-        return found
+        """The comparison of each task, or that of the leaders while the whole one is not there."""
+        found, most = [], MOST_COMPARED
+        if fit:
+            try:
+                found = self.judge.compare(self._leading(MOST_COMPARED)) or []
+            except LabError as error:
+                problems.append(f"no comparison: {error}")
+        else:
+            known, found = self._compared(MOST_COMPARED)
+            if not known:
+                most, found = FIRST, self._compared(FIRST)[1]
+        sizes = Counter(item.task for item in self.curves)
+        return [one | {"of": sizes[one["task"]], "left_out": max(sizes[one["task"]] - most, 0)} for one in found]
 
-    def _leading(self, task: str, most: int) -> list[Curve]:
-        """The curves of a task; of more than `most` those with the highest measured rates, in their usual order."""
-        if (task, most) not in self._leaders:
-            curves = [item for item in self.curves if item.task == task]
-            best = {item.run for item in (by_measured_rate(curves)[:most] if len(curves) > most else curves)}
-            self._leaders[task, most] = [item for item in curves if item.run in best]
-        return self._leaders[task, most]
+    def _leading(self, most: int) -> list[Curve]:
+        """The curves of all tasks; of more than `most` of one, those with its highest measured rates."""
+        if most not in self._leaders:
+            chosen: set[int] = set()
+            for task in dict.fromkeys(item.task for item in self.curves):
+                curves = [item for item in self.curves if item.task == task]
+                chosen |= set(map(id, by_measured_rate(curves)[:most] if len(curves) > most else curves))
+            self._leaders[most] = [item for item in self.curves if id(item) in chosen]
+        return self._leaders[most]
 
-    def _compared(self, task: str, most: int) -> tuple[bool, dict[str, Any] | None]:
-        return self.judge.known_together("compare", self._leading(task, most))
+    def _compared(self, most: int) -> tuple[bool, list[dict[str, Any]]]:
+        """True with the comparisons of the tasks, where they are made or need not be."""
+        known, found = self.judge.known_together("compare", self._leading(most))
+        return known, found or []
 
     def _known_parallel(self, curves: Sequence[Curve]) -> bool:
         return self.judge.known_together("parallel", curves)[0]

@@ -35,15 +35,14 @@ def pair(lab: Lab, first: Sequence[str], second: Sequence[str]) -> dict[str, Any
         raise LabError("name runs on both sides, and none on both")
     names = [_name(lab, ids) for ids in (first, second)]
     sides = [_pooled(lab, ids, name) for ids, name in zip((first, second), names)]
+    shared = {item.task for item in sides[0]} & {item.task for item in sides[1]}
+    both = [item for side in sides for item in side if item.task in shared]
     tasks = []
-    for one in sides[0]:
-        both = [one, *(item for item in sides[1] if item.task == one.task)]
-        found = lab.judge.compare(both) if len(both) == 2 else None
-        if found is not None:
-            against = found["against"][names[1]]
-            rows = [next(row for row in against["rows"] if row["run"] == name) for name in names]
-            facts = {"task": one.task, "at": found["at"], "unit": found["unit"], "family": 2}
-            tasks.append(facts | {"header": against["short_header"], "rows": rows})
+    for found in lab.judge.compare(both) or []:
+        against = found["against"][names[1]]
+        rows = [next(row for row in against["rows"] if row["run"] == name) for name in names]
+        facts = {"task": found["task"], "at": found["at"], "unit": found["unit"], "family": 2}
+        tasks.append(facts | {"header": against["short_header"], "rows": rows})
     curves = {}
     for ids, name, items in zip((first, second), names, sides):
         fits = {item.task: found for item in items if "refused" not in (found := lab.judge.fit(item))}

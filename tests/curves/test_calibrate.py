@@ -60,6 +60,15 @@ def test_the_design_is_that_of_the_comparison() -> None:
     assert (found.margin, found.error, found.seeds, len(found.compute_N)) == (0.05, 0.2, 1, 13)
     assert one.reference.analysis.params["A"] == found.A
     assert found.stderr == pytest.approx(0.005)
+    assert (found.known_spread, like(one, 0.004).known_spread) == (None, 0.004)
+
+
+@pytest.mark.slow
+def test_error_rates_are_those_of_comparisons_that_know_what_this_one_knows() -> None:
+    """A difference of four standard deviations of the seeds is found where the spread is told, and hardly without."""
+    one_seed = replace(DESIGN, seeds=1, spread=0.004)
+    [blind], [told] = (calibrate(replace(one_seed, known_spread=known), 8, (0.04,)) for known in (None, 0.004))
+    assert told.better > blind.better
 
 
 @pytest.mark.slow

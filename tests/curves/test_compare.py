@@ -152,6 +152,16 @@ def test_a_crossing_is_only_told_where_the_verdict_there_says_who_leads(at: floa
         assert found.compute < at
 
 
+def test_a_crossing_is_told_by_the_word_of_the_table_and_not_by_that_of_the_pair_alone() -> None:
+    base, *_, late = recipes()
+    [one] = compare([base, late], at=3.0, run_spread=0.002)
+    assert one.crossings.told()
+    assert one.crossings.worded("base", {"late": "better"}).told()
+    for word in ("equal", "unstable", "cannot tell"):
+        assert not one.crossings.worded("base", {"late": word}).told()
+        assert [found.compute for found in one.crossings.worded("base", {"late": word})] == [None]
+
+
 def test_linearised_points_lie_on_a_line_of_slope_b() -> None:
     fit = fit_curve(make(noise=0.0), prior=None)
     compute_N, F_N, line_N = efficiency(fit)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from scalelab.cli import main
-from scalelab.curves import Options, analyse, curve, decide
+from scalelab.curves import Options, analyse, curve, decide, forecast
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate, table
 
@@ -30,6 +31,18 @@ def test_a_run_that_still_rises_is_gone_on_with() -> None:
     truth = float(rate([2.0], A=0.8, C_mid=0.9)[0])
     assert found.choices[0].interval[0] - 0.01 <= truth <= found.choices[0].interval[1] + 0.01
     assert any(line == "Do: go on with rising." for line in found.text())
+
+
+def test_compute_that_longer_runs_have_spent_is_sold_to_nobody_again() -> None:
+    """One recipe ends at 1, the other at 3, where its curve is flat: what it has gained is no gain of the budget."""
+    short, long = recipe("short", 0.62, 0.05), recipe("long", 0.7, 0.4, start=1)
+    longer = replace(long.fit.curve, compute_N=3 * long.fit.curve.compute_N)
+    long = analyse(longer, Options(checks=False))
+    found = decide([short, long], budget=1.0)
+    extend = next(one for one in found.choices if one.step == "extend")
+    assert extend.run == "long"
+    now, then = (forecast(long, [at])[0].value for at in (3.0, 4.0))
+    assert extend.gain == pytest.approx(then - now, abs=0.02), "the mean of all draws beside the median of a run's"
 
 
 def test_runs_that_are_flat_and_told_apart_ask_for_another_setting() -> None:

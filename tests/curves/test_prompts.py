@@ -93,6 +93,21 @@ def test_prompts_that_all_agree_say_equal_only_where_they_are_many(
     assert low < 0 < high
 
 
+@pytest.mark.parametrize("words", [("pass", "fail"), ("Correct", "Incorrect"), ("Y", "N"), ("passed", "timeout")])
+def test_outcomes_in_words_say_what_numbers_say(
+    words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found(right: str, wrong: str) -> dict[str, object]:
+        rows = [f"{run},{n},{right if n % 4 < (3 if run == 'b' else 1) else wrong}" for run in "ab" for n in range(80)]
+        (tmp_path / "both.csv").write_text("\n".join(["run,prompt,outcome", *rows]))
+        assert main(["compare", str(tmp_path / "both.csv"), "--by-prompt", "--json"]) == 0
+        [one] = json.loads(capsys.readouterr().out)["by_prompt"]
+        return {name: one[name] for name in ("difference", "interval", "verdict")}
+
+    assert found(*words) == found("1", "0")
+    assert found(*words)["verdict"] == "better"
+
+
 @pytest.mark.parametrize(
     ("text", "metric", "message"),
     [
@@ -102,6 +117,7 @@ def test_prompts_that_all_agree_say_equal_only_where_they_are_many(
         ("prompt,outcome\n1,1\n", "majority", "no column answer"),
         ("prompt,outcome\n1,1\n", "mean", "one run only"),
         ("run,prompt,outcome\na,1,1\nb,2,1\n", "mean", "0 prompts in common"),
+        ("run,prompt,outcome\na,1,passed\nb,1,excellent\n", "mean", "passed, correct, failed or wrong, or a number"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scalelab.cli import main
 from scalelab.curves import Options, analyse, compare, forecast
 from scalelab.curves.compare import against
 from scalelab.curves.comparison import entry_summary
@@ -77,17 +78,34 @@ def test_the_page_s_draws_forecast_as_all_draws_do(lab: Lab, overview: dict) -> 
 
 def test_the_ranking_is_that_of_compare(lab: Lab, overview: dict) -> None:
     [math] = [one for one in overview["comparisons"] if one["task"] == "math"]
-    [own] = compare([analyse(item, Options()) for item in lab.curves if item.task == "math"])
+    analyses = [analyse(item, Options()) for item in lab.curves]
+    comparisons = compare(analyses)
+    own = next(one for one in comparisons if one.task == "math")
     assert [entry["run"] for entry in math["entries"]] == [entry.run for entry in own.entries]
     parts = lab.comparison("math")
     assert parts["entries"][own.entries[0].run]["beats"] == pytest.approx(entry_summary(own.entries[0])["beats"])
     other = own.entries[-1].run
-    held = against(own, other)
+    held = next(one for one in against(comparisons, other) if one.task == "math")
     assert parts["against"][other]["sentence"] == held.sentence()
     assert [row["short_cells"] for row in parts["against"][other]["rows"]] == [row.short_cells() for row in held.rows()]
-    [judged] = compare([analyse(item, Options()) for item in lab.curves if item.task == "math"], baseline=other)
+    judged = next(one for one in compare(analyses, baseline=other) if one.task == "math")
     assert held.verdicts == judged.verdicts
     assert overview["answers"][0]["text"].startswith("best leads 3 recipes at 1 GPU-hours with ")
+
+
+@pytest.mark.slow
+def test_the_page_says_of_two_tasks_what_the_command_says(
+    runs: Path, overview: dict, lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = sorted(map(str, runs.iterdir()))
+    assert main(["compare", *folders, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["rows"]) == len(overview["comparisons"]) == 2
+    for one in overview["comparisons"]:
+        page = lab.comparison(one["task"])["against"][Path(folders[0]).name]["rows"]
+        for row, shown in zip(found["rows"][one["task"]], page, strict=True):
+            for name in ("run", "verdict", "verdict_text", "measured", "difference", "probability"):
+                assert shown[name] == row[name], (one["task"], row["run"], name)
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def test_the_measured_rates_are_told_before_anything_is_fitted(refresher: Refres
     refresher.fitting.close()
     lab.update()
     overview = lab.overview(fit=False)
-    assert overview["pending"] == 8  # four fits, two comparisons, two tests of parallel tasks
+    assert overview["pending"] == 7  # four fits, a comparison of both tasks, two tests of parallel tasks
     assert [one["text"].partition(":")[0] for one in overview["answers"]] == ["Measured so far (1 GPU-hours)"] * 2
     assert overview["comparisons"] == []
 

@@ -94,6 +94,9 @@ def of_comparison(one: Comparison) -> list[str]:
             wrong.append(f"{item.first} and {item.second} cross for sure, and which leads cannot be told")
         if (entry.differences[item.second].probability > 0.5) == (item.leader_before == item.first):
             wrong.append(f"{item.leader_before} leads before the crossing and after it")
+        other = next((run for run in (item.first, item.second) if run != one.baseline), item.first)
+        if one.baseline in (item.first, item.second) and one.verdicts[other] not in ("better", "worse"):
+            wrong.append(f"{item.first} and {item.second} cross for sure, and the table says {one.verdicts[other]}")
     return wrong
 
 
