@@ -67,7 +67,7 @@ class PairCrossings(Crossings):
         return tuple(one for one in found if one.compute is not None)
 
     def worded(self, baseline: str, words: Mapping[str, ComparisonVerdict]) -> PairCrossings:
-        """The same where every run has this word against the baseline."""
+        """The crossings, where every run has this word against the baseline."""
         found = copy(self)
         found._words = {frozenset((baseline, run)): word for run, word in words.items()}
         return found

@@ -49,7 +49,7 @@ def as_recipe(curves: Sequence[Curve], name: str) -> list[Curve]:
     return [replace(item, run=name) for item in curves]
 
 
-def several(what: str, curves: Sequence[Curve]) -> bool:
+def has_pairs(what: str, curves: Sequence[Curve]) -> bool:
     """True if there is something to hold together: for `compare` two curves of one task, for `parallel` two."""
     sizes = Counter(item.task if what == "compare" else "" for item in curves)
     return max(sizes.values(), default=0) > 1
@@ -111,7 +111,7 @@ class Judge:
         if any(self.known(item) is None for item in curves):
             return False, None
         fitted = self._fitted(curves)
-        if not several(what, fitted):
+        if not has_pairs(what, fitted):
             return True, None
         found = self._kept.peek(self._key_together(what, fitted))
         return found is not None, found
@@ -131,7 +131,7 @@ class Judge:
 
     def _together(self, what: str, curves: Sequence[Curve]) -> Any:
         fitted = self._fitted(curves)
-        if not several(what, fitted):
+        if not has_pairs(what, fitted):
             return None
         return self._kept.get(self._key_together(what, fitted), lambda: self._made(what, fitted))
 

@@ -18,7 +18,7 @@ from scalelab.reading import Reading
 from scalelab.reading.branches import parents_first, trunk_points
 from scalelab.view.answer import answers, by_measured_rate, measured
 from scalelab.view.discover import find_runs
-from scalelab.view.judge import Judge, as_recipe, several
+from scalelab.view.judge import Judge, as_recipe, has_pairs
 from scalelab.view.palette import codes
 from scalelab.view.points import curve_points
 from scalelab.view.run import ViewedRun
@@ -162,7 +162,7 @@ class Lab:
                 continue
             chosen = self._leading(most)
             found += [Step("fit", [item]) for item in chosen]
-            found += [Step("compare", chosen)] if several("compare", chosen) and not self._compared(most)[0] else []
+            found += [Step("compare", chosen)] if has_pairs("compare", chosen) and not self._compared(most)[0] else []
         found += [Step("fit", [item]) for item in self.curves]
         for name in dict.fromkeys(item.run for item in self.curves):
             mine = [item for item in self.curves if item.run == name]
