@@ -7,13 +7,19 @@ neighbouring ranks share, stays inside a node. Generators never talk to each oth
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import ray
 from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from scalelab.errors import LabError
+from scalelab.errors import BrokenOffError, LabError
 from scalelab.run.settings import Cluster
+
+JOIN_SECONDS, LOOK_SECONDS = 120.0, 1.0
+"""Seconds without another device after which a cluster that others build counts as whole, and between two looks."""
 
 
 class Reservation:
@@ -61,6 +67,45 @@ def shared(cluster: Cluster) -> Reservation | None:
     if not cluster.share_devices:
         return None
     return Reservation(cluster, [1] * cluster.trainers, "the trainer and the generators", cluster.share)
+
+
+def await_devices(cluster: Cluster, wanted: int, say: Callable[[str], None]) -> int:
+    """Wait for devices of a cluster that others build, as `ray up` returns when its head is up; give their number.
+
+    Args:
+        cluster: says what a device is.
+        wanted: devices of the run.
+        say: takes a line for people.
+    """
+    kind, since = cluster.device.upper(), time.monotonic()
+    there = sum(_devices(kind))
+    while there < wanted and time.monotonic() - since < JOIN_SECONDS:
+        say(f"waiting for {kind}s: {there} of {wanted} have joined Ray")
+        before = there
+        while there == before and time.monotonic() - since < JOIN_SECONDS:
+            time.sleep(LOOK_SECONDS)
+            there = sum(_devices(kind))
+        since = time.monotonic() if there > before else since
+    return there
+
+
+def refuse_missing(cluster: Cluster, wanted: int, error: LabError) -> None:
+    """Break a run off if its devices are not all there: no other attempt brings them back.
+
+    Args:
+        cluster: says what a device is.
+        wanted: devices of the run.
+        error: what failed.
+
+    Raises:
+        BrokenOffError: some are missing.
+    """
+    kind = cluster.device.upper()
+    there = sum(_devices(kind))
+    if there < wanted:
+        raise BrokenOffError(
+            f"{error}; of the run's {wanted} {kind}s {there} are left: go on with --resume once all are back"
+        ) from error
 
 
 def _devices(kind: str) -> list[int]:

@@ -16,7 +16,7 @@ from scalelab.cluster.engines import ClusterEngines
 from scalelab.cluster.faults import Faults
 from scalelab.cluster.graders import ClusterGraders
 from scalelab.cluster.heartbeats import Heartbeats, stragglers
-from scalelab.cluster.placement import shared
+from scalelab.cluster.placement import refuse_missing, shared
 from scalelab.cluster.trainer import ClusterTrainer
 from scalelab.errors import LabError
 from scalelab.run.books import new_books
@@ -242,6 +242,7 @@ class ClusterRun:
         nothing can be asked of them.
 
         Raises:
+            BrokenOffError: a device is gone, and has not come back while the trainer was waited for.
             LabError: the trainer was replaced as often as it may be.
         """
         retries = self.faults.replacing_trainer()
@@ -265,6 +266,7 @@ class ClusterRun:
             self.trainer.restart()
             self.trainer.ready()
         except LabError as error:  # whatever keeps it from coming up, such as a second death or a port that is taken
+            refuse_missing(self.run.cluster, self.run.devices, error)
             raise TrainerLostError(str(error)) from error
 
     def stop(self) -> None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 SUBMIT = {"slurm": ["sbatch"], "k8s": ["kubectl", "apply", "-f", "-"]}
 """Commands that take a script on standard input."""
 CHECKOUT = Path(__file__).parents[2]
+UNSAFE = re.compile(r"""[\s'"\\`$;&|<>(){}*?!]""")
+"""Characters that shells and YAML read in ways of their own."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +113,15 @@ def _check(args: argparse.Namespace, run: Run) -> None:
         raise LabError(f"launch {args.where} needs --{missing[0]}")
     if args.where == "k8s" and not args.out.is_relative_to("/runs"):
         raise LabError(f"--out {args.out} is not on the volume, which is mounted at /runs: give a folder below /runs")
+    for option in ("partition", "container", "mounts", "image", "claim", "user"):
+        if strange := UNSAFE.search(getattr(args, option)):
+            raise LabError(f"--{option} has {strange[0]!r} in it, which the script cannot carry: leave it out")
+    if args.setup is not None:
+        if not args.setup.is_file():
+            raise LabError(f"--setup {args.setup} is no file here: give the path by which the nodes see it, too")
+        args.setup = args.setup.resolve()
+    if args.where != "k8s" and not args.sft:
+        _check_disk(args.out, run)
     if args.where == "ray" and args.submit:
         raise LabError("launch ray has nothing to submit: give what is printed to `ray up`")
     if args.hosts:
@@ -125,6 +136,14 @@ def _check(args: argparse.Namespace, run: Run) -> None:
             f"SFT.pretrained is {folder!r}, which every node has elsewhere: give a whole path with "
             "--set SFT.pretrained=…"
         )
+
+
+def _check_disk(out: Path, run: Run) -> None:
+    """Refuse a file system without room for the run, where this machine sees it, too."""
+    from scalelab.run.disk import check_disk
+
+    if any(parent.exists() and len(parent.parts) > 1 for parent in (out, *out.parents)):
+        check_disk(out, run)
 
 
 def _check_hosts(hosts: list[str]) -> None:

@@ -89,6 +89,22 @@ class NodeStep:
             self.process.terminate()
 
 
+def listed_nodes(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The nodes of this job.
+
+    Raises:
+        JobError: this is no job of Slurm's, or its nodes cannot be listed.
+    """
+    if not {"SLURM_JOB_NODELIST", "SLURM_JOB_ID"} <= environment.keys():
+        raise JobError("this runs inside a job of Slurm's: submit what `scalelab launch slurm` prints with sbatch")
+    command = ["scontrol", "show", "hostnames", environment["SLURM_JOB_NODELIST"]]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HEAD_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise JobError(f"`{' '.join(command)}` failed: {error}") from None
+    return tuple(done.stdout.split())
+
+
 def srun(settings: JobSettings, node: str) -> list[str]:
     """The beginning of a command that runs on one node beside other steps."""
     return ["srun", "--nodes=1", "--ntasks=1", "--overlap", f"--nodelist={node}", *settings.inside]
@@ -340,11 +356,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--join-seconds", type=float, default=600.0)
     parser.add_argument("words", nargs="+")
     given = parser.parse_args(arguments)
-    listed = subprocess.run(
-        ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]], capture_output=True, text=True, check=True
-    )
+    try:
+        nodes = listed_nodes(os.environ)
+    except JobError as error:
+        say(str(error))
+        return 1
     inside = tuple(given.inside)
-    nodes = tuple(listed.stdout.split())
     settings = JobSettings(nodes, given.bin, inside, given.port, given.network, given.join_seconds)
     code = run(settings, given.words, given.out)
     if code == BROKEN_OFF:

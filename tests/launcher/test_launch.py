@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -128,6 +129,19 @@ def test_a_time_limit_is_read_as_slurm_reads_it(words: str, seconds: float | Non
     assert _limit_seconds(words) == seconds
 
 
+def test_a_full_file_system_is_told_before_any_device_is_allocated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=50 * 2**30))
+    assert main(["launch", "slurm", "h100/scalerl_8b", "--out", str(tmp_path / "run"), *FOLDER]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "has 50.0 GiB free, and this run writes up to" in err
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**60))
+    assert main(["launch", "slurm", "h100/scalerl_8b", "--out", str(tmp_path / "run"), *FOLDER]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -162,6 +176,15 @@ def test_a_time_limit_is_read_as_slurm_reads_it(words: str, seconds: float | Non
         ),
         (["slurm", "h100/scalerl_8b", "--out", "/a", "--network", "127.", *FOLDER], "127. is the loopback"),
         (["slurm", "h100/scalerl_8b", "--out", "/a", "--network", "ib0", *FOLDER], "'ib0' begins no address"),
+        (
+            ["slurm", "h100/scalerl_8b", "--out", "/a", "--setup", "/no/such", *FOLDER],
+            "--setup /no/such is no file here",
+        ),
+        (["slurm", "h100/scalerl_8b", "--out", "/a", "--partition", "a b", *FOLDER], "--partition has ' ' in it"),
+        (
+            ["k8s", "h100/scalerl_8b", "--out", "/runs/a", "--image", 'an"image', "--claim", "b", *FOLDER],
+            "--image has '\"' in it, which the script cannot carry",
+        ),
         (["slurm", "h100/scalerl_8b", "--out", "/a", "--time", "banana", *FOLDER], "--time banana: give minutes"),
         (["slurm", "h100/scalerl_8b", "--out", "/a", "--time", "2", *FOLDER], "--time 2 is 120 s, and a step and a"),
         (

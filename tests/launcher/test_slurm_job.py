@@ -123,6 +123,21 @@ def test_with_an_image_every_command_runs_inside(tmp_path: Path) -> None:
     assert any(step.endswith("scalelab run an_experiment") for step in steps)
 
 
+def test_outside_of_a_job_and_without_slurm_it_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--bin=/bin", "--out=/a", "--", "run", "an_experiment"]
+    for name in ("SLURM_JOB_NODELIST", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert slurm_job.main(given) == 1
+    assert "submit what `scalelab launch slurm` prints with sbatch" in capsys.readouterr().err
+    for name in ("SLURM_JOB_NODELIST", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert slurm_job.main(given) == 1
+    assert "`scontrol show hostnames 1` failed: " in capsys.readouterr().err
+
+
 def test_a_requeued_job_resumes_its_run(tmp_path: Path) -> None:
     stub = SlurmStub(tmp_path, NODES[:1])
     stub.run()

@@ -1,0 +1,65 @@
+"""Devices that join late are waited for; those that are gone break a run off, so that it is queued again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scalelab.cluster import placement
+from scalelab.cluster.placement import await_devices, refuse_missing
+from scalelab.cluster.world import ClusterRun
+from scalelab.errors import BrokenOffError, LabError
+from scalelab.run.ports import TrainerLostError
+from scalelab.run.settings import Cluster
+
+CLUSTER = Cluster(trainers=8, generators=8, device="gpu")
+
+
+class Nodes:
+    """Counts of nodes that Ray tells, look by look; the last for good."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *counts: int) -> None:
+        self.counts = list(counts)
+        monkeypatch.setattr(placement, "ray", SimpleNamespace(nodes=self.nodes))
+        monkeypatch.setattr(placement, "LOOK_SECONDS", 0.001)
+        monkeypatch.setattr(placement, "JOIN_SECONDS", 0.3)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        count = self.counts.pop(0) if len(self.counts) > 1 else self.counts[0]
+        gone = {"Alive": False, "Resources": {"GPU": 8.0}}
+        return [gone, *({"Alive": True, "Resources": {"GPU": 8.0, "CPU": 64.0}} for _ in range(count))]
+
+
+def test_a_cluster_that_is_still_being_built_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    Nodes(monkeypatch, 0, 1, 1, 2)
+    assert await_devices(CLUSTER, 16, said.append) == 16
+    assert said == [f"waiting for GPUs: {there} of 16 have joined Ray" for there in (0, 8)]
+    said.clear()
+    assert await_devices(CLUSTER, 16, said.append) == 16
+    assert said == [], "nothing is said, and no time lost, where all are there"
+
+
+def test_devices_that_do_not_come_are_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    Nodes(monkeypatch, 0, 1)
+    assert await_devices(CLUSTER, 16, lambda line: None) == 8
+
+
+def test_a_trainer_that_lacks_a_device_breaks_the_run_off_and_any_other_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ready() -> None:
+        raise LabError("waited 1800 s for the first trainer rank to come up")
+
+    trainer = SimpleNamespace(restart=lambda: None, ready=ready)
+    world: Any = SimpleNamespace(trainer=trainer, run=SimpleNamespace(cluster=CLUSTER, devices=16))
+    Nodes(monkeypatch, 2)
+    with pytest.raises(TrainerLostError, match="to come up"):
+        ClusterRun._restart(world)
+    Nodes(monkeypatch, 1)
+    with pytest.raises(BrokenOffError, match="of the run's 16 GPUs 8 are left: go on with --resume"):
+        ClusterRun._restart(world)
+    Nodes(monkeypatch, 2)
+    refuse_missing(CLUSTER, 16, LabError("a port is taken"))
