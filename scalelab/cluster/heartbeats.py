@@ -25,8 +25,9 @@ from scalelab.run.tasks import TaskGroup
 GROUP = "heartbeat"
 """Ray's concurrency group whose thread answers."""
 
-EVERY = 5.0
-"""Seconds between two questions to an actor."""
+EVERY, MOST = 5.0, 200
+"""Seconds between two rounds of questions, and most questions of a round: more actors than these take turns, as every
+question takes the driver a millisecond."""
 
 SILENT = 20.0
 """Seconds without an answer after which an actor is named."""
@@ -108,13 +109,14 @@ class Heartbeats:
         self._actors = actors
         self._asking: dict[str, tuple[Any, asyncio.Task[None]]] = {}
         self._heard: dict[str, tuple[float, Pulse | None]] = {}
+        self._turn = 0
 
     async def serve(self) -> None:
         """Ask until cancelled; an actor that has not answered yet is not asked again."""
         try:
             async with TaskGroup() as group:
                 while True:
-                    for name, actor in self._actors().items():
+                    for name, actor in self._round():
                         asked, task = self._asking.get(name, (None, None))
                         if asked is not actor:
                             if task is not None:
@@ -125,6 +127,14 @@ class Heartbeats:
                     await asyncio.sleep(EVERY)
         finally:
             self._asking.clear()
+
+    def _round(self) -> list[tuple[str, Any]]:
+        """The actors whose turn it is."""
+        actors = list(self._actors().items())
+        if len(actors) <= MOST:
+            return actors
+        start, self._turn = self._turn % len(actors), self._turn + MOST
+        return [*actors[start:], *actors[:start]][:MOST]
 
     async def _ask(self, name: str, actor: Any) -> None:
         try:
@@ -153,13 +163,14 @@ def stragglers(actors: Sequence[Mapping[str, Any]]) -> list[str]:
         actors: `Heartbeats.lines`.
     """
     found = []
+    silent = SILENT + EVERY * ((len(actors) - 1) // MOST)  # they are asked that much less often
     for one in actors:
-        if one["silent"] > SILENT and one["doing"] != "starting":
+        if one["silent"] > silent and one["doing"] != "starting":
             where = f"process {one['pid']} on {one['node']}"
             found.append(
                 f"{one['name']} has not answered for {one['silent']:.0f} s ({where}); it was at {one['doing']}"
             )
-    ranks = [one for one in actors if "waits" in one and one["doing"] != "nothing" and one["silent"] <= SILENT]
+    ranks = [one for one in actors if "waits" in one and one["doing"] != "nothing" and one["silent"] <= silent]
     waiting = [one for one in ranks if one["waits"]]
     for one in ranks:
         held_up = [other for other in waiting if other["doing"] == one["doing"]]

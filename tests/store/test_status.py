@@ -90,6 +90,30 @@ def test_all_are_asked_and_only_those_that_answered_are_asked_again(monkeypatch:
     assert stuck.asked == 1
 
 
+def test_more_actors_than_a_round_asks_take_turns_and_are_given_that_much_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heartbeats, "EVERY", 0.01)
+    monkeypatch.setattr(heartbeats, "MOST", 2)
+    actors = {f"engine {number}": Actor("work") for number in range(5)}
+
+    async def watch() -> None:
+        beating = Heartbeats(lambda: actors)
+        task = asyncio.create_task(beating.serve())
+        while sum(one.asked for one in actors.values()) < 25:
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(watch())
+    counts = [one.asked for one in actors.values()]
+    assert max(counts) - min(counts) <= 1
+    monkeypatch.setattr(heartbeats, "EVERY", 5.0)
+    quiet = {"name": "a", "doing": "work", "node": "here", "pid": 1, "waits": False, "seconds": 1.0}
+    many = [quiet | {"silent": 1.0} for _ in range(4)]
+    assert stragglers([quiet | {"silent": 29.0}, *many]) == []
+    assert len(stragglers([quiet | {"silent": 31.0}, *many])) == 1
+
+
 def test_an_actor_says_what_its_oldest_call_does_and_whether_it_waits_for_others() -> None:
     actor, inside, over = Beating(), threading.Event(), threading.Event()
     assert actor.pulse().doing == "nothing"

@@ -3,10 +3,10 @@
     python tools/bench/driver.py books --engines 64 256 1000 [--seconds 20]
     python tools/bench/driver.py evaluation --completions 16000 --tokens 5900
 
-`books` runs the lab's engines, graders and groups against Ray actors that finish completions at the plan's speed, with
-all their tokens and text. An actor stands for many engines, and every one of them is called as a run calls it. A batch
-of groups becomes a step in Ray's store. `evaluation` lets completions come in groups of 16, and measures how long the
-event loop stands still and what memory is taken.
+`books` runs the lab's engines, graders, groups, heartbeats and status against Ray actors that finish completions at the
+plan's speed, with all their tokens and text. An actor stands for many engines, and every one of them is called as a run
+calls it. A batch of groups becomes a step in Ray's store. `evaluation` lets completions come in groups of 16, and
+measures how long the event loop stands still and what memory is taken.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from scalelab.cluster.heartbeats import Pulse
 from scalelab.recipe.types import Rollout
 from scalelab.rollout.types import Completion, Request
 from tasks.types import Prompt, Verdict, verdict
@@ -156,6 +157,10 @@ class EngineHost:
     async def take_weights(self, engine: int, segments: Any) -> None:
         """Take weights at once."""
 
+    async def pulse(self, engine: int) -> Pulse:
+        """Current work, as `EngineActor.pulse`."""
+        return Pulse("generating", 1.0, "node", engine, speed=1.0)
+
     async def abort(self, engine: int, ids: list[str]) -> None:
         """Forget nothing."""
 
@@ -184,18 +189,21 @@ class EngineHost:
         self.events[engine].set()
 
 
-def books(engines: int, seconds: float) -> None:
+def books(engines: int, seconds: float, folder: Path) -> None:
     """Let engines finish completions at the plan's speed; print the driver's processor time and its longest pause."""
     import ray
 
     from scalelab.cluster import engines as module
+    from scalelab.cluster.actors import LOOK_SECONDS
     from scalelab.cluster.faults import Faults
     from scalelab.cluster.graders import ClusterGraders
+    from scalelab.cluster.heartbeats import Heartbeats, stragglers
     from scalelab.experiment import resolve
     from scalelab.run.changes import Changes
     from scalelab.run.tasks import in_own_thread
     from scalelab.run.work import RolloutWork
     from scalelab.session.drive import OBJECTS
+    from scalelab.store.status_file import StatusFile
 
     gc.set_threshold(OBJECTS)
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
@@ -211,10 +219,12 @@ def books(engines: int, seconds: float) -> None:
             host.wait_for_others.remote(arguments[-1])
 
         def calls(name: str) -> Any:
-            method = getattr(host, name)
-            return SimpleNamespace(remote=partial(method.remote, engine))
+            method = SimpleNamespace(remote=partial(getattr(host, name).remote, engine))
+            method.options = lambda **_: method
+            return method
 
-        return SimpleNamespace(**{name: calls(name) for name in ("up", "submit", "collect", "take_weights", "abort")})
+        names = ("up", "submit", "collect", "take_weights", "abort", "pulse")
+        return SimpleNamespace(**{name: calls(name) for name in names})
 
     place = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
     module.Reservation = lambda *_: place  # type: ignore[assignment,misc]
@@ -225,6 +235,7 @@ def books(engines: int, seconds: float) -> None:
     port = module.ClusterEngines(run, Path(), (), None, changes, Faults(run.cluster, lambda _: None, print))
     graders = ClusterGraders(SimpleNamespace(graded_tasks=[Quick()], cluster=run.cluster), changes)  # type: ignore[arg-type]
     graders.describe()
+    beats = Heartbeats(port.actors)
     asked, steps, pauses, batch, numbers = 0, 0, Pauses(), list[Any](), count()
 
     async def groups() -> None:
@@ -249,13 +260,31 @@ def books(engines: int, seconds: float) -> None:
             await in_own_thread(partial(ray.put, work.step(groups, 0).sequences))
             steps += 1
 
+    async def looking(status: StatusFile) -> None:
+        """Count what the engines did, and write every actor's state, as often as a run does."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            port.totals()
+            if status.due:
+                actors, versions = beats.lines(), port.versions()
+                told = [one | {"version": versions.get(one["name"])} for one in actors]
+                status.write("RL", actors=told, stragglers=stragglers(actors))
+
     async def loop_like() -> None:
         """Ask what the loop's conditions ask after every change."""
         while True:
             await changes.until(lambda: port.room < 0 or port.version < 0, "nothing")
 
     async def main() -> None:
-        services = (port.serve(), graders.serve(), loop_like(), step(), pauses.watch(0.02))
+        services = (
+            port.serve(),
+            graders.serve(),
+            loop_like(),
+            step(),
+            pauses.watch(0.02),
+            beats.serve(),
+            looking(StatusFile(folder)),
+        )
         serving = [asyncio.ensure_future(one) for one in services]
         await changes.until(lambda: len(port.listeners()) == engines, "all engines")
         serving += [asyncio.ensure_future(groups()) for _ in range(port.room // GROUP)]
@@ -297,7 +326,8 @@ def main() -> None:
         evaluation(asked.completions, asked.tokens)
         return
     for engines in asked.engines:
-        books(engines, asked.seconds)
+        with tempfile.TemporaryDirectory() as folder:
+            books(engines, asked.seconds, Path(folder))
 
 
 if __name__ == "__main__":
