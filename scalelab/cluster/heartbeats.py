@@ -25,7 +25,7 @@ from scalelab.run.tasks import TaskGroup
 GROUP = "heartbeat"
 """Ray's concurrency group whose thread answers."""
 
-EVERY, MOST = 5.0, 200
+EVERY, MOST = 5.0, 100
 """Seconds between two rounds of questions, and most questions of a round: more actors than these take turns, as every
 question takes the driver a millisecond."""
 
