@@ -11,7 +11,7 @@ from moe.errors import MoeError
 from moe.train.config import RECOMPUTE, Layout, TrainerSetup
 from moe.train.layout import check_layout
 from scalelab.hardware import Device, Hardware, device
-from scalelab.plan.driver import driver_cores, driver_seconds
+from scalelab.plan.driver import driver_cores
 from scalelab.plan.evaluations import EvaluationCost, evaluation_cost
 from scalelab.plan.lengths import Moments, fitting_prompt, lengths_of
 from scalelab.plan.memory import (
@@ -24,30 +24,21 @@ from scalelab.plan.memory import (
     trainer_memory,
 )
 from scalelab.plan.placement import Placement, placement, room_for_engines
-from scalelab.plan.prompts import verify_seconds
 from scalelab.plan.shape import parameter_counts
 from scalelab.plan.speed import (
     Assumptions,
     Decoding,
     cache_sequences,
     copy_seconds,
-    decoding,
     host_step_seconds,
-    publication,
     splits_head,
     training_flops,
     training_seconds,
 )
-from scalelab.plan.waits import first_group_tokens, longest_seconds, round_seconds
+from scalelab.plan.step_time import StepTime
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.split import split_problem
 from scalelab.run.config import Run
-from scalelab.schedule.pipeline import PipelineRL
-from scalelab.schedule.rounds import PPOOffPolicy
-
-SLOWED = 0.6
-"""Part of what the longest completions lose to an evaluation that the steps lose: they catch up on the rest. Fitted to
-the simulator."""
 
 
 @dataclass(frozen=True)
@@ -94,69 +85,15 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     trainer = trainer_memory(hf, place.trainer, place.trainers, longest, device.gpu, sending)
     messages = sending.engine if sending else None
     generator = generator_memory(parameter_counts(hf).total, place.generator, device.gpu, messages)
-    recipe = run.recipe
-    completions = recipe.prompts_per_step * recipe.generations_per_prompt
-    pipeline = isinstance(run.schedule, PipelineRL)
-    steps = run.schedule.k if isinstance(run.schedule, PPOOffPolicy) else 1  # of a round
-    ahead = run.schedule.k + 1 if isinstance(run.schedule, PipelineRL) else steps
-    started = completions * ahead / place.engines
-    engine = decoding(hf, place.generator, started, length, device, assumed)
-    train = training_seconds(hf, place.trainer, place.trainers, completions, length, device, assumed)
-    train += host_step_seconds(hf, place.trainer, place.trainers, assumed)
-    engines = place.engines, place.generator.tensor_parallel
-    way = run.cluster.publication
-    weights = publication(hf, place.generator.dtype, place.trainers, engines, device, assumed, way)
-    single = decoding(hf, place.generator, 1, length, device, assumed)
-    quarter = decoding(hf, place.generator, engine.sequences / 4, length, device, assumed)
-    graded = verify_seconds(run)
-
-    def decode(sequences: float) -> float:
-        return decoding(hf, place.generator, sequences, length, device, assumed).seconds
-
-    others = completions * ahead * length.mean / recipe.max_tokens
+    time = StepTime(run, place, hf, length, device, assumed)
+    without = time.seconds()["step"] / 3600
     copy = copy_seconds(hf, place.trainer, place.trainers, assumed)
-    first_group = 0.0 if pipeline else first_group_tokens(run, assumed, recipe.prompts_per_step * steps)
-
-    def seconds_of_step(
-        evaluated: float, checkpoint: float, engines: int = place.engines, aside: bool = False
-    ) -> dict[str, float]:
-        made = 0.0 if aside else evaluated  # by these engines
-        generate = (completions + made) * length.mean / (engines * engine.tokens_per_second)
-        verify = (completions + evaluated) * graded
-        drive = driver_seconds(completions + evaluated) if device.gpu and run.virtual is None else 0.0
-        publish = weights.total
-        if pipeline:  # weights are under way while both sides work
-            sides = train + checkpoint + weights.standstill, generate + weights.pause
-            slowest = longest_seconds(decode, recipe.max_tokens, others / engines, train + weights.total)
-            # from the weights that it begins with to the end of the step that trains on it
-            hold = (slowest + train + publish) / ahead
-            step = max(sum(sides) if place.shared else max(sides), hold, verify, drive)
-        else:
-            generate = round_seconds(engine, quarter, completions * ahead / engines, length) / ahead
-            generate += made * length.mean / (engines * engine.tokens_per_second)
-            hold = recipe.max_tokens * single.seconds / steps
-            graded_after = first_group * engine.seconds / steps  # verifiers wait for a whole group
-            step = train + checkpoint + max(generate, hold, graded_after + verify, drive) + publish / steps
-        parts = {"train": train, "checkpoint": checkpoint, "generate": generate, "verify": verify}
-        return parts | {"publish": publish, "hold": hold, "step": step}
-
-    without = seconds_of_step(0.0, 0.0)["step"] / 3600
     checkpoint = copy / run.checkpoint_cadence.period(run.devices * without)  # its rule has the run's own devices in it
     evaluated = sum(one.planned_mean / one.cadence.period(place.devices * without) for one in run.sets)
     one_evaluation = evaluation_cost(run, place, length, device, assumed)
-    seconds = seconds_of_step(evaluated, checkpoint)
-    if one_evaluation.engines < place.engines:  # the others have the steps meanwhile, and all engines those between
-        beside = seconds_of_step(evaluated, checkpoint, place.engines - one_evaluation.engines, aside=True)
-        between = seconds_of_step(evaluated, checkpoint, aside=True)
-        share = min(1.0, evaluated * one_evaluation.seconds / one_evaluation.completions / beside["step"])
-        seconds = {name: share * beside[name] + (1 - share) * between[name] for name in between}
-        if pipeline:  # the longest of the completions for training that those engines still have take them longer
-            slowed = (recipe.max_tokens * one_evaluation.token_seconds + train + weights.total) / ahead
-            each = SLOWED * ahead * max(0.0, slowed - beside["step"])
-            seconds["step"] += each * evaluated / one_evaluation.completions
-    seconds["evaluations"] = seconds["step"] - seconds_of_step(0.0, checkpoint)["step"]
-    driver = driver_cores((completions + evaluated) / seconds["step"])
-    flops = completions * training_flops(
+    seconds = time.with_evaluations(evaluated, checkpoint, one_evaluation)
+    driver = driver_cores((time.completions + evaluated) / seconds["step"])
+    flops = time.completions * training_flops(
         hf,
         place.trainer.recompute,
         length.mean + assumed.prompt,
@@ -165,7 +102,8 @@ def plan_of(run: Run, place: Placement, device: Device, assumed: Assumptions) ->
     )
     problems = tuple(_problems(run, hf, place, trainer, generator, device))
     room = cache_sequences(hf, place.generator, length, assumed)
-    return RunPlan(place, trainer, generator, seconds, one_evaluation, driver, engine, room, started, flops, problems)
+    own = one_evaluation, driver, time.engine, room, time.started, flops, problems
+    return RunPlan(place, trainer, generator, seconds, *own)
 
 
 def fine_tuning_seconds(run: Run, device: Device, assumed: Assumptions) -> float:
