@@ -32,6 +32,7 @@ from scalelab.run.work import RolloutWork
 from scalelab.run.world import RunLoop, build_loop, evaluate_in_flight
 from scalelab.store.copying import Copier
 from scalelab.store.folder import RunFolder
+from scalelab.waiting import LateError
 from scalelab.watch.progress import Progress, Status, duration
 
 log = logging.getLogger(__name__)
@@ -266,7 +267,8 @@ class ClusterRun:
             self.trainer.restart()
             self.trainer.ready()
         except LabError as error:  # whatever keeps it from coming up, such as a second death or a port that is taken
-            refuse_missing(self.run.cluster, self.run.devices, error)
+            if isinstance(error.__cause__, LateError):
+                refuse_missing(self.run.cluster, self.run.devices, error)
             raise TrainerLostError(str(error)) from error
 
     def stop(self) -> None:

@@ -119,7 +119,7 @@ def _check(args: argparse.Namespace, run: Run) -> None:
     if args.setup is not None:
         if not args.setup.is_file():
             raise LabError(f"--setup {args.setup} is no file here: give the path by which the nodes see it, too")
-        args.setup = args.setup.resolve()
+        args.setup = args.setup.absolute()
     if args.where != "k8s" and not args.sft:
         _check_disk(args.out, run)
     if args.where == "ray" and args.submit:
