@@ -52,7 +52,8 @@ class Step:
     @property
     def weight(self) -> float:
         """Time that it takes, in fits."""
-        pairs = len(self.curves) * (len(self.curves) - 1) / 2
+        sizes = Counter(item.task for item in self.curves) if self.what == "compare" else {"": len(self.curves)}
+        pairs = sum(size * (size - 1) / 2 for size in sizes.values())
         return {"fit": 1.0, "compare": 0.015 * pairs, "parallel": 0.05 * pairs}[self.what]
 
 

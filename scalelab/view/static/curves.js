@@ -5,6 +5,8 @@
   const { ink, base, axis, tip, frame } = Lab.chart;
   const AXES = { compute: null, step: "optimiser steps", completions: "completions", tokens: "tokens", flops: "FLOPs", hours: "wall-clock hours" };
 
+  const DOUBLED = 2; // the budget as a multiple of what is spent, unless somebody sets one: advice is on doubling
+
   const held = new Map(); // recipe → its points and draws, and the stamp under which they were asked for
   let index = { of: null, fits: new Map() };
 
@@ -70,7 +72,7 @@
   /** One task's chart. */
   function taskChart(task, chosen = shownGroups, height = 420, together = false) {
     const single = state.overview.groups.length === 1;
-    const horizonOf = (groups) => (!together && state.budget) || 1.5 * (together ? Math.max(0, ...groups.map((group) => (fitted(group.name, task.name) || { window: [0, 0] }).window[1])) : spent());
+    const horizonOf = (groups) => (!together && state.budget) || DOUBLED * (together ? Math.max(0, ...groups.map((group) => (fitted(group.name, task.name) || { window: [0, 0] }).window[1])) : spent());
     const make = () => {
       const groups = chosen();
       const series = [];
@@ -201,7 +203,7 @@
     for (const task of shownTasks()) {
       for (const group of shownGroups()) {
         const fit = drawable(group.name, task.name);
-        if (fit) rows.push({ task, group, fit, found: Lab.curve.forecast(fit, state.budget || 2 * fit.window[1]) });
+        if (fit) rows.push({ task, group, fit, found: Lab.curve.forecast(fit, state.budget || DOUBLED * fit.window[1]) });
       }
     }
     const target = Number(state.target);
@@ -240,7 +242,7 @@
     const forecasts = h("div", { class: "forecasts" });
     const budgetText = h("output", { class: "budget", "aria-live": "polite" });
     const most = spent();
-    const exponent = () => (state.budget && most ? Math.log10(state.budget / most) : Math.log10(1.5));
+    const exponent = () => (state.budget && most ? Math.log10(state.budget / most) : Math.log10(DOUBLED));
     const slider = h("input", {
       type: "range", min: "-1", max: "2", step: "0.01", "aria-label": "Budget, as a multiple of what is spent",
       oninput: (event) => { state.budget = most * Math.pow(10, Number(event.target.value)); later(); },
@@ -249,7 +251,7 @@
     const later = () => { showBudget(); clearTimeout(timer); timer = setTimeout(refresh, 40); };
     function showBudget() {
       slider.value = String(exponent());
-      const at = state.budget || most * 1.5;
+      const at = state.budget || most * DOUBLED;
       budgetText.textContent = most ? `${quantity(at, unit())} (${number(at / most)} × what is spent)` : "–";
     }
     function mark_pressed() {
