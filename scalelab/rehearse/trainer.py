@@ -106,15 +106,15 @@ class _TrainerRehearsal:
             left.append("the optimiser on the host, which needs a simulated CUDA device: rehearsed on the device")
         optimizer = replace(optimizer, moments=moments, offload=optimizer.offload and self.device == "cuda")
         # Transformer Engine is not everywhere, see `scalelab.rehearse.te_shapes`
+        if self.setting.hardware.gpu and config.kernels != "local" and not rehearsed_version():
+            needed = "which need a simulated CUDA device (docs/rehearse.md)"
+            left.append(f"Transformer Engine's layers, {needed}: rehearsed are the local ones")
         kernels: KernelChoice = "local" if config.kernels == "local" else "auto"
         # what device is there is simulated
         return replace(config, device="auto", kernels=kernels, optimizer=optimizer)
 
     def _say_what_is_left_out(self, fields: dict[str, Any]) -> None:
         left = self.result.not_rehearsed
-        if self.setting.hardware.gpu and self.config.kernels != "local" and not rehearsed_version():
-            needed = "which need a simulated CUDA device (docs/rehearse.md)"
-            left.append(f"Transformer Engine's layers, {needed}: rehearsed are the local ones")
         if self.setting.hardware.gpu and self.device == "cpu":
             left.append("which device a tensor is on, and memory of build, load and export: see docs/rehearse.md")
         if "num_moe_experts" in fields and self.setting.imbalance == 1:
