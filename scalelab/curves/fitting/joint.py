@@ -19,7 +19,7 @@ from scalelab.curves.fitting.models import POWER, SIGMOID, Model, log_compute, v
 from scalelab.curves.fitting.noise import DEFAULT, Prior, typical
 from scalelab.curves.fitting.problem import FOUR_FIFTHS, Problem, least_squares, make_problem, solve
 from scalelab.errors import LabError
-from scalelab.numbers import compact, percent
+from scalelab.numbers import compact, percent, quantity
 from scalelab.reading.data import Curve, merge_neighbours
 
 MOST_POINTS = 160
@@ -309,7 +309,10 @@ def refuse_flat(fit: Fit) -> None:
     weight_N = fit.weight_N / fit.sigma_N**2
     thirds = np.array_split(np.arange(len(points)), 3)  # weighted, so that one broken evaluation is not a fall
     first, middle, last = (float(np.average(points.pass_rate_N[part], weights=weight_N[part])) for part in thirds)
+    peak = _fall_from(points)
     if fit.theta_P[1] <= (fit.theta_P[0] if fit.model is SIGMOID else 0) or max(middle, last) < first:
+        if peak is not None:
+            raise FitError(peak)
         if last < first - 0.01:
             raise FitError(f"{points.name}: the pass rate falls, from {first:.3f} to {last:.3f}; no rising curve does")
         raise FitError(f"{points.name}: the pass rate does not rise, from {first:.3f} to {last:.3f}")
@@ -321,6 +324,8 @@ def refuse_flat(fit: Fit) -> None:
     known = spare + (fit.prior.equivalent_points(points.stderr_N is not None) if fit.prior else 0)
     more = len(fit.theta_P) - 1
     chance = float(fdtrc(more, known, explained / more)) if explained > 0 else 1.0
+    if chance > 0.05 and peak is not None:
+        raise FitError(peak)
     if chance > 0.05:
         ends = f"from {first:.3f} to {last:.3f}"
         found = f"{len(points)} evaluations do not tell a rise {ends} from scatter"
@@ -329,6 +334,24 @@ def refuse_flat(fit: Fit) -> None:
         raise FitError(
             f"{points.name}: {found} (a constant looks so in {percent(chance)} of cases); evaluate more, or more often"
         )
+
+
+def _fall_from(points: Curve) -> str | None:
+    """Reason of a curve that rose and fell, by means of three evaluations; None where scatter may look like that."""
+    if len(points) < 5:
+        return None
+    order = np.argsort(points.compute_N, kind="stable")
+    rate_N = points.pass_rate_N[order]
+    mean_N = np.convolve(rate_N, np.full(3, 1 / 3), "valid")
+    noise = 1.48 * float(np.median(np.abs(np.diff(rate_N, 2)))) / np.sqrt(6)  # second differences know no slope
+    top = int(mean_N.argmax())
+    if mean_N[top] - max(mean_N[0], mean_N[-1]) < max(4 * noise / np.sqrt(3), 0.02):
+        return None
+    at = quantity(float(points.compute_N[order][top + 1]), points.unit)
+    return (
+        f"{points.name}: the pass rate rises from {mean_N[0]:.3f} to {mean_N[top]:.3f} at {at} and falls to "
+        f"{mean_N[-1]:.3f} (means of three), which no rising curve does; --until fits the part before"
+    )
 
 
 def _covariance(jacobian_NP: Array, free_P: np.ndarray) -> Array:
