@@ -40,13 +40,11 @@ from tasks.stream import stable_number
 RETRY_SECONDS = 1.0
 """Seconds between two attempts to fetch weights that were unavailable."""
 
-
 LINGER_EACH, LONGEST_LINGER = 1 / 80, 16.0
 """Seconds for which an engine's completions, and requests for it, wait for others, for each engine of the run.
 
-A call of Ray's takes the driver a millisecond, however much it carries. With 1,000 engines that finish 376 completions
-a second, calls one by one would take a whole core. A request that waits leaves no place in the engine empty: it holds
-half as many requests again as it has places (`capacity`).
+A call of Ray's takes the driver a millisecond, however much it carries, and 1,000 engines finish 376 completions a
+second. A request that waits leaves no place empty: an engine holds half as many again as it has places (`capacity`).
 """
 
 
@@ -343,10 +341,7 @@ class ClusterEngines:
         raise DrainedError(f"the node of {place.name} is about to go")
 
     async def _collect(self, place: EnginePlace) -> None:
-        """Take finished completions, one call at a time; an engine that makes no token hangs.
-
-        Requests that it was dealt go with the call.
-        """
+        """Take finished completions, one call at a time, and send what was dealt; an engine without tokens hangs."""
         while True:
             records, requests, place.dealt = None, [place.dealt] if place.dealt else [], []
             if self._run.recipe.router_replay:

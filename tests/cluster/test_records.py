@@ -151,8 +151,9 @@ def test_a_step_has_a_key_for_each_sequence_that_lacks_its_record() -> None:
     [key] = keys([2])
     step = work.step([[rollout(1, record(1)), rollout(2, key)]], 0)
     assert step.records == [None, key]
-    np.testing.assert_array_equal(step.sequences[0].routed_TLK, record(1))
-    assert step.sequences[1].routed_TLK is None
+    first, second = step.sequences.built()
+    np.testing.assert_array_equal(first.routed_TLK, record(1))
+    assert second.routed_TLK is None
     assert work.step([[rollout(1, record(1)), rollout(2, record(2))]], 0).records == []
 
 

@@ -12,7 +12,7 @@ import torch
 from vllm.config import VllmConfig
 
 from scalelab.errors import LabError
-from scalelab.recipe.step import _training_sequence
+from scalelab.recipe.sequences import PlannedSequences
 from scalelab.rollout import engine
 from scalelab.rollout import generator as generator_module
 from scalelab.rollout.config import GeneratorSetup
@@ -92,7 +92,9 @@ def test_every_token_has_the_experts_it_went_through(tmp_path: Path) -> None:
         assert routed_TLK.dtype == np.int16
         np.testing.assert_array_equal(routed_TLK[:-1, :, 0], chosen(folder, completion))
         # what the trainer asks of a step's sequences
-        _training_sequence(rollout(PROMPT, completion, verdict("passed")), 1.0, 1.0, 0, 0, ())
+        one = rollout(PROMPT, completion, verdict("passed"))
+        [sequence] = PlannedSequences([one], np.ones(1), np.ones(1), 0).built()
+        assert sequence.routed_TLK is routed_TLK
 
 
 @pytest.mark.parametrize("rows", [None, 7, 9])
