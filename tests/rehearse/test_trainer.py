@@ -190,6 +190,7 @@ def test_what_needs_packages_for_gpus_is_rehearsed_without_them_and_said():
 
 def test_an_optimizer_on_the_host_takes_no_memory_of_the_device_and_is_not_called_rehearsed():
     on = run_of(MODELS["llama"], Layout(), 8)
+    on = replace(on, trainer=replace(on.trainer, kernels="local"))
     off = replace(on, trainer=replace(on.trainer, optimizer=replace(on.trainer.optimizer, offload=True)))
     device, result = (rehearse(RehearsalSettings(run, H100), trainer_roles(Layout(), 8)[0]) for run in (on, off))
     assert result.problems == []
