@@ -15,11 +15,12 @@ from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from scalelab.cluster.actors import LOOK_SECONDS
 from scalelab.errors import BrokenOffError, LabError
 from scalelab.run.settings import Cluster
 
-JOIN_SECONDS, LOOK_SECONDS = 120.0, 1.0
-"""Seconds without another device after which a cluster that others build counts as whole, and between two looks."""
+JOIN_SECONDS = 120.0
+"""Seconds without another device after which a cluster that others build counts as whole."""
 
 
 class Reservation:
@@ -69,13 +70,17 @@ def shared(cluster: Cluster) -> Reservation | None:
     return Reservation(cluster, [1] * cluster.trainers, "the trainer and the generators", cluster.share)
 
 
-def await_devices(cluster: Cluster, wanted: int, say: Callable[[str], None]) -> int:
-    """Wait for devices of a cluster that others build, as `ray up` returns when its head is up; give their number.
+def await_devices(cluster: Cluster, wanted: int, resumed: bool, say: Callable[[str], None]) -> None:
+    """Wait for devices of a cluster that others build, as `ray up` returns when its head is up.
 
     Args:
         cluster: says what a device is.
         wanted: devices of the run.
+        resumed: whether the run had them before; a new one may want too many, which its check says.
         say: takes a line for people.
+
+    Raises:
+        BrokenOffError: a resumed run lacks some.
     """
     kind, since = cluster.device.upper(), time.monotonic()
     there = sum(_devices(kind))
@@ -86,16 +91,17 @@ def await_devices(cluster: Cluster, wanted: int, say: Callable[[str], None]) -> 
             time.sleep(LOOK_SECONDS)
             there = sum(_devices(kind))
         since = time.monotonic() if there > before else since
-    return there
+    if resumed:
+        refuse_missing(cluster, wanted, f"waited {JOIN_SECONDS:.0f} s for another device")
 
 
-def refuse_missing(cluster: Cluster, wanted: int, error: LabError) -> None:
+def refuse_missing(cluster: Cluster, wanted: int, failed: str) -> None:
     """Break a run off if its devices are not all there: no other attempt brings them back.
 
     Args:
         cluster: says what a device is.
         wanted: devices of the run.
-        error: what failed.
+        failed: what was tried.
 
     Raises:
         BrokenOffError: some are missing.
@@ -104,8 +110,8 @@ def refuse_missing(cluster: Cluster, wanted: int, error: LabError) -> None:
     there = sum(_devices(kind))
     if there < wanted:
         raise BrokenOffError(
-            f"{error}; of the run's {wanted} {kind}s {there} are left: go on with --resume once all are back"
-        ) from error
+            f"{failed}; of the run's {wanted} {kind}s {there} are left: go on with --resume once all are back"
+        )
 
 
 def _devices(kind: str) -> list[int]:

@@ -268,7 +268,7 @@ class ClusterRun:
             self.trainer.ready()
         except LabError as error:  # whatever keeps it from coming up, such as a second death or a port that is taken
             if isinstance(error.__cause__, LateError):
-                refuse_missing(self.run.cluster, self.run.devices, error)
+                refuse_missing(self.run.cluster, self.run.devices, str(error))
             raise TrainerLostError(str(error)) from error
 
     def stop(self) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moe.cpu.portable import hide_wider
-from scalelab.errors import BrokenOffError
 from scalelab.imports import quick_imports
 from scalelab.run.config import Run
 from scalelab.session.drive import drive
@@ -56,13 +55,9 @@ def run_on_cluster(
     heed_signals()  # Ray has installed a handler of its own, which aborts
     unguard = guard_ray(partial(_broken_off, folder, progress))
     try:
-        if run.cluster.address is not None:
-            there = await_devices(run.cluster, run.devices, progress.say)
-            if there < run.devices and "resumed" in folder.manifest:
-                raise BrokenOffError(
-                    f"{there} of the run's {run.devices} devices are in the cluster: go on with --resume once all are"
-                )
         if run.cluster.device == "gpu":
+            if run.cluster.address is not None:
+                await_devices(run.cluster, run.devices, "resumed" in folder.manifest, progress.say)
             memory = check_gpu_nodes(run.trainer.packages, run.cluster.startup_seconds)
             hardware = of_ray(ray.nodes(), memory)
             if hardware.doubt:

@@ -36,16 +36,20 @@ class Nodes:
 def test_a_cluster_that_is_still_being_built_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     Nodes(monkeypatch, 0, 1, 1, 2)
-    assert await_devices(CLUSTER, 16, said.append) == 16
+    await_devices(CLUSTER, 16, True, said.append)
     assert said == [f"waiting for GPUs: {there} of 16 have joined Ray" for there in (0, 8)]
     said.clear()
-    assert await_devices(CLUSTER, 16, said.append) == 16
+    await_devices(CLUSTER, 16, True, said.append)
     assert said == [], "nothing is said, and no time lost, where all are there"
 
 
-def test_devices_that_do_not_come_are_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_do_not_come_break_a_resumed_run_off_and_are_left_to_the_check_of_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Nodes(monkeypatch, 0, 1)
-    assert await_devices(CLUSTER, 16, lambda line: None) == 8
+    await_devices(CLUSTER, 16, False, lambda line: None)
+    with pytest.raises(BrokenOffError, match="waited 0 s for another device; of the run's 16 GPUs 8 are left: go on"):
+        await_devices(CLUSTER, 16, True, lambda line: None)
 
 
 def test_a_trainer_that_lacks_a_device_breaks_the_run_off_and_any_other_is_replaced(
