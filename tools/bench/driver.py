@@ -18,7 +18,7 @@ import random
 import resource
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -189,24 +189,10 @@ class EngineHost:
         self.events[engine].set()
 
 
-def books(engines: int, seconds: float, folder: Path) -> None:
-    """Let engines finish completions at the plan's speed; print the driver's processor time and its longest pause."""
+def stand_ins(engines: int) -> tuple[list[Any], Callable[..., Any]]:
+    """Ray actors that stand for the engines, and what starts an engine's in place of `actor_class(…).remote`."""
     import ray
 
-    from scalelab.cluster import engines as module
-    from scalelab.cluster.actors import LOOK_SECONDS
-    from scalelab.cluster.faults import Faults
-    from scalelab.cluster.graders import ClusterGraders
-    from scalelab.cluster.heartbeats import Heartbeats, stragglers
-    from scalelab.experiment import resolve
-    from scalelab.run.changes import Changes
-    from scalelab.run.tasks import in_own_thread
-    from scalelab.run.work import RolloutWork
-    from scalelab.session.drive import OBJECTS
-    from scalelab.store.status_file import StatusFile
-
-    gc.set_threshold(OBJECTS)
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
     few = min(HOSTS, engines)
     each = -(-engines // few)
     hosts = [ray.remote(num_cpus=0, max_concurrency=4 * each)(EngineHost).remote(each) for _ in range(few)]
@@ -226,80 +212,117 @@ def books(engines: int, seconds: float, folder: Path) -> None:
         names = ("up", "submit", "collect", "take_weights", "abort", "pulse")
         return SimpleNamespace(**{name: calls(name) for name in names})
 
-    place = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
-    module.Reservation = lambda *_: place  # type: ignore[assignment,misc]
-    module.actor_class = lambda *_, **__: SimpleNamespace(remote=start)  # type: ignore[assignment]
-    module.ray = SimpleNamespace(kill=lambda actor: None)  # type: ignore[assignment]
-    run = resolve("h100/scalerl_8b", [f"Cluster.generators={engines}", "Cluster.verifiers=2"]).run
-    changes, work = Changes(), RolloutWork(run.recipe, None, 0, False)  # type: ignore[arg-type]
-    port = module.ClusterEngines(run, Path(), (), None, changes, Faults(run.cluster, lambda _: None, print))
-    graders = ClusterGraders(SimpleNamespace(graded_tasks=[Quick()], cluster=run.cluster), changes)  # type: ignore[arg-type]
-    graders.describe()
-    beats = Heartbeats(port.actors)
-    asked, steps, pauses, batch, numbers = 0, 0, Pauses(), list[Any](), count()
+    return hosts, start
 
-    async def groups() -> None:
+
+class Driver:
+    """The lab's engines, graders and work of a run, with their loop's load.
+
+    Args:
+        engines: how many.
+        start: starts an engine's stand-in.
+    """
+
+    def __init__(self, engines: int, start: Callable[..., Any]) -> None:
+        from scalelab.cluster import engines as module
+        from scalelab.cluster.faults import Faults
+        from scalelab.cluster.graders import ClusterGraders
+        from scalelab.cluster.heartbeats import Heartbeats
+        from scalelab.experiment import resolve
+        from scalelab.run.changes import Changes
+        from scalelab.run.work import RolloutWork
+
+        place = SimpleNamespace(share=1.0, strategy=lambda device: None, release=lambda: None)
+        module.Reservation = lambda *_: place  # type: ignore[assignment,misc]
+        module.actor_class = lambda *_, **__: SimpleNamespace(remote=start)  # type: ignore[assignment]
+        module.ray = SimpleNamespace(kill=lambda actor: None)  # type: ignore[assignment]
+        run = resolve("h100/scalerl_8b", [f"Cluster.generators={engines}", "Cluster.verifiers=2"]).run
+        graded = SimpleNamespace(graded_tasks=[Quick()], cluster=run.cluster)
+        self.recipe, self.changes = run.recipe, Changes()
+        self.work = RolloutWork(run.recipe, None, 0, False)  # type: ignore[arg-type]
+        faults = Faults(run.cluster, lambda _: None, print)
+        self.engines = module.ClusterEngines(run, Path(), (), None, self.changes, faults)
+        self.graders = ClusterGraders(graded, self.changes)  # type: ignore[arg-type]
+        self.graders.describe()
+        self.beats = Heartbeats(self.engines.actors)
+        self.asked, self.steps = 0, 0
+        self._batch, self._numbers = list[Any](), count()
+
+    async def groups(self) -> None:
         """Ask for one group after the other, grade it, and keep it for a step."""
-        nonlocal asked
-        for number in numbers:
+        for number in self._numbers:
             prompt = Prompt(f"math/{number}", "math", "p" * 300, "42")
             requests = [Request(f"{number}/{one}", (number,) * 256, 14336, task="math") for one in range(GROUP)]
-            asked += GROUP
-            completions = await port.generate(requests)
-            rollouts = work.rollouts(prompt, completions, await graders.grade(prompt, completions))
-            work.outcome(rollouts)
-            batch.append(rollouts)
+            self.asked += GROUP
+            completions = await self.engines.generate(requests)
+            rollouts = self.work.rollouts(prompt, completions, await self.graders.grade(prompt, completions))
+            self.work.outcome(rollouts)
+            self._batch.append(rollouts)
 
-    async def step() -> None:
+    async def take_steps(self) -> None:
         """Build steps as the loop does, and put them into Ray's store as the trainer's port does."""
-        nonlocal steps
-        size = run.recipe.prompts_per_step
-        while True:
-            await changes.until(lambda: len(batch) >= size, "a batch")
-            groups = [batch.pop(0) for _ in range(size)]
-            await in_own_thread(partial(ray.put, work.step(groups, 0).sequences))
-            steps += 1
+        import ray
 
-    async def looking(status: StatusFile) -> None:
+        from scalelab.run.tasks import in_own_thread
+
+        size = self.recipe.prompts_per_step
+        while True:
+            await self.changes.until(lambda: len(self._batch) >= size, "a batch")
+            groups = [self._batch.pop(0) for _ in range(size)]
+            await in_own_thread(partial(ray.put, self.work.step(groups, 0).sequences))
+            self.steps += 1
+
+    async def look(self, folder: Path) -> None:
         """Count what the engines did, and write every actor's state, as often as a run does."""
+        from scalelab.cluster.actors import LOOK_SECONDS
+        from scalelab.cluster.heartbeats import stragglers
+        from scalelab.store.status_file import StatusFile
+
+        status = StatusFile(folder)
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            port.totals()
+            self.engines.totals()
             if status.due:
-                actors, versions = beats.lines(), port.versions()
+                actors, versions = self.beats.lines(), self.engines.versions()
                 told = [one | {"version": versions.get(one["name"])} for one in actors]
                 status.write("RL", actors=told, stragglers=stragglers(actors))
 
-    async def loop_like() -> None:
+    async def ask(self) -> None:
         """Ask what the loop's conditions ask after every change."""
         while True:
-            await changes.until(lambda: port.room < 0 or port.version < 0, "nothing")
+            await self.changes.until(lambda: self.engines.room < 0 or self.engines.version < 0, "nothing")
+
+
+def books(engines: int, seconds: float, folder: Path) -> None:
+    """Let engines finish completions at the plan's speed; print the driver's processor time and its longest pause."""
+    import ray
+
+    from scalelab.session.drive import OBJECTS
+
+    gc.set_threshold(OBJECTS)
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=4 * 2**30)
+    hosts, start = stand_ins(engines)
+    driver, pauses = Driver(engines, start), Pauses()
+    port = driver.engines
 
     async def main() -> None:
-        services = (
-            port.serve(),
-            graders.serve(),
-            loop_like(),
-            step(),
-            pauses.watch(0.02),
-            beats.serve(),
-            looking(StatusFile(folder)),
-        )
-        serving = [asyncio.ensure_future(one) for one in services]
-        await changes.until(lambda: len(port.listeners()) == engines, "all engines")
-        serving += [asyncio.ensure_future(groups()) for _ in range(port.room // GROUP)]
+        served = port.serve(), driver.graders.serve(), driver.beats.serve()
+        beside = driver.take_steps(), driver.look(folder), driver.ask(), pauses.watch(0.02)
+        serving = [asyncio.ensure_future(one) for one in (*served, *beside)]
+        await driver.changes.until(lambda: len(port.listeners()) == engines, "all engines")
+        serving += [asyncio.ensure_future(driver.groups()) for _ in range(port.room // GROUP)]
         await asyncio.sleep(FILL)
         for host in hosts:
             host.work.remote()
         await asyncio.sleep(WARM)
-        before, stepped, pauses.longest = asked - port.outstanding, steps, 0.0
+        before, stepped, pauses.longest = driver.asked - port.outstanding, driver.steps, 0.0
         began, spent = time.monotonic(), time.process_time()
         await asyncio.sleep(seconds)
         passed = time.monotonic() - began
-        spent, finished = time.process_time() - spent, asked - port.outstanding - before
+        spent, finished = time.process_time() - spent, driver.asked - port.outstanding - before
         print(
             f"{engines} engines, {finished / passed:.0f} completions of {TOKENS} tokens a second (the "
-            f"plan: {engines * TOKENS_A_SECOND / TOKENS:.0f}), {steps - stepped} steps: the driver takes "
+            f"plan: {engines * TOKENS_A_SECOND / TOKENS:.0f}), {driver.steps - stepped} steps: the driver takes "
             f"{spent / passed:.2f} core, {1e3 * spent / max(finished, 1):.2f} ms a completion; its loop stood still "
             f"for {pauses.longest:.2f} s at most",
             flush=True,
