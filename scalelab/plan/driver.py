@@ -1,6 +1,7 @@
 """Processor time of the driver, which is one process however many engines there are.
 
-Both figures are a line through `tools/bench/driver.py books --engines 64 1000 2000` on an AMD EPYC.
+Both figures are a line through `tools/bench/driver.py books --engines 64 1000 2000` on an AMD EPYC, before that counted
+heartbeats and the status. With these 64 engines take 0.05 core and 1,000 0.28 to 0.32, by the line 0.06 and 0.31.
 """
 
 from __future__ import annotations

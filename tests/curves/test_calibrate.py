@@ -80,6 +80,13 @@ def test_the_command_prints_the_rates(tmp_path, capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert "10 simulated pairs for each difference, 1 seeds of each, 9 evaluations" in out
     assert "true difference" in out
+    assert "hold together" not in out
+    sources = [
+        table(tmp_path / f"{name}2.csv", tasks=("math", "code"), n=8, seed=seed) for seed, name in enumerate("xy")
+    ]
+    assert main(["compare", *sources, "--calibrate", "10"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "These are pairs alone. The 2 verdicts above hold together, so each is said less often." in out
 
 
 def tasks(first: float, second: float, noise: float):
