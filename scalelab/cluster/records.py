@@ -52,6 +52,12 @@ def taken_out(completions: Sequence[Completion]) -> tuple[list[Completion], list
     return light, records
 
 
+def stored(records: list[np.ndarray]) -> list[StoredRecord]:
+    """Put records into this node's store; gives their keys."""
+    ref = ray.put(records)
+    return [StoredRecord(record.shape, index, ref) for index, record in enumerate(records)]
+
+
 def with_keys(completions: Sequence[Completion], ref: Any) -> list[Completion]:
     """Completions from `taken_out`, with the reference to the records, in the driver."""
     return [

@@ -202,20 +202,22 @@ class ClusterTrainer:
             TrainerLostError: a rank died, or none answered in time.
             LabError: a rank says what went wrong, or Ray's store has no room for the step.
         """
+        refs = await self._begin_step(step)
+        result: StepResult = await self._first(refs, "an optimiser step")
+        return result
+
+    async def _begin_step(self, step: Step) -> list[Any]:
+        """Send a step to all ranks; its records of experts are fetched first."""
         # Beside the event loop: a step of 768 completions of 6,000 tokens takes some time.
         seconds, large = self._run.cluster.stall_seconds, [one for one in (step.sequences, step.records) if one]
         putting = in_own_thread(lambda: [ray.put(one) for one in large])
         sequences, *keys = await answer(putting, seconds, "room for a step in Ray's object store")
-        if keys:
-            refs = [rank.hold.remote(*keys) for rank in self._ranks]
-            held = await self._all(refs, "the records of experts", seconds)
-            if lost := sorted(set().union(*held)):
-                self.on_lost_records(len(lost), len(step.sequences))
-            refs = [rank.replay_step.remote(lost, sequences, step.loss, None, step.kept) for rank in self._ranks]
-        else:
-            refs = self.calls("train_step", sequences, step.loss, None, step.kept)
-        result: StepResult = await self._first(refs, "an optimiser step")
-        return result
+        if not keys:
+            return self.calls("train_step", sequences, step.loss, None, step.kept)
+        held = await self._all([rank.hold.remote(*keys) for rank in self._ranks], "the records of experts", seconds)
+        if lost := sorted(set().union(*held)):
+            self.on_lost_records(len(lost), len(step.sequences))
+        return [rank.replay_step.remote(lost, sequences, step.loss, None, step.kept) for rank in self._ranks]
 
     def try_step(self, step: Step) -> None:
         """Take an optimiser step, and start the ranks again with the weights they had before it.
@@ -223,7 +225,7 @@ class ClusterTrainer:
         Raises:
             LabError: naming what broke.
         """
-        refs = self.calls("train_step", ray.put(step.sequences), step.loss)
+        refs = asyncio.run(self._begin_step(step))
         self.wait(refs, "an optimiser step on made-up completions", self._run.cluster.stall_seconds)
         self.restart()
 

@@ -17,6 +17,7 @@ from scalelab.cluster.faults import Faults
 from scalelab.cluster.graders import ClusterGraders
 from scalelab.cluster.heartbeats import Heartbeats, stragglers
 from scalelab.cluster.placement import refuse_missing, shared
+from scalelab.cluster.records import stored
 from scalelab.cluster.trainer import ClusterTrainer
 from scalelab.errors import LabError
 from scalelab.run.books import new_books
@@ -83,7 +84,7 @@ class ClusterRun:
         faults.retry_with_new_trainer(self.trainer.ready, self.trainer.restart)
         if run.cluster.try_step and not finished_checkpoints(folder.checkpoints):
             progress.say("trying an optimiser step on made-up completions")
-            self.trainer.try_step(made_up_step(run))
+            self.trainer.try_step(made_up_step(run, stored))
             faults.retry_with_new_trainer(self.trainer.ready, self.trainer.restart)
         folder.describe(clock="wall", verifiers=self.graders.describe())
         self.engines.ready()
