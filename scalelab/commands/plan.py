@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         raise LabError(f"{args.experiment} is a family: plan one member of it, such as {next(iter(members))}")
     ((name, member),) = members.items()
     experiment = resolve_experiment(name, member, args.sets).run
-    speeds = None if args.like is None else _measured(args.like)
+    speeds = None if args.like is None else measured_of(args.like)
     assumed = _assumptions(args, None if speeds is None else speeds.assumed)
     assumed = replace(assumed, prompt=fitting_prompt(experiment, assumed.prompt))
     hardware = device(args.hardware or usual(experiment))
@@ -94,8 +94,12 @@ def run(args: argparse.Namespace) -> int:
     return 1 if plan.problems else 0
 
 
-def _measured(folder: Path) -> MeasuredSpeeds:
-    """Read the speeds of a run on the devices that its configuration names."""
+def measured_of(folder: Path) -> MeasuredSpeeds:
+    """Read the speeds of a run on the devices that its configuration names.
+
+    Raises:
+        LabError: the run has too few steps, or its files cannot be read.
+    """
     from scalelab.experiment import resolve
     from scalelab.hardware import device
     from scalelab.plan.check import usual

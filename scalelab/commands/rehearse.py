@@ -149,7 +149,7 @@ def _print(name: str, run: Run, hardware: str, micro_batches: int, results: list
     _print_exchanges(results, lambda result: result.publication, "to publish weights, exchanges of", "GB")
     for result in results:
         for line in result.problems:
-            print(f"\nbreaks: {result.role}: {line}")
+            print(f"\n{result.verdict}: {result.role}: {line}")
     for line in dict.fromkeys(f"{result.kind}: {line}" for result in results for line in result.replaced):
         print(f"\nin part: {line}")
     seen = dict.fromkeys(f"{result.kind}: {line}" for result in results for line in result.not_rehearsed)

@@ -17,6 +17,7 @@ from scalelab.commands.arguments import add_json
 from scalelab.terminal import plain_line
 
 if TYPE_CHECKING:
+    from scalelab.plan.measured import MeasuredSpeeds
     from scalelab.store.run_status import RunStatus
 
 FAULTS = 5
@@ -37,11 +38,14 @@ def run(args: argparse.Namespace) -> int:
     from scalelab.store.run_status import run_status
 
     found = run_status(args.run)
+    speeds = _speeds(args.run, found)
     if args.json:
         head = {"run": found.run, "state": found.state, "reason": found.reason, "age": found.age}
-        print_json(plain(head | _facts(found) | {"pace": found.pace and asdict(found.pace)}))
+        rates = speeds and {"training": speeds.training, "decoding": speeds.decoding, "mean_length": speeds.mean_length}
+        pace = {"pace": found.pace and asdict(found.pace), "measured": rates}
+        print_json(plain(head | _facts(found) | pace))
         return 0
-    for line in _told(found):
+    for line in _told(found, speeds):
         print_filled(plain_line(line), "  ")
     _print_actors(found, args.wide)
     return 0
@@ -52,7 +56,20 @@ def _facts(found: RunStatus) -> dict[str, Any]:
     return {name: found.status.get(name) for name in names} | {"faults": found.faults}
 
 
-def _told(found: RunStatus) -> list[str]:
+def _speeds(run: Path, found: RunStatus) -> MeasuredSpeeds | None:
+    """Speeds that a run measured beside its plan's; None before it has the steps for them, or if it has no plan."""
+    from scalelab.commands.plan import measured_of
+    from scalelab.errors import LabError
+
+    if found.pace is None or found.pace.planned is None:
+        return None
+    try:
+        return measured_of(run)
+    except LabError:  # a run of an earlier version, whose pace can be told all the same
+        return None
+
+
+def _told(found: RunStatus, speeds: MeasuredSpeeds | None) -> list[str]:
     """The lines above the table."""
     status, age = found.status, "" if found.age is None else f", {_ago(found.age)} ago"
     lines = [f"{found.run}: {found.state}"]
@@ -68,6 +85,8 @@ def _told(found: RunStatus) -> list[str]:
         lines.append(f"step {step} of {status.get('steps')}{cost}")
     if found.pace is not None:
         lines += found.pace.lines(str(status.get("unit", "units of compute")))
+    if speeds is not None:
+        lines.append(speeds.line("this run"))
     if found.state == "running":
         waits = status.get("waits")
         lines += [f"waits for {what}" for what in waits] if isinstance(waits, list) else []

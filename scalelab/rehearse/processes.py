@@ -75,7 +75,7 @@ def rehearse_all(
 def _result(tasks: RoleTasks, end: RoleEnd) -> RoleResult:
     role = tasks.roles[end.number]
     if end.problem:
-        return RoleResult(role.name, role.kind, role.stands_for, problems=[end.problem])
+        return RoleResult(role.name, role.kind, role.stands_for, problems=[end.problem], late=end.late)
     return RoleResult.from_json(json.loads((tasks.folder / f"{end.number}.json").read_text()))
 
 
@@ -125,7 +125,7 @@ def _rehearse(tasks: RoleTasks, interpreter: Interpreter) -> Iterator[RoleEnd]:
             else ended(worker.returncode, said.read().decode(errors="replace"))
         )
     for number in sorted(left):
-        yield RoleEnd(number, time.monotonic() - began, problem)
+        yield RoleEnd(number, time.monotonic() - began, problem, late.is_set())
 
 
 def _environment(interpreter: Interpreter) -> dict[str, str]:

@@ -45,6 +45,7 @@ class RoleResult:
         problems: why the role cannot run; none if it can.
         replaced: settings of the run in whose place others were rehearsed, and why; with its own the role may break.
         not_rehearsed: what else was left out, and why.
+        late: whether it was ended at its deadline, so that nobody knows if it can run.
     """
 
     role: str
@@ -61,6 +62,7 @@ class RoleResult:
     problems: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
     not_rehearsed: list[str] = field(default_factory=list)
+    late: bool = False
 
     @property
     def ok(self) -> bool:
@@ -70,6 +72,8 @@ class RoleResult:
     @property
     def verdict(self) -> str:
         """The role's end in two words at most."""
+        if self.late:
+            return "not done"
         return "breaks" if self.problems else "in part" if self.replaced else "ok"
 
     @property

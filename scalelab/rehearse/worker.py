@@ -57,11 +57,13 @@ class RoleEnd:
         number: of the role.
         seconds: that it took.
         problem: why it has no result; empty if it has one.
+        late: whether it was ended at its deadline.
     """
 
     number: int
     seconds: float
     problem: str = ""
+    late: bool = False
 
 
 @dataclass
@@ -109,7 +111,7 @@ def _ends(tasks: RoleTasks) -> Iterator[RoleEnd]:
         if pid in running:
             child = running.pop(pid)
             problem = _problem(tasks, child, os.waitstatus_to_exitcode(status))
-            yield RoleEnd(child.number, time.monotonic() - child.began, problem)
+            yield RoleEnd(child.number, time.monotonic() - child.began, problem, child.late)
             continue
         for pid, child in running.items():
             if not child.late and time.monotonic() - child.began > tasks.deadline:
@@ -150,7 +152,7 @@ def _problem(tasks: RoleTasks, child: _Child, code: int) -> str:
 
 def too_late(deadline: float) -> str:
     """The message that a process passed its deadline."""
-    return f"not done within {deadline:g} s: raise --deadline, or look for what hangs"
+    return f"took more than {deadline:g} s: raise --deadline, or look for what hangs"
 
 
 def ended(code: int, said: str) -> str:

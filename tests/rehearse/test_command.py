@@ -98,7 +98,16 @@ def test_a_process_that_hangs_is_given_up(tmp_path):
     hang.write_text("#!/bin/sh\nexec sleep 30\n")
     hang.chmod(0o755)
     for result in rehearsed(Interpreter(str(hang)), 0.5):
-        assert result.problems[0].startswith("not done within 0.5 s")
+        assert result.problems == ["took more than 0.5 s: raise --deadline, or look for what hangs"]
+        assert result.verdict == "not done", "nobody knows if it breaks"
+        assert not result.ok
+
+
+def test_a_role_that_takes_too_long_is_not_said_to_break(capsys):
+    assert main(["rehearse", "quickstart", "--deadline", "0.01"]) == 1
+    said = capsys.readouterr().out
+    assert "not done: trainer rank 0" in said
+    assert "breaks" not in said
 
 
 def test_a_result_comes_back_from_json_as_it_went():

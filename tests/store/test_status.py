@@ -20,10 +20,14 @@ from ray.exceptions import ActorDiedError
 from scalelab.cli import main
 from scalelab.cluster import heartbeats
 from scalelab.cluster.heartbeats import Beating, Heartbeats, Pulse, stragglers
+from scalelab.commands.plan import measured_of
 from scalelab.run.changes import Changes
+from scalelab.store.lines import read_lines
 from scalelab.store.run_status import LATE, run_status
 from scalelab.store.status_file import StatusFile
 from tests.helpers.small_runs import write_run
+
+RECORDED = Path(__file__).parents[2] / "scalelab" / "recorded" / "scalerl" / "seed_1"
 
 
 def line(name: str, doing: str = "train step", seconds: float = 40.0, silent: float = 1.0, **more: Any) -> Any:
@@ -223,6 +227,32 @@ def test_the_pace_of_a_run_is_told_beside_its_plan_and_its_budget(
     (run / "manifest.json").write_text(json.dumps(manifest | more))
     assert main(["status", str(run)]) == 0
     assert f"hours at this pace, for {3 * by_step * 250:.4g}" in capsys.readouterr().out
+
+
+def test_a_run_tells_the_speeds_that_its_steps_measured_beside_the_plan_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(RECORDED, run)
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert main(["status", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["measured"] is None, "of a run that has ended"
+    going = manifest | {"status": "interrupted", "planned_step_compute": 1.0, "budget": {"steps": 40, "hours": None}}
+    (run / "manifest.json").write_text(json.dumps(going))
+    assert main(["status", str(run), "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)["measured"]
+    expected = measured_of(RECORDED)
+    assert measured["training"] == pytest.approx(expected.training)
+    assert measured["decoding"] == pytest.approx(expected.decoding)
+    lines = read_lines(run / "metrics.jsonl")
+    for one in lines:
+        one["seconds"]["step"] *= 2
+    (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    assert main(["status", str(run)]) == 0
+    assert f"of this run: training takes {2 * expected.training:.2f} × the assumed time" in capsys.readouterr().out
+    (run / "manifest.json").write_text(json.dumps(going | {"planned_step_compute": None}))
+    assert main(["status", str(run)]) == 0
+    assert "the assumed time" not in capsys.readouterr().out, "of a clock that nothing was assumed for"
 
 
 def test_of_a_run_that_failed_the_reason_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

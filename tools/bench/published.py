@@ -10,6 +10,9 @@ Each row is a published run, planned with `scalelab.plan` on the same devices, s
   docs/performance-summary-archive.md, commit 0a25f91).
 - Decoding: vLLM benchmarks of Lambda (github.com/LambdaLabsML/vllm-benchmark, benchmark_v0.md, commit 0e8fc5d) and of
   J. Musgrave (johnmusgrave.com/p/vllm-throughput-latency-sweep-on).
+
+verl publishes seconds of a step (docs/advance/fully_async.md), and not the lengths of its completions, without which no
+step can be planned.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class Published:
         unit: of both figures.
         measured: as published.
         planned: computes the plan's figure.
-        note: why they differ by more than `WITHIN`; empty for those that do not.
+        note: why they differ; empty only for those within `WITHIN` that count the same things.
     """
 
     what: str
@@ -59,6 +62,15 @@ QWEN3_32B = {
     "Qwen3.tie_word_embeddings": False,
 }
 """Settings that make Qwen3-32B of Qwen3-8B (huggingface.co/Qwen/Qwen3-32B, config.json)."""
+
+QWEN3_235B = {
+    "Qwen3Moe.hidden_size": 4096,
+    "Qwen3Moe.num_hidden_layers": 96,  # of 94, which eight stages cannot share evenly here
+    "Qwen3Moe.num_attention_heads": 64,
+    "Qwen3Moe.moe_intermediate_size": 1536,
+}
+"""Settings that make Qwen3-235B-A22B of Qwen3-30B-A3B (huggingface.co/Qwen/Qwen3-235B-A22B, config.json)."""
+FP8 = "FP8 there, bf16 here: half of its peak"
 
 
 def rl_step(
@@ -107,14 +119,33 @@ def _median(mean: float, most: int) -> float:
     return float(mean / most / 2.718281828 ** (Assumptions.sigma**2 / 2))
 
 
-def training_rate(experiment: str, length: int, gpus: int, layout: dict[str, int]) -> float:
-    """Tokens a second and device, of 512 sequences of one length."""
-    run = run_of(
-        experiment, {"TrainerConfig.recompute": "'none'", **{f"Layout.{axis}": n for axis, n in layout.items()}}
-    )
+def training_rate(
+    experiment: str,
+    length: int,
+    gpus: int,
+    layout: dict[str, int],
+    hardware: Device | None = None,
+    sequences: int = 512,
+    shape: dict[str, object] | None = None,
+) -> float:
+    """Tokens a second and device, of sequences of one length.
+
+    Args:
+        experiment: whose model it is.
+        length: of each sequence, in tokens.
+        gpus: devices that train.
+        layout: of the trainer.
+        hardware: the devices; None for H100.
+        sequences: of a step.
+        shape: settings of another model.
+    """
+    axes = {f"Layout.{axis}": n for axis, n in {"tensor": 1, **layout}.items()}
+    ranks = {"Cluster.trainers": gpus, "SFT.trainers": gpus}
+    run = run_of(experiment, {"TrainerConfig.recompute": "'none'", **ranks, **axes, **(shape or {})})
     assumed, whole = Assumptions(prompt=0), Moments(length, length**2, length)
     hf_config, setup = run.model.to_hf(), replace(run.trainer_setup, fp32_head=False)
-    return 512 * length / gpus / training_seconds(hf_config, setup, gpus, 512, whole, device("h100"), assumed)
+    gpu = hardware or device("h100")
+    return sequences * length / gpus / training_seconds(hf_config, setup, gpus, sequences, whole, gpu, assumed)
 
 
 def decoding_rate(hardware: Device, sequences: int, prompt: int, tokens: int) -> float:
@@ -159,12 +190,22 @@ def rows() -> tuple[Published, ...]:
             "tokens/s a GPU",
             14451,
             lambda: training_rate("h100/scalerl_8b", 8192, 8, {"tensor": 1}),
+            FP8,
         ),
         Published(
             "training of Qwen3-30B-A3B, 16 H100, 4,096 tokens, FP8",
             "tokens/s a GPU",
             5113,
             lambda: training_rate("qwen/qwen3_30b_a3b", 4096, 16, {"tensor": 1, "pipeline": 2, "expert": 8}),
+            FP8,
+        ),
+        Published(
+            "training of Qwen3-235B-A22B, 256 GB200, 4,096 tokens, bf16",
+            "tokens/s a GPU",
+            4916,
+            lambda: training_rate(
+                "qwen/qwen3_30b_a3b", 4096, 256, {"pipeline": 8, "expert": 32}, device("gb200"), 8192, QWEN3_235B
+            ),
         ),
         Published(
             "decoding of Llama-3.1-8B, A100 of 40 GB, 1 sequence",
