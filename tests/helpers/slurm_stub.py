@@ -48,6 +48,7 @@ class SlurmStub:
         addresses: of the first node.
         lab: body of the script that takes the place of `scalelab`, after it has told how it was called.
         first: its body before that.
+        words: the lab's command.
     """
 
     def __init__(
@@ -57,7 +58,9 @@ class SlurmStub:
         addresses: str = "127.0.1.1 10.1.2.3",
         lab: str = "",
         first: str = "",
+        words: Sequence[str] = ("run", "an_experiment"),
     ) -> None:
+        self.words = words
         self.folder, self.bin, self.out = folder, folder / "bin", folder / "out"
         self.bin.mkdir()
         told = 'echo "$RAY_ADDRESS $RAY_AUTH_TOKEN $*" >> "$STUB/lab"\n'
@@ -80,7 +83,7 @@ class SlurmStub:
 
     def start(self, *options: str) -> subprocess.Popen[str]:
         """Start the job."""
-        words = [f"--bin={self.bin}", f"--out={self.out}", *options, "--", "run", "an_experiment"]
+        words = [f"--bin={self.bin}", f"--out={self.out}", *options, "--", *self.words]
         return subprocess.Popen(
             [sys.executable, slurm_job.__file__, *words],
             env=self.environment,

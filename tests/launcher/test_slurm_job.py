@@ -11,9 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from smallest_run import SMALLEST
 
 from scalelab.launcher import slurm_job
 from scalelab.launcher.slurm_job import LONGEST_MANIFEST, JobError, begun, reachable
+from scalelab.store.audit import audit
+from scalelab.store.lines import read_lines
 from tests.helpers.slurm_stub import SlurmStub
 
 pytestmark = pytest.mark.slow
@@ -213,17 +216,17 @@ def test_an_environment_whose_path_has_a_space_is_refused_as_ray_would_end_witho
     assert "a path with a space in it, and the environment is in /the lab/.venv/bin: move the checkout" in said
 
 
-@pytest.mark.nightly
-def test_real_nodes_join_with_a_token_and_none_without(tmp_path: Path) -> None:
-    """Two raylets on this machine, each with a home of its own, so that the token comes by the environment alone."""
-    count = "import ray; ray.init(address='auto', logging_level='ERROR'); print(len(ray.nodes()))"
-    stub = SlurmStub(tmp_path, NODES[:2])
-    there = tmp_path / "environment"  # Ray starts nothing by a path with a space in it
+def with_real_ray(stub: SlurmStub, lab: str) -> list[str]:
+    """Put the real Ray and Python in the place of their stand-ins; gives options of the job.
+
+    Each node has a home of its own, so that Ray's token comes by the environment alone.
+    """
+    there = stub.folder / "environment"  # Ray starts nothing by a path with a space in it
     there.symlink_to(sys.prefix)
-    home = f'export HOME="{tmp_path}/home_${{STUB_NODE:-lab}}"; mkdir -p "$HOME"\n'
+    home = f'export HOME="{stub.folder}/home_${{STUB_NODE:-lab}}"; mkdir -p "$HOME"\n'
     stub.write("ray", home + f'exec {there}/bin/python -m ray.scripts.scripts "$@"\n')
     stub.write("python", f'exec {there}/bin/python "$@"\n')
-    stub.write("scalelab", home + f'{there}/bin/python -c "{count}" > "$STUB/counted"\n')
+    stub.write("scalelab", f"{home}PATH={there}/bin:$PATH\n{lab}")
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
@@ -231,10 +234,42 @@ def test_real_nodes_join_with_a_token_and_none_without(tmp_path: Path) -> None:
     if address is None:
         pytest.skip("this machine has no address but loopback")
     stub.write("hostname", f"echo 127.0.0.1 {address}\n")
-    code, said, _ = stub.run(f"--port={port}")
+    return [f"--port={port}", f"--network={address}"]
+
+
+@pytest.mark.nightly
+def test_real_nodes_join_with_a_token_and_none_without(tmp_path: Path) -> None:
+    count = "import ray; ray.init(address='auto', logging_level='ERROR'); print(len(ray.nodes()))"
+    stub = SlurmStub(tmp_path, NODES[:2])
+    code, said, _ = stub.run(*with_real_ray(stub, f'python -c "{count}" > "$STUB/counted"\n'))
     assert code == 0, said
-    assert f"2 nodes joined Ray at {address}:{port}" in said
+    assert "2 nodes joined Ray at " in said
     assert (tmp_path / "counted").read_text() == "2\n"
+
+
+@pytest.mark.nightly
+def test_a_run_that_slurm_warns_goes_on_in_the_next_job(tmp_path: Path) -> None:
+    """The whole line that `launch` writes, with a real Ray and a real run."""
+    settings = {**SMALLEST, "Budget.steps": 12, "Evaluation.every": 6, "Cluster.address": '"auto"'}
+    sets = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    words = ["run", "quickstart", "--supervise", "--out", str(tmp_path / "out"), *sets]
+    stub = SlurmStub(tmp_path, NODES[:1], words=words)
+    root = Path(__file__).parents[2]
+    lab = f'cd {root}; export SCALELAB_CACHE="$STUB/cache"; exec python -m scalelab "$@"\n'
+    options = with_real_ray(stub, lab)
+    job = stub.start(*options)
+    stub.wait(lambda: (stub.out / "metrics.jsonl").exists() and read_lines(stub.out / "metrics.jsonl"))
+    job.send_signal(signal.SIGINT)
+    _, said = job.communicate(timeout=900)
+    assert job.returncode == 130, said
+    assert json.loads((stub.out / "manifest.json").read_text())["status"] == "interrupted"
+    done = len(read_lines(stub.out / "metrics.jsonl"))
+    assert 0 < done < 12
+    code, said, _ = stub.run(*options)
+    assert code == 0, said
+    assert f"going on with {stub.out}" in said
+    assert [line["step"] for line in read_lines(stub.out / "metrics.jsonl")] == list(range(1, 13))
+    assert audit(stub.out).problems == []
 
 
 def _addresses() -> list[str]:
