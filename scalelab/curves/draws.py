@@ -4,7 +4,7 @@ A draw is a whole curve over compute: a shape (the sigmoid, another rise, growth
 parameters, and the noise of one evaluation about it. Rates, gains, crossings, compute to a target, bands and
 asymptotes are all read from the same draws, so that no two of them can contradict each other.
 
-Axes: `_M` draws, `_C` points of compute.
+Axes: `_M` draws, `_C` points of compute, `_T` targets.
 """
 
 from __future__ import annotations
@@ -90,7 +90,12 @@ class CurveDraws:
 
     def reached(self, rate: float) -> Array:
         """Compute at which every curve first reaches a pass rate, `[M]`: 0 if it starts there, infinite if never."""
-        return np.concatenate([_reached(part, rate, self.start, self.end) for part in self.parts])
+        result: Array = self.reached_each([rate])[:, 0]
+        return result
+
+    def reached_each(self, rates: Sequence[float] | Array) -> Array:
+        """Compute at which every curve first reaches each of several pass rates, `[M, T]`."""
+        return np.concatenate([_reached(part, rates, self.start, self.end) for part in self.parts])
 
     def column(self, name: str) -> Array:
         """One of `spread_M`, `noise_M`, `drift_M` of all draws."""
@@ -171,12 +176,13 @@ def _limit(part: Draws) -> Array:
     return np.clip(A_M if part.height_M is None else A_M + part.height_M, 0, 1)
 
 
-def _reached(part: Draws, rate: float, start: float, end: float) -> Array:
+def _reached(part: Draws, rates: Sequence[float] | Array, start: float, end: float) -> Array:
     if part.change is None:
-        u_M = part.model.inverse(part.theta_MP, rate)
-        compute_M = np.where(u_M <= LOG_ZERO, 0.0, np.exp(np.minimum(u_M, 600) + part.log_reference))
-        return np.where(np.isinf(u_M), np.inf, compute_M)
+        u_MT = np.stack([part.model.inverse(part.theta_MP, rate) for rate in rates], axis=1)
+        compute_MT = np.where(u_MT <= LOG_ZERO, 0.0, np.exp(np.minimum(u_MT, 600) + part.log_reference))
+        return np.where(np.isinf(u_MT), np.inf, compute_MT)
     compute_C = np.concatenate([[0.0], np.geomspace(start / 10, FAR * end, 240)])
-    above_MC = part.value(compute_C) >= rate
-    first_M = above_MC.argmax(1)
-    return np.where(above_MC.any(1), compute_C[first_M], np.inf)
+    highest_MC = np.maximum.accumulate(part.value(compute_C), axis=1)
+    first_MT = np.stack([(highest_MC < rate).sum(1) for rate in rates], axis=1)
+    reached_MT: Array = np.append(compute_C, np.inf)[first_MT]
+    return reached_MT

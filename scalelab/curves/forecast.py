@@ -26,6 +26,9 @@ FAR_OFF = 100.0
 WORTHWHILE = 0.01
 """Gain in pass rate below which doubling the budget is not worth it, unless the caller says otherwise."""
 
+STOP, EXTEND = 0.2, 0.8
+"""Probability that the gain is worthwhile up to which the advice is to stop, and from which on it is to extend."""
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -111,7 +114,17 @@ def compute_for(analysis: Analysis, target: float) -> Target:
     """
     if not 0 < target < 1:
         raise LabError(f"a target of {target:g} is no pass rate: give one between 0 and 1")
-    reached_M = analysis.draws().reached(target)
+    return target_of(analysis, target, analysis.draws().reached(target))
+
+
+def target_of(analysis: Analysis, target: float, reached_M: Array) -> Target:
+    """Summary of the compute at which the draws reach a pass rate.
+
+    Args:
+        analysis: the curve.
+        target: the pass rate.
+        reached_M: compute at which each draw reaches it, infinite for never.
+    """
     probability = float(np.isfinite(reached_M).mean())
     tails = [(1 - analysis.level) / 2, 0.5, (1 + analysis.level) / 2]
     ends = np.quantile(reached_M, tails, method="inverted_cdf")
@@ -142,9 +155,9 @@ def extend_or_stop(analysis: Analysis, worthwhile: float = WORTHWHILE) -> Extens
     expected, interval = float(np.median(gain_M)), equal_tailed(gain_M, analysis.level)
     probability = float((gain_M >= worthwhile).mean())
     gain = f"doubling the budget is expected to add {expected:.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
-    if probability >= 0.8:
+    if probability >= EXTEND:
         reading = f"extend: {gain}"
-    elif probability <= 0.2:
+    elif probability <= STOP:
         reading = f"stop: {gain}, below {worthwhile:g} with {percent(1 - probability)}"
     else:
         reading = f"unclear: {gain}; at least {worthwhile:g} with {percent(probability)}"

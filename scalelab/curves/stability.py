@@ -20,6 +20,9 @@ DEPTH = 0.05
 CHANCE = 0.01
 """Probability that sampling alone makes a run of this many evaluations fall so far."""
 
+AGAIN = 2.0
+"""Standard errors below the best before within which a run counts as back."""
+
 
 @dataclass(frozen=True)
 class Fall:
@@ -86,23 +89,62 @@ def stability(item: Curve, level: float = 0.8) -> Stability:
     return Stability(seeds, tuple(falls), fallen / seeds, (low, high))
 
 
-def _fall(item: Curve, name: str) -> Fall | None:
-    """The deepest fall of one seed, if it is beyond chance."""
+@dataclass(frozen=True)
+class Episode:
+    """A stretch of evaluations far below the best before, by their places.
+
+    Attributes:
+        best: the best before.
+        first: the first that is beyond chance.
+        lowest: the lowest.
+        back: the first after it that is back (`AGAIN`); None if none is.
+        depth: how far the lowest is below the best, in pass rate.
+        stderr: standard error of that difference.
+    """
+
+    best: int
+    first: int
+    lowest: int
+    back: int | None
+    depth: float
+    stderr: float
+
+
+def episodes(pass_rate_N: Array, stderr_N: Array | None) -> list[Episode]:
+    """Falls of one seed's evaluations: `DEPTH` and more below the best before, and beyond chance.
+
+    Chance is that of the largest of all differences between an earlier and a later evaluation (Bonferroni).
+
+    Args:
+        pass_rate_N: in the order of compute.
+        stderr_N: of each; None takes how neighbours differ.
+    """
     from scipy.special import ndtri
 
-    if len(item) < 3:
-        return None
-    stderr_N = item.stderr_N if item.stderr_N is not None else np.full(len(item), _scatter(item.pass_rate_N))
-    best_N = np.maximum.accumulate(item.pass_rate_N)
-    at_N = np.maximum.accumulate(np.where(item.pass_rate_N >= best_N, np.arange(len(item)), 0))
-    depth_N = best_N - item.pass_rate_N
-    pairs = len(item) * (len(item) - 1) / 2
-    beyond_N = -float(ndtri(CHANCE / pairs)) * np.hypot(stderr_N, stderr_N[at_N])
-    out = np.flatnonzero((depth_N > DEPTH) & (depth_N > beyond_N))
-    if not out.size:
-        return None
-    lowest = int(out[depth_N[out].argmax()])
-    return Fall(name, float(item.compute_N[lowest]), float(depth_N[lowest]))
+    count = len(pass_rate_N)
+    if count < 3:
+        return []
+    stderr_N = stderr_N if stderr_N is not None else np.full(count, _scatter(pass_rate_N))
+    highest_N = np.maximum.accumulate(pass_rate_N)
+    best_N = np.maximum.accumulate(np.where(pass_rate_N >= highest_N, np.arange(count), 0))
+    depth_N, both_N = highest_N - pass_rate_N, np.hypot(stderr_N, stderr_N[best_N])
+    beyond_N = -float(ndtri(CHANCE / (count * (count - 1) / 2))) * both_N
+    found, at = list[Episode](), 0
+    for first in np.flatnonzero((depth_N > DEPTH) & (depth_N > beyond_N)).tolist():
+        if first < at:
+            continue
+        again_N = np.flatnonzero(depth_N[first:] <= AGAIN * both_N[first:])
+        back = first + int(again_N[0]) if again_N.size else None
+        lowest = first + int(depth_N[first:back].argmax())
+        found.append(Episode(int(best_N[lowest]), first, lowest, back, float(depth_N[lowest]), float(both_N[lowest])))
+        at = count if back is None else back
+    return found
+
+
+def _fall(item: Curve, name: str) -> Fall | None:
+    """The deepest fall of one seed."""
+    found = max(episodes(item.pass_rate_N, item.stderr_N), key=lambda one: one.depth, default=None)
+    return None if found is None else Fall(name, float(item.compute_N[found.lowest]), found.depth)
 
 
 def _scatter(rate_N: Array) -> float:

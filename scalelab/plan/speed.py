@@ -6,8 +6,13 @@ restarts cost nothing in it. The assumptions are fields of `Assumptions`; the co
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
+
+import numpy as np
 
 from moe.checkpoint.size import checkpoint_bytes
 from moe.model.size import Parameters
@@ -128,14 +133,18 @@ def training_seconds(
     """One optimiser step: products at the assumed MFU, what ranks exchange, more where a pipeline fills and empties.
 
     With p stages and m micro-batches each, a share (p − 1)/(m + p − 1) of the time is idle (arXiv 2104.04473 §2.2).
-    The products of a mixture wait for its busiest expert rank (`Assumptions.imbalance`, of the experts' share of them).
+    The products of a mixture wait for its busiest expert rank (`Assumptions.imbalance`, of the experts' share of them),
+    those of attention for the slowest context rank.
     """
     tokens = length.mean + assumed.prompt
     square = length.square + 2 * assumed.prompt * length.mean + assumed.prompt**2
     split, reference = splits_head(config), config.reference
     products = training_flops(hf_config, config.recompute, tokens, square, split_head=split, reference=reference)
-    flops = completions * (1 - assumed.dropped) * products
     layout = config.layout
+    slower = slowest_stretch(hf_config, config.tokens_per_micro_batch, tokens, square, layout.context) - 1
+    passes = (3.5 if config.recompute == "none" else 4.5) + reference
+    products += slower * passes * attention_flops(hf_config, tokens, square)
+    flops = completions * (1 - assumed.dropped) * products
     rows = ranks / (layout.tensor * layout.pipeline * layout.context)
     micro_batches = max(1.0, completions * tokens / rows / config.tokens_per_micro_batch)
     fill = 1 + (layout.pipeline - 1) / micro_batches
@@ -145,6 +154,52 @@ def training_seconds(
     own = completions * (1 - assumed.dropped) * tokens / rows / layout.context
     exchanged = exchange_seconds(hf_config, config, ranks, own, device, assumed.exchange)
     return (flops / (ranks * device.tflops * 1e12 * mfu) * waits + exchanged) * fill
+
+
+def slowest_stretch(hf_config: dict[str, Any], row: int, tokens: float, square: float, parts: int) -> float:
+    """Pairs of attention on the context rank that has most of them, by the mean of all: the others wait for it.
+
+    Every rank has an equal stretch of a row (`moe.train.packing`), and a token as many pairs as tokens before it in its
+    sequence or chunk. Rows are filled with sequences of log-normal lengths, as long as another one fits.
+
+    Args:
+        hf_config: of the model; pairs are summed over its layers.
+        row: tokens.
+        tokens: of a sequence, the mean.
+        square: mean square of that.
+        parts: context ranks.
+    """
+    if parts == 1:
+        return 1.0
+    chunks = Counter(layer.attention.chunk or row for layer in shape(hf_config).layers)
+    pairs_RP = sum(count * _pairs(row, round(tokens), round(square), parts, chunk) for chunk, count in chunks.items())
+    return float(pairs_RP.max(axis=1).sum() / pairs_RP.mean(axis=1).sum())
+
+
+@cache
+def _pairs(row: int, tokens: int, square: int, parts: int, chunk: int) -> np.ndarray:
+    """Pairs of attention in every stretch of some rows, `[rows, parts]`."""
+    spread = math.log(max(1.0, square / tokens**2))
+    drawn = np.random.default_rng(0).lognormal(math.log(tokens) - spread / 2, spread**0.5, 400)
+    rows, filled = list[list[float]]([[]]), 0.0
+    for length in np.clip(drawn, 1, row).tolist():
+        if filled + length > row:
+            rows.append([])
+            filled = 0.0
+        rows[-1].append(length)
+        filled += length
+
+    def before(token: np.ndarray) -> np.ndarray:
+        """Pairs of a sequence's tokens before some token."""
+        whole, rest = np.divmod(token, chunk)
+        return (whole * chunk**2 + rest**2) / 2
+
+    found_RP = np.zeros((len(rows), parts))
+    for lengths, pairs_P in zip(rows, found_RP):
+        borders = np.linspace(0, sum(lengths), parts + 1)
+        for begins, length in zip(np.cumsum([0.0, *lengths]), lengths):
+            pairs_P += np.diff(before(np.clip(borders - begins, 0, length)))
+    return found_RP
 
 
 def _mixture_mfu(hf_config: dict[str, Any], device: Device, assumed: Assumptions) -> float:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from scalelab.curves import (
     Analysis,
     Curve,
@@ -22,17 +20,14 @@ from scalelab.curves import (
     parallel,
     pool,
 )
+from scalelab.curves.ahead import table
 from scalelab.curves.compare import against
 from scalelab.curves.comparison import ComparedRun, Comparison, entry_summary
 from scalelab.curves.comparison_table import COLUMNS, SHORT_COLUMNS
 from scalelab.curves.efficiency import efficiency
-from scalelab.curves.fitting.shapes import Rise
 from scalelab.errors import LabError
 from scalelab.jsonl import plain
 from scalelab.kept import Kept, key_of
-
-DRAWS = 400
-"""Curves of the posterior that the page gets, of the thousands that a fit draws: enough for 80 % bands."""
 
 MOST_KEYS, MOST_ANALYSES = 10_000, 300
 """Curves whose keys, and whose fits with all their draws, are held in memory."""
@@ -165,7 +160,7 @@ class Judge:
         kept += ["rates", "gain_seen", "A_stands", "endless"]
         record = {name: summary[name] for name in kept}
         record |= {"parameters": found.params, "unit": item.unit, "seeds": len(item.seeds)}
-        return plain(record | {"extension": extension, "draws": _draws(found)})
+        return plain(record | {"extension": extension, "table": table(found)})
 
     def _compare(self, curves: Sequence[Curve]) -> list[dict[str, Any]]:
         comparisons = compare([self.analysis(item) for item in curves])
@@ -218,39 +213,3 @@ def _entry(item: ComparedRun) -> dict[str, Any]:
     record |= {"A": summary["A"], "A_interval": summary["intervals"].get("A")}
     record |= {"B_interval": summary["intervals"]["B_at_common_A"]}
     return record | {"efficiency": {"compute": compute_N.tolist(), "F": F_N.tolist(), "line": line_N.tolist()}}
-
-
-def _draws(found: Analysis) -> dict[str, Any]:
-    """Some of the curve's draws, of all shapes in their proportion: the page draws and forecasts with these alone.
-
-    Returns:
-        `shapes`: name and numbers of each shape's function. `shape` (its index), R0, A, B, C_mid (in the unit of
-        compute), `height`, `at` and `steep` of a late change, `noise` (by how much a later evaluation would miss the
-        curve at the window's end), `walk` (share of its variance that grows with compute) and `spread` (added to A
-        between seeds): one number for each of the draws.
-    """
-    draws, rng = found.draws(), np.random.default_rng(0)
-    chosen_M = np.sort(rng.permutation(len(draws))[: min(DRAWS, len(draws))])
-    parts = draws.take(chosen_M).parts
-    shapes: list[tuple[str, list[float]]] = []
-    columns: dict[str, list[np.ndarray]] = {}
-    for part in parts:
-        page = part.model.page if isinstance(part.model, Rise) else ("sigmoid", [])
-        shapes.append(page)
-        size = len(part)
-        walk_M = np.zeros(size) if part.walk_M is None else part.walk_M * (part.drift_M / part.noise_M) ** 2
-        at, steep = (np.exp(part.change.u + part.log_reference), part.change.steep) if part.change else (1.0, 1.0)
-        values = part.parameters() | {
-            "shape": np.full(size, len(shapes) - 1),
-            "height": np.zeros(size) if part.height_M is None else part.height_M,
-            "at": np.full(size, at),
-            "steep": np.full(size, steep),
-            "noise": part.noise_M * rng.standard_normal(size),
-            "walk": walk_M,
-            "spread": part.spread_M * rng.standard_normal(size),
-        }
-        for name, value_M in values.items():
-            columns.setdefault(name, []).append(value_M)
-    numbers = {name: np.concatenate(values) for name, values in columns.items()}
-    record = {name: [float(f"{value:.5g}") for value in values] for name, values in numbers.items()}
-    return {"shapes": shapes} | record

@@ -105,7 +105,7 @@ class Lab:
         return changed
 
     def overview(self, fit: bool = True, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
-        """Everything that the page's first view shows, but for points, draws and the `LATER` parts of comparisons.
+        """Everything that the page's first view shows, but for points, tables and the `LATER` parts of comparisons.
 
         Args:
             fit: whether to make what is not kept; without, it is counted as `pending`.
@@ -116,7 +116,7 @@ class Lab:
                 self.judge.fit(item)
                 if progress is not None:
                     progress(index + 1, len(self.curves))
-        fits = [without(found, "draws") for item in self.curves if (found := self.judge.known(item)) is not None]
+        fits = [without(found, "table") for item in self.curves if (found := self.judge.known(item)) is not None]
         problems = [*self._problems, *self.failed.values()]
         comparisons = self._comparisons(fit, problems)
         tasks = list(dict.fromkeys(item.task for item in self.curves))
@@ -138,6 +138,7 @@ class Lab:
                 {"name": name, "measure": self._measure(name), **code} for name, code in zip(tasks, codes(len(tasks)))
             ],
             "runs": [run.summary() for run in self.runs.values()],
+            "counted_in": self.curves[0].counted_in if self.curves else None,
             "axes_known": self._axes_known(),
             "stamps": {name: self._stamp(name) for name in groups},
             "fits": fits,
@@ -186,13 +187,13 @@ class Lab:
             self.failed[(step.what, *map(self.judge.key, step.curves))] = f"{what}{error}"
 
     def curve_data(self, name: str) -> dict[str, Any]:
-        """Data of the charts of a recipe: its points, and the draws of its fits by task."""
-        draws = {}
+        """Data of the charts of a recipe: its points, and the tables of its fits by task."""
+        tables = {}
         for item in self.curves:
-            if item.run == name and (found := self.judge.known(item)) is not None and "draws" in found:
-                draws[item.task] = found["draws"]
+            if item.run == name and (found := self.judge.known(item)) is not None and "table" in found:
+                tables[item.task] = found["table"]
         points = [points for points in self.points() if points["group"] == name]
-        return {"stamp": self._stamp(name), "points": points, "draws": draws}
+        return {"stamp": self._stamp(name), "points": points, "tables": tables}
 
     def comparison(self, task: str) -> dict[str, Any]:
         """The `LATER` parts of a task's comparison.

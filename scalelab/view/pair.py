@@ -25,7 +25,7 @@ def pair(lab: Lab, first: Sequence[str], second: Sequence[str]) -> dict[str, Any
         second: ids of others, which the first are held against.
 
     Returns:
-        `{"names", "tasks": [{"task", "at", "unit", "family", "header", "rows"}], "curves": {name: points, draws,
+        `{"names", "tasks": [{"task", "at", "unit", "family", "header", "rows"}], "curves": {name: points, tables,
         fits}}`; no tasks where none has a fit on both sides.
 
     Raises:
@@ -47,9 +47,9 @@ def pair(lab: Lab, first: Sequence[str], second: Sequence[str]) -> dict[str, Any
     for ids, name, items in zip((first, second), names, sides):
         fits = {item.task: found for item in items if "refused" not in (found := lab.judge.fit(item))}
         points = [entry | {"group": name} for entry in lab.points() if entry["run"] in ids]
-        draws = {task: found["draws"] for task, found in fits.items()}
-        short = {task: without(found, "draws") for task, found in fits.items()}
-        curves[name] = {"points": points, "draws": draws, "fits": short}
+        tables = {task: found["table"] for task, found in fits.items()}
+        short = {task: without(found, "table") for task, found in fits.items()}
+        curves[name] = {"points": points, "tables": tables, "fits": short}
     return {"names": names, "tasks": tasks, "curves": curves}
 
 

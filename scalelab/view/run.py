@@ -101,6 +101,7 @@ class ViewedRun:
             "compute": number(latest.get("compute")),
             "unit": self._unit(latest),
             "curve_unit": self.curves[0].unit if self.curves else self._unit(latest),
+            "counted_in": self.curves[0].counted_in if self.curves else None,
             "last": {one["task"]: [one["y"][-1], one["stderr"][-1]] for one in self.points if one["y"]},
             "alarms": sum(record.get("level") != "over" for record in self._records("alarms.jsonl")),
             "faults": sum(record.get("event") == "lost" for record in self._records("faults.jsonl")),

@@ -8,56 +8,38 @@ from typing import Any
 
 import numpy as np
 
+from scalelab.curves.stability import episodes
 from scalelab.view.files import number
-
-FALL_Z = 4.0
-"""A fall between two evaluations counts from so many standard errors of their difference on. With a hundred
-evaluations of two tasks, chance alone passes it in less than one run of a hundred."""
-
-LEAST_FALL = 0.02
-"""Falls smaller than this are of no interest, however sure."""
 
 MOST_OF_A_KIND = 8
 """Falls of one run that are listed; the largest first."""
 
 
 def falls(points: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Falls of a pass rate by more than chance allows, and whether it recovered.
-
-    The spread of a difference is the larger of its standard error, √(s₁² + s₂²), and of what this run's evaluations
-    usually jump by in the run's later half: 1.4826 times the median of |difference − median difference|, which is a
-    normal's standard deviation.
+    """Falls of a pass rate that make its recipe unstable (`scalelab.curves.stability`), and whether it recovered.
 
     Args:
         points: one entry of `run_points`.
 
     Returns:
-        `{"kind": "fall", "task", "step", "from", "to", "z", "back_at"}`, in order of size.
+        `{"task", "begins", "step", "from", "to", "z", "back_at"}`, in order of size; `begins` is the step of the first
+        evaluation beyond chance, `step` that of the lowest one.
     """
     y = np.asarray(points["y"], float)
-    if len(y) < 3:
-        return []
     stderr = np.array([value or 0.0 for value in points["stderr"]])
-    change = np.diff(y)
-    later = change[len(change) // 2 :]  # the first half holds the rise
-    jump = 1.4826 * float(np.median(np.abs(later - np.median(later))))
-    spread = np.maximum(np.hypot(stderr[1:], stderr[:-1]), max(jump, 1e-3))
     step = points["x"].get("step") or points["x"].get("compute") or list(range(len(y)))
-    found = []
-    for index in np.flatnonzero((change < -LEAST_FALL) & (change < -FALL_Z * spread)):
-        level = y[index] - 2 * spread[index]
-        back = next((at for at in range(index + 2, len(y)) if y[at] >= level), None)
-        found.append(
-            {
-                "kind": "fall",
-                "task": points["task"],
-                "step": step[index + 1],
-                "from": float(y[index]),
-                "to": float(y[index + 1]),
-                "z": float(-change[index] / spread[index]),
-                "back_at": None if back is None else step[back],
-            }
-        )
+    found = [
+        {
+            "task": points["task"],
+            "begins": step[one.first],
+            "step": step[one.lowest],
+            "from": float(y[one.best]),
+            "to": float(y[one.lowest]),
+            "z": one.depth / one.stderr if one.stderr else None,
+            "back_at": None if one.back is None else step[one.back],
+        }
+        for one in episodes(y, stderr if stderr.any() else None)
+    ]
     return sorted(found, key=lambda fall: fall["to"] - fall["from"])[:MOST_OF_A_KIND]
 
 
@@ -109,10 +91,8 @@ def describe_fall(fall: Mapping[str, Any]) -> str:
     where = "" if fall["step"] is None else f" at step {fall['step']:,.6g}"
     ending = f"; back at step {fall['back_at']:,.6g}" if fall["back_at"] is not None else "; not back since"
     task = f"{fall['task']}: " if fall["task"] else ""
-    return (
-        f"{task}pass rate fell from {fall['from']:.2f} to {fall['to']:.2f}{where} ({fall['z']:.0f} standard errors)"
-        + ending
-    )
+    size = "" if fall["z"] is None else f" ({fall['z']:.0f} standard errors)"
+    return f"{task}pass rate fell from {fall['from']:.2f} to {fall['to']:.2f}{where}{size}{ending}"
 
 
 def unusual(
@@ -148,7 +128,7 @@ def unusual(
         for fall in falls(one):
             level = "bad" if fall["back_at"] is None else "warn"
             entry = _entry("fall", level, fall["step"], one["task"], describe_fall(fall))
-            found.append(entry | {"foretold": foretold(metrics, fall["step"])})
+            found.append(entry | {"foretold": foretold(metrics, fall["begins"])})
         errors = [index for index, count in enumerate(one.get("errors", [])) if count]
         if errors:
             total = sum(one["errors"][index] for index in errors)

@@ -1,5 +1,6 @@
 """A simulated CUDA device is used where it is set up, and finds what a label of its own finds."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,9 @@ from scalelab.rehearse.setting import RehearsalSettings
 from tests.helpers.rehearsals import LENGTH, MODELS, run_of
 
 H100 = device("h100")
+H100_RUNS = ("8b_node", "8b", "17bx16_least", "17bx16", "8b_512", "17bx16_512")
+BIG = (*(f"h100/scalerl_{one}" for one in H100_RUNS), "h200/scalerl_17bx16_least", "scalerl_8b", "scalerl_17bx16")
+"""The placements of docs/plan.md."""
 
 
 def test_an_environment_is_whole_or_not_there(tmp_path):
@@ -69,6 +73,21 @@ def test_a_mixture_lives_on_a_simulated_gpu(offload):
     assert result.memory_gib.get("optimizer", 0) == pytest.approx(result.plan_memory_gib["optimizer"], rel=1e-2)
     assert not any("which device" in line for line in result.not_rehearsed)
     assert all(phase.peak_gib > 0 for phase in result.phases)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.skipif(simulated_cuda(H100) is None, reason="needs tools/rehearse/install.sh")
+@pytest.mark.parametrize("name", BIG)
+def test_every_role_of_a_big_experiment_starts(name, capsys):
+    """All of a documented placement, with the memory and the work that its plan has."""
+    assert main(["rehearse", name, "--devices", "yes", "--jobs", "2", "--set", "SFT.pretrained=/", "--json"]) == 0
+    for role in json.loads(capsys.readouterr().out)["roles"]:
+        assert role["ok"], role
+        if role["kind"] != "verifier":
+            assert role["peak_gib"] == pytest.approx(role["plan_gib"], rel=0.1)
+        if role["kind"] == "trainer":
+            assert role["flops"] == pytest.approx(role["plan_flops"], rel=0.01)
 
 
 def on_simulated_gpu(layout, world, **trainer):

@@ -1,4 +1,4 @@
-"""What engines read of vLLM's outputs on a GPU: each field, its shape and its type, from vLLM's own code.
+"""Fields that engines read of vLLM's outputs on a GPU have the shapes and types of vLLM's own code.
 
 The model runner for GPUs hands its output over through `AsyncOutput`, and vLLM's own scheduler makes of it what the lab
 reads. Both run here beneath an engine on a CPU; only CUDA's streams and events are stand-ins.

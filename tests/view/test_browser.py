@@ -7,6 +7,7 @@ only for what the page shows.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 import time
@@ -14,12 +15,9 @@ from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from scalelab.cli import main
-from scalelab.curves.fitting.models import SIGMOID
-from scalelab.curves.fitting.shapes import OTHERS
 from scalelab.kept import Kept
 from scalelab.report import write_report
 from scalelab.store.lines import read_lines
@@ -337,7 +335,7 @@ def test_a_fall_leads_to_the_prompts_that_fell(visit, served: Served) -> None:
 def test_what_a_chart_draws_is_what_fit_says(
     visit, runs: Path, written: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Points are the evaluations, the curve and its band those of `--json`, as near as the page's 400 draws come."""
+    """Points are the evaluations, the curve and its band those of `--json`."""
     assert main(["fit", str(runs / "best"), str(runs / "worse"), "--json"]) == 0
     fits = {(one["run"], one["task"]): one for one in json.loads(capsys.readouterr().out)["fits"]}
     page = visit(written + "#/curves")
@@ -373,51 +371,52 @@ def test_what_a_chart_draws_is_what_fit_says(
             evaluated = [[line["compute"], line["pass_rate"], line["stderr"]] for line in lines]
             assert [row[:3] for row in points[name]] == [pytest.approx(row) for row in evaluated]
             here = fits[name, task]["rates"][0]
-            near = 0.15 * (here["interval"][1] - here["interval"][0])
-            assert curve[-1] == [pytest.approx(here["compute"]), pytest.approx(here["value"], abs=near)]
+            assert curve[-1] == pytest.approx([here["compute"], here["value"]], rel=1e-5)
             ends = sorted(y for x, y in outline if x == pytest.approx(here["compute"]))
-            assert [ends[0], ends[-1]] == pytest.approx(here["interval"], abs=near)
+            assert [ends[0], ends[-1]] == pytest.approx(here["interval"], rel=1e-5)
 
 
-def test_the_budget_moves_the_forecast_as_numpy_has_it(visit, served: Served) -> None:
+def test_compute_in_another_unit_is_drawn_on_no_shared_axis(visit, serve, tmp_path: Path) -> None:
+    made_run(tmp_path / "runs" / "here", rollouts=False)
+    other = made_run(tmp_path / "runs" / "there", loss="other", rollouts=False)
+    manifest = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(json.dumps(manifest | {"clock": "virtual"}))
+    page = visit(serve(tmp_path / "runs"))
+    fitted(page)
+    names = """() => [...document.querySelectorAll('#curves .chart')].map((box) => [...new Set(
+        echarts.getInstanceByDom(box).getOption().series.filter((one) => one.type === 'scatter' && one.data.length)
+        .map((one) => one.name))])"""
+    page.wait_for_function(f"() => ({names})().flat().length")
+    assert page.evaluate(names) == [["here"], ["here"]]
+    page.select_option("#curves select >> nth=0", "step")
+    page.wait_for_function(f"() => ({names})().every((one) => one.length === 2)")
+
+
+def test_the_page_forecasts_what_the_terminal_does(
+    visit, served: Served, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Forecasts, gains, advice and the compute for a target, in the table that a reader sees."""
     page = visit(served.address)
     fitted(page)
-    found = page.evaluate(
-        """async () => { const name = Lab.state.overview.fits[0].run;
-        await Lab.curves.need([name]);
-        const fit = Lab.curves.drawable(name, Lab.state.overview.fits[0].task);
-        return {fit, forecast: Lab.curve.forecast(fit, 3), reach: Lab.curve.reach(fit, 0.6)}; }"""
-    )
-    fit = found["fit"]
-    shapes = fit["draws"].pop("shapes")
-    d = {name: np.array(values) for name, values in fit["draws"].items()}
-
-    def growth(compute: float) -> np.ndarray:
-        """Share of the gain of every draw, by the functions of `scalelab.curves`."""
-        models = [SIGMOID, *OTHERS]
-        pages = [["sigmoid", []], *([one.page[0], one.page[1]] for one in OTHERS)]
-        shares = np.zeros(len(d["A"]))
-        for index, page_of in enumerate(shapes):
-            mine = np.flatnonzero(d["shape"] == index)
-            model = models[pages.index(page_of)]
-            for at in mine if compute > 0 else ():
-                shape_S = np.array([[np.log(d["B"][at]), np.log(d["C_mid"][at])]])
-                shares[at] = model.features(shape_S, np.array([np.log(compute)]))[0, 0, 1]
-        return shares
-
-    def curve(compute: float) -> np.ndarray:
-        late = d["height"] / (1 + (d["at"] / compute) ** d["steep"]) if compute > 0 else 0.0
-        return np.clip(d["R0"] + (d["A"] - d["R0"]) * growth(compute) + late, 0, 1)
-
-    grown = np.sqrt(1 - d["walk"] + d["walk"] * 3 / fit["window"][1])
-    measured = np.clip(curve(3) + d["noise"] * grown + d["spread"] * np.minimum(growth(3), 1), 0, 1)
-    assert found["forecast"]["value"] == pytest.approx(np.median(curve(3)))
-    assert found["forecast"]["interval"] == pytest.approx(np.quantile(measured, [0.1, 0.9]))
-    assert found["forecast"]["gain"] == pytest.approx(np.median(curve(3) - curve(fit["window"][1])))
-    needed = np.full(len(d["A"]), np.inf)
-    for compute in (0.0, *np.geomspace(fit["window"][0] / 10, 1000 * fit["window"][1], 240)):
-        needed = np.minimum(needed, np.where(curve(compute) >= 0.6, compute, np.inf))
-    assert found["reach"]["compute"] == pytest.approx(np.quantile(needed, 0.5, method="inverted_cdf"))
+    page.fill("input[type=number]", "0.6")
+    page.wait_for_selector(".forecasts th >> text=compute for 0.6")
+    rows = [row.split("\t") for row in page.inner_text(".forecasts tbody").splitlines()]
+    told = {(row[0], row[1]): [cell.replace("−", "-") for cell in row[3:]] for row in rows}
+    for path in (runs / "best", runs / "worse"):
+        spent = max(line["compute"] for line in read_lines(path / "evals.jsonl"))
+        assert main(["forecast", str(path), "--at", str(2 * spent), "--target", "0.6", "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        for one, target, more in zip(said["forecasts"], said["targets"], said["extend"], strict=True):
+            value, (low, high) = one["value"], one["interval"]
+            needed = [target["compute"], *target["interval"]]
+            assert told[one["run"], one["task"]][:3] == [
+                f"{value:.3f} [{low:.3f}, {high:.3f}]",
+                f"{more['gain_if_doubled']:+.3f}",
+                more["reading"].partition(":")[0],
+            ]
+            cell = told[one["run"], one["task"]][3]
+            shown = [float(number) / (60 if "min" in cell else 1) for number in re.findall(r"\d+\.?\d*", cell)]
+            assert shown == pytest.approx([number for number in needed if number is not None], rel=5e-3)
     before = page.inner_text(".forecasts tbody tr >> nth=0")
     page.evaluate(
         "() => { const s = document.querySelector('[type=range]'); s.value = 2; s.dispatchEvent(new Event('input')); }"

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from scalelab.cli import main
-from scalelab.curves import Options, analyse, compare, forecast
+from scalelab.curves import Options, analyse, compare, compute_for, extend_or_stop, forecast
 from scalelab.curves.compare import against
 from scalelab.curves.comparison import entry_summary
-from scalelab.curves.fitting.models import SIGMOID
-from scalelab.curves.fitting.shapes import OTHERS
 from scalelab.kept import Kept
 from scalelab.reading import Reading
 from scalelab.view import judge as module
-from scalelab.view.judge import DRAWS, Judge
+from scalelab.view.judge import Judge
 from scalelab.view.lab import Lab
 from tests.helpers.view_runs import made_run
 
@@ -48,32 +47,42 @@ def test_a_fit_is_that_of_the_curves(lab: Lab, overview: dict) -> None:
         own = analyse(item, Options())
         assert record["parameters"] == pytest.approx(own.params)
         assert record["intervals"]["A"] == pytest.approx(own.intervals["A"])
-        assert len(lab.curve_data(item.run)["draws"][item.task]["A"]) == DRAWS
+
+
+def between(columns: dict[str, np.ndarray], compute: float, name: str) -> float:
+    """A column of a table at some compute, as the page reads it."""
+    return float(np.interp(np.log(compute), np.log(columns["compute"][1:]), columns[name][1:]))
 
 
 @pytest.mark.slow
-def test_the_page_s_draws_forecast_as_all_draws_do(lab: Lab, overview: dict) -> None:
-    """400 of 4,000 draws: quantiles of the curve move by less than a fifth of the interval's width."""
-    item, record = lab.curves[0], overview["fits"][0]
-    draws = lab.curve_data(item.run)["draws"][item.task]
-    [own] = forecast(analyse(item, Options()), [3.0])
-    d = {name: np.array(values) for name, values in draws.items() if name != "shapes"}
-    share = np.empty(DRAWS)
-    for index, (name, numbers) in enumerate(draws["shapes"]):
-        mine = d["shape"] == index
-        z = d["B"][mine] * np.log(3.0 / d["C_mid"][mine])
-        rise = next((one for one in OTHERS if one.page == (name, numbers)), None)
-        theta = np.stack([np.zeros(mine.sum()), np.log(3.0) - z], axis=1)
-        shares = (rise or SIGMOID).features(theta, np.array([np.log(3.0)]))[:, 0, 1]
-        share[mine] = shares
-    change = d["height"] / (1 + (d["at"] / 3.0) ** d["steep"])
-    curve = np.clip(d["R0"] + (d["A"] - d["R0"]) * share + change, 0, 1)
-    grown = np.sqrt(1 - d["walk"] + d["walk"] * 3.0 / record["window"][1])
-    measured = np.clip(curve + d["noise"] * grown + d["spread"] * np.minimum(share, 1), 0, 1)
-    for values, interval in ((curve, own.curve_interval), (measured, own.interval)):
-        width = interval[1] - interval[0]
-        assert np.quantile(values, [0.1, 0.9]) == pytest.approx(interval, abs=0.2 * width)
-    assert np.median(curve) == pytest.approx(own.value, abs=0.1 * (own.interval[1] - own.interval[0]))
+def test_the_page_s_table_is_what_forecast_says(lab: Lab, overview: dict) -> None:
+    """At the compute reached, its double and fourfold to every digit that is shown; between them within 0.002."""
+    for item in lab.curves:
+        own, table = analyse(item, Options()), lab.curve_data(item.run)["tables"][item.task]
+        spent = own.fit.window[1]
+        columns = {name: np.array(values) for name, values in table.items() if name not in ("targets", "advice")}
+        for at in (0.37, 1.0, 1.93, 2.0, 4.0, 11.0):
+            [said] = forecast(own, [at * spent])
+            exact = at in (1.0, 2.0, 4.0)
+
+            column = partial(between, columns, at * spent)
+            near = {"rel": 1e-5, "abs": 0} if exact else {"abs": 2e-3}
+            assert exact == bool(np.isclose(columns["compute"], at * spent, rtol=1e-5).any())
+            assert column("middle") == pytest.approx(said.value, **near)
+            assert (column("low"), column("high")) == pytest.approx(said.curve_interval, **near)
+            assert (column("measured_low"), column("measured_high")) == pytest.approx(said.interval, **near)
+        extension = extend_or_stop(own)
+        double = int(np.argmin(abs(columns["compute"] - 2 * spent)))
+        assert columns["gain"][double] == pytest.approx(extension.gain_if_doubled, rel=1e-4)
+        assert (columns["gain_low"][double], columns["gain_high"][double]) == pytest.approx(
+            extension.interval, rel=1e-4
+        )
+        assert columns["worthwhile"][double] == pytest.approx(extension.probability_worthwhile)
+        for rate in (0.05, 0.3, 0.5, 0.7, 0.99):
+            target, place = compute_for(own, rate), round(100 * rate) - 1
+            assert table["targets"]["compute"][place] == pytest.approx(target.compute)
+            assert (table["targets"]["low"][place], table["targets"]["high"][place]) == pytest.approx(target.interval)
+            assert table["targets"]["reading"][place] == target.reading
 
 
 def test_the_ranking_is_that_of_compare(lab: Lab, overview: dict) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
-from itertools import pairwise
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scalelab.commands.demo import RECORDED
+from scalelab.curves import curve
+from scalelab.curves.stability import stability
 from scalelab.errors import LabError
 from scalelab.reading import Reading
 from scalelab.view.discover import find_runs
@@ -96,17 +99,37 @@ def test_a_fall_is_found_with_its_return() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=30), st.floats(0.001, 0.2))
 def test_falls_are_those_of_a_slow_search(y: list[float], stderr: float) -> None:
-    """By loops: four spreads down, the spread being the larger of √2 s and of the later half's usual jump."""
-    change = [second - first for first, second in pairwise(y)]
-    later = sorted(change[len(change) // 2 :])
-    middle = float(np.median(later))
-    jump = 1.4826 * float(np.median([abs(one - middle) for one in later]))
-    spread = max(2**0.5 * stderr, jump, 1e-3)
-    assume(all(abs(one + 4 * spread) > 1e-9 and abs(one + 0.02) > 1e-9 for one in change))
-    expected = {at + 1 for at, one in enumerate(change) if one < -0.02 and one < -4 * spread}
-    found = {fall["step"] for fall in falls(flat_points(y, stderr))}
-    assert found <= expected
+    """By loops: 0.05 below the best before, and beyond 1 % of chance shared by all pairs of evaluations."""
+    chance = 0.01 / math.comb(len(y), 2)
+    beyond = NormalDist().inv_cdf(1 - chance) * stderr * 2**0.5
+    expected, fallen = [], False
+    for at, rate in enumerate(y):
+        depth = max(y[: at + 1]) - rate
+        assume(abs(depth - 0.05) > 1e-9 and abs(depth - beyond) > 1e-9 and abs(depth - 2**1.5 * stderr) > 1e-9)
+        if fallen and depth <= 2**1.5 * stderr:
+            fallen = False
+            expected[-1][2] = at
+        elif not fallen and depth > 0.05 and depth > beyond:
+            fallen = True
+            expected.append([at, depth, None])
+        elif fallen:
+            expected[-1][1] = max(expected[-1][1], depth)
+    found = sorted(falls(flat_points(y, stderr)), key=lambda fall: fall["begins"])
     assert len(found) == min(len(expected), 8)
+    if len(expected) <= 8:
+        assert [fall["begins"] for fall in found] == [begins for begins, _, _ in expected]
+        assert [fall["from"] - fall["to"] for fall in found] == pytest.approx([depth for _, depth, _ in expected])
+        assert [fall["back_at"] for fall in found] == [back for _, _, back in expected]
+
+
+def test_the_page_tells_a_fall_where_compare_says_unstable_and_nowhere_else() -> None:
+    rng = np.random.default_rng(1)
+    for depth in (0.0, 0.02, 0.06, 0.1, 0.3):
+        for _ in range(20):
+            y = np.clip(0.8 + 0.012 * rng.standard_normal(20), 0, 1)
+            y[12:15] -= depth
+            item = curve(np.arange(1.0, 21), y, stderr=np.full(20, 0.012))
+            assert stability(item).unstable == bool(falls(flat_points(y.tolist(), 0.012)))
 
 
 def test_noise_alone_is_seldom_called_a_fall() -> None:

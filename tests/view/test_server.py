@@ -63,16 +63,16 @@ def test_the_measured_rates_are_told_before_anything_is_fitted(refresher: Refres
     assert overview["comparisons"] == []
 
 
-def test_points_and_draws_are_sent_for_the_recipes_that_are_drawn(client: TestClient) -> None:
+def test_points_and_tables_are_sent_for_the_recipes_that_are_drawn(client: TestClient) -> None:
     overview = whole(client)
     assert len(overview["fits"]) == 4
-    assert "draws" not in overview["fits"][0]
+    assert "table" not in overview["fits"][0]
     found = client.get("/api/curves", params={"groups": "1,7,x"}).json()
     [(name, data)] = found.items()
     assert name == overview["groups"][1]["name"]
     assert data["stamp"] == overview["stamps"][name]
     assert {points["group"] for points in data["points"]} == {name}
-    assert set(data["draws"]) == {"math", "code"}
+    assert set(data["tables"]) == {"math", "code"}
 
 
 def test_two_recipes_and_runs_pooled_by_hand_are_held_against_each_other(client: TestClient) -> None:

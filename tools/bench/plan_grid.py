@@ -19,6 +19,9 @@ from scalelab.experiment import load
 WITHIN = 0.05
 """Largest relative difference that needs no reason."""
 
+STEPS = 60
+"""Least of a simulation: a mean of fewer is off by more than `WITHIN`."""
+
 EVALUATIONS = 4.5
 """Evaluations in a simulation, which all these experiments make every 100 steps."""
 
@@ -30,6 +33,11 @@ SIZES = {
     "qwen/qwen3_8b": (80, 160, 400),
     "qwen/qwen25_7b": (80, 160),
     "qwen/qwen3_30b_a3b": (80, 160, 320),
+    "h100/scalerl_8b_node": (8,),
+    "h100/scalerl_17bx16_least": (40,),
+    "h200/scalerl_17bx16_least": (24,),
+    "h100/scalerl_8b_512": (512,),
+    "h100/scalerl_17bx16_512": (512,),
 }
 """Devices in all of an experiment."""
 
@@ -73,7 +81,7 @@ def main() -> None:
     beyond = 0
     for arguments in pairs:
         planned = read(["plan", *arguments])["seconds"]
-        hours = asked.hours
+        hours = f"{max(float(asked.hours), STEPS * planned['step'] / 3600):.3g}"
         if asked.evaluations:
             hours = f"{EVALUATIONS * 100 * planned['step'] / 3600:.3g}"
         simulated = read(["simulate", *arguments, "--no-search", "--hours", hours])["split"]["seconds_per_step"]

@@ -20,7 +20,7 @@ SIZES = (80, 320, 1000, 10_000)
 HOME = 80
 """Devices of the experiments themselves."""
 PRICE = 2.5
-"""Of an hour of a device, as an example."""
+"""Example of a price of a device's hour."""
 
 
 def main() -> None:

@@ -30,14 +30,11 @@ class Rise(Sigmoid):
         name: what it is called.
         odds: probability before the points are seen, relative to the other shapes.
         growth: g(z), from 0 upwards.
-        page: the same function for the page's script: a name and its numbers.
         ends: whether g tends to 1, so that A is an asymptote; else A is the pass rate where g is 1.
     """
 
-    def __init__(
-        self, name: str, odds: float, growth: Callable[[Array], Array], page: tuple[str, list[float]], ends: bool = True
-    ) -> None:
-        self.name, self.odds, self._growth, self.page, self.ends = name, odds, growth, page, ends
+    def __init__(self, name: str, odds: float, growth: Callable[[Array], Array], ends: bool = True) -> None:
+        self.name, self.odds, self._growth, self.ends = name, odds, growth, ends
 
     def features(self, shape_BS: Array, u_N: Array) -> Array:
         """Weights of R0 and A, which sum to one at every compute."""
@@ -110,13 +107,13 @@ probable (whole runs and first halves; EM), averaged over the tasks (`tools/benc
 """
 
 OTHERS = (
-    Rise("exponential approach", 0.035, weibull, ("weibull", [])),
-    Rise("Gompertz in log compute", 0.04, gompertz, ("gompertz", [])),
-    Rise("fast approach", 0.04, burr(3.0), ("burr", [3.0])),
-    Rise("slow tail", 0.04, burr(0.4), ("burr", [0.4])),
-    Rise("line in log compute", 0.12, endless(0.0), ("endless", [0.0, *_endless_start(0.0)]), ends=False),
-    Rise("power of compute", 0.03, endless(0.25), ("endless", [0.25, *_endless_start(0.25)]), ends=False),
-    Rise("two rises", 0.11, two_rises(0.5, 3.0), ("two", [0.5, 3.0])),
+    Rise("exponential approach", 0.035, weibull),
+    Rise("Gompertz in log compute", 0.04, gompertz),
+    Rise("fast approach", 0.04, burr(3.0)),
+    Rise("slow tail", 0.04, burr(0.4)),
+    Rise("line in log compute", 0.12, endless(0.0), ends=False),
+    Rise("power of compute", 0.03, endless(0.25), ends=False),
+    Rise("two rises", 0.11, two_rises(0.5, 3.0)),
 )
 
 

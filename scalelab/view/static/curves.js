@@ -7,29 +7,34 @@
 
   const DOUBLED = 2; // the budget as a multiple of what is spent, unless somebody sets one: advice is on doubling
 
-  const held = new Map(); // recipe → its points and draws, and the stamp under which they were asked for
+  const held = new Map(); // recipe → its points and the tables of its fits, and the stamp under which they were asked for
   let index = { of: null, fits: new Map() };
 
-  /** The fit of a recipe and task, with its draws where they are here. */
+  /** The fit of a recipe and task, with its table where that is here. */
   function fitted(run, task) {
     if (index.of !== state.overview) {
       index = { of: state.overview, fits: new Map() };
       for (const fit of state.overview.fits) if (!fit.refused) index.fits.set(fit.run + "\n" + fit.task, fit);
     }
     const fit = index.fits.get(run + "\n" + task) || (held.get(run) || { fits: {} }).fits?.[task];
-    if (fit && !fit.draws) fit.draws = (held.get(run) || { draws: {} }).draws[task];
+    if (fit && !fit.table) fit.table = (held.get(run) || { tables: {} }).tables[task];
     return fit;
   }
 
-  /** The fit of a recipe and task if it can be drawn: with its draws. */
+  /** The fit of a recipe and task if it can be drawn: with its table. */
   function drawable(run, task) {
     const fit = fitted(run, task);
-    return fit && fit.draws ? fit : null;
+    return fit && fit.table ? fit : null;
   }
 
-  const pointsOf = (group, task) => (held.get(group) || { points: [] }).points.filter((points) => points.task === task);
+  /** Points of a recipe and task; on the axis of compute without runs that count it in another unit, or on another clock. */
+  function pointsOf(group, task) {
+    const { runs, counted_in } = state.overview;
+    const alike = (points) => state.x !== "compute" || (runs.find((run) => run.id === points.run) || {}).counted_in === counted_in;
+    return (held.get(group) || { points: [] }).points.filter((points) => points.task === task && alike(points));
+  }
 
-  /** Ask for the points and draws of recipes that are not here yet; whether anything came. */
+  /** Ask for the points and tables of recipes that are not here yet; whether anything came. */
   async function need(names) {
     const places = state.overview.groups.map((group, place) => [group.name, place]).filter(([name]) => names.includes(name) && (held.get(name) || {}).stamp !== state.overview.stamps[name]);
     if (!places.length) return false;
@@ -37,11 +42,11 @@
     const found = await Lab.data.curves(places.map(([, place]) => place));
     for (const [name, data] of Object.entries(found)) held.set(name, { ...data, stamp: stamps[name] });
     index.of = null;
-    for (const fit of state.overview.fits) if (names.includes(fit.run)) delete fit.draws;
+    for (const fit of state.overview.fits) if (names.includes(fit.run)) delete fit.table;
     return true;
   }
 
-  /** Take in recipes that were pooled by hand: {name: {points, draws, fits by task}}. */
+  /** Take in recipes that were pooled by hand: {name: {points, tables, fits by task}}. */
   function adopt(found) {
     for (const [name, data] of Object.entries(found)) held.set(name, data);
   }
@@ -120,14 +125,6 @@
       return `${task.name || "pass rate"} against ${axisLabel()}: ${words.join("; ")}`;
     };
     const drawn = frame(`curves ${task.name}`, height, make, describe, { title: `${task.name || "Pass rate"}: held-out ${task.measure}`, ready: (chart) => chart.getZr().on("dblclick", (event) => setBudget(chart, event)) });
-    /** The work before a drawing, one recipe each: bands are kept by their draws. */
-    drawn.before = () => {
-      const groups = chosen();
-      return groups.map((group) => () => {
-        const [fit, entries] = [drawable(group.name, task.name), pointsOf(group.name, task.name)];
-        if (fit && entries.length) banded(fit, entries, horizonOf(groups));
-      });
-    };
     return drawn;
   }
 
@@ -143,7 +140,7 @@
     const [start, last] = [Math.max(first, 0), fit.window[1]];
     const inside = Lab.curve.grid(start || last / 1000, last, 70, state.log);
     const outside = horizon > last ? Lab.curve.grid(last, horizon, 18, state.log) : [];
-    return [inside, outside].map((grid) => { const rows = Lab.curve.band(fit, grid); return grid.map((compute, index) => [compute, rows[index]]); });
+    return [inside, outside].map((grid) => grid.map((compute) => [compute, Lab.curve.band(fit, compute)]));
   }
 
   /** The fitted curve over its points, the forecast beyond them, and the band. */
@@ -206,7 +203,7 @@
         if (fit) rows.push({ task, group, fit, found: Lab.curve.forecast(fit, state.budget || DOUBLED * fit.window[1]) });
       }
     }
-    const target = Number(state.target);
+    const target = Math.round(100 * Number(state.target)) / 100;
     const wanted = target > 0 && target < 1;
     const columns = [
       { title: "recipe", cell: (row) => [mark(row.group), row.group.name], sort: (row) => row.group.name },
@@ -214,18 +211,17 @@
       { title: "spent", numeric: true, cell: (row) => quantity(row.fit.window[1], row.fit.unit), sort: (row) => row.fit.window[1] },
       { title: "forecast", numeric: true, cell: (row) => interval(row.found.value, row.found.interval, 3), sort: (row) => row.found.value },
       { title: "gain", numeric: true, cell: (row) => signed(row.found.gain), sort: (row) => row.found.gain },
-      { title: "advice", cell: (row) => verdict(Lab.curve.advice(row.found)), sort: (row) => row.found.worthwhile },
+      { title: "advice", cell: (row) => verdict(row.found.advice), sort: (row) => row.found.worthwhile },
     ];
-    if (wanted) columns.push({ title: `compute for ${target}`, numeric: true, cell: (row) => reachText(row.fit, target), sort: (row) => Lab.curve.reach(row.fit, target).compute });
+    if (wanted) columns.push({ title: `compute for ${target}`, numeric: true, cell: (row) => reachText(row.fit, target), sort: (row) => Lab.curve.reach(row.fit, target).compute ?? Infinity });
     return rows.length ? Lab.table("Forecasts at the budget", columns, rows) : h("p", { class: "note" }, "No fit yet: three evaluations and a rise are needed.");
   }
 
   function reachText(fit, target) {
     const found = Lab.curve.reach(fit, target);
-    if (found.probability <= 0.05) return "not reachable";
-    if (!isFinite(found.compute)) return `probably never (${chance(found.probability)} that it is reached)`;
-    const high = isFinite(found.interval[1]) ? quantity(found.interval[1], fit.unit) : "never";
-    return `${quantity(found.compute, fit.unit)} [${quantity(found.interval[0], fit.unit)}, ${high}]`;
+    if (found.compute === null) return found.reading.split(":")[0];
+    const [low, high] = [found.low, found.high].map((end) => (end === null ? "never" : quantity(end, fit.unit)));
+    return `${quantity(found.compute, fit.unit)} [${low}, ${high}]`;
   }
 
   function verdict(word) {
@@ -275,7 +271,7 @@
     }
     function refresh() {
       const idle = queue.length === 0;
-      queue = [...charts.flatMap((chart) => [...(chart.box.isConnected ? chart.before() : []), () => chart.draw()]), () => forecasts.isConnected && forecasts.replaceChildren(forecastTable())];
+      queue = [...charts.flatMap((chart) => [() => chart.draw()]), () => forecasts.isConnected && forecasts.replaceChildren(forecastTable())];
       showBudget();
       if (idle) soon(next);
       need(shownGroups().map((group) => group.name)).then((came) => came && refresh(), () => null);
