@@ -172,7 +172,8 @@ def slowest_stretch(hf_config: dict[str, Any], row: int, tokens: float, square: 
     if parts == 1:
         return 1.0
     chunks = Counter(layer.attention.chunk or row for layer in shape(hf_config).layers)
-    pairs_RP = sum(count * _pairs(row, round(tokens), round(square), parts, chunk) for chunk, count in chunks.items())
+    each_RP = [count * _pairs(row, round(tokens), round(square), parts, chunk) for chunk, count in chunks.items()]
+    pairs_RP = np.sum(each_RP, axis=0)
     return float(pairs_RP.max(axis=1).sum() / pairs_RP.mean(axis=1).sum())
 
 
