@@ -40,7 +40,7 @@ from scalelab.numbers import percent, with_interval
 
 if TYPE_CHECKING:
     from scalelab.curves import Analysis, Curve, Options
-    from scalelab.curves.calibrate import WordRates
+    from scalelab.curves.calibrate import Calibration
     from scalelab.curves.comparison import Comparison
 
 
@@ -63,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=60,
         metavar="N",
-        help="simulate N comparisons like this one for each difference (default 60): how often each word is wrong",
+        help="simulate comparisons like this one, N verdicts for each difference (default 60): how often each word, "
+        "and any of them, is wrong",
     )
     parser.add_argument(
         "--reach",
@@ -136,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
     held = {one.task: [entry.run for entry in one.entries] for one in comparisons if len(one.entries) > 1}
     pairs = compare_paired(curves, held, args.margin, args.error, args.level)
     bands = _price_bands(curves, options, comparisons, asked) if price else {}
-    calibration = {}
+    calibration = None
     if args.calibrate is not None:
         calibration = _calibration(comparisons, args.calibrate, args.seed_spread, pilots)
     if args.plot:
@@ -149,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
                 **_facts(comparisons),
                 "paired": [vars(one) | {"found": one.found and vars(one.found)} for one in pairs],
                 "price_bands": bands,
-                "calibration": {task: [vars(line) for line in lines] for task, lines in calibration.items()},
+                **calibration_json(calibration),
                 "pooled": pooled,
                 "refused": refused,
             }
@@ -158,11 +159,8 @@ def run(args: argparse.Namespace) -> int:
     print_comparisons(comparisons, pooled, args.wide)
     for pair in pairs:
         print_filled(pair.text() + ".")
-    for task, lines in calibration.items():
-        print_calibration(task, lines)
-    verdicts = sum(len(one.verdicts) for one in comparisons)
-    if calibration and verdicts > 1:
-        print_filled(f"These are pairs alone. The {verdicts} verdicts above hold together, so each is said less often.")
+    if calibration is not None:
+        print_calibration(calibration)
     print_prices(price)
     for task, words in bands.items():
         said = "; ".join(f"{run}: {', '.join(each.values())}" for run, each in words.items())
@@ -264,23 +262,42 @@ def _print_comparison(one: Comparison, wide: bool) -> None:
 
 def _calibration(
     comparisons: list[Comparison], pairs: int, spread: float | None, pilots: Sequence[Analysis]
-) -> dict[str, list[WordRates]]:
+) -> Calibration:
     from scalelab.curves.calibrate import calibrate, like
 
-    if pairs < 10:
-        raise LabError(f"{pairs} simulated comparisons say nothing of rates: give at least 10")
-    return {one.task: calibrate(like(one, spread), pairs, spread_from=pilots) for one in comparisons}
+    check_calibration(pairs)
+    held = [one for one in comparisons if len(one.entries) > 1]
+    return calibrate([like(one, spread) for one in held], pairs, spread_from=pilots)
 
 
-def print_calibration(task: str, lines: list[WordRates]) -> None:
-    """Print how often each word is said of simulated pairs of recipes, by their true difference."""
-    if not lines:
-        return
-    first = lines[0]
-    print(
-        f"{task or 'all'}: {first.pairs} simulated pairs for each difference, {first.seeds} seeds of each, "
-        f"{first.evaluations} evaluations, seeds spread by {first.spread:.3g}; error of verdicts {first.error:g}"
-    )
-    header = ["true difference", "better", "worse", "equal", "cannot tell", "wrong", "interval holds"]
-    print_table([line.cells() for line in lines], header)
-    print()
+def check_calibration(verdicts: int) -> None:
+    """Refuse to count words by a few.
+
+    Raises:
+        LabError: there are fewer than 10.
+    """
+    if verdicts < 10:
+        raise LabError(f"{verdicts} simulated verdicts say nothing of rates: give at least 10")
+
+
+def calibration_json(found: Calibration | None) -> dict[str, Any]:
+    """The error rates of words, in the output of `--json`."""
+    if found is None:
+        return {"calibration": {}}
+    together = {name: getattr(found, name) for name in ("families", "recipes", "any_wrong")}
+    rates = {task: [vars(line) for line in lines] for task, lines in found.rates.items()}
+    return {"calibration": rates, "calibration_together": together}
+
+
+def print_calibration(found: Calibration) -> None:
+    """Print how often each word is said of simulated recipes, by their true difference from the baseline."""
+    for task, lines in found.rates.items():
+        first = lines[0]
+        print(
+            f"{task or 'all'}: {first.pairs} simulated verdicts for each difference, {first.seeds} seeds of each, "
+            f"{first.evaluations} evaluations, seeds spread by {first.spread:.3g}; error of verdicts {first.error:g}"
+        )
+        header = ["true difference", "better", "worse", "equal", "cannot tell", "wrong", "interval holds"]
+        print_table([line.cells() for line in lines], header)
+        print()
+    print_filled(found.sentence())

@@ -25,12 +25,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scalelab.commands.arguments import add_json
+from scalelab.commands.compare import calibration_json, check_calibration, print_calibration
 from scalelab.commands.curve_options import add_reading_arguments, reading_from
 from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
 from scalelab.numbers import percent
 
 if TYPE_CHECKING:
+    from scalelab.curves.calibrate import Calibration
     from scalelab.curves.cheapest import Study
     from scalelab.curves.design import Plan, Quantity
 
@@ -82,6 +84,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default 0: about these prompts)",
     )
     parser.add_argument("--budget", type=float, metavar="X", help="compute per run, in units of C_mid (default 4)")
+    parser.add_argument(
+        "--calibrate",
+        type=int,
+        nargs="?",
+        const=60,
+        metavar="N",
+        help="simulate the sweep with the first of --evaluations and the seeds that it takes (or the most of --seeds), "
+        "N verdicts of scalelab compare for each difference (default 60): how often each word is wrong",
+    )
     add_json(parser)
 
 
@@ -104,10 +115,17 @@ def run(args: argparse.Namespace) -> int:
         )
     share = args.of in ("B", "C_mid")
     difference = math.log1p(args.difference) if share else args.difference
-    answers = []
+    if args.calibrate is not None:
+        check_calibration(args.calibrate)
+        if args.of != "value":
+            raise LabError("--calibrate counts words on pass rates: leave --of out")
+        if not 0.75 < args.certainty <= 0.9995:
+            raise LabError(f"--calibrate has no words for a certainty of {args.certainty:g}: give one above 0.75")
+    answers, swept = [], {}
     for task, plan in _plans(args).items():
         found = designs(plan, difference, args.seeds, args.evaluations, args.certainty)
         needed = seeds_for(replace(plan, evaluations=args.evaluations[0]), difference, args.power, args.certainty)
+        swept[task] = replace(plan, evaluations=args.evaluations[0], seeds=needed or max(args.seeds))
         study = None if training is None else cheapest(plan, difference, training, args.power, args.certainty)
         smallest = [least if least is None or not share else math.expm1(least) for _, _, least in found]
         if args.json:
@@ -151,9 +169,21 @@ def run(args: argparse.Namespace) -> int:
             first = replace(plan, evaluations=args.evaluations[0], seeds=needed) if needed else None
             print(_cheapest(study, first, training, f"{args.difference:g}"))
         print()
+    calibration = None if args.calibrate is None else _words(swept, args)
     if args.json:
-        print_json({"tasks": answers})
+        print_json({"tasks": answers} | calibration_json(calibration))
+    elif calibration is not None:
+        print_calibration(calibration)
     return 0
+
+
+def _words(plans: dict[str, Plan], args: argparse.Namespace) -> Calibration:
+    """Error rates of the words that `scalelab compare` will say of a sweep."""
+    from scalelab.curves.calibrate import calibrate, planned
+
+    error = 2 * (1 - args.certainty)  # compare errs on either side with half of it
+    settings = [planned(plan, task, args.difference, error) for task, plan in plans.items()]
+    return calibrate(settings, args.calibrate)
 
 
 def _spared(plan: Plan, of: str) -> str:

@@ -138,7 +138,7 @@ def _advice(item: Analysis, advice: Extension, wide: bool) -> str:
     chance = f"{percent(advice.probability_worthwhile)} that it adds {advice.worthwhile:g} or more"
     rate = f" Now {advice.gain_per_hour:.2g} per {item.fit.curve.unit.removesuffix('s')}." if wide else ""
     gain = f"{advice.gain_if_doubled:.3f} ({low:.3f} to {high:.3f})"
-    return f"{item.fit.curve.name}: twice the compute is expected to add {gain}; {judged} ({chance}).{rate}"
+    return f"{item.fit.curve.name}: twice the compute would add {gain}; {judged} ({chance}).{rate}"
 
 
 def _curve(one: Forecast) -> tuple[float, tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""Error rates of verdicts: pairs of recipes like the user's are simulated, fitted and compared by `compare` itself.
+"""Error rates of verdicts: families of recipes like the user's are simulated, fitted and compared by `compare` itself.
 
 Axes: `_N` evaluations.
 """
@@ -6,7 +6,7 @@ Axes: `_N` evaluations.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,23 +16,21 @@ from scalelab.curves.analysis import Analysis, analyse
 from scalelab.curves.checks import Options
 from scalelab.curves.compare import compare
 from scalelab.curves.comparison import Comparison
+from scalelab.curves.design import DRIFT_LENGTH, Plan
 from scalelab.curves.fitting.joint import FitError
 from scalelab.curves.fitting.models import SIGMOID, log_compute, value
 from scalelab.curves.fitting.noise import drift_kernel
 from scalelab.numbers import percent
-from scalelab.reading.data import curve
-
-DRIFT_LENGTH = 0.15
-"""Correlation length of a simulated run's drift, as a share of its budget."""
+from scalelab.reading.data import binomial_stderr, curve
 
 
 @dataclass(frozen=True)
 class SimulatedDesign:
-    """A design of two recipes to simulate.
+    """A design of some recipes on one task, to simulate.
 
     Attributes:
         compute_N: compute of each evaluation.
-        stderr: standard error of an evaluation.
+        stderr: standard error of each evaluation, or of all.
         R0: pass rate before RL.
         A: asymptote of the baseline.
         B: exponent.
@@ -43,10 +41,13 @@ class SimulatedDesign:
         margin: difference below which recipes count as equal.
         error: probability that a verdict is wrong.
         level: probability of intervals.
+        known_spread: the spread that comparisons are told; None: they learn it.
+        task: its name.
+        recipes: how many are compared, the baseline among them.
     """
 
     compute_N: tuple[float, ...]
-    stderr: float
+    stderr: float | tuple[float, ...]
     R0: float
     A: float
     B: float
@@ -58,7 +59,8 @@ class SimulatedDesign:
     error: float
     level: float = 0.8
     known_spread: float | None = None
-    """The spread that comparisons are told; None: they learn it."""
+    task: str = ""
+    recipes: int = 2
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,11 @@ class WordRates:
 
     Attributes:
         difference: of the recipes' curves at the end of the budget.
-        better: share of the pairs in which the word is said of the second recipe; the other words alike.
+        better: share of the verdicts on such a recipe that say this word; the other words alike.
         wrong: share in which the word is false: better or worse without a difference of that sign, equal at a
             difference of the margin or more.
         holds: share in which the interval of the difference holds the true one.
-        pairs: pairs that carried fits.
+        pairs: verdicts, each on a recipe and the baseline.
         seeds: of each recipe.
         evaluations: of each run.
         spread: standard deviation of A between seeds.
@@ -95,6 +97,32 @@ class WordRates:
         """The row as text."""
         shares = (self.better, self.worse, self.equal, self.cannot_tell, self.wrong, self.holds)
         return [f"{self.difference:+.3f}", *map(percent, shares)]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Error rates of the words of one comparison.
+
+    Attributes:
+        rates: of each task, by true difference.
+        families: comparisons of all recipes on all tasks that were simulated.
+        recipes: in each, the baseline among them.
+        any_wrong: share of the families with at least one false word.
+    """
+
+    rates: dict[str, list[WordRates]]
+    families: int
+    recipes: int
+    any_wrong: float
+
+    def sentence(self) -> str:
+        """The rate of families with a false word, in words."""
+        [error] = {line.error for lines in self.rates.values() for line in lines}
+        tasks = f" on {len(self.rates)} tasks" if len(self.rates) > 1 else ""
+        return (
+            f"Of {self.families} simulated comparisons of {self.recipes} recipes{tasks}, whose words hold together, "
+            f"{percent(self.any_wrong)} had a false word; {percent(error)} are asked for at most."
+        )
 
 
 def like(one: Comparison, known_spread: float | None = None) -> SimulatedDesign:
@@ -123,52 +151,81 @@ def like(one: Comparison, known_spread: float | None = None) -> SimulatedDesign:
         error=one.error,
         level=item.level,
         known_spread=known_spread,
+        task=one.task,
+        recipes=len(one.entries),
+    )
+
+
+def planned(plan: Plan, task: str, margin: float, error: float) -> SimulatedDesign:
+    """The design of runs that are only planned."""
+    curve_N = value(SIGMOID, plan.theta_P, log_compute(plan.compute_N, 1.0))
+    return SimulatedDesign(
+        compute_N=tuple(plan.compute_N.tolist()),
+        stderr=tuple(binomial_stderr(curve_N, plan.completions_N).tolist()),
+        R0=plan.R0,
+        A=plan.A,
+        B=plan.B,
+        C_mid=1.0,
+        seeds=plan.seeds,
+        spread=plan.spread,
+        drift=plan.drift,
+        margin=margin,
+        error=error,
+        known_spread=plan.spread if plan.known else None,
+        task=task,
+        recipes=plan.recipes,
     )
 
 
 def calibrate(
-    setting: SimulatedDesign,
+    settings: Sequence[SimulatedDesign],
     pairs: int,
     differences: Sequence[float] | None = None,
     seed: int = 0,
     spread_from: Sequence[Analysis] = (),
-) -> list[WordRates]:
-    """Simulate pairs of recipes, compare them, and count the words.
+) -> Calibration:
+    """Simulate families of recipes, compare them, and count the words.
+
+    A recipe differs from the baseline by as much on all tasks; the recipes of a family take the differences in turn.
 
     Args:
-        setting: the design.
-        pairs: how many for each difference.
+        settings: the design on each task, with as many recipes on each.
+        pairs: least number of verdicts for each difference and task.
         differences: true differences at the end of the budget; None takes 0, half of the margin, and the margin.
         seed: of the random numbers.
         spread_from: other runs that comparisons learn the spread from, too.
     """
-    chosen = (0.0, 0.5 * setting.margin, setting.margin) if differences is None else differences
-    return [_rates(setting, pairs, difference, seed, spread_from) for difference in chosen]
+    margin, others = settings[0].margin, max(one.recipes for one in settings) - 1
+    chosen = (0.0, 0.5 * margin, margin) if differences is None else tuple(differences)
+    said: dict[tuple[str, float], list[tuple[str, bool, bool]]] = {
+        (one.task, difference): [] for one in settings for difference in chosen
+    }
+    families, wrong_families = -(-pairs * len(chosen) // others), 0
+    for family in range(families):
+        gains = [chosen[(family + index) % len(chosen)] for index in range(others)]
+        any_wrong = False
+        for one, difference, word, (low, high) in _family(settings, gains, (seed, family), spread_from):
+            wrong = _is_wrong(word, difference, one.margin)
+            said[one.task, difference].append((word, wrong, low <= difference <= high))
+            any_wrong |= wrong
+        wrong_families += any_wrong
+    rates = {
+        one.task: [_rates(one, difference, said[one.task, difference]) for difference in chosen] for one in settings
+    }
+    return Calibration(rates, families, others + 1, wrong_families / families)
 
 
-def _rates(
-    setting: SimulatedDesign, pairs: int, difference: float, seed: int, spread_from: Sequence[Analysis]
-) -> WordRates:
-    words: Counter[str] = Counter()
-    held, wrong = 0, 0
-    for pair in range(pairs):
-        found = _one(setting, difference, np.random.default_rng([seed, pair, round(1e4 * difference)]), spread_from)
-        if found is None:
-            continue
-        word, (low, high) = found
-        words[word] += 1
-        held += low <= difference <= high
-        wrong += _is_wrong(word, difference, setting.margin)
-    done = max(words.total(), 1)
+def _rates(setting: SimulatedDesign, difference: float, said: Sequence[tuple[str, bool, bool]]) -> WordRates:
+    words, done = Counter(word for word, _, _ in said), max(len(said), 1)
     return WordRates(
         difference=difference,
         better=words["better"] / done,
         worse=words["worse"] / done,
         equal=words["equal"] / done,
         cannot_tell=(words["cannot tell"] + words["unstable"]) / done,
-        wrong=wrong / done,
-        holds=held / done,
-        pairs=words.total(),
+        wrong=sum(wrong for _, wrong, _ in said) / done,
+        holds=sum(held for _, _, held in said) / done,
+        pairs=len(said),
         seeds=setting.seeds,
         evaluations=len(setting.compute_N),
         spread=setting.spread,
@@ -182,29 +239,43 @@ def _is_wrong(word: str, difference: float, margin: float) -> bool:
     return (word == "better" and difference <= 0) or (word == "worse" and difference >= 0)
 
 
-def _one(
-    setting: SimulatedDesign, difference: float, rng: np.random.Generator, spread_from: Sequence[Analysis]
-) -> tuple[str, tuple[float, float]] | None:
-    """The verdict on one simulated pair and the interval of its difference; None where a recipe carries no fit."""
-    compute_N = np.array(setting.compute_N)
-    end = float(compute_N[-1])
-    share = float(_curve(setting, 1.0, 0.0, np.array([end]))[0])
-    try:
-        fits = [
-            _fitted(setting, name, compute_N, setting.A + gain / share, rng)
-            for name, gain in (("baseline", 0.0), ("other", difference))
-        ]
-    except FitError:
-        return None
-    [one] = compare(
+def _family(
+    settings: Sequence[SimulatedDesign],
+    gains: Sequence[float],
+    seed: tuple[int, int],
+    spread_from: Sequence[Analysis],
+) -> Iterator[tuple[SimulatedDesign, float, str, tuple[float, float]]]:
+    """The verdicts on one simulated family, each with the true difference and the interval of it.
+
+    Recipes without a fit are left out, as `compare` leaves them out.
+    """
+    fits = []
+    for at, setting in enumerate(settings):
+        compute_N = np.array(setting.compute_N)
+        share = float(_curve(setting, 1.0, 0.0, compute_N[-1:])[0])
+        for index, gain in enumerate((0.0, *gains)):
+            rng = np.random.default_rng([*seed, at, index])
+            try:
+                fits.append(_fitted(setting, str(index), compute_N, setting.A + gain / share, rng))
+            except FitError:
+                if index == 0:
+                    break
+    if not fits:
+        return
+    first = settings[0]
+    found = compare(
         fits,
-        margin=setting.margin,
-        error=setting.error,
-        run_spread=setting.known_spread,
+        baseline="0",
+        margin=first.margin,
+        error=first.error,
+        run_spread=first.known_spread,
         spread_from=spread_from,
     )
-    found = next(entry for entry in one.entries if entry.run == "other").differences["baseline"]
-    return one.verdicts["other"], found.interval
+    for setting, one in ((s, one) for s in settings for one in found if one.task == s.task):
+        for entry in one.entries:
+            if entry.run != "0":
+                interval = entry.differences["0"].interval
+                yield setting, gains[int(entry.run) - 1], one.verdicts[entry.run], interval
 
 
 def _curve(setting: SimulatedDesign, A: float, R0: float, compute_N: Array) -> Array:
@@ -216,17 +287,18 @@ def _fitted(setting: SimulatedDesign, run: str, compute_N: Array, A: float, rng:
     """Simulated seeds of one recipe, fitted: sigmoids with drift, whose A differ between seeds."""
     kernel_NN = drift_kernel(compute_N, DRIFT_LENGTH, float(compute_N[-1]))
     root_NN = setting.drift * np.linalg.cholesky(kernel_NN + 1e-10 * np.eye(len(compute_N)))
-    rates = []
+    stderr_N, rates = np.broadcast_to(np.asarray(setting.stderr), compute_N.shape), []
     for _ in range(setting.seeds):
         clean_N = _curve(setting, min(A + setting.spread * rng.standard_normal(), 1.0), setting.R0, compute_N)
-        noise_N = root_NN @ rng.standard_normal(len(compute_N)) + setting.stderr * rng.standard_normal(len(compute_N))
+        noise_N = root_NN @ rng.standard_normal(len(compute_N)) + stderr_N * rng.standard_normal(len(compute_N))
         rates.append(np.clip(clean_N + noise_N, 0, 1))
     count = len(compute_N)
     points = curve(
         np.tile(compute_N, setting.seeds),
         np.concatenate(rates),
-        np.full(count * setting.seeds, setting.stderr),
+        np.tile(stderr_N, setting.seeds),
         seed=[f"{run} {seed}" for seed in range(setting.seeds) for _ in range(count)],
         run=run,
+        task=setting.task,
     )
     return analyse(points, Options(checks=False, level=setting.level))

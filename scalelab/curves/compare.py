@@ -187,14 +187,14 @@ def _compare_task(
         reach=asked.reach,
         entries=tuple(entries),
         crossings=PairCrossings(family, names, asked, {entry.run: entry.differences for entry in entries}),
-        notes=(),
+        remarks=(),
         spread=(float(np.median(family.spread_M)), equal_tailed(family.spread_M, asked.level)),
         measured=family.measured,
         margin=asked.margin,
         error=asked.error,
         baseline=chosen,
     )
-    return replace(comparison, notes=_notes(comparison, spread))
+    return replace(comparison, remarks=_remarks(comparison, spread))
 
 
 def _numbers(family: JointDraws, run: str, asked: ComparisonSettings) -> ComparedNumbers:
@@ -230,8 +230,9 @@ def _hold_together(comparisons: Sequence[Comparison]) -> list[Comparison]:
         sure = sure and found.wrong <= one.error / (len(lines) - place)
         unstable = entry.stability.rate > one.reference.stability.rate
         words[index][entry.run] = verdict_word(found.claim, sure, unstable)
+    together = len(lines), len({index for index, _, _ in lines})
     return [
-        replace(one, verdicts=found, crossings=one.crossings.worded(one.baseline, found))
+        replace(one, verdicts=found, together=together, crossings=one.crossings.worded(one.baseline, found))
         for one, found in zip(comparisons, words)
     ]
 
@@ -280,22 +281,22 @@ def _holds(analyses: Sequence[Analysis], run: str, other: str, asked: Comparison
     return held
 
 
-def _notes(one: Comparison, spread: float | None) -> tuple[str, ...]:
-    """Notes for the reader: the source of the spread, whether asymptotes can be told, and falls."""
-    notes = []
+def _remarks(one: Comparison, spread: float | None) -> tuple[str, ...]:
+    """Remarks for the reader: the source of the spread, whether asymptotes can be told, and falls."""
+    remarks = []
     single = [entry.run for entry in one.entries if not several(entry.analysis)]
     middle, (low, high) = one.spread
     between = f"{middle:.3f} [{low:.3f}, {high:.3f}]"
     if spread is not None:
-        notes.append(f"a spread of {spread:g} between runs of one recipe was given")
+        remarks.append(f"a spread of {spread:g} between runs of one recipe was given")
     elif one.measured:
-        notes.append(f"spread between runs of one recipe, learnt from all seeds: {between}")
+        remarks.append(f"spread between runs of one recipe, learnt from all seeds: {between}")
     else:
-        notes.append(
+        remarks.append(
             f"{', '.join(single)}: one seed each, so the spread between runs of one recipe is not known; it is "
             f"believed to be {between}, and probabilities allow for that. Add seeds, or give --seed-spread or "
             "--spread-from"
         )
-    notes.append(asymptotes_note(one.entries))
-    notes += [f"{entry.run}: {entry.stability.text()}" for entry in one.entries if entry.stability.unstable]
-    return tuple(notes)
+    remarks.append(asymptotes_note(one.entries))
+    remarks += [f"{entry.run}: {entry.stability.text()}" for entry in one.entries if entry.stability.unstable]
+    return tuple(remarks)

@@ -191,13 +191,14 @@ class Comparison:
         reach: pass rate to which compute is counted.
         entries: the runs, by rank.
         crossings: of every pair, made when asked for.
-        notes: what the reader should know.
+        remarks: what the reader should know of this task.
         spread: standard deviation of A between runs of one recipe: median and interval.
         measured: whether any recipe has several seeds, so that the spread was measured.
         margin: difference below which two recipes count as equal.
         error: probability that a verdict is wrong.
         baseline: run that the others are held against.
         verdicts: word for every other run against the baseline, right for all of them, and all tasks, together.
+        together: (lines, tasks) whose words those are.
     """
 
     task: str
@@ -205,13 +206,23 @@ class Comparison:
     reach: float
     entries: tuple[ComparedRun, ...]
     crossings: Crossings
-    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
     spread: tuple[float, Interval]
     measured: bool
     margin: float
     error: float
     baseline: str
     verdicts: Mapping[str, ComparisonVerdict] = field(default_factory=dict)
+    together: tuple[int, int] = (0, 0)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader should know: the remarks, and which words hold together."""
+        lines, tasks = self.together
+        if lines < 2:
+            return self.remarks
+        of = f"the words of all {lines} lines{f' of {tasks} tasks' * (tasks > 1)} hold together"
+        return (*self.remarks, f"{of}: the probability that any is false is to be {percent(self.error)} at most")
 
     @property
     def reference(self) -> ComparedRun:

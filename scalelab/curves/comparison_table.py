@@ -137,6 +137,7 @@ COLUMNS = (
 SHORT_COLUMNS = (
     COLUMNS[1],
     TableColumn("measured", "measured", _measured),
+    TableColumn("measured_difference", "less {base}", _beside(_measured_difference)),
     COLUMNS[5],
     TableColumn("probability", "above", lambda row: "" if row.probability is None else percent(row.probability)),
     TableColumn("verdict", "verdict", lambda row: row.verdict or "baseline"),

@@ -154,7 +154,7 @@ def extend_or_stop(analysis: Analysis, worthwhile: float = WORTHWHILE) -> Extens
     gain_M = doubled_M - here_M
     expected, interval = float(np.median(gain_M)), equal_tailed(gain_M, analysis.level)
     probability = float((gain_M >= worthwhile).mean())
-    gain = f"doubling the budget is expected to add {expected:.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
+    gain = f"doubling the budget would add {expected:.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
     if probability >= EXTEND:
         reading = f"extend: {gain}"
     elif probability <= STOP:

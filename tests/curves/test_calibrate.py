@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from scalelab.cli import main
 from scalelab.curves import Options, analyse, compare, curve, parallel
-from scalelab.curves.calibrate import SimulatedDesign, calibrate, like
+from scalelab.curves import calibrate as calibrate_module
+from scalelab.curves.calibrate import SimulatedDesign, calibrate, like, planned
+from scalelab.curves.comparison import Comparison
+from scalelab.curves.design import Plan
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate, table
 
@@ -31,21 +35,60 @@ DESIGN = SimulatedDesign(
 
 @pytest.mark.slow
 def test_words_are_counted_and_a_large_difference_is_found() -> None:
-    none, large = calibrate(DESIGN, 8, (0.0, 0.15))
+    none, large = calibrate([DESIGN], 8, (0.0, 0.15)).rates[""]
     for line in (none, large):
         assert line.better + line.worse + line.equal + line.cannot_tell == pytest.approx(1)
         assert line.pairs == 8
     assert large.better >= 0.8
     assert large.wrong == 0
     assert none.wrong == none.better + none.worse
-    assert calibrate(DESIGN, 8, (0.0,))[0] == none
+    assert calibrate([DESIGN], 8, (0.0, 0.15)).rates[""][0] == none
 
 
 @pytest.mark.slow
 def test_a_word_is_wrong_only_where_it_is_false() -> None:
     """At the margin itself, `equal` is wrong and `better` is not."""
-    [line] = calibrate(replace(DESIGN, seeds=1), 6, (DESIGN.margin,))
+    [line] = calibrate([replace(DESIGN, seeds=1)], 6, (DESIGN.margin,)).rates[""]
     assert line.wrong == pytest.approx(line.equal + line.worse)
+
+
+@pytest.mark.slow
+def test_a_family_is_compared_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every comparison has all recipes and tasks; a family counts as wrong if any of its words is."""
+    seen: list[list[Comparison]] = []
+
+    def watched(*args: Any, **kwargs: Any) -> list[Comparison]:
+        seen.append(compare(*args, **kwargs))
+        return seen[-1]
+
+    monkeypatch.setattr(calibrate_module, "compare", watched)
+    tasks = [replace(DESIGN, task=task, recipes=4, margin=0.0001, error=0.49) for task in ("math", "code")]
+    found = calibrate(tasks, 6, (0.0, 0.05))
+    assert found.families == len(seen) == 4
+    assert {(one.task, len(one.entries)) for comparisons in seen for one in comparisons} == {("math", 4), ("code", 4)}
+    assert [line.pairs for line in found.rates["math"]] == [6, 6]
+    truth = [[(0.0, 0.05)[(family + index) % 2] for index in range(3)] for family in range(4)]
+    wrong = [
+        any(
+            word == "worse" or (word == "better" and not gains[int(run) - 1])
+            for one in comparisons
+            for run, word in one.verdicts.items()
+        )
+        for gains, comparisons in zip(truth, seen)
+    ]
+    assert found.any_wrong == pytest.approx(np.mean(wrong))
+    assert f"{found.families} simulated comparisons of 4 recipes on 2 tasks" in found.sentence()
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_only_planned_is_simulated_with_its_own_evaluations() -> None:
+    plan = Plan(spread=0.004, seeds=2, evaluations=12, prompts=200, samples=8, early_samples=2, recipes=3)
+    setting = planned(plan, "math", 0.02, 0.1)
+    assert len(setting.compute_N) == len(setting.stderr) == 13
+    assert setting.stderr[3] > 1.9 * setting.stderr[-1], "a quarter of the samples"
+    assert (setting.recipes, setting.known_spread, setting.drift) == (3, None, plan.drift)
+    assert planned(replace(plan, known=True), "", 0.02, 0.1).known_spread == 0.004
+    assert calibrate([setting], 2, (0.0,)).families == 1
 
 
 def test_the_design_is_that_of_the_comparison() -> None:
@@ -67,7 +110,8 @@ def test_the_design_is_that_of_the_comparison() -> None:
 def test_error_rates_are_those_of_comparisons_that_know_what_this_one_knows() -> None:
     """A difference of four standard deviations of the seeds is found where the spread is told, and hardly without."""
     one_seed = replace(DESIGN, seeds=1, spread=0.004)
-    [blind], [told] = (calibrate(replace(one_seed, known_spread=known), 8, (0.04,)) for known in (None, 0.004))
+    settings = (replace(one_seed, known_spread=known) for known in (None, 0.004))
+    [blind], [told] = (calibrate([setting], 8, (0.04,)).rates[""] for setting in settings)
     assert told.better > blind.better
 
 
@@ -78,15 +122,28 @@ def test_the_command_prints_the_rates(tmp_path, capsys: pytest.CaptureFixture[st
     assert "give at least 10" in capsys.readouterr().err
     assert main(["compare", *sources, "--calibrate", "10"]) == 0
     out = capsys.readouterr().out
-    assert "10 simulated pairs for each difference, 1 seeds of each, 9 evaluations" in out
+    assert "10 simulated verdicts for each difference, 1 seeds of each, 9 evaluations" in out
     assert "true difference" in out
-    assert "hold together" not in out
+    assert "Of 30 simulated comparisons of 2 recipes, whose words hold together, " in " ".join(out.split())
     sources = [
         table(tmp_path / f"{name}2.csv", tasks=("math", "code"), n=8, seed=seed) for seed, name in enumerate("xy")
     ]
     assert main(["compare", *sources, "--calibrate", "10"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "These are pairs alone. The 2 verdicts above hold together, so each is said less often." in out
+    assert "Of 30 simulated comparisons of 2 recipes on 2 tasks, whose words hold together, " in out
+
+
+@pytest.mark.slow
+def test_design_prints_the_words_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["design", "--seed-spread", "0.004", "--seeds", "2", "--evaluations", "12", "--recipes", "3"]
+    assert main([*asked, "--calibrate", "9"]) == 1
+    assert "give at least 10" in capsys.readouterr().err
+    assert main([*asked, "--calibrate", "--of", "A"]) == 1
+    assert "leave --of out" in capsys.readouterr().err
+    assert main([*asked, "--calibrate", "10"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "10 simulated verdicts for each difference" in out
+    assert "Of 15 simulated comparisons of 3 recipes, whose words hold together, " in out
 
 
 def tasks(first: float, second: float, noise: float):
