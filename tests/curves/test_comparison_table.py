@@ -22,7 +22,7 @@ def test_a_column_sorts_by_a_field_of_the_rows_and_shows_it() -> None:
     assert cells["measured_difference"] == "+0.030"
     assert cells["probability"] == "better (90 % above)"
     assert cells["compute_factor"].startswith("×0.8")
-    assert len(ROW.short_cells()) == len(SHORT_COLUMNS) == 5
+    assert len(ROW.short_cells()) == len(SHORT_COLUMNS) == 6
     assert ROW.short_cells()[-1] == "better"
 
 

@@ -37,7 +37,7 @@ from scalelab.rehearse.engine import rehearse
 from scalelab.rehearse.roles import engine_roles
 from scalelab.rehearse.setting import RehearsalSettings
 
-run = resolve("h100/scalerl_17bx16").run
+run = resolve("h100/scalerl_8b_512").run
 role = engine_roles(run.generator.tensor_parallel, run.cluster.generators)[0]
 for own in (environment("engine"), environment("trainer")):
     os.environ.update(own)
@@ -46,7 +46,6 @@ for own in (environment("engine"), environment("trainer")):
 
 
 @pytest.mark.slow
-@pytest.mark.nightly
 def test_an_engine_on_several_devices_does_not_start_in_the_trainers_environment():
     ended = subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True, timeout=900, check=False)
     own, trainers = [line for line in ended.stdout.splitlines() if line.startswith("[")]

@@ -296,9 +296,10 @@ def refuse_unfit(points: Curve, model: Model, r0: float | None) -> None:
 
 
 def refuse_flat(fit: Fit) -> None:
-    """Refuse a fit that falls, or that explains the points no better than a constant does (F-test at 5 %).
+    """Refuse a fit that falls, or that explains the points no better than a constant does (at 5 %).
 
-    What is believed of the noise scale beforehand counts beside the points left over, as in the scale itself.
+    What is believed of the noise scale beforehand counts beside the points left over: by an F-test, or where standard
+    errors are stated by `Prior.chance`.
 
     Raises:
         FitError: with what the points do instead.
@@ -317,13 +318,20 @@ def refuse_flat(fit: Fit) -> None:
             raise FitError(f"{points.name}: the pass rate falls, from {first:.3f} to {last:.3f}; no rising curve does")
         raise FitError(f"{points.name}: the pass rate does not rise, from {first:.3f} to {last:.3f}")
     spare = len(points) - len(fit.theta_P) + (fit.fixed_r0 is not None)
-    if spare <= 0:
+    stated = fit.prior if points.stderr_N is not None else None
+    if spare <= 0 and stated is None:
         return
     constant = fit.fixed_r0 if fit.fixed_r0 is not None else float(np.average(points.pass_rate_N, weights=weight_N))
-    explained = float((weight_N * ((points.pass_rate_N - constant) ** 2 - fit.scatter_N**2)).sum())
-    known = spare + (fit.prior.equivalent_points(points.stderr_N is not None) if fit.prior else 0)
+    left = float((weight_N * fit.scatter_N**2).sum())
+    explained = float((weight_N * (points.pass_rate_N - constant) ** 2).sum()) - left
     more = len(fit.theta_P) - 1
-    chance = float(fdtrc(more, known, explained / more)) if explained > 0 else 1.0
+    if explained <= 0:
+        chance = 1.0
+    elif stated is not None:
+        chance = stated.chance(explained * fit.scale**2, more, left * fit.scale**2, spare)
+    else:
+        known = spare + (fit.prior.equivalent_points(known=False) if fit.prior else 0)
+        chance = float(fdtrc(more, known, explained / more))
     if chance > 0.05 and peak is not None:
         raise FitError(peak)
     if chance > 0.05:

@@ -209,6 +209,25 @@ class Prior:
         """Number of squared residuals that would tell the noise scale as well as the prior does."""
         return float(0.5 / (self.scale if known else self.scatter)[1] ** 2)
 
+    def chance(self, explained: float, more: int, left: float, spare: int) -> float:
+        """Probability that a constant's scatter lets a curve explain so much, by the noise scales that are believed.
+
+        χ² with `more` degrees of freedom, averaged over the scale's density given the residuals.
+
+        Args:
+            explained: by how much the curve's sum of squares is below the constant's, in stated variances.
+            more: parameters beyond the constant.
+            left: the curve's sum of squares, alike.
+            spare: points beyond its parameters.
+        """
+        from scipy.special import chdtrc
+
+        log_scale_S = np.log(self.scale[0]) + self.scale[1] * np.linspace(-5, 5, 201)
+        squared_S = np.exp(2 * log_scale_S)
+        log_weight_S = self.log_scale(log_scale_S, 1.0, known=True) - spare * log_scale_S - left / (2 * squared_S)
+        weight_S = np.exp(log_weight_S - log_weight_S.max())
+        return float(weight_S @ chdtrc(more, explained / squared_S) / weight_S.sum())
+
     def log_scale(self, log_scale: Array, relative: float, known: bool) -> Array:
         """Logarithm of the density of the noise scale's logarithm; arguments as above."""
         median, deviation = self.scale if known else (self.scatter[0] / relative, self.scatter[1])
