@@ -217,7 +217,7 @@ class Comparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the reader should know: the remarks, and which words hold together."""
+        """Remarks, and which words hold together."""
         lines, tasks = self.together
         if lines < 2:
             return self.remarks
