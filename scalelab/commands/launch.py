@@ -4,12 +4,13 @@
 the run when the job is queued again. `ray` prints a file for `ray up`, `k8s` a RayJob for KubeRay. Number of nodes and
 time to end in order come from the experiment's plan, which has to fit.
 
-Examples:
-  scalelab launch slurm h100/scalerl_8b --out /shared/runs/8b --time 2-00:00:00
-  scalelab launch slurm h100/scalerl_8b --out /shared/runs/8b --time 2-00:00:00 --submit
-  scalelab launch slurm sft/scalerl_8b --sft --out /shared/models/8b_sft --set SFT.pretrained=/shared/models/8b
-  scalelab launch ray h100/scalerl_8b --out /shared/runs/8b --hosts 10.0.0.1,10.0.0.2 --user me > cluster.yaml
-  scalelab launch k8s h100/scalerl_8b --out /runs/8b --image scalelab --claim runs > job.yaml
+Examples (SFT.pretrained is the model that RL starts from):
+  scalelab launch slurm h100/scalerl_8b --out /shared/runs/8b --time 2-00:00:00 --set SFT.pretrained=/shared/models/8b
+  scalelab launch slurm sft/scalerl_8b --sft --out /shared/models/8b_sft --set SFT.pretrained=/shared/models/8b --submit
+  scalelab launch ray h100/scalerl_8b_node --out /shared/runs/8b --hosts 10.0.0.1 --user me \\
+      --set SFT.pretrained=/shared/models/8b > cluster.yaml
+  scalelab launch k8s h100/scalerl_8b --out /runs/8b --image scalelab --claim runs \\
+      --set SFT.pretrained=/runs/models/8b > job.yaml
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Run the experiment's own schedule on a simulated clock, and search the best split of the devices.
 
-Rates come from the performance model of `scalelab plan`, or from --rate.
+Rates come from the performance model of `scalelab plan`, from what a run measured (--like), or from --rate.
 Lengths are log-normal, or those that a run recorded. Evaluations begin with the first after training has begun; faults
 are left out.
 
 Examples:
   scalelab simulate scalerl_8b
-  scalelab simulate scalerl_8b --gpus 10000 --set Recipe.prompts_per_step=6000
+  scalelab simulate scalerl_8b --gpus 10000 --set Recipe.prompts_per_step=6000 --hours 1 --no-search
   scalelab simulate scalerl_8b --set Run.schedule=@PPOOffPolicy()
   scalelab simulate quickstart --lengths runs/quickstart --rate host_seconds=0.002
 """
@@ -21,6 +21,7 @@ from typing import Any
 
 from scalelab.commands.arguments import add_experiment, add_json
 from scalelab.commands.output import paid, print_json, print_table
+from scalelab.commands.plan import measured_of
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import DEVICES
@@ -28,7 +29,9 @@ from scalelab.plan.check import usual
 from scalelab.plan.driver import driver_warning
 from scalelab.plan.lengths import Recorded, fitting_prompt, lengths_of
 from scalelab.plan.prompts import draws, running_out
+from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
+from scalelab.terminal import plain_line
 from scalelab.virtual.simulation_figures import Figures, SimulationSettings, best_split, simulate
 from scalelab.virtual.simulation_settings import build, override
 
@@ -44,9 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hours", type=float, default=24.0, help="length of the simulated run (default: 24)")
     where = "default: Cluster.hardware, or cpu where Cluster.device is"
     parser.add_argument("--hardware", choices=DEVICES, help=where)
+    parser.add_argument(
+        "--like", type=Path, metavar="RUN", help="speeds and lengths that this run measured, as scalelab plan --like"
+    )
     parser.add_argument("--lengths", type=Path, metavar="RUN", help="draw from the lengths that this run recorded")
     parser.add_argument("--median", type=float, help="median of log-normal lengths (default: half of max_tokens)")
-    parser.add_argument("--sigma", type=float, default=0.6, help="sigma of log-normal lengths (default: 0.6)")
+    parser.add_argument("--sigma", type=float, help="sigma of log-normal lengths (default: 0.6)")
     parser.add_argument("--prompt-tokens", type=float, help="mean prompt (default: 256, or what fits)")
     parser.add_argument("--kept", type=float, default=1.0, help="share of groups left in the loss (default: 1)")
     spread = "tokens of the busiest expert rank by its even share (default: 1)"
@@ -62,7 +68,8 @@ def run(args: argparse.Namespace) -> None:
     """Simulate the split asked for and the best split."""
     _check(args)
     resolved = resolve(args.experiment, args.sets)
-    setting = _setting(args, resolved.run)
+    speeds = None if args.like is None else measured_of(args.like)
+    setting = _setting(args, resolved.run, None if speeds is None else speeds.assumed)
     shape = _split(args, setting)
     found = {"split": simulate(setting, shape.generators, shape.trainers, hours=args.hours)}
     budget, each = resolved.run.budget, found["split"].device_hours_per_step
@@ -76,6 +83,8 @@ def run(args: argparse.Namespace) -> None:
         cost = {"budget_steps": steps, "budget_hours": hours, "cost": budget.cost(hours)}
         print_json({"experiment": resolved.name, **_json(setting), **cost, **figures})
         return
+    if speeds is not None:
+        print(plain_line(speeds.line(str(args.like))))
     print(f"{resolved.name}: {setting.schedule}, {args.hours:g} h; lengths {setting.lengths.describe()}\n")
     print_table(_rows(setting, found), ("", *found))
     print(f"\nrates: {', '.join(f'{name}={value:.3g}' for name, value in _json(setting)['rates'].items())}")
@@ -112,21 +121,24 @@ def _check(args: argparse.Namespace) -> None:
         raise LabError(f"--imbalance {args.imbalance:g} is less than an even share: give 1 or more")
 
 
-def _setting(args: argparse.Namespace, run: Any) -> SimulationSettings:
+def _setting(args: argparse.Namespace, run: Any, measured: Assumptions | None) -> SimulationSettings:
     if args.lengths:
         lengths: Any = Recorded.read(args.lengths)
     else:
-        lengths = lengths_of(run, args.sigma, median=args.median)
+        known = measured or Assumptions()
+        lengths = lengths_of(run, known.sigma if args.sigma is None else args.sigma, known.median, median=args.median)
+    prompt = fitting_prompt(run) if measured is None else fitting_prompt(run, measured.prompt)
     return build(
         run,
         lengths,
         device=args.hardware or usual(run),
         overrides=dict(override(text) for text in args.rate),
-        prompt_tokens=fitting_prompt(run) if args.prompt_tokens is None else args.prompt_tokens,
+        prompt_tokens=prompt if args.prompt_tokens is None else args.prompt_tokens,
         kept=args.kept,
         imbalance=args.imbalance,
         evaluations=not args.no_evaluations,
         driver=True,
+        measured=measured,
     )
 
 

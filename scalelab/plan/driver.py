@@ -31,4 +31,4 @@ def driver_warning(cores: float) -> str | None:
     """Advice for a driver that is too busy; None for one that is not."""
     if cores < BUSY:
         return None
-    return f"the driver would be busy with {cores:.2f} of the one core that it has: let two runs share the devices"
+    return f"the driver would need {cores:.2f} of the one core that it has: let two runs share the devices"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,7 +11,7 @@ from scalelab.plan.planner import RunPlan, plan_of, propose
 from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
 
-IDLE = 0.5
+IDLE = 0.3
 """Share of a step for which a trainer may stand idle unmentioned."""
 
 SHORTER = 0.9
@@ -24,12 +23,15 @@ CHEAPER = 0.7
 SEARCHED = 1024
 """Devices up to which another split is looked for, which takes seconds."""
 
+BUSY = 0.1
+"""Share of a step for which a trainer stands idle with a batch, or engines, that are proposed; else the least."""
+
 FACTORS = tuple(1.25**power for power in range(1, 17))
 """Multiples of the batch, and of the engines, that are tried."""
 
 
 def idle_notes(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> list[str]:
-    """Say that the trainer stands idle for most of a step, and what would change that, each of it planned."""
+    """Say for which share of a step the trainer stands idle, and what would change that, each of it planned."""
     if plan.placement.shared or idle(plan) < IDLE:
         return []
     said = f"the trainer stands idle for {idle(plan):.0%} of a step"
@@ -61,11 +63,10 @@ def _ways(run: Run, plan: RunPlan, device: Device, assumed: Assumptions) -> Iter
         engines = math.ceil(place.engines * factor)
         return engines, plan_of(run, replace(place, engines=engines), device, assumed)
 
-    found = _first_busy(with_batch)
-    batch = run.recipe.prompts_per_step
+    found, batch = _busiest(with_batch), run.recipe.prompts_per_step
     if found and found[1].seconds["step"] / plan.seconds["step"] < CHEAPER * found[0] / batch:
         yield f"Recipe.prompts_per_step={found[0]} leaves it idle for {_said(found[1])}"
-    if found := _first_busy(with_engines):
+    if found := _busiest(with_engines):
         more = (found[0] - place.engines) * place.generator.tensor_parallel
         yield f"Cluster.generators={found[0]}, {more} devices more, leaves it idle for {_said(found[1])}"
 
@@ -74,7 +75,13 @@ def _said(plan: RunPlan) -> str:
     return f"{idle(plan):.0%} of a step of {plan.seconds['step']:.1f} s"
 
 
-def _first_busy(planned: Callable[[float], tuple[int, RunPlan]]) -> tuple[int, RunPlan] | None:
-    """The smallest multiple with which the trainer is busy for long enough, and what is planned with it."""
-    found = (planned(factor) for factor in FACTORS)
-    return next(itertools.dropwhile(lambda one: idle(one[1]) >= IDLE, found), None)
+def _busiest(planned: Callable[[float], tuple[int, RunPlan]]) -> tuple[int, RunPlan] | None:
+    """The smallest multiple with which the trainer is busy, or that with which it idles least; None if all idle."""
+    least: tuple[int, RunPlan] | None = None
+    for factor in FACTORS:
+        found = planned(factor)
+        if idle(found[1]) <= BUSY:
+            return found
+        if idle(found[1]) < (IDLE if least is None else idle(least[1])):
+            least = found
+    return least

@@ -8,6 +8,8 @@ determine that line (`decoding_line`): measured ones, or those of the performanc
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from moe.train.layout import ranks_per_copy
@@ -23,7 +25,14 @@ from scalelab.run.rates import Rates
 
 
 def rates(
-    run: Run, device: Device, lengths: Lengths, *, prompt_tokens: float, kept: float = 1.0, imbalance: float = 1.0
+    run: Run,
+    device: Device,
+    lengths: Lengths,
+    *,
+    prompt_tokens: float,
+    kept: float = 1.0,
+    imbalance: float = 1.0,
+    measured: Assumptions | None = None,
 ) -> Rates:
     """Estimate the rates of a run on a device, from the performance model of `scalelab plan`.
 
@@ -37,6 +46,7 @@ def rates(
         prompt_tokens: mean length of a prompt.
         kept: share of the groups that is left in the loss.
         imbalance: tokens of the busiest expert rank by its even share.
+        measured: the assumptions that a run's steps bore out; None for the usual ones.
 
     Returns:
         Of one engine, and of one trainer unit: one copy of the model, on `trainer_unit(run)` ranks.
@@ -50,7 +60,8 @@ def rates(
             "Cluster.share_devices = False"
         )
     hf_config, unit = run.model.to_hf(), trainer_unit(run)
-    assumed = Assumptions(prompt=round(prompt_tokens), dropped=1 - kept, imbalance=imbalance)
+    base = measured or Assumptions()
+    assumed = replace(base, prompt=round(prompt_tokens), dropped=1 - kept, imbalance=imbalance)
     moments = lengths.moments()
     full = decoding(hf_config, run.generator_setup, float("inf"), moments, device, assumed)
     part = decoding(hf_config, run.generator_setup, full.sequences / 4, moments, device, assumed)

@@ -10,6 +10,7 @@ from scalelab.hardware import device as plan_device
 from scalelab.plan.driver import driver_seconds
 from scalelab.plan.lengths import Lengths
 from scalelab.plan.rates import Rates, rates, slots, trainer_unit
+from scalelab.plan.speed import Assumptions
 from scalelab.run.config import Run
 from scalelab.virtual.drawn_evaluations import EvaluationLoad
 from scalelab.virtual.simulation import Shape
@@ -27,6 +28,7 @@ def build(
     imbalance: float = 1.0,
     evaluations: bool = False,
     driver: bool = False,
+    measured: Assumptions | None = None,
 ) -> SimulationSettings:
     """Build the simulation's settings, with the experiment's own split of the devices.
 
@@ -40,6 +42,7 @@ def build(
         imbalance: tokens of the busiest expert rank by its even share.
         evaluations: simulate them, too; those of a virtual run take no time.
         driver: wait for the driver, too; a virtual run has none.
+        measured: the assumptions that a run's steps bore out; None for the usual ones.
     """
     hardware, trainer_devices = plan_device(device), trainer_unit(run)
     shape = Shape(
@@ -51,7 +54,8 @@ def build(
         prompt_tokens=prompt_tokens,
         kept=kept,
     )
-    estimated = rates(run, hardware, lengths, prompt_tokens=prompt_tokens, kept=kept, imbalance=imbalance)
+    asked: dict[str, Any] = {"prompt_tokens": prompt_tokens, "kept": kept, "imbalance": imbalance}
+    estimated = rates(run, hardware, lengths, **asked, measured=measured)
     speeds = replace(estimated, **overrides)
     return SimulationSettings(
         run.schedule,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import yaml
 
 from moe.checkpoint.size import checkpoint_bytes
 from scalelab.cli import main
+from scalelab.commands import launch
 from scalelab.commands.launch import _limit_seconds
 from scalelab.experiment import resolve
 from scalelab.hardware import device
@@ -51,6 +53,20 @@ def test_a_job_has_the_runs_devices_and_the_time_for_a_step_and_a_checkpoint(
     assert (options["mem"], options["time"]) == ("0", "1-0")
     assert int(options["cpus-per-task"]) >= run.cluster.devices_per_node
     assert f"--out=/shared/runs/a -- run {name} --supervise --out /shared/runs/a --set SFT.pretrained=" in text
+
+
+EXAMPLES = re.findall(r"^  scalelab (launch .*)$", (launch.__doc__ or "").replace("\\\n", " "), re.MULTILINE)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_of_the_help_writes_its_script(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(example.partition(" > ")[0])
+    assert main([word for word in words if word != "--submit"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 10
+
+
+def test_the_help_has_an_example_of_every_kind() -> None:
+    assert {example.split()[1] for example in EXAMPLES} == {"slurm", "ray", "k8s"}
 
 
 def test_the_time_to_end_in_order_is_a_step_a_checkpoint_and_a_margin() -> None:

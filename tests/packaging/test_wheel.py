@@ -49,6 +49,12 @@ def tracked() -> list[str]:
     return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
+def test_git_tracks_no_links() -> None:
+    """A link of one machine points nowhere on others, and one in the place of a folder replaces it."""
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "--stage"], capture_output=True, text=True, check=True)
+    assert [line for line in listed.stdout.splitlines() if line.startswith("120000")] == []
+
+
 def test_the_wheel_holds_every_module_and_file_that_the_packages_read_and_nothing_else(built: Path) -> None:
     [wheel] = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

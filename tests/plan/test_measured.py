@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scalelab import cli
+from scalelab.commands.plan import measured_of
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.hardware import device
@@ -68,6 +69,25 @@ def test_the_command_plans_with_what_a_run_measured(capsys: pytest.CaptureFixtur
     assumed = json.loads(capsys.readouterr().out)["assumptions"]
     assert assumed["mfu"] == 0.1
     assert assumed["iteration"] != Assumptions().iteration
+
+
+def test_the_simulator_has_the_speeds_that_a_run_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    def simulated(*more: str) -> dict[str, Any]:
+        command = ["simulate", str(RECORDED / "config.gin"), "--hours", "0.2", "--no-search", "--no-evaluations"]
+        assert cli.main([*command, *more, "--json"]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    usual_rates, found = simulated()["rates"], simulated("--like", str(RECORDED))
+    speeds = measured_of(RECORDED)
+    assert found["rates"]["train_token_seconds"] == pytest.approx(
+        usual_rates["train_token_seconds"] * speeds.training, rel=0.05
+    )
+    assert found["rates"]["step_seconds"] == pytest.approx(
+        usual_rates["step_seconds"] * (speeds.decoding or 0), rel=0.1
+    )
+    assert cli.main(["plan", str(RECORDED / "config.gin"), "--like", str(RECORDED), "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)["seconds"]["step"]
+    assert found["split"]["seconds_per_step"] == pytest.approx(planned, rel=0.25)
 
 
 def test_too_few_steps_and_steps_without_times_are_one_line(run: Any, records: list[dict[str, Any]]) -> None:

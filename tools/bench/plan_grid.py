@@ -26,7 +26,7 @@ EVALUATIONS = 4.5
 """Evaluations in a simulation, which all these experiments make every 100 steps."""
 
 SIZES = {
-    "h100/scalerl_8b": (40, 80, 160, 400, 800),
+    "h100/scalerl_8b": (40, 80, 160, 400, 800, 1000),
     "scalerl_8b": (40, 80, 160, 400),
     "h100/scalerl_17bx16": (80, 160, 320, 640),
     "scalerl_17bx16": (80, 160, 400),
