@@ -267,6 +267,8 @@ def _calibration(
 
     check_calibration(pairs)
     held = [one for one in comparisons if len(one.entries) > 1]
+    if not held:
+        raise LabError("no task has two curves with fits, so there are no words to count: leave --calibrate out")
     return calibrate([like(one, spread) for one in held], pairs, spread_from=pilots)
 
 

@@ -133,6 +133,13 @@ def test_the_command_prints_the_rates(tmp_path, capsys: pytest.CaptureFixture[st
     assert "Of 30 simulated comparisons of 2 recipes on 2 tasks, whose words hold together, " in out
 
 
+def test_without_two_curves_of_a_task_there_are_no_words_to_count(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = table(tmp_path / "x.csv", tasks=("math",), n=8, seed=0)
+    other = table(tmp_path / "y.csv", tasks=("code",), n=8, seed=1)
+    assert main(["compare", one, other, "--calibrate", "10"]) == 1
+    assert "no task has two curves with fits" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_design_prints_the_words_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["design", "--seed-spread", "0.004", "--seeds", "2", "--evaluations", "12", "--recipes", "3"]
