@@ -57,14 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--wide", action="store_true", help="all columns: curve, compute to R, A, B, C_mid")
     parser.add_argument("--error", type=float, default=0.1, metavar="P", help="probability of a wrong verdict (0.1)")
-    parser.add_argument(
-        "--calibrate",
-        type=int,
-        nargs="?",
-        const=60,
-        metavar="N",
-        help="simulate comparisons like this one, N verdicts for each difference (default 60): how often each word, "
-        "and any of them, is wrong",
+    add_calibrate(
+        parser,
+        "simulate comparisons like this one, N verdicts for each difference (default 60): how often each word, and any "
+        "of them, is wrong",
     )
     parser.add_argument(
         "--reach",
@@ -99,6 +95,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_fit_arguments(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="efficiency plot F(R) = C^B: .png, .svg or .pdf")
     add_json(parser)
+
+
+def add_calibrate(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declare --calibrate."""
+    parser.add_argument("--calibrate", type=int, nargs="?", const=60, metavar="N", help=what)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scalelab.commands.arguments import add_json
-from scalelab.commands.compare import calibration_json, check_calibration, print_calibration
+from scalelab.commands.compare import add_calibrate, calibration_json, check_calibration, print_calibration
 from scalelab.commands.curve_options import add_reading_arguments, reading_from
 from scalelab.commands.output import print_json, print_table
 from scalelab.errors import LabError
@@ -84,14 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default 0: about these prompts)",
     )
     parser.add_argument("--budget", type=float, metavar="X", help="compute per run, in units of C_mid (default 4)")
-    parser.add_argument(
-        "--calibrate",
-        type=int,
-        nargs="?",
-        const=60,
-        metavar="N",
-        help="simulate the sweep with the first of --evaluations and the seeds that it takes (or the most of --seeds), "
-        "N verdicts of scalelab compare for each difference (default 60): how often each word is wrong",
+    add_calibrate(
+        parser,
+        "simulate the sweep with the first of --evaluations and the seeds that it takes (or the most of --seeds), N "
+        "verdicts of scalelab compare --margin D for each difference (default 60): how often each word is wrong",
     )
     add_json(parser)
 
@@ -99,9 +96,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the power of each design."""
     from scalelab.curves.cheapest import cheapest
-    from scalelab.curves.design import designs, run_error, seeds_for
-    from scalelab.curves.sparing import expected_error, sparing
+    from scalelab.curves.design import designs, seeds_for
 
+    _check(args)
+    training, share = args.training_completions, args.of in ("B", "C_mid")
+    difference = math.log1p(args.difference) if share else args.difference
+    answers, swept = [], {}
+    for task, plan in _plans(args).items():
+        found = designs(plan, difference, args.seeds, args.evaluations, args.certainty)
+        needed = seeds_for(replace(plan, evaluations=args.evaluations[0]), difference, args.power, args.certainty)
+        swept[task] = replace(plan, evaluations=args.evaluations[0], seeds=needed or max(args.seeds))
+        study = None if training is None else cheapest(plan, difference, training, args.power, args.certainty)
+        told = [
+            (one, chance, least if least is None or not share else math.expm1(least)) for one, chance, least in found
+        ]
+        if args.json:
+            answers.append(_answer(args, task, plan, told, needed, study))
+        else:
+            _print(args, task, plan, told, needed, study)
+    calibration = None if args.calibrate is None else _words(swept, args)
+    if args.json:
+        print_json({"tasks": answers} | calibration_json(calibration))
+    elif calibration is not None:
+        print_calibration(calibration)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
     for name in ("power", "certainty"):
         if not 0.5 < getattr(args, name) < 1:
             raise LabError(f"a {name} of {getattr(args, name):g} makes no sense: give one between 0.5 and 1")
@@ -113,68 +134,75 @@ def run(args: argparse.Namespace) -> int:
             f"a difference of {args.difference:g} makes no sense: give one of pass rates, such as 0.02, or a share of "
             "B or C_mid, such as 0.2"
         )
-    share = args.of in ("B", "C_mid")
-    difference = math.log1p(args.difference) if share else args.difference
     if args.calibrate is not None:
         check_calibration(args.calibrate)
         if args.of != "value":
             raise LabError("--calibrate counts words on pass rates: leave --of out")
         if not 0.75 < args.certainty <= 0.9995:
             raise LabError(f"--calibrate has no words for a certainty of {args.certainty:g}: give one above 0.75")
-    answers, swept = [], {}
-    for task, plan in _plans(args).items():
-        found = designs(plan, difference, args.seeds, args.evaluations, args.certainty)
-        needed = seeds_for(replace(plan, evaluations=args.evaluations[0]), difference, args.power, args.certainty)
-        swept[task] = replace(plan, evaluations=args.evaluations[0], seeds=needed or max(args.seeds))
-        study = None if training is None else cheapest(plan, difference, training, args.power, args.certainty)
-        smallest = [least if least is None or not share else math.expm1(least) for _, _, least in found]
-        if args.json:
-            rows = [
-                vars(one) | {"power": chance, "smallest_difference": least, "unfitted": run_error(one).unfitted}
-                for (one, chance, _), least in zip(found, smallest)
-            ]
-            spared = [
-                {
-                    "settings": vars(one),
-                    "completions": int(one.completions_N.sum()),
-                    "error": expected_error(one, plan.of),
-                }
-                for each in args.evaluations
-                for one in (replace(plan, evaluations=each), sparing(replace(plan, evaluations=each)))
-            ]
-            answers.append({"task": task, "difference": args.difference, "seeds_needed": needed, "designs": rows})
-            answers[-1]["evaluations"] = spared
-            if training is not None:
-                answers[-1]["cheapest"] = study and {**vars(study), "plan": vars(study.plan)}
-            continue
-        what = f"{args.difference:g} in {args.of}, seeds spread by {plan.spread:.3g}, {plan.recipes} recipes"
-        print(f"{task or 'all'}: {what}")
-        none = "none below a factor of 10" if share else "none below 0.5"
-        print_table(
-            [
-                [str(one.seeds), str(one.evaluations), percent(chance), none if least is None else f"{least:.3f}"]
-                for (one, chance, _), least in zip(found, smallest)
-            ],
-            ["seeds of each", "evaluations", f"finds {args.difference:g}", "smallest found with 80 %"],
-        )
-        count = f"{needed} seeds of each recipe" if needed else "more than 100 seeds of each recipe"
-        told = "which is told the spread" if plan.known else "which learns the spread from these seeds"
-        print(f"It takes {count} to find it with {args.power:.0%} by scalelab compare, {told}.")
-        for points, lost in sorted({one.evaluations: run_error(one).unfitted for one, _, _ in found}.items()):
-            if lost:
-                print(f"Of the runs simulated with {points} evaluations {lost:.0%} carried no fit, and do not count.")
-        for each in args.evaluations:
-            print(_spared(replace(plan, evaluations=each), args.of))
-        if training is not None:
-            first = replace(plan, evaluations=args.evaluations[0], seeds=needed) if needed else None
-            print(_cheapest(study, first, training, f"{args.difference:g}"))
-        print()
-    calibration = None if args.calibrate is None else _words(swept, args)
-    if args.json:
-        print_json({"tasks": answers} | calibration_json(calibration))
-    elif calibration is not None:
-        print_calibration(calibration)
-    return 0
+
+
+def _answer(
+    args: argparse.Namespace,
+    task: str,
+    plan: Plan,
+    told: Sequence[tuple[Plan, float, float | None]],
+    needed: int | None,
+    study: Study | None,
+) -> dict[str, Any]:
+    """A task's entry of `--json`."""
+    from scalelab.curves.design import run_error
+    from scalelab.curves.sparing import expected_error, sparing
+
+    rows = [
+        vars(one) | {"power": chance, "smallest_difference": least, "unfitted": run_error(one).unfitted}
+        for one, chance, least in told
+    ]
+    spared = [
+        {"settings": vars(one), "completions": int(one.completions_N.sum()), "error": expected_error(one, plan.of)}
+        for each in args.evaluations
+        for one in (replace(plan, evaluations=each), sparing(replace(plan, evaluations=each)))
+    ]
+    answer = {"task": task, "difference": args.difference, "seeds_needed": needed, "designs": rows}
+    answer["evaluations"] = spared
+    if args.training_completions is not None:
+        answer["cheapest"] = study and {**vars(study), "plan": vars(study.plan)}
+    return answer
+
+
+def _print(
+    args: argparse.Namespace,
+    task: str,
+    plan: Plan,
+    told: Sequence[tuple[Plan, float, float | None]],
+    needed: int | None,
+    study: Study | None,
+) -> None:
+    """Print a task's designs."""
+    from scalelab.curves.design import run_error
+
+    what = f"{args.difference:g} in {args.of}, seeds spread by {plan.spread:.3g}, {plan.recipes} recipes"
+    print(f"{task or 'all'}: {what}")
+    none = "none below a factor of 10" if args.of in ("B", "C_mid") else "none below 0.5"
+    print_table(
+        [
+            [str(one.seeds), str(one.evaluations), percent(chance), none if least is None else f"{least:.3f}"]
+            for one, chance, least in told
+        ],
+        ["seeds of each", "evaluations", f"finds {args.difference:g}", "smallest found with 80 %"],
+    )
+    count = f"{needed} seeds of each recipe" if needed else "more than 100 seeds of each recipe"
+    known = "which is told the spread" if plan.known else "which learns the spread from these seeds"
+    print(f"It takes {count} to find it with {args.power:.0%} by scalelab compare, {known}.")
+    for points, lost in sorted({one.evaluations: run_error(one).unfitted for one, _, _ in told}.items()):
+        if lost:
+            print(f"Of the runs simulated with {points} evaluations {lost:.0%} carried no fit, and do not count.")
+    for each in args.evaluations:
+        print(_spared(replace(plan, evaluations=each), args.of))
+    if args.training_completions is not None:
+        first = replace(plan, evaluations=args.evaluations[0], seeds=needed) if needed else None
+        print(_cheapest(study, first, args.training_completions, f"{args.difference:g}"))
+    print()
 
 
 def _words(plans: dict[str, Plan], args: argparse.Namespace) -> Calibration:

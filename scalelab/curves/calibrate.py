@@ -200,19 +200,19 @@ def calibrate(
     said: dict[tuple[str, float], list[tuple[str, bool, bool]]] = {
         (one.task, difference): [] for one in settings for difference in chosen
     }
-    families, wrong_families = -(-pairs * len(chosen) // others), 0
-    for family in range(families):
+    families = wrong_families = 0
+    for family in range(-(-pairs * len(chosen) // others)):
         gains = [chosen[(family + index) % len(chosen)] for index in range(others)]
-        any_wrong = False
+        wrongs = []
         for one, difference, word, (low, high) in _family(settings, gains, (seed, family), spread_from):
-            wrong = _is_wrong(word, difference, one.margin)
-            said[one.task, difference].append((word, wrong, low <= difference <= high))
-            any_wrong |= wrong
-        wrong_families += any_wrong
+            wrongs.append(_is_wrong(word, difference, one.margin))
+            said[one.task, difference].append((word, wrongs[-1], low <= difference <= high))
+        families += bool(wrongs)  # one without any verdict is no comparison
+        wrong_families += any(wrongs)
     rates = {
         one.task: [_rates(one, difference, said[one.task, difference]) for difference in chosen] for one in settings
     }
-    return Calibration(rates, families, others + 1, wrong_families / families)
+    return Calibration(rates, families, others + 1, wrong_families / max(families, 1))
 
 
 def _rates(setting: SimulatedDesign, difference: float, said: Sequence[tuple[str, bool, bool]]) -> WordRates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from scalelab.curves import calibrate as calibrate_module
 from scalelab.curves.calibrate import SimulatedDesign, calibrate, like, planned
 from scalelab.curves.comparison import Comparison
 from scalelab.curves.design import Plan
+from scalelab.curves.fitting.joint import FitError
 from scalelab.errors import LabError
 from tests.helpers.curve_points import rate, table
 
@@ -78,6 +80,21 @@ def test_a_family_is_compared_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert found.any_wrong == pytest.approx(np.mean(wrong))
     assert f"{found.families} simulated comparisons of 4 recipes on 2 tasks" in found.sentence()
+
+
+@pytest.mark.slow
+def test_a_comparison_without_a_fit_is_not_counted_as_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted, seen = calibrate_module._fitted, Counter[str]()
+
+    def second_fails(setting: SimulatedDesign, run: str, *rest: Any) -> Any:
+        seen[run] += 1
+        if run == "0" and seen[run] == 2:
+            raise FitError("the baseline carries no fit")
+        return fitted(setting, run, *rest)
+
+    monkeypatch.setattr(calibrate_module, "_fitted", second_fails)
+    found = calibrate([DESIGN], 3, (0.0,))
+    assert (found.families, found.rates[""][0].pairs) == (2, 2)
 
 
 @pytest.mark.slow
