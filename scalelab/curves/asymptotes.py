@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -57,6 +58,9 @@ def asymptotes_note(entries: Sequence[ComparedRun]) -> str:
     seen = [entry.analysis.seen for entry in entries]
     share = f"{min(seen):.0%} to {max(seen):.0%} of the gain was seen"
     if asymptotes_told(entries):
-        order = [entry.run for entry in sorted(entries, key=lambda entry: entry.by_A.rank)]
-        return f"by A, given sigmoids ({share}, and no other shape goes beyond): {', '.join(order)}"
+        order = sorted(entries, key=lambda entry: entry.by_A.rank)
+        joins = [" = " if one.run in two.by_A.tied_with else ", " for one, two in pairwise(order)]
+        told = "".join(join + entry.run for join, entry in zip(["", *joins], order))
+        ties = "; = joins those whose A tie, in the order of their B" if " = " in joins else ""
+        return f"by A, given sigmoids ({share}, and no other shape goes beyond{ties}): {told}"
     return f"the order of the asymptotes cannot be told: {share}, and other shapes than the sigmoid may go beyond its A"

@@ -179,7 +179,7 @@ def _limit(part: Draws) -> Array:
 def _reached(part: Draws, rates: Sequence[float] | Array, start: float, end: float) -> Array:
     if part.change is None:
         u_MT = np.stack([part.model.inverse(part.theta_MP, rate) for rate in rates], axis=1)
-        compute_MT = np.where(u_MT <= LOG_ZERO, 0.0, np.exp(np.minimum(u_MT, 600) + part.log_reference))
+        compute_MT = np.where(u_MT <= LOG_ZERO, 0.0, np.exp(np.minimum(u_MT + part.log_reference, 700)))
         return np.where(np.isinf(u_MT), np.inf, compute_MT)
     compute_C = np.concatenate([[0.0], np.geomspace(start / 10, FAR * end, 240)])
     highest_MC = np.maximum.accumulate(part.value(compute_C), axis=1)

@@ -18,6 +18,9 @@ from scalelab.numbers import compact
 UNITS = {"gpu_hours": "GPU-hours", "core_hours": "core-hours"}
 """Compute columns that name their unit."""
 
+MOST_COMPUTE = 1e100
+"""Most compute, and with its inverse the least: curves are looked at far from it, and its powers must be numbers."""
+
 FitWindow: TypeAlias = tuple[float | None, float | None]
 """Compute from which and up to which points are fitted; None leaves an end open."""
 
@@ -239,7 +242,7 @@ def check_numbers(number_N: Array, column: str, place: Callable[[int], str]) -> 
     """
     wrong_N = ~np.isfinite(number_N)
     if column == "compute":
-        wrong_N |= number_N < 0
+        wrong_N |= (number_N < 0) | (number_N > MOST_COMPUTE) | ((number_N > 0) & (number_N < 1 / MOST_COMPUTE))
     elif column == "pass_rate":
         wrong_N |= ~((number_N >= 0) & (number_N <= 1))
     elif column in ("stderr", "n", "n_prompts", "k"):
@@ -261,7 +264,9 @@ def _remedy(number: float, column: str, largest: float) -> str:
     if not np.isfinite(number):
         return f"{number} is not a number; remove the row or fill it in"
     if column == "compute":
-        return f"{number:g} is negative; compute counts from the start of RL"
+        if number < 0:
+            return f"{number:g} is negative; compute counts from the start of RL"
+        return f"{number:g} is no compute; give it in a unit in which it has fewer digits"
     if column != "pass_rate":
         return f"{number:g} is not positive; leave the column out if unknown"
     hint = "only rates in [0, 1] can be fitted"

@@ -140,8 +140,11 @@ class CurveReader:
         """The texts of a column, and for every row which of them it has."""
         if column is None:
             return [otherwise], np.zeros(len(kept_R), int)
-        cells = self._table.cells[column]
-        return _factors([otherwise if blank(cells[row]) else str(cells[row]) for row in kept_R])
+        texts = list(map(str, map(self._table.cells[column].__getitem__, kept_R.tolist())))
+        found = {text: otherwise if blank(text) else text for text in dict.fromkeys(texts)}  # few, of many rows
+        place = {label: at for at, label in enumerate(dict.fromkeys(found.values()))}
+        index_N = np.fromiter(map({text: place[label] for text, label in found.items()}.__getitem__, texts), int)
+        return list(place), index_N
 
     def _curve(
         self, part: Part, run: str, task: str, rows_R: np.ndarray, compute_R: Array, notes: Sequence[str]
@@ -352,13 +355,6 @@ def _fork(facts: Mapping[str, Any]) -> float | None:
     """The step at which a branch went on from its parent, by its manifest."""
     step = numbers([fork_of(facts)])
     return None if step.blank_N[0] or step.wrong else float(step.value_N[0])
-
-
-def _factors(labels: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """Different labels in their order, and for every one which of them it is."""
-    known: dict[str, int] = {}
-    index_N = np.array([known.setdefault(label, len(known)) for label in labels], int)
-    return list(known), index_N
 
 
 def _averaged(item: Curve) -> Curve:

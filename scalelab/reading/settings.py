@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from scalelab.errors import LabError, nearest
 from scalelab.guarded import LONGEST_TEXT, read_whole
+from scalelab.reading.data import MOST_COMPUTE
 
 COLUMNS = (
     "compute", "pass_rate", "task", "run", "seed", "n", "n_prompts", "k", "stderr", "epoch", "step", "compute_unit",
@@ -59,7 +60,7 @@ class Reading:
         unknown = sorted(set(self.columns) - set(COLUMNS))
         if unknown:
             raise LabError(f"--column {unknown[0]}=…: no such column; the columns are {', '.join(COLUMNS)}")
-        if not (self.compute_scale > 0 and math.isfinite(self.compute_scale)):
+        if not 1 / MOST_COMPUTE <= self.compute_scale <= MOST_COMPUTE:
             raise LabError(f"a compute scale of {self.compute_scale:g} makes no sense: give a positive factor")
         low, high = self.rate_range
         if not (low < high and math.isfinite(low) and math.isfinite(high)):

@@ -40,9 +40,9 @@ def stitch(
 ) -> Stitched:
     """Choose the evaluations that count.
 
-    Lines that are there twice count once. Where a log goes back and then repeats places that it had, the run was
-    resumed from there, and what followed in the log before was lost: the later lines count. A log that goes back
-    without repeating anything is only out of order.
+    Lines that are there twice count once. Where a log goes back and then repeats places that it had, or goes forward
+    from there behind where it was, the run was resumed, and what followed in the log before was lost: the later lines
+    count. A log in which single evaluations come late is only out of order.
 
     Args:
         compute_N: compute.
@@ -88,9 +88,13 @@ def stitch(
 
 
 def _was_resumed(place_M: Array, back_M: np.ndarray) -> bool:
-    """True if a log goes back a few times, never to its beginning, and repeats places that it had."""
-    repeats = len(np.unique(place_M)) < len(place_M)
-    return repeats and FEW * len(back_M) <= len(place_M) and not (place_M[back_M] <= place_M[0]).any()
+    """True if a log goes back a few times, never to its beginning, and goes through a part of its way again."""
+    if FEW * len(back_M) > len(place_M) or (place_M[back_M] <= place_M[0]).any():
+        return False
+    furthest_M = np.maximum.accumulate(place_M)
+    follows_M = np.minimum(back_M + 1, len(place_M) - 1)  # a resumed run's second evaluation from there
+    again_M = (follows_M > back_M) & (place_M[follows_M] <= furthest_M[back_M - 1])
+    return len(np.unique(place_M)) < len(place_M) or bool(again_M.all())
 
 
 def _last_of_each(place_N: Array, keep_M: np.ndarray) -> np.ndarray:

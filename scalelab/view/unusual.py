@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from scalelab.curves.stability import episodes
 from scalelab.view.files import number
+from scalelab.view.metrics import flatten
 
 MOST_OF_A_KIND = 8
 """Falls of one run that are listed; the largest first."""
@@ -49,8 +51,14 @@ FORETOLD_Z = 4.0
 LOOK_BACK, USUAL = 10, 50
 """Steps before a fall that are looked at, and steps before those that say what is usual."""
 
-SIGNS = ("entropy", "grad_norm", "loss", "gap_mean", "gap_max", "kl", "ratio_max", "ratio_clipped", "truncated")
-"""Step metrics that tend to move before a pass rate falls."""
+SIGNS = ("entropy", "grad_norm", "loss", "gap_mean", "gap_max", "kl", "ratio_max", "ratio_clipped", "staleness.mean")
+"""Step metrics that tend to move before a pass rate falls, beside the truncated share of every task.
+
+Staleness is taken alone, not times the learning rate: over so few steps that hardly changes.
+"""
+
+
+TRUNCATED = re.compile(r"tasks\..+\.truncated")
 
 
 def foretold(metrics: Sequence[Mapping[str, Any]], step: float | None) -> list[dict[str, Any]]:
@@ -70,12 +78,12 @@ def foretold(metrics: Sequence[Mapping[str, Any]], step: float | None) -> list[d
     if step is None:
         return []
     before = [line for line in metrics if (at := number(line.get("step"))) is not None and at <= step]
-    near, usual = before[-LOOK_BACK:], before[-LOOK_BACK - USUAL : -LOOK_BACK]
+    lines = [flatten(line) for line in before[-LOOK_BACK - USUAL :]]
+    near, usual = lines[-LOOK_BACK:], lines[:-LOOK_BACK]
+    truncated = dict.fromkeys(name for line in lines for name in line if TRUNCATED.fullmatch(name))
     found: list[dict[str, Any]] = []
-    for name in SIGNS:
-        late, early = (
-            [value for line in part if (value := number(line.get(name))) is not None] for part in (near, usual)
-        )
+    for name in (*SIGNS, *truncated):
+        late, early = ([line[name] for line in part if name in line] for part in (near, usual))
         if len(late) < 3 or len(early) < LOOK_BACK:
             continue
         middle = float(np.median(early))

@@ -64,6 +64,28 @@ def test_fit_prints_a_table_and_warns(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "half-budget back-test" in capsys.readouterr().out
 
 
+def test_a_joint_run_is_held_against_the_single_task_run_of_each_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def seeds(name: str, at: int, **asymptotes: float) -> str:
+        lines = ["seed,task,compute,pass_rate"]
+        for seed in range(4):
+            for task, A in asymptotes.items():
+                compute, points = run_points(30, noise=0.004, seed=10 * at + seed, A=A, B=2, C_mid=0.15)
+                lines += [f"{seed},{task},{c},{p}" for c, p in zip(compute, points)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+        return str(tmp_path / f"{name}.csv")
+
+    sources = seeds("joint", 0, math=0.7, code=0.55), seeds("math_only", 1, math=0.6), seeds("code_only", 2, code=0.55)
+    rows = run_json(capsys, "compare", *sources)["rows"]
+    assert {(task, row["run"]): row["verdict"] for task in rows for row in rows[task] if row["run"] != "joint"} == {
+        ("code", "code_only"): "equal",
+        ("math", "math_only"): "worse",
+    }
+    assert main(["compare", *sources]) == 0
+    assert "the words of all 2 lines of 2 tasks hold together" in capsys.readouterr().out
+
+
 def test_a_refused_curve_is_named_and_the_exit_code_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, flat = table(tmp_path / "good.csv", tasks=("math",)), tmp_path / "flat.csv"
     flat.write_text("gpu_hours,pass_rate,task\n" + "".join(f"{c},0.4,math\n" for c in range(9)))

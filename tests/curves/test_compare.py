@@ -107,6 +107,16 @@ def test_ranking_is_by_the_measured_rate_and_the_asymptotes_come_second() -> Non
     assert any("the order of the asymptotes cannot be told" in note for note in found.notes)
 
 
+def test_the_order_by_asymptotes_is_told_with_its_ties_where_all_gain_was_seen() -> None:
+    ended = [
+        analyse(make(run, seed=at, noise=0.002, A=A, B=B, C_mid=0.12), QUICK)
+        for at, (run, A, B) in enumerate([("low", 0.5, 3.4), ("top", 0.652, 2.6), ("near", 0.648, 3.4)])
+    ]
+    (found,) = compare(ended)
+    (note,) = [note for note in found.notes if note.startswith("by A")]
+    assert note.endswith("= joins those whose A tie, in the order of their B): near = top, low")
+
+
 def test_tie_rules() -> None:
     analyses = recipes()
     names = [[item.fit.curve.run for item in group] for group in tie_groups(analyses, "margin", 0.02)]

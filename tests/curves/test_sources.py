@@ -128,6 +128,8 @@ def test_of_evaluations_at_one_compute_the_latest_step_counts(tmp_path: Path) ->
     [
         ("compute,pass_rate\n1,0.1\nnan,0.2\n", r"bad.csv, row 3, column compute: nan is not a number"),
         ("compute,pass_rate\n1,0.1\n-2,0.2\n", r"row 3, column compute: -2 is negative"),
+        ("compute,pass_rate\n1,0.1\n1e300,0.2\n", r"row 3, column compute: 1e\+300 is no compute; give it in a unit"),
+        ("compute,pass_rate\n1e-320,0.1\n1,0.2\n", r"row 2, column compute: 9.99989e-321 is no compute"),
         ("compute,pass_rate\n1,45.3\n", r"row 2, column pass_rate: 45.3 lies outside \[0, 1\]; divide percentages"),
         ("gpu_hours,pass_rate\n1,0.1\n-1,0.2\n", r"row 3, column gpu_hours: -1 is negative"),
         ("compute,pass_rate\n1,abc\n", r"row 2, column pass_rate: 'abc' is not a number"),
@@ -173,6 +175,22 @@ def test_an_unsorted_table_is_sorted_with_a_note(tmp_path: Path) -> None:
     (item,) = read_sources([write(tmp_path / "t.csv", "compute,pass_rate\n2,0.2\n1,0.1\n3,0.3\n")])
     assert item.compute_N.tolist() == [1, 2, 3]
     assert any("unsorted: row 3, column compute" in note for note in item.notes)
+
+
+def test_a_log_that_goes_a_part_of_its_way_again_was_resumed_and_a_single_late_evaluation_was_not(
+    tmp_path: Path,
+) -> None:
+    def read(steps: list[int]) -> tuple[list[float], str]:
+        lines = "".join(f"{step},{0.1 + 0.001 * place}\n" for place, step in enumerate(steps))
+        (item,) = read_sources([write(tmp_path / "t.csv", "step,pass_rate\n" + lines)])
+        return item.compute_N.tolist(), " ".join(item.notes)
+
+    kept, notes = read([10, 20, 30, 40, 50, 60, 35, 45, 55, 65])
+    assert kept == [10, 20, 30, 35, 45, 55, 65]
+    assert "resumed at step 35: 3 evaluations of the part that was lost left out" in notes
+    kept, notes = read([10, 20, 30, 50, 40, 60, 70, 80])
+    assert kept == [10, 20, 30, 40, 50, 60, 70, 80]
+    assert "unsorted" in notes
 
 
 def test_different_units_do_not_mix(tmp_path: Path) -> None:

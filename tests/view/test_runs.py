@@ -301,6 +301,20 @@ def test_a_fall_names_the_metrics_that_were_off_before_it_and_none_that_were_as_
     assert foretold([{"step": "x"}, {"entropy": None}], 5.0) == []
 
 
+def test_staleness_and_the_truncated_share_of_a_task_are_among_the_signs_of_a_fall() -> None:
+    lines = [
+        {
+            "step": step,
+            "staleness": {"1": 100} if step < 92 else {"1": 50, "9": 50},
+            "tasks": {"math": {"truncated": 0.02 if step < 92 else 0.3}, "code": {"truncated": 0.02}},
+        }
+        for step in range(1, 101)
+    ]
+    found = {one["name"]: (one["usual"], one["value"]) for one in foretold(lines, 100)}
+    assert found.keys() == {"staleness.mean", "tasks.math.truncated"}
+    assert found["staleness.mean"] == (1.0, pytest.approx(0.1 * 1 + 0.9 * 5))
+
+
 def test_notes_are_read_from_the_run_s_folder(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "run", rollouts=False)
     run = ViewedRun(find_runs([folder])[0], Reading())
