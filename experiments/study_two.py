@@ -68,6 +68,19 @@ def _prompts(size: int) -> Experiment:
     return scalerl.override(sizes, f"{size:,} training prompts a task.")
 
 
+def _noisy() -> dict[str, Experiment]:
+    """Verdicts that err in training: do they cost rate or asymptote?"""
+    base = scalerl.with_fragments("verdicts/noisy")
+    kinds = (("false_pass", "wrong answers passed"), ("false_refusal", "right answers refused"))
+    return {
+        f"{kind}_{100 * share:.0f}": base.override(
+            {f"NoisyVerdicts.{kind}": share}, f"In training {share:.0%} of {told}."
+        )
+        for kind, told in kinds
+        for share in (0.1, 0.2)
+    }
+
+
 def _wide(width: int) -> Experiment:
     heads = {"Llama.num_attention_heads": width // 32, "Llama.num_key_value_heads": width // 64}
     sizes = {"Llama.hidden_size": width, "Llama.intermediate_size": width * 3 // 2, **heads}
@@ -84,6 +97,7 @@ experiments = {
     "length_96": length(scalerl, tokens=96, answer=24, window=6, prompt=80),
     # As good as alone, with the same base model, and the other task is measured, too.
     **mixtures(scalerl, {"math": (0.999, 0.001), "code": (0.001, 0.999)}),
+    **_noisy(),
     "width_64": _wide(64),
     "width_192": _wide(192),
     **batches(scalerl, (8, 32), generations=8),

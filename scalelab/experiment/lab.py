@@ -40,6 +40,7 @@ from tasks.environments.task import VerifiersTask
 from tasks.gym import ReasoningGym
 from tasks.math.miniature import MathMiniature
 from tasks.math.symbolic_gsm import SymbolicGSM
+from tasks.noisy import NoisyVerdicts
 from tasks.own import FunctionTask
 
 LAB = Registry(
@@ -53,7 +54,7 @@ LAB = Registry(
         *(Recipe, *LOSSES, ForcedInterruption, LengthPenalty),
         *(PipelineRL, PPOOffPolicy, Synchronous),
         *(MathMiniature, CodeMiniature, SymbolicGSM, MathDataset, CodeDataset, FunctionTask, ReasoningGym),
-        VerifiersTask,
+        *(VerifiersTask, NoisyVerdicts),
         *(SFT, PublicTraces, Evaluation, HeldOut, Benchmark, Budget, Cluster, Virtual, Rates, Monitors, Retention),
     ),
     RETIRED,

@@ -130,7 +130,7 @@ def test_a_fragment_whose_file_does_not_end_in_gin_is_named(folder: Path) -> Non
         ),
         (
             "experiment = Experiment(('own/thing',))",
-            "schedule/…, sft/…, tasks/…; one of your own is the file fragments/own/thing.gin",
+            "sft/…, tasks/…, verdicts/…; one of your own is the file fragments/own/thing.gin",
         ),
         (
             "experiment = Experiment(fragment=('recipe/clip',))",
