@@ -39,8 +39,8 @@ from moe.checkpoint.trusted import check_trusted
 from moe.errors import MoeError
 from moe.model.gpt import LogProbModel
 from moe.model.layers import BIAS
-from moe.train.config import Layout
-from moe.train.optimizer import Optimizer
+from moe.optimizer import Optimizer
+from moe.settings import Layout
 
 
 def metadata() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from moe.model.size import parameters
-from moe.train.config import TrainerConfig
+from moe.settings import TrainerConfig
 
 OPTIMIZER_BYTES = 12
 """Bytes of a parameter's fp32 weight and two moments of Adam."""

@@ -11,7 +11,7 @@ from megatron.core.transformer.moe.moe_utils import get_default_pg_collection, s
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from torch import Tensor
 
-from moe.model.exchange import gather_rows, sum_rows
+from moe.exchange import gather_rows, sum_rows
 
 
 class HostDispatcher(MoEAlltoAllTokenDispatcher):

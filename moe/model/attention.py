@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from moe.cpu.operators import kernels_fit
+from moe.exchange import earlier_rows
 from moe.model.architectures import AttentionPlan
-from moe.model.exchange import earlier_rows
-from moe.train.packing import Packed, Segments
+from moe.model.packing import Packed, Segments
 
 SHORT = 1024
 """Tokens of a segment beyond which torch's attention, which works in tiles, is faster on a core."""

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from moe.errors import MoeError
 from moe.model.architectures import architecture
-from moe.train.batch import TrainingSequence
-from moe.train.config import TrainerSetup
+from moe.sequences import TrainingSequence
+from moe.settings import TrainerSetup
 
 
 class Choice:

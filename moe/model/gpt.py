@@ -30,9 +30,9 @@ from torch import Tensor
 
 from moe.cpu.dispatch import dispatch_on_host
 from moe.errors import MoeError
+from moe.exchange import whole_row
 from moe.model.architectures import Architecture, LayerPlan, architecture, check_expert_bias
 from moe.model.attention import PackedAttention
-from moe.model.exchange import whole_row
 from moe.model.head import token_logprobs
 from moe.model.kernels import Kernels, choose, this_host
 from moe.model.latent import LatentAttention
@@ -47,8 +47,8 @@ from moe.model.layers import (
     SwiGlu,
     WideNorm,
 )
-from moe.train.config import TrainerSetup
-from moe.train.packing import Packed
+from moe.model.packing import Packed
+from moe.settings import TrainerSetup
 
 
 def megatron_config(arch: Architecture, config: TrainerSetup, kernels: Kernels) -> TransformerConfig:

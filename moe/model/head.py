@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from moe.train.config import LOGITS_AT_ONCE
+from moe.settings import LOGITS_AT_ONCE
 
 _BLOCK = 2**14
 """Words whose exponentials exist beside the logits."""

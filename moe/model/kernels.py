@@ -9,11 +9,9 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from dataclasses import dataclass
-from typing import Literal
 
 from moe.errors import MoeError
 
-KernelChoice = Literal["auto", "local", "transformer_engine"]
 GPU_PACKAGES = ("transformer_engine", "flash_attn", "fused_weight_gradient_mlp_cuda")
 """Modules of optional kernels, which only run on a GPU."""
 _FLASH_CAPABILITY = (8, 0)  # Ampere: what flash attention 2 and torch's grouped product in bf16 were written for

@@ -1,1 +1,1 @@
-"""Training steps: batches, packing, the optimiser, ranks and their layout."""
+"""Training steps: micro-batches, their metrics, and the layout of ranks."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from moe.errors import MoeError
 from moe.model.architectures import Architecture, architecture
-from moe.train.config import Layout
+from moe.settings import Layout
 
 
 def check_layout(hf_config: dict[str, Any], layout: Layout, world: int) -> None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from moe.errors import MoeError
-from moe.train.batch import TrainingSequence
-from moe.train.packing import Share, pack
+from moe.model.packing import Share, pack
+from moe.sequences import TrainingSequence
 
 LossFunction = Callable[[Tensor, Tensor, dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
 """(logprobs_T, entropy_T, extras) → (sum of the loss over the tokens, metrics); see `Trainer.train_step`."""

@@ -37,14 +37,14 @@ from moe.model import gpt as models
 from moe.model.architectures import architecture
 from moe.model.choice import check_replay, prescribe
 from moe.model.init import InitialWeights
-from moe.train import parallel
-from moe.train.batch import REFERENCE, TrainingSequence, deal
-from moe.train.config import TrainerSetup
+from moe.optimizer import Optimizer
+from moe.ranks import parallel
+from moe.sequences import REFERENCE, TrainingSequence, deal
+from moe.settings import TrainerSetup
 from moe.train.first_policy import FirstPolicy
 from moe.train.layout import check_layout
 from moe.train.metrics import load_metrics, reduce_metrics, take_loads
 from moe.train.micro_batch import LOGPROBS, LOSS, LossFunction, MicroBatch, logprobs_of, loss_report
-from moe.train.optimizer import Optimizer
 from moe.train.result import StepResult
 from moe.weights import hf_weights
 from moe.weights import parcels as weight_parcels
@@ -65,7 +65,7 @@ class Trainer:
         config: layout, optimiser, precision.
         rank: this process among the trainer ranks.
         world: number of trainer processes.
-        rendezvous: where they meet, see `moe.train.parallel.join`.
+        rendezvous: where they meet, see `moe.ranks.parallel.join`.
         weights: what to start from, as `load_weights` takes it; None draws initial weights from the seed.
 
     Attributes:

@@ -37,8 +37,8 @@ from moe.model import gpt as models
 from moe.model.layers import BIAS
 from moe.model.reading import read_config
 from moe.model.size import parameters
-from moe.train import parallel
-from moe.train.config import Layout, TrainerSetup
+from moe.ranks import parallel
+from moe.settings import Layout, TrainerSetup
 from moe.weights.hf_folder import FolderWeights, check_tensors, copy_tokenizer, read_biases, save_folder
 from moe.weights.links import CORRECTION, Link, expert_bias_names, links, shapes, stored_as
 

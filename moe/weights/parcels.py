@@ -19,7 +19,7 @@ from torch import Tensor
 
 from moe.model.architectures import architecture
 from moe.model.gpt import LogProbModel
-from moe.train.config import Layout
+from moe.settings import Layout
 from moe.weights.cuts import cuts_of, gather, within_experts
 from moe.weights.hf_weights import own_parameters
 from moe.weights.links import Link, links, rows_name, stored_as

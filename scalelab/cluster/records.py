@@ -19,7 +19,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from moe.train.batch import TrainingSequence
+from moe.sequences import TrainingSequence
 from scalelab.recipe.types import NOT_RECORDED, HeldRecord
 from scalelab.rollout.types import Completion
 

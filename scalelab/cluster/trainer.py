@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
-from moe.train.batch import TrainingSequence
-from moe.train.config import TrainerSetup
+from moe.sequences import TrainingSequence
+from moe.settings import TrainerSetup
 from moe.train.result import StepResult
 from moe.weights.segments import Segment
 from scalelab.cluster.actors import actor_class, this_node

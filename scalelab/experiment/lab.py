@@ -17,7 +17,7 @@ from moe.model.config import (
     SmolLM3,
 )
 from moe.model.decoder import Llama3Rope, YarnRope
-from moe.train.config import Layout, OptimizerConfig, TrainerConfig
+from moe.settings import Layout, OptimizerConfig, TrainerConfig
 from scalelab.experiment.registry import Registry
 from scalelab.experiment.retired import RETIRED
 from scalelab.recipe.length_control import ForcedInterruption, LengthPenalty
@@ -39,9 +39,9 @@ from tasks.data.traces import PublicTraces
 from tasks.environments.task import VerifiersTask
 from tasks.gym import ReasoningGym
 from tasks.math.miniature import MathMiniature
-from tasks.math.symbolic_gsm import SymbolicGSM
 from tasks.noisy import NoisyVerdicts
 from tasks.own import FunctionTask
+from tasks.symbolic_gsm import SymbolicGSM
 
 LAB = Registry(
     Run,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from moe.train.config import TrainerSetup
+from moe.settings import TrainerSetup
 from scalelab.hardware import Device
 from scalelab.plan.shape import shape
 from scalelab.plan.sizes import BYTES

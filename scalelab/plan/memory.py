@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from moe.model.architectures import LayerPlan
-from moe.train.config import LOGITS_AT_ONCE, TrainerSetup
+from moe.settings import LOGITS_AT_ONCE, TrainerSetup
 from scalelab.plan.shape import shape
 from scalelab.plan.sizes import BYTES, held
 from scalelab.rollout.config import GeneratorSetup

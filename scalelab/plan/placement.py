@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from moe.train.config import TrainerSetup
+from moe.settings import TrainerSetup
 from moe.train.layout import ranks_per_copy
 from scalelab.errors import LabError
 from scalelab.hardware import packed

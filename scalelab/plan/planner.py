@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from moe.errors import MoeError
-from moe.train.config import RECOMPUTE, Layout, TrainerSetup
+from moe.settings import RECOMPUTE, Layout, TrainerSetup
 from moe.train.layout import check_layout
 from scalelab.hardware import Device, Hardware, device
 from scalelab.plan.driver import driver_cores

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from moe.model.architectures import Architecture, LayerPlan, latent_matrices, latent_norms
-from moe.train.config import Layout, OptimizerConfig
+from moe.settings import Layout, OptimizerConfig
 from scalelab.plan.shape import shape
 
 _PARAM, _BUCKET = 64, 128

@@ -16,7 +16,7 @@ import numpy as np
 
 from moe.checkpoint.size import checkpoint_bytes
 from moe.model.size import Parameters
-from moe.train.config import TrainerSetup
+from moe.settings import TrainerSetup
 from scalelab.hardware import Device
 from scalelab.plan.exchanges import exchange_seconds
 from scalelab.plan.lengths import PROMPT, Moments
@@ -159,7 +159,7 @@ def training_seconds(
 def slowest_stretch(hf_config: dict[str, Any], row: int, tokens: float, square: float, parts: int) -> float:
     """Pairs of attention on the context rank that has most of them, by the mean of all: the others wait for it.
 
-    Every rank has an equal stretch of a row (`moe.train.packing`), and a token as many pairs as tokens before it in its
+    Every rank has an equal stretch of a row (`moe.model.packing`), and a token as many pairs as tokens before it in its
     sequence or chunk. Rows are filled with sequences of log-normal lengths, as long as another one fits.
 
     Args:

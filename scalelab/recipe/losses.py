@@ -22,7 +22,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
 from moe.checked import CHECKED
-from moe.train.batch import REFERENCE
+from moe.sequences import REFERENCE
 
 if TYPE_CHECKING:
     from torch import Tensor

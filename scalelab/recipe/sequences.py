@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from moe.train.batch import REFERENCE, TrainingSequence
+from moe.sequences import REFERENCE, TrainingSequence
 from scalelab.recipe.types import Rollout
 
 

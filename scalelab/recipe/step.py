@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from moe.train.batch import REFERENCE, TrainingSequence
+from moe.sequences import REFERENCE, TrainingSequence
 from scalelab.errors import LabError
 from scalelab.recipe.advantages import NORMS, centred, signed
 from scalelab.recipe.aggregation import token_weights

@@ -10,7 +10,7 @@ from pathlib import Path
 from scalelab.cluster.environment import ProcessRole, environment
 from scalelab.hardware import Device
 from scalelab.rehearse.processes import ROOT, Interpreter
-from scalelab.rehearse.worker import PRETENDED
+from scalelab.rehearse.worker import MEMORY_GIB
 
 FOLDER, SCRIPT = ".rehearse", "tools/rehearse/install.sh"
 LIBRARIES = ("cudart.so", "libcuda.so.1", "libnvidia-ml.so.1")
@@ -31,8 +31,8 @@ def simulated_cuda(hardware: Device, root: Path = ROOT) -> Interpreter | None:
     environment = {
         "LD_PRELOAD": str(folder / LIBRARIES[0]),
         "LD_LIBRARY_PATH": libraries,
-        "PRETENDED_CAPABILITY_MAJOR": str(hardware.capability[0]),
-        PRETENDED: str(int(hardware.memory_gib)),
+        "SIMULATED_CAPABILITY_MAJOR": str(hardware.capability[0]),
+        MEMORY_GIB: str(int(hardware.memory_gib)),
         "CUDA_VISIBLE_DEVICES": "0",  # where there are real GPUs, no more than the one that is simulated
     }
     return Interpreter(str(python), environment)

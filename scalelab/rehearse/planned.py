@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from moe.train.config import TrainerSetup
+from moe.settings import TrainerSetup
 from scalelab.plan.lengths import fitting_prompt, lengths_of
 from scalelab.plan.memory import activation_bytes, export_bytes, generator_memory, head_bytes
 from scalelab.plan.shape import parameter_counts, shape

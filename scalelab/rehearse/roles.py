@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from moe.train.config import Layout
+from moe.settings import Layout
 
 
 @dataclass(frozen=True)

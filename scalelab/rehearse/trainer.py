@@ -17,9 +17,8 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from moe.model.architectures import architecture
-from moe.model.kernels import KernelChoice
-from moe.train.batch import TrainingSequence
-from moe.train.config import TrainerSetup
+from moe.sequences import TrainingSequence
+from moe.settings import KernelChoice, TrainerSetup
 from moe.train.micro_batch import LOSS
 from moe.train.trainer import Trainer
 from moe.weights.hf_folder import FolderWeights

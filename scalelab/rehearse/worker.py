@@ -24,7 +24,7 @@ from moe.model.kernels import GPU_PACKAGES
 from scalelab.rehearse.roles import Role
 from scalelab.rehearse.setting import RehearsalSettings
 
-PRETENDED = "PRETENDED_MEMORY_GIB"
+MEMORY_GIB = "SIMULATED_MEMORY_GIB"
 """Variable that a simulated CUDA runtime reads, and that is set where there is one."""
 _POLL = 0.05
 """Seconds between two looks at the processes."""
@@ -82,10 +82,10 @@ def main() -> None:
     kind = tasks.roles[0].kind
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not come between the lines
-    if PRETENDED in os.environ and kind == "trainer":
+    if MEMORY_GIB in os.environ and kind == "trainer":
         importlib.import_module("scalelab.rehearse.te_shapes").offer()
     importlib.import_module(f"scalelab.rehearse.{kind}")
-    if PRETENDED in os.environ:
+    if MEMORY_GIB in os.environ:
         importlib.import_module("scalelab.rehearse.ranks").keep_device_in_forks()
     for end in _ends(tasks):
         print(json.dumps(asdict(end)), file=lines, flush=True)

@@ -13,8 +13,8 @@ from moe.checked import CHECKED
 from moe.checkpoint.folder import CheckpointPolicy
 from moe.checkpoint.size import save_seconds
 from moe.model.config import Model
-from moe.train.batch import REFERENCE
-from moe.train.config import TrainerConfig, TrainerSetup
+from moe.sequences import REFERENCE
+from moe.settings import TrainerConfig, TrainerSetup
 from scalelab.recipe.losses import sees
 from scalelab.recipe.recipe import Recipe
 from scalelab.rollout.config import GeneratorConfig, GeneratorSetup

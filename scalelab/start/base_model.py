@@ -24,7 +24,7 @@ from moe.errors import MoeError
 from moe.model.architectures import architecture
 from moe.model.decoder import DecoderConfig
 from moe.model.reading import read_config
-from moe.train.config import TrainerConfig
+from moe.settings import TrainerConfig
 from moe.weights.hf_folder import FolderWeights, check_tensors, is_multimodal, write_text_model
 from moe.weights.links import shapes
 from scalelab.errors import LabError

@@ -15,7 +15,7 @@ import numpy as np
 
 from moe.checkpoint.folder import CheckpointPolicy, check, finished_checkpoints, read_state
 from moe.errors import MoeError
-from moe.train.batch import TrainingSequence
+from moe.sequences import TrainingSequence
 from scalelab.run.config import Run
 from scalelab.start.traces import Examples
 from scalelab.store.publication import CheckpointNames

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from moe.durable import made_whole
-from moe.train.batch import TrainingSequence
+from moe.sequences import TrainingSequence
 from scalelab.errors import LabError
 from scalelab.rollout.tokenizer import prompt_ids
 from scalelab.run.config import Run

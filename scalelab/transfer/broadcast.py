@@ -21,7 +21,7 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NC
 
 from moe.errors import MoeError
 from moe.model.architectures import architecture
-from moe.train.config import TrainerConfig
+from moe.settings import TrainerConfig
 from moe.train.trainer import Trainer
 from moe.weights.links import expert_bias_names, stored_as
 from moe.weights.parcels import parcels

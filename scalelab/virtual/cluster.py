@@ -42,6 +42,10 @@ def simulated_rates(run: Run) -> tuple[Rates, int]:
     return rates, slots(run, hardware, lengths, prompt_tokens=prompt_tokens)
 
 
+DERIVED = ("max_sequences", "kv_cache_gib", "max_batched_tokens", "tensor_parallel")
+"""Settings of the one real engine that are not those of a simulated engine, which `config.gin` holds."""
+
+
 def engine_config(run: Run, places: int) -> GeneratorSetup:
     """Configuration of the one engine that holds the sequences of all simulated engines.
 
@@ -82,11 +86,13 @@ def clock_facts(run: Run) -> dict[str, Any]:
     virtual = run.virtual
     assert virtual is not None
     rates, places = simulated_rates(run)
+    engine = engine_config(run, places)
     return {
         "clock": "virtual",
         "rates": asdict(rates),
         "places": places,
-        "pretended_hardware": None if virtual.rates else virtual.hardware or usual(run),
+        "engine": {name: getattr(engine, name) for name in DERIVED},
+        "simulated_hardware": None if virtual.rates else virtual.hardware or usual(run),
         **({"arithmetic": "portable"} if virtual.portable else {}),
     }
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from moe.model.config import Model
-from moe.train.batch import TrainingSequence
-from moe.train.config import OptimizerConfig, TrainerSetup
+from moe.sequences import TrainingSequence
+from moe.settings import OptimizerConfig, TrainerSetup
 from moe.weights.segments import Segment
 from scalelab.rollout.config import GeneratorSetup
 from scalelab.rollout.types import Completion, Request

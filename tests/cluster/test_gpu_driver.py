@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from moe.train.config import OptimizerConfig, TrainerSetup
+from moe.settings import OptimizerConfig, TrainerSetup
 from scalelab import gpu_driver
 from scalelab.gpu_driver import problem_here, smallest_memory
 

@@ -12,7 +12,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster as Nodes
 
-from moe.train.batch import TrainingSequence
+from moe.sequences import TrainingSequence
 from scalelab.cluster.faults import Faults
 from scalelab.cluster.records import Replayed, StoredRecord, fetched, taken_out, with_keys
 from scalelab.recipe.recipe import Recipe

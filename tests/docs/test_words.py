@@ -127,7 +127,7 @@ def test_no_public_function_name_stands_for_two_things() -> None:
 
 RETIRED = {
     "alone|evaluate_alone|alone_on": "what is meant: idle, reserved, own_ray, single_rank",
-    "[Pp]retendw*": "simulated",
+    r"[Pp]retend\w*|PRETEND\w*": "simulated",
     "Asked": "HeldOutPrompt (evaluations), EvaluationRequest",
     "Spent": "EvaluationPoint",
     "[Ss]tanding": "run_status",

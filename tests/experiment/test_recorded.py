@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from moe.train.config import TrainerConfig, TrainerSetup
+from moe.settings import TrainerConfig, TrainerSetup
 from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.experiment import resolve, settings_in

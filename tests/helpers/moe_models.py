@@ -27,8 +27,8 @@ from moe.model.config import (
     routed_experts,
 )
 from moe.model.decoder import Llama3Rope, YarnRope
-from moe.train.batch import TrainingSequence
-from moe.train.config import OptimizerConfig, TrainerSetup
+from moe.sequences import TrainingSequence
+from moe.settings import OptimizerConfig, TrainerSetup
 from moe.train.trainer import Trainer
 
 MOE = Llama4Text(

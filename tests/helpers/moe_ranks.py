@@ -25,12 +25,12 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallelConfig
 
+from moe import optimizer
 from moe.errors import MoeError
 from moe.model.config import Model
 from moe.model.head import token_logprobs
-from moe.train import optimizer
-from moe.train.batch import REFERENCE
-from moe.train.config import Layout, OptimizerConfig
+from moe.sequences import REFERENCE
+from moe.settings import Layout, OptimizerConfig
 from moe.train.trainer import Trainer
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import EXPERT_BIAS, whole_and_first

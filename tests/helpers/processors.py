@@ -1,4 +1,4 @@
-"""Processes with portable arithmetic, on this machine's processor and on one that it pretends to be."""
+"""Processes with portable arithmetic, on this machine's processor and on one that is simulated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_FAULT = 77
 """Exit code where CPUID does not fault."""
 
 
-def pretending(folder: Path) -> dict[str, str] | None:
+def simulated_processor(folder: Path) -> dict[str, str] | None:
     """Variables that show a process another processor; None where that cannot be done."""
     library = folder / "other_processor.so"
     made = subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", library, SOURCE, "-ldl"], timeout=60, check=False)

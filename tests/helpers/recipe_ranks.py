@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from moe.train.config import Layout
+from moe.settings import Layout
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO
 from scalelab.recipe.recipe import Recipe
 from scalelab.recipe.step import StepLoss, build_step, summarise

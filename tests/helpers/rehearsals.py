@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from moe.model.config import DeepseekV3, Glm4Moe, Llama, Llama4Text, Mixtral, Model, Qwen2, Qwen3, Qwen3Moe
-from moe.train.config import Layout
+from moe.settings import Layout
 from scalelab.experiment import resolve
 from scalelab.run.config import Run
 from tests.helpers.real_models import (

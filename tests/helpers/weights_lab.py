@@ -13,7 +13,7 @@ from typing import Any
 import ray
 import torch
 
-from moe.train.config import Layout, TrainerSetup
+from moe.settings import Layout, TrainerSetup
 from scalelab.cluster.actors import actor_class
 from scalelab.cluster.trainer import ClusterTrainer
 from scalelab.rollout.config import GeneratorSetup

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from moe.errors import MoeError
-from moe.train.batch import TrainingSequence, deal
-from moe.train.packing import Share, pack, segments
+from moe.model.packing import Share, pack, segments
+from moe.sequences import TrainingSequence, deal
 
 pytestmark = pytest.mark.slow
 
@@ -119,8 +119,6 @@ def test_a_sequence_and_its_extras_must_fit():
 
 
 def test_config_batch_and_results_load_without_torch():
-    modules = (
-        "moe.model.architectures, moe.train.batch, moe.train.config, moe.errors, moe.model.config, moe.train.result"
-    )
+    modules = "moe.model.architectures, moe.sequences, moe.settings, moe.errors, moe.model.config, moe.train.result"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from moe.errors import MoeError
 from moe.model.layers import Router, StackedExperts
-from moe.train.parallel import most_memory
+from moe.ranks.parallel import most_memory
 from tests.helpers.moe_models import MOE
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from moe.errors import MoeError
 from moe.model.choice import Choice
-from moe.train.config import OptimizerConfig, TrainerSetup
+from moe.settings import OptimizerConfig, TrainerSetup
 from moe.weights.convert import export_checkpoint, import_folder
 from moe.weights.hf_folder import read_biases
 from moe.weights.links import EXPERT_BIAS

@@ -14,8 +14,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from moe.cpu.operators import rms_norm, swiglu
 from moe.errors import MoeError
 from moe.model.attention import attend
-from moe.model.kernels import Host, KernelChoice, choose, this_host
-from moe.train.packing import segments
+from moe.model.kernels import Host, choose, this_host
+from moe.model.packing import segments
+from moe.settings import KernelChoice
 
 pytestmark = pytest.mark.slow
 

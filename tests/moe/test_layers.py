@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from moe.cpu.operators import swiglu, weigh
 from moe.model.attention import rotate
 from moe.model.layers import L2Norm, RmsNorm
-from moe.train.packing import turn_of
+from moe.model.packing import turn_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cores")]
 

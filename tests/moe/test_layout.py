@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from moe.errors import MoeError
 from moe.model.config import Llama, Llama4Text
-from moe.train.config import Layout
+from moe.settings import Layout
 from moe.train.layout import check_layout, nearest_layout
 from scalelab.errors import LabError
 from scalelab.experiment import resolve

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
-from moe.train.config import OptimizerConfig
+from moe.settings import OptimizerConfig
 from scalelab.experiment import resolve
 
 pytestmark = pytest.mark.slow  # torch

@@ -12,7 +12,7 @@ from moe.errors import MoeError
 from moe.model import gpt as models
 from moe.model.architectures import architecture
 from moe.model.decoder import Llama3Rope
-from moe.train.packing import pack
+from moe.model.packing import pack
 from tests.helpers.moe_models import (
     DEEPSEEK_V3,
     DENSE,

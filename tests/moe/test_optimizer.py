@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from moe.cpu import host as cpu_host
 from moe.errors import MoeError
-from moe.train.config import OptimizerConfig, TrainerSetup
+from moe.settings import OptimizerConfig, TrainerSetup
 from tests.helpers.moe_models import DENSE, MOE, batch, weighted, weights
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moe.train.config import Layout
+from moe.settings import Layout
 from moe.weights.links import links, whole_and_first
 from moe.weights.parcels import parcels
 from tests.helpers.moe_models import DENSE, MIXTRAL, MOE, QWEN2, QWEN3, QWEN3_MOE

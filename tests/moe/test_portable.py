@@ -10,7 +10,7 @@ import torch
 
 from moe.cpu import bfloat16
 from moe.cpu.portable import ENVIRONMENT, portable
-from tests.helpers.processors import pretending, printed
+from tests.helpers.processors import printed, simulated_processor
 
 SUMS = "2afc3aba08c5bac5a9a3f5438cb86af6ae5937966c6360f134434dbffc5061c8"
 """Printed on an Intel Xeon with AVX-512, and on the same as an AMD EPYC without."""
@@ -26,7 +26,7 @@ def test_kernels_give_the_bytes_that_other_processors_gave() -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_kernels_give_the_same_bytes_where_another_processor_is_shown(tmp_path: Path) -> None:
-    if (shown := pretending(tmp_path)) is None:
+    if (shown := simulated_processor(tmp_path)) is None:
         pytest.skip("needs gcc, and a processor whose CPUID can be made to fault")
     name = "import llvmlite.binding as library; print(library.get_host_cpu_name())"
     assert printed([sys.executable, "-c", name], shown, 60) == "znver2"

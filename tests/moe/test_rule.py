@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from moe.train.config import OptimizerConfig
+from moe.settings import OptimizerConfig
 from tests.helpers.moe_models import MOE, OPTIMIZER, batch, trainer, weighted, weights
 
 pytestmark = pytest.mark.slow

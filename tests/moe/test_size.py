@@ -10,8 +10,8 @@ from moe.cpu import host as cpu_host
 from moe.model import gpt as models
 from moe.model.architectures import architecture
 from moe.model.size import parameters
-from moe.train import parallel
-from moe.train.config import Layout, TrainerSetup
+from moe.ranks import parallel
+from moe.settings import Layout, TrainerSetup
 from moe.weights.links import CORRECTION, links
 from tests.helpers.real_models import (
     DEEPSEEK_V3,

@@ -11,8 +11,8 @@ import transformers
 
 from moe.errors import MoeError
 from moe.model.init import InitialWeights
-from moe.train.batch import TrainingSequence
-from moe.train.config import Layout, OptimizerConfig, TrainerSetup
+from moe.sequences import TrainingSequence
+from moe.settings import Layout, OptimizerConfig, TrainerSetup
 from moe.weights.shards import Snapshot
 from tests.helpers.moe_models import DENSE, MOE, OPTIMIZER, QWEN3_MOE, batch, rendezvous, trainer, weighted, weights
 

@@ -476,7 +476,7 @@ NEEDED = (
     "touch",
 )
 """Programs that are there beside the stand-ins: none that the scripts look for."""
-PRETENDED_PYTHON = """#!/bin/sh
+STUB_PYTHON = """#!/bin/sh
 case "$*" in
     *version_info*) echo 3.11.7;;
     "-m venv .venv") mkdir -p .venv/bin; cat "$0" > .venv/bin/python; chmod +x .venv/bin/python;;
@@ -501,7 +501,7 @@ def as_root(tree: Path, apt_result: int) -> subprocess.CompletedProcess[str]:
         (programs / name).symlink_to(str(shutil.which(name)))
     dpkg = '#!/bin/sh\necho "dpkg $@" >> calls\n'
     stand_ins = {
-        "python3": PRETENDED_PYTHON,
+        "python3": STUB_PYTHON,
         "apt-get": APT,
         "dpkg": dpkg,
         "id": "#!/bin/sh\necho 0\n",

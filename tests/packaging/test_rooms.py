@@ -14,7 +14,7 @@ PACKAGES = ("scalelab", "moe", "tasks")
 FACES = ("scalelab",)
 """Packages that hand on what others hold: `import scalelab` offers a notebook its functions."""
 LARGEST = 0.12
-"""Largest part of the product's lines in one folder, and in one room with all its folders."""
+"""Largest part of the product's lines in one folder."""
 LONGEST = 430
 """Lines of the longest file."""
 
@@ -26,8 +26,8 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 def room(module: str) -> str:
-    """The lab's folder that a module lies in, or a module at its top itself; `moe` and `tasks` are a room each."""
-    return ".".join(module.split(".")[: 2 if module.startswith("scalelab.") else 1])
+    """The folder of a package that a module lies in, or a module at its top itself."""
+    return ".".join(module.split(".")[:2])
 
 
 def imports(files: dict[str, Path]) -> dict[str, set[str]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from moe.model.config import Llama, Llama4Text
-from moe.train.packing import Share, segments
+from moe.model.packing import Share, segments
 from scalelab.plan.speed import slowest_stretch
 
 ROW = 16384

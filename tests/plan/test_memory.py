@@ -16,10 +16,10 @@ from moe.cpu import operators
 from moe.model import attention
 from moe.model import gpt as models
 from moe.model.architectures import architecture
+from moe.model.packing import pack
 from moe.model.size import parameters
-from moe.train.batch import TrainingSequence
-from moe.train.config import Layout
-from moe.train.packing import pack
+from moe.sequences import TrainingSequence
+from moe.settings import Layout
 from moe.weights.parcels import parcels
 from scalelab.experiment import resolve
 from scalelab.plan.memory import activation_bytes, largest_sent, layer_elements, trainer_memory

@@ -12,7 +12,7 @@ import pytest
 
 from moe.model.architectures import architecture
 from moe.model.size import parameters
-from moe.train.config import Layout, OptimizerConfig, TrainerSetup
+from moe.settings import Layout, OptimizerConfig, TrainerSetup
 from moe.train.layout import check_layout
 from scalelab import cli
 from scalelab.errors import LabError

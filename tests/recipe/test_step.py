@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moe.train.batch import TrainingSequence
+from moe.sequences import TrainingSequence
 from scalelab.errors import LabError
 from scalelab.recipe.length_control import LengthPenalty
 from scalelab.recipe.losses import CISPO, DAPO, GRPO, GSPO

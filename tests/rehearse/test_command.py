@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from moe.train.config import Layout
+from moe.settings import Layout
 from scalelab.cli import main
 from scalelab.hardware import device
 from scalelab.rehearse.processes import ROOT, Interpreter, rehearse_all

@@ -62,7 +62,7 @@ def test_the_last_device_of_both_models_engines_takes_all_weights_at_full_size()
 
 
 FAMILIES = """
-from moe.train.config import Layout
+from moe.settings import Layout
 from scalelab.hardware import device
 from scalelab.rehearse.engine import rehearse
 from scalelab.rehearse.roles import engine_roles
@@ -82,7 +82,7 @@ for family in ("glm4_moe", "deepseek_v3"):
 RECEIVES = """
 from dataclasses import replace
 
-from moe.train.config import Layout
+from moe.settings import Layout
 from scalelab.hardware import device
 from scalelab.rehearse import receiving
 from scalelab.rehearse.engine import rehearse

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from moe.train.config import Layout, OptimizerConfig
+from moe.settings import Layout, OptimizerConfig
 from scalelab.cli import main
 from scalelab.hardware import device
 from scalelab.rehearse import environment
@@ -31,7 +31,7 @@ def test_an_environment_is_whole_or_not_there(tmp_path):
     found = simulated_cuda(device("gb200"), tmp_path)
     assert found is not None
     assert found.python == str(tmp_path / ".rehearse/env/bin/python")
-    assert found.environment["PRETENDED_CAPABILITY_MAJOR"] == "10"
+    assert found.environment["SIMULATED_CAPABILITY_MAJOR"] == "10"
 
 
 def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys):

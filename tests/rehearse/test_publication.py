@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from moe.train.config import Layout
+from moe.settings import Layout
 from moe.weights.hf_weights import own_parts
 from moe.weights.links import shapes
 from scalelab.hardware import device

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from moe.model.init import STRETCH, InitialWeights
-from moe.train.config import Layout
+from moe.settings import Layout
 from moe.weights.hf_folder import FolderWeights
 from moe.weights.links import shapes
 from scalelab.hardware import device

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moe.train.config import Layout
+from moe.settings import Layout
 from scalelab.rehearse.roles import engine_roles, trainer_roles
 
 SIZES = st.sampled_from([1, 2, 4])

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from moe.model.config import routed_experts
-from moe.train.config import RECOMPUTE, Layout
+from moe.settings import RECOMPUTE, Layout
 from moe.weights.links import shapes
 from scalelab.experiment import resolve
 from scalelab.hardware import device

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from moe.model.config import Qwen3
-from moe.train.batch import Sequence
+from moe.sequences import Sequence
 from moe.weights.hf_folder import save_folder
 from moe.weights.links import shapes
 from scalelab.cluster import actors

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from safetensors.numpy import load_file
 
-from moe.train.batch import TrainingSequence
+from moe.sequences import TrainingSequence
 from scalelab.cli import main
 from scalelab.errors import LabError
 from scalelab.experiment import resolve

@@ -22,7 +22,7 @@ from moe.checkpoint.folder import (
     write_manifest,
 )
 from moe.durable import write_whole
-from moe.train.batch import TrainingSequence
+from moe.sequences import TrainingSequence
 from scalelab.cluster import faults as faults_room
 from scalelab.cluster.faults import Faults
 from scalelab.errors import LabError

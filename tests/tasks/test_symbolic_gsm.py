@@ -2,7 +2,7 @@
 
 import pickle
 
-from tasks.math.symbolic_gsm import SymbolicGSM
+from tasks.symbolic_gsm import SymbolicGSM
 
 TASK = SymbolicGSM(size=300)
 

@@ -12,7 +12,7 @@ from tasks.code.miniature import CodeMiniature
 from tasks.data.datasets import CodeDataset, MathDataset
 from tasks.errors import TaskError
 from tasks.math.miniature import MathMiniature
-from tasks.math.symbolic_gsm import SymbolicGSM
+from tasks.symbolic_gsm import SymbolicGSM
 from tasks.task import require_task
 from tasks.text import clean, writable
 from tasks.types import Prompt, Verdict

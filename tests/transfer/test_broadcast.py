@@ -15,7 +15,7 @@ import ray
 import torch
 
 from moe.model.config import Model
-from moe.train.config import Layout
+from moe.settings import Layout
 from scalelab.cluster import trainer as room
 from scalelab.cluster.actors import end_ray, start_ray
 from scalelab.rollout.types import Request

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from moe.model.config import Llama
-from moe.train.config import TrainerSetup
+from moe.settings import TrainerSetup
 from scalelab.cluster.actors import join_cluster, this_node
 from scalelab.cluster.gpu_nodes import check_gpu_nodes
 from scalelab.cluster.trainer import TrainerRank

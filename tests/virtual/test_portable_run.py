@@ -13,7 +13,7 @@ import pytest
 from scalelab.errors import LabError
 from scalelab.experiment import resolve
 from scalelab.virtual.cluster import check_simulated
-from tests.helpers.processors import pretending, printed
+from tests.helpers.processors import printed, simulated_processor
 
 RUN = "2ffec062e0effb6de69fa4d4678526b685a6783cdda5ffa946f78dec52fc9a5d"
 """SHA-256 of `FIELDS` in `evals.jsonl` and `metrics.jsonl`, made on an Intel Xeon with AVX-512."""
@@ -33,7 +33,7 @@ def test_a_short_run_has_the_bytes_that_another_processor_made(tmp_path: Path) -
     sets = [word for setting in SHORT for word in ("--set", setting)]
     out = tmp_path / "run"
     command = [sys.executable, "-m", "scalelab", "run", "study/scalerl", *sets, "--out", str(out)]
-    printed(command, pretending(tmp_path) or {}, 800)
+    printed(command, simulated_processor(tmp_path) or {}, 800)
     texts = [(out / name).read_text() for name in ("evals.jsonl", "metrics.jsonl")]
     lines = [json.loads(line) for text in texts for line in text.splitlines()]
     made = json.dumps([[line.get(field) for field in FIELDS] for line in lines]).encode()

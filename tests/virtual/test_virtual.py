@@ -23,7 +23,7 @@ from scalelab.session.facts import facts
 from scalelab.store.audit import audit
 from scalelab.store.folder import RunFolder
 from scalelab.store.lines import read_lines
-from scalelab.virtual.cluster import clock_facts
+from scalelab.virtual.cluster import DERIVED, clock_facts
 from tests.helpers.virtual_runs import command, environment, in_turn, run, run_all
 
 pytestmark = pytest.mark.slow
@@ -131,6 +131,8 @@ def test_a_run_learns_in_simulated_hours_and_says_so(whole: Path) -> None:
     manifest = json.loads((whole / "manifest.json").read_text())
     assert manifest["clock"] == "virtual"
     assert manifest["rates"]["step_seconds"] == 0.85
+    assert manifest["engine"].keys() == set(DERIVED)
+    assert manifest["engine"]["max_sequences"] == 4 * manifest["places"], "one engine holds the sequences of all four"
     assert {line["of"] for line in read_lines(whole / "wall.jsonl")} == {"step", "evaluation"}
 
 

@@ -27,8 +27,8 @@ import numpy as np
 import torch
 
 from moe.model.config import Llama, Llama4Text, Model
-from moe.train.batch import TrainingSequence
-from moe.train.config import OptimizerConfig, Recompute, TrainerSetup
+from moe.sequences import TrainingSequence
+from moe.settings import OptimizerConfig, Recompute, TrainerSetup
 from moe.train.trainer import Trainer
 from moe.weights.links import shapes
 from scalelab.cluster.environment import environment

@@ -20,7 +20,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from moe.train.batch import TrainingSequence
+from moe.sequences import TrainingSequence
 from scalelab.recipe.length_control import ForcedInterruption
 from scalelab.recipe.losses import LOSSES, Loss
 from scalelab.recipe.recipe import Recipe

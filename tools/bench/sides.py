@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from moe.train.batch import TrainingSequence
+from moe.sequences import TrainingSequence
 from moe.train.trainer import Trainer
 from scalelab.experiment import resolve
 from scalelab.rollout.engine import Engine

@@ -20,8 +20,8 @@ static int setting(const char *name, int otherwise) {
     const char *value = getenv(name);
     return value ? atoi(value) : otherwise;
 }
-static int major_version(void) { return setting("PRETENDED_CAPABILITY_MAJOR", 9); }
-static size_t memory(void) { return (size_t)setting("PRETENDED_MEMORY_GIB", 80) << 30; }
+static int major_version(void) { return setting("SIMULATED_CAPABILITY_MAJOR", 9); }
+static size_t memory(void) { return (size_t)setting("SIMULATED_MEMORY_GIB", 80) << 30; }
 static int handle(void **made) { return *made = (void *)(next += 512), 0; }
 static int on_host(void **made, size_t bytes) { return (*made = malloc(bytes)) ? 0 : 2; }
 

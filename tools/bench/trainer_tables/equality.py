@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from moe.train.config import Layout
+from moe.settings import Layout
 from tests.helpers.moe_ranks import FOUR, MODELS, Case, largest_difference, probe, spawn
 
 _DENSE = [Layout(), Layout(tensor=2), Layout(pipeline=2), Layout(context=2)]

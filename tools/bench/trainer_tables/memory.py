@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from moe.model.head import product, token_logprobs
-from moe.train.config import TrainerSetup
+from moe.settings import TrainerSetup
 
 VOCABULARY, HIDDEN, TOKENS = 202_048, 512, 8_192
 _COPIES = 4  # [tokens, vocabulary] tensors of the straightforward version, generously

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from moe.model.config import Llama, Llama4Text, Model
-from moe.train.config import Layout, OptimizerConfig, TrainerSetup
+from moe.settings import Layout, OptimizerConfig, TrainerSetup
 from moe.train.trainer import Trainer
 from moe.weights.memory_file import MEMORY
 from moe.weights.shards import Snapshot

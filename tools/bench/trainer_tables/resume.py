@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from moe.train.config import Layout
+from moe.settings import Layout
 from moe.train.trainer import Trainer
 from tests.helpers.moe_models import batch, trainer, weighted, weights
 from tests.helpers.moe_ranks import MODELS, Case, spawn

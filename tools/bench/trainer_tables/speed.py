@@ -16,8 +16,8 @@ import torch
 import transformers
 
 from moe.model.config import Llama, Llama4Text, Model, Qwen3Moe
-from moe.train.batch import TrainingSequence
-from moe.train.config import OptimizerConfig, TrainerSetup
+from moe.sequences import TrainingSequence
+from moe.settings import OptimizerConfig, TrainerSetup
 from moe.train.trainer import Trainer
 from tests.helpers.moe_models import rendezvous, weighted
 

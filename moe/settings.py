@@ -11,11 +11,11 @@ from pydantic.dataclasses import dataclass
 
 from moe.checked import CHECKED
 from moe.errors import require
-from moe.model.kernels import KernelChoice
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+KernelChoice = Literal["auto", "local", "transformer_engine"]
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 

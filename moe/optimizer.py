@@ -21,7 +21,7 @@ from torch import Tensor
 
 from moe.errors import MoeError
 from moe.model.gpt import LogProbModel
-from moe.train.config import OptimizerConfig, UpdateRule
+from moe.settings import OptimizerConfig, UpdateRule
 
 _HYBRID = (
     *("offload_fraction", "cpu_optimizer_cls", "gpu_optimizer_cls", "param_update_in_fp32"),

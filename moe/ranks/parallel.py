@@ -15,9 +15,9 @@ from megatron.core import parallel_state, tensor_parallel
 from moe.cpu import host as cpu_host
 from moe.cpu.groups import shared_when_alone
 from moe.errors import MoeError
-from moe.train.config import Layout
-from moe.train.meeting import meet
-from moe.train.packing import Share
+from moe.model.packing import Share
+from moe.ranks.meeting import meet
+from moe.settings import Layout
 
 
 def check_device(device: str) -> None:

@@ -20,7 +20,7 @@ import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
-from moe.train.batch import TrainingSequence
+from moe.sequences import TrainingSequence
 
 
 @dataclass(frozen=True)

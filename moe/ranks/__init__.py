@@ -1,0 +1,1 @@
+"""The ranks of a training: how they meet, and the groups that they form."""
