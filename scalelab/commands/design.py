@@ -273,9 +273,9 @@ def _plans(args: argparse.Namespace) -> dict[str, Plan]:
             raise LabError("nothing says how much seeds differ: name pilot runs, or give --seed-spread")
         return {"": Plan(spread=args.seed_spread, **given)}
     curves, _ = pool_seeds(read_with(args.sources, reading_from(args)))
-    analyses, _ = analyse_all(curves)
+    analyses = [item for item in analyse_all(curves)[0] if not item.falls]
     if not analyses:
-        raise LabError("none of the pilot runs carries a fit: give --seed-spread instead of them")
+        raise LabError("none of the pilot runs carries a fit that rises: give --seed-spread instead of them")
     plans = {}
     known = args.seed_spread if args.of in ("value", "A") else None
     for one in compare(analyses, run_spread=known):

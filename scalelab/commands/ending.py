@@ -41,6 +41,8 @@ def _outlook(analysis: Analysis, last: float) -> str:
     from scalelab.curves import extend_or_stop
 
     gain = extend_or_stop(analysis)
+    if analysis.falls:
+        return f"{last:.3f} at the end; it {analysis.fall_text()}; twice the compute would {gain.text}."
     low, high = analysis.intervals["A"]
     way = f"on the way to {analysis.params['A']:.3f} ({low:.3f} to {high:.3f})"
     if not analysis.stands:  # other shapes than the sigmoid go beyond its A
@@ -49,6 +51,4 @@ def _outlook(analysis: Analysis, last: float) -> str:
         way = f"{far.times:g} times the compute would bring {far.value:.3f} ({low:.3f} to {high:.3f})"
     if gain.gain_if_doubled < gain.worthwhile:
         return f"has levelled off at {last:.3f}; twice the compute would add {gain.gain_if_doubled:.3f}."
-    least, most = gain.interval
-    more = f"twice the compute would add {gain.gain_if_doubled:.3f} ({least:.3f} to {most:.3f})"
-    return f"{last:.3f} at the end, {way}; {more}."
+    return f"{last:.3f} at the end, {way}; twice the compute would {gain.text}."

@@ -122,7 +122,8 @@ def _print_tables(
         for item, goal in targets:
             compute = "–" if goal.compute is None else with_interval(goal.compute, goal.interval)
             reading = [goal.reading] if wide else []
-            rows.append([*curve_cells(item), f"{goal.target:g}", compute, percent(goal.probability), *reading])
+            target = f"{'down to ' * item.falls}{goal.target:g}"
+            rows.append([*curve_cells(item), target, compute, percent(goal.probability), *reading])
         print()
         print_table(rows, ["run", "task", "target", "compute", "reached at all", *(["reading"] if wide else [])])
     if wide:
@@ -132,13 +133,12 @@ def _print_tables(
 
 def _advice(item: Analysis, advice: Extension, wide: bool) -> str:
     """Advice in a sentence."""
-    low, high = advice.interval
     word = {"extend": "worth it", "stop": "not worth it"}.get(advice.reading.partition(":")[0])
     judged = f"that is {word}" if word else "it is unclear whether that is worth it"
     chance = f"{percent(advice.probability_worthwhile)} that it adds {advice.worthwhile:g} or more"
     rate = f" Now {advice.gain_per_hour:.2g} per {item.fit.curve.unit.removesuffix('s')}." if wide else ""
-    gain = f"{advice.gain_if_doubled:.3f} ({low:.3f} to {high:.3f})"
-    return f"{item.fit.curve.name}: twice the compute would add {gain}; {judged} ({chance}).{rate}"
+    forgets = f"{item.fall_text()}; " if item.falls else ""
+    return f"{item.fit.curve.name}: {forgets}twice the compute would {advice.text}; {judged} ({chance}).{rate}"
 
 
 def _curve(one: Forecast) -> tuple[float, tuple[float, float]]:

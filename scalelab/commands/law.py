@@ -64,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
 
     from scalelab.curves import pool_seeds
     from scalelab.curves.design import allocate, grid_of
+    from scalelab.curves.forecast import entry
     from scalelab.curves.law import law_of, leave_one_out
+    from scalelab.curves.places import unplaced
     from scalelab.reading.branches import counted_once
     from scalelab.reading.sources import read_places
 
@@ -84,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
     predicted = [_place(text, args.axis, args.linear) for text in args.predict]
     options = replace(fit_options(args), checks=False)  # of one curve's forecasts, which scalelab fit makes
     analyses, refused = analysed(curves, options)
+    refused += [entry(item) | {"reason": reason} for item in analyses if (reason := unplaced(item))]
+    analyses = [item for item in analyses if not unplaced(item)]
     answers: dict[str, Any] = {}
     for task in dict.fromkeys(item.fit.curve.task for item in analyses):
         members = [item for item in analyses if item.fit.curve.task == task]

@@ -29,7 +29,7 @@ from scalelab.curves.fitting.joint import Fit, FitError
 from scalelab.curves.fitting.models import SIGMOID
 from scalelab.curves.fitting.posterior import posterior
 from scalelab.errors import LabError
-from scalelab.numbers import percent
+from scalelab.numbers import percent, quantity
 from scalelab.reading.columns import recognise
 from scalelab.reading.data import UNITS, Curve, curve
 from scalelab.reading.points import CurveReader
@@ -98,28 +98,46 @@ class Analysis:
         """Parameters by name (R0, A, B, C_mid of the sigmoid; A, B, D of the power law): medians of its draws."""
         return MappingProxyType(self.fit.parameters if self.curves is None else middles(self.fit, self.curves.sigmoid))
 
+    @property
+    def falls(self) -> bool:
+        """True if the task forgets: its curve falls, and A is a floor."""
+        return self.fit.falls
+
     @cached_property
     def seen(self) -> float:
-        """Share of the gain from R0 to A that was made at the compute reached: the median, given a sigmoid."""
+        """Share of the way from R0 to A that was made at the compute reached: the median, given a sigmoid."""
         return float(np.median(self.draws().sigmoid.rise([self.fit.window[1]])))
 
     @cached_property
     def stands(self) -> bool:
-        """True if A may be told as a limit: the curves of all shapes do not rise beyond the sigmoid's A."""
+        """True if A may be told as a limit: the curves of all shapes do not go beyond the sigmoid's A."""
         start, end = self.fit.window
-        falls = self.draws().changed > 0  # a curve that falls late was higher before
-        at = np.geomspace(0.1 * start, LIMIT * end, 48) if falls else np.array([LIMIT * end])
-        return float(np.median(self.draws().value(at), axis=0).max()) <= self.params["A"]
+        turns = self.draws().changed > 0  # a curve that turns late was farther before
+        at = np.geomspace(0.1 * start, LIMIT * end, 48) if turns else np.array([LIMIT * end])
+        middle_C = np.median(self.draws().value(at), axis=0)
+        return bool((middle_C >= self.params["A"] if self.falls else middle_C <= self.params["A"]).all())
 
     def asymptote_text(self) -> str:
         """A sigmoid's A in a sentence: how much of the gain was seen, and whether growth without end fits as well."""
-        endless = f"growth without end has {percent(self.draws().endless)} of the probability"
+        way, without = ("fall", "a fall without a floor") if self.falls else ("gain", "growth without end")
+        endless = f"{without} has {percent(self.draws().endless)} of the probability"
         if len(self.draws().names) == 1:
             endless = "no other shape was looked at"
         elif self.draws().endless < TOLD:
-            endless = f"the points tell it from growth without end ({percent(1 - self.draws().endless)})"
+            endless = f"the points tell it from {without} ({percent(1 - self.draws().endless)})"
         beyond = "" if self.stands else "; curves of other shapes go beyond A, so it is no limit"
-        return f"{self.seen:.0%} of a sigmoid's gain was seen; {endless}{beyond}"
+        forgets = f"{self.fall_text()}; " if self.falls else ""
+        return f"{forgets}{self.seen:.0%} of a sigmoid's {way} was seen; {endless}{beyond}"
+
+    def fall_text(self) -> str:
+        """The fall of a task that forgets, in words: from where, and towards which floor if that can be told."""
+        low, high = self.intervals["A"]
+        now = self.rates()[0]
+        floor = f"towards {self.params['A']:.3f} ({self.level:.0%} {low:.3f}–{high:.3f})"
+        if not self.stands:
+            spent = quantity(now.compute, self.fit.curve.unit)
+            floor = f"to {now.value:.3f} at {spent}, and where it ends cannot be told yet"
+        return f"forgets: falls from {self.params['R0']:.3f} {floor}"
 
     def conf_int(self) -> dict[str, Interval]:
         """Interval of every parameter, of the probability `level`."""

@@ -32,7 +32,10 @@ def order_by_A(groups: Sequence[Sequence[Analysis]]) -> dict[str, PlaceByA]:
 
 
 def tie_groups(analyses: Sequence[Analysis], tie: TieRule = "margin", margin: float = MARGIN) -> list[list[Analysis]]:
-    """Runs in falling order of A; a run joins the group above it if its A ties with the best of that group."""
+    """Runs in falling order of A; a run joins the group above it if its A ties with the best of that group.
+
+    A floor ties with none: B says how soon an asymptote is reached, and a floor is better not reached.
+    """
     groups: list[list[Analysis]] = []
     for item in sorted(analyses, key=lambda item: -item.params["A"]):
         if groups and _ties(groups[-1][0], item, tie, margin):
@@ -43,20 +46,23 @@ def tie_groups(analyses: Sequence[Analysis], tie: TieRule = "margin", margin: fl
 
 
 def _ties(best: Analysis, other: Analysis, tie: TieRule, margin: float) -> bool:
+    if best.falls or other.falls:
+        return False
     if tie == "margin":
         return best.params["A"] - other.params["A"] <= margin
     return other.intervals["A"][1] >= best.intervals["A"][0]
 
 
 def asymptotes_told(entries: Sequence[ComparedRun]) -> bool:
-    """True if all runs have shown most of their gain and no other shape goes beyond their A."""
+    """True if all runs have shown most of their gain or fall, and no other shape goes beyond their A."""
     return all(entry.analysis.stands and entry.analysis.seen >= SEEN for entry in entries)
 
 
 def asymptotes_note(entries: Sequence[ComparedRun]) -> str:
     """The order of the asymptotes in a sentence, or that it cannot be told."""
     seen = [entry.analysis.seen for entry in entries]
-    share = f"{min(seen):.0%} to {max(seen):.0%} of the gain was seen"
+    way = "way" if any(entry.analysis.falls for entry in entries) else "gain"
+    share = f"{min(seen):.0%} to {max(seen):.0%} of the {way} was seen"
     if asymptotes_told(entries):
         order = sorted(entries, key=lambda entry: entry.by_A.rank)
         joins = [" = " if one.run in two.by_A.tied_with else ", " for one, two in pairwise(order)]

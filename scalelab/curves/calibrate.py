@@ -289,7 +289,7 @@ def _fitted(setting: SimulatedDesign, run: str, compute_N: Array, A: float, rng:
     root_NN = setting.drift * np.linalg.cholesky(kernel_NN + 1e-10 * np.eye(len(compute_N)))
     stderr_N, rates = np.broadcast_to(np.asarray(setting.stderr), compute_N.shape), []
     for _ in range(setting.seeds):
-        clean_N = _curve(setting, min(A + setting.spread * rng.standard_normal(), 1.0), setting.R0, compute_N)
+        clean_N = _curve(setting, np.clip(A + setting.spread * rng.standard_normal(), 0, 1), setting.R0, compute_N)
         noise_N = root_NN @ rng.standard_normal(len(compute_N)) + stderr_N * rng.standard_normal(len(compute_N))
         rates.append(np.clip(clean_N + noise_N, 0, 1))
     count = len(compute_N)

@@ -206,13 +206,13 @@ def _numbers(family: JointDraws, run: str, asked: ComparisonSettings) -> Compare
         A=sigmoid.theta_MP[:, 1],
         log_B=sigmoid.theta_MP[:, 2],
         log_C_mid=sigmoid.theta_MP[:, 3] + sigmoid.log_reference,
-        log_reach=np.log(np.clip(member.reached(asked.reach), *ends)),
+        log_reach=np.log(np.clip(member.risen(asked.reach), *ends)),
     )
 
 
 def _reaches(family: JointDraws, run: str, reach: float) -> float:
-    reached_M = family.recipes[run].reached(reach)
-    return float((np.isfinite(reached_M) & (reached_M > 0)).mean())
+    risen_M = family.recipes[run].risen(reach)
+    return float((np.isfinite(risen_M) & (risen_M > 0)).mean())
 
 
 def _hold_together(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -298,5 +298,6 @@ def _remarks(one: Comparison, spread: float | None) -> tuple[str, ...]:
             "--spread-from"
         )
     remarks.append(asymptotes_note(one.entries))
+    remarks += [f"{entry.run} {entry.analysis.fall_text()}" for entry in one.entries if entry.analysis.falls]
     remarks += [f"{entry.run}: {entry.stability.text()}" for entry in one.entries if entry.stability.unstable]
     return tuple(remarks)

@@ -65,6 +65,7 @@ class Decision:
         step: what is proposed.
         worthwhile: gain below which another setting is proposed.
         tasks: the tasks whose mean counts.
+        forgets: a clause for each task of each recipe that forgets.
     """
 
     unit: str
@@ -78,6 +79,7 @@ class Decision:
     step: NextStep
     worthwhile: float
     tasks: tuple[str, ...]
+    forgets: tuple[str, ...] = ()
 
     def text(self) -> list[str]:
         """The page: plain sentences."""
@@ -88,6 +90,8 @@ class Decision:
             f"[{low:.3f}, {high:.3f}]; it is the best of all with {percent(self.best)}, and taking it for the best is "
             f"expected to lose {_small(self.regret)}."
         ]
+        if self.forgets:
+            lines.append(f"All of this counts that {'; '.join(self.forgets)}.")
         extend = next(one for one in self.choices if one.step == "extend")
         lines.append(
             f"Extend or stop: {quantity(self.budget, self.unit)} more for {extend.run} are expected to add "
@@ -169,6 +173,7 @@ def decide(analyses: Sequence[Analysis], budget: float, worthwhile: float = WORT
         step=choices[0].step if choices[0].gain >= worthwhile else "another setting",
         worthwhile=worthwhile,
         tasks=tasks,
+        forgets=tuple(f"{item.fit.curve.name} {item.fall_text()}" for item in analyses if item.falls),
     )
 
 

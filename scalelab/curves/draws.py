@@ -55,6 +55,11 @@ class CurveDraws:
     start: float
     end: float
 
+    @property
+    def falls(self) -> bool:
+        """True for curves that fall from R0 to a floor A."""
+        return self.sigmoid.falls
+
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
@@ -81,20 +86,24 @@ class CurveDraws:
         return np.concatenate([part.evaluation(compute) for part in self.parts])
 
     def rise(self, compute: Sequence[float] | Array) -> Array:
-        """Share of the gain made, `[M, C]`."""
+        """Share of the way to A made, `[M, C]`."""
         return np.concatenate([part.rise(compute) for part in self.parts])
 
     def limit(self) -> Array:
-        """Pass rate that every curve tends to, `[M]`; 1 for growth without end."""
+        """Pass rate that every curve tends to, `[M]`; 1 for growth without end, 0 for such a fall."""
         return np.concatenate([_limit(part) for part in self.parts])
 
     def reached(self, rate: float) -> Array:
-        """Compute at which every curve first reaches a pass rate, `[M]`: 0 if it starts there, infinite if never."""
+        """Compute at which every curve is first at or beyond a pass rate, `[M]`: 0 from the start, infinite for never.
+
+        Beyond is above, and below for curves that fall: they fall to it.
+        """
         result: Array = self.reached_each([rate])[:, 0]
         return result
 
     def reached_each(self, rates: Sequence[float] | Array) -> Array:
-        """Compute at which every curve first reaches each of several pass rates, `[M, T]`."""
+        """Compute at which every curve is first at or beyond each of several pass rates, `[M, T]`; see `reached`."""
+        rates = np.asarray(rates, float)
         return np.concatenate([_reached(part, rates, self.start, self.end) for part in self.parts])
 
     def column(self, name: str) -> Array:
@@ -103,7 +112,7 @@ class CurveDraws:
 
     @property
     def endless(self) -> float:
-        """Probability of growth without end."""
+        """Probability of growth without end, or of a fall without a floor."""
         ends = {rise.name for rise in OTHERS if not rise.ends}
         return float(sum(share for name, share in zip(self.names, self.probability) if name in ends))
 
@@ -170,13 +179,17 @@ def _changes(fit: Fit, prior: Prior | None, noises: Sequence[SeedNoise]) -> list
 
 
 def _limit(part: Draws) -> Array:
+    if part.falls:
+        return 1 - _limit(part.mirrored())
     if isinstance(part.model, Rise) and not part.model.ends:
         return np.ones(len(part))
     A_M = part.theta_MP[:, part.model.linear.index("A")]
     return np.clip(A_M if part.height_M is None else A_M + part.height_M, 0, 1)
 
 
-def _reached(part: Draws, rates: Sequence[float] | Array, start: float, end: float) -> Array:
+def _reached(part: Draws, rates: Array, start: float, end: float) -> Array:
+    if part.falls:
+        return _reached(part.mirrored(), 1 - rates, start, end)
     if part.change is None:
         u_MT = np.stack([part.model.inverse(part.theta_MP, rate) for rate in rates], axis=1)
         compute_MT = np.where(u_MT <= LOG_ZERO, 0.0, np.exp(np.minimum(u_MT + part.log_reference, 700)))

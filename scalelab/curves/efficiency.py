@@ -58,6 +58,7 @@ def efficiency(fit: Fit, A: float | None = None) -> tuple[Array, Array, Array]:
     theta_P = fit.theta_P if A is None else refit_at(fit, A)[0]
     R0, asymptote, B, C_mid = SIGMOID.readable(theta_P, fit.log_reference)
     rate_N, compute_N = fit.curve.pass_rate_N, fit.curve.compute_N
-    inside_N = (rate_N > R0) & (rate_N < asymptote) & (compute_N > 0)
-    F_N = C_mid**B / ((asymptote - R0) / (rate_N[inside_N] - R0) - 1)
+    share_N = (rate_N - R0) / (asymptote - R0)
+    inside_N = (share_N > 0) & (share_N < 1) & (compute_N > 0)
+    F_N = C_mid**B / (1 / share_N[inside_N] - 1)
     return compute_N[inside_N], F_N, compute_N[inside_N] ** B

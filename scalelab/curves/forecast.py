@@ -53,7 +53,8 @@ class Target:
 
     Attributes:
         target: the pass rate.
-        compute: median of the compute at which the curve reaches it; None if it more likely never does.
+        compute: median of the compute at which the curve reaches it, or falls to it where the task forgets (0 if it
+            starts there or beyond); None if it more likely never does.
         interval: of that compute; the upper end is None where "never" is among the possibilities.
         probability: that the curve reaches it at all, with whatever compute.
         reading: in words.
@@ -78,6 +79,7 @@ class Extension:
         probability_worthwhile: that it reaches `worthwhile`.
         worthwhile: the gain that was asked for.
         reading: `extend`, `stop` or `unclear`, with the reason.
+        text: the gain in words, such as "add 0.020 (0.010 to 0.030)".
     """
 
     spent: float
@@ -87,6 +89,7 @@ class Extension:
     probability_worthwhile: float
     worthwhile: float
     reading: str
+    text: str
 
 
 def forecast(analysis: Analysis, at: Sequence[float]) -> list[Forecast]:
@@ -107,7 +110,7 @@ def forecast(analysis: Analysis, at: Sequence[float]) -> list[Forecast]:
 
 
 def compute_for(analysis: Analysis, target: float) -> Target:
-    """The compute needed to reach a pass rate.
+    """The compute needed to reach a pass rate, or to fall to it where the task forgets.
 
     Raises:
         LabError: the target is no pass rate.
@@ -123,21 +126,26 @@ def target_of(analysis: Analysis, target: float, reached_M: Array) -> Target:
     Args:
         analysis: the curve.
         target: the pass rate.
-        reached_M: compute at which each draw reaches it, infinite for never.
+        reached_M: compute at which each draw reaches it, or falls to it, infinite for never.
     """
+    side, reachable, there = "below", "reachable", "reached"
+    if analysis.falls:
+        side, reachable, there = "above", "fallen to", "fallen to it"
     probability = float(np.isfinite(reached_M).mean())
     tails = [(1 - analysis.level) / 2, 0.5, (1 + analysis.level) / 2]
     ends = np.quantile(reached_M, tails, method="inverted_cdf")
     low, median, high = (float(value) if np.isfinite(value) else None for value in ends)
     if 1 - probability >= UNREACHABLE:
-        reading = f"not reachable: the curve stays below it with {percent(1 - probability)}"
+        reading = f"not {reachable}: the curve stays {side} it with {percent(1 - probability)}"
         return Target(target, None, (None, None), probability, reading)
     end, unit = analysis.fit.window[1], analysis.fit.curve.unit
     if median is None:
-        reading = f"probably not reachable: the curve stays below it with {percent(1 - probability)}"
+        reading = f"probably not {reachable}: the curve stays {side} it with {percent(1 - probability)}"
+    elif median == 0 and analysis.falls:
+        reading = "below it from the start, and it falls"
     elif median <= end:
-        reached = float((reached_M <= end).mean())
-        reading = "reached already" if reached > 0.99 else f"probably reached already ({percent(reached)})"
+        already = float((reached_M <= end).mean())
+        reading = f"{there} already" if already > 0.99 else f"probably {there} already ({percent(already)})"
     elif median > FAR_OFF * end:
         reading = f"more than {FAR_OFF:g} times the compute so far, which no run can foretell"
     else:
@@ -154,9 +162,15 @@ def extend_or_stop(analysis: Analysis, worthwhile: float = WORTHWHILE) -> Extens
     gain_M = doubled_M - here_M
     expected, interval = float(np.median(gain_M)), equal_tailed(gain_M, analysis.level)
     probability = float((gain_M >= worthwhile).mean())
-    gain = f"doubling the budget would add {expected:.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
+    text = f"{'change it by' if analysis.falls else 'add'} {expected:.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
+    worse = analysis.falls and interval[1] <= 0
+    if worse:
+        text = f"lower it by {abs(expected):.3f} ({abs(interval[1]):.3f} to {abs(interval[0]):.3f})"
+    gain = f"doubling the budget would {text}"
     if probability >= EXTEND:
         reading = f"extend: {gain}"
+    elif probability <= STOP and worse:
+        reading = f"stop: more compute makes this task worse, as it forgets; {gain}"
     elif probability <= STOP:
         reading = f"stop: {gain}, below {worthwhile:g} with {percent(1 - probability)}"
     else:
@@ -169,6 +183,7 @@ def extend_or_stop(analysis: Analysis, worthwhile: float = WORTHWHILE) -> Extens
         probability_worthwhile=probability,
         worthwhile=worthwhile,
         reading=reading,
+        text=text,
     )
 
 
@@ -181,4 +196,4 @@ def band(analysis: Analysis, compute: Array | Sequence[float]) -> tuple[np.ndarr
 def entry(analysis: Analysis) -> dict[str, Any]:
     """The keys that name a curve in JSON."""
     curve = analysis.fit.curve
-    return {"source": curve.source, "run": curve.run, "task": curve.task, "clock": curve.clock}
+    return {"source": curve.source, "run": curve.run, "task": curve.task, "clock": curve.clock, "falls": analysis.falls}

@@ -54,9 +54,15 @@ class RecipeDraws:
         result: Array = self.curves.value(compute)[self.order_M]
         return result
 
-    def reached(self, rate: float) -> Array:
-        """Compute at which the recipe's curve first reaches a pass rate, `[M]`."""
-        result: Array = self.curves.reached(rate)[self.order_M]
+    def risen(self, rate: float) -> Array:
+        """Compute at which the recipe's curve is first at or above a pass rate, `[M]`; see `CurveDraws.reached`.
+
+        A curve that falls is there from the start or never.
+        """
+        risen_M = self.curves.reached(rate)
+        if self.curves.falls:
+            risen_M = np.where(self.curves.value([0.0])[:, 0] >= rate, 0.0, np.inf)
+        result: Array = risen_M[self.order_M]
         return result
 
 
@@ -155,7 +161,9 @@ def _member(item: Analysis, cell_M: np.ndarray, spread_M: Array, rng: np.random.
 
 
 def _shifted(part: Draws, offset_M: Array) -> Draws:
-    """Curves with an offset added to A, which stays between R0 and 1."""
+    """Curves with an offset added to A, which stays between R0 and 1, or 0 and R0 where they fall."""
+    if part.falls:
+        return _shifted(part.mirrored(), -offset_M).mirrored()
     at, theta_MP = part.model.linear.index("A"), part.theta_MP.copy()
     low = theta_MP[:, 0] if part.model.linear[0] == "R0" else 0.0
     theta_MP[:, at] = np.clip(theta_MP[:, at] + offset_M, low, 1.0)

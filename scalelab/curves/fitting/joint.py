@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalelab.arrays import Array
-from scalelab.curves.fitting.models import POWER, SIGMOID, Model, log_compute, value
+from scalelab.curves.fitting.models import POWER, SIGMOID, Model, log_compute, mirrored, value
 from scalelab.curves.fitting.noise import DEFAULT, Prior, typical
 from scalelab.curves.fitting.problem import FOUR_FIFTHS, Problem, least_squares, make_problem, solve
 from scalelab.errors import LabError
@@ -27,7 +27,7 @@ MOST_POINTS = 160
 
 
 class FitError(LabError):
-    """The points do not carry a curve (falling, flat, too few); the message is the reason."""
+    """The points do not carry a curve (flat, up and down, too few); the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,21 @@ class Fit:
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4g}" for name, value in self.parameters.items())
         return f"<Fit of {self.curve.name}: {values}>"
+
+    @property
+    def falls(self) -> bool:
+        """True if the task forgets: its curve falls from R0 to a floor A below it."""
+        return self.model is SIGMOID and bool(self.theta_P[1] < self.theta_P[0])
+
+    def mirrored(self) -> Fit:
+        """The fit of 1 − pass rate, which rises where this one falls."""
+        return replace(
+            self,
+            curve=replace(self.curve, pass_rate_N=1 - self.curve.pass_rate_N),
+            theta_P=mirrored(self.theta_P),
+            fixed_r0=None if self.fixed_r0 is None else 1 - self.fixed_r0,
+            offset_N=-self.offset_N,
+        )
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -121,6 +136,7 @@ class Fit:
             "window_rule": self.window_rule,
             "n_points": len(self.curve),
             "rss": self.rss,
+            "falls": self.falls,
             "warnings": list(self.warnings),
         }
 
@@ -172,7 +188,7 @@ def fit_curve(
         prior: beliefs that keep early fits sane; None fits the points alone.
 
     Raises:
-        FitError: too few points, or points that do not rise.
+        FitError: too few points, or points that neither rise nor fall as a curve does.
     """
     points, rule = select_window(item, since, until)
     remarks = []
@@ -279,7 +295,7 @@ def refuse_unfit(points: Curve, model: Model, r0: float | None) -> None:
     """Refuse points that do not carry a curve.
 
     Raises:
-        FitError: fewer points than free parameters, or no rise that stands out of the scatter.
+        FitError: fewer points than free parameters, or all at one pass rate.
     """
     free = len(model.parameters) - (r0 is not None and "R0" in model.linear)
     trained = int((points.compute_N > 0).sum())
@@ -291,57 +307,67 @@ def refuse_unfit(points: Curve, model: Model, r0: float | None) -> None:
             f"{points.name}: {short} point{'s' * (short != 1)} {where}; the {model.name} curve needs at least {needed}"
         )
     rate_N = points.pass_rate_N
-    if np.ptp(rate_N) == 0 and (r0 is None or r0 >= rate_N[0]):
+    if np.ptp(rate_N) == 0 and r0 in (None, rate_N[0]):
         raise FitError(f"{points.name}: the pass rate is constant at {rate_N[0]:g}; there is no curve to fit")
 
 
 def refuse_flat(fit: Fit) -> None:
-    """Refuse a fit that falls, or that explains the points no better than a constant does (at 5 %).
+    """Refuse a fit whose points do not go its way, or that explains them no better than a constant does (at 5 %).
 
-    What is believed of the noise scale beforehand counts beside the points left over: by an F-test, or where standard
-    errors are stated by `Prior.chance`.
+    A fall is accepted by the tests of a rise, the other way up; only the joint sigmoid is fitted to one.
 
     Raises:
         FitError: with what the points do instead.
     """
-    from scipy.special import fdtrc
-
     points = fit.curve
     weight_N = fit.weight_N / fit.sigma_N**2
     thirds = np.array_split(np.arange(len(points)), 3)  # weighted, so that one broken evaluation is not a fall
     first, middle, last = (float(np.average(points.pass_rate_N[part], weights=weight_N[part])) for part in thirds)
-    peak = _fall_from(points)
-    if fit.theta_P[1] <= (fit.theta_P[0] if fit.model is SIGMOID else 0) or max(middle, last) < first:
-        if peak is not None:
-            raise FitError(peak)
-        if last < first - 0.01:
-            raise FitError(f"{points.name}: the pass rate falls, from {first:.3f} to {last:.3f}; no rising curve does")
-        raise FitError(f"{points.name}: the pass rate does not rise, from {first:.3f} to {last:.3f}")
+    ends, peak = f"from {first:.3f} to {last:.3f}", _fall_from(points)
+    falls = fit.falls and fit.method == "joint" and min(middle, last) <= first
+    rises = fit.theta_P[1] > (fit.theta_P[0] if fit.model is SIGMOID else 0) and max(middle, last) >= first
+    if peak is not None and not rises:
+        raise FitError(peak)
+    if not rises and not falls:
+        alone = ", which the joint sigmoid alone is fitted to" if fit.model is POWER or fit.method == "paper" else ""
+        word = f"falls, {ends}{alone}" if last < first - 0.01 else f"does not rise, {ends}"
+        raise FitError(f"{points.name}: the pass rate {word}")
+    chance = _chance_of_constant(fit, weight_N)
+    if chance > 0.05 and peak is not None:
+        raise FitError(peak)
+    if chance > 0.05:
+        way = "fall" if falls else "rise"
+        found = f"{len(points)} evaluations do not tell a {way} {ends} from scatter"
+        if chance > 0.9:
+            found = f"the pass rate neither rises nor falls, {ends}"
+        raise FitError(
+            f"{points.name}: {found} (a constant looks so in {percent(chance)} of cases); evaluate more, or more often"
+        )
+
+
+def _chance_of_constant(fit: Fit, weight_N: Array) -> float:
+    """Probability that a constant's scatter looks as much like a curve; 0 where no point is left over to tell.
+
+    What is believed of the noise scale beforehand counts beside the points left over: by an F-test, or where standard
+    errors are stated by `Prior.chance`.
+    """
+    from scipy.special import fdtrc
+
+    points = fit.curve
     spare = len(points) - len(fit.theta_P) + (fit.fixed_r0 is not None)
     stated = fit.prior if points.stderr_N is not None else None
     if spare <= 0 and stated is None:
-        return
+        return 0.0
     constant = fit.fixed_r0 if fit.fixed_r0 is not None else float(np.average(points.pass_rate_N, weights=weight_N))
     left = float((weight_N * fit.scatter_N**2).sum())
     explained = float((weight_N * (points.pass_rate_N - constant) ** 2).sum()) - left
     more = len(fit.theta_P) - 1
     if explained <= 0:
-        chance = 1.0
-    elif stated is not None:
-        chance = stated.chance(explained * fit.scale**2, more, left * fit.scale**2, spare)
-    else:
-        known = spare + (fit.prior.equivalent_points(known=False) if fit.prior else 0)
-        chance = float(fdtrc(more, known, explained / more))
-    if chance > 0.05 and peak is not None:
-        raise FitError(peak)
-    if chance > 0.05:
-        ends = f"from {first:.3f} to {last:.3f}"
-        found = f"{len(points)} evaluations do not tell a rise {ends} from scatter"
-        if chance > 0.9:
-            found = f"the pass rate does not rise, {ends}"
-        raise FitError(
-            f"{points.name}: {found} (a constant looks so in {percent(chance)} of cases); evaluate more, or more often"
-        )
+        return 1.0
+    if stated is not None:
+        return stated.chance(explained * fit.scale**2, more, left * fit.scale**2, spare)
+    known = spare + (fit.prior.equivalent_points(known=False) if fit.prior else 0)
+    return float(fdtrc(more, known, explained / more))
 
 
 def _fall_from(points: Curve) -> str | None:

@@ -70,6 +70,11 @@ def jacobian(model: Model, theta_BP: Array, u_N: Array) -> Array:
     return np.concatenate([model.features(theta_BP[..., 2:], u_N), model.shape_slopes(theta_BP, u_N)], axis=-1)
 
 
+def mirrored(theta_BP: Array) -> Array:
+    """Parameters of the curve 1 − R: R0 and A the other way up, the shape the same."""
+    return np.concatenate([1 - theta_BP[..., :2], theta_BP[..., 2:]], axis=-1)
+
+
 def log_compute(compute: Array | Sequence[float] | float, reference: float) -> Array:
     """`u` of some compute: its logarithm in units of `reference`; zero compute becomes `LOG_ZERO`."""
     ratio = np.asarray(compute, float) / reference

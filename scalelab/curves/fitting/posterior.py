@@ -18,7 +18,7 @@ import numpy as np
 from scalelab.arrays import Array
 from scalelab.curves.fitting.density import CHANGE_SIZE, NEGLIGIBLE, Cells, Change, Density
 from scalelab.curves.fitting.joint import Fit
-from scalelab.curves.fitting.models import Model, log_compute, value
+from scalelab.curves.fitting.models import Model, log_compute, mirrored, value
 from scalelab.curves.fitting.noise import Prior, SeedNoise, typical
 
 ROUNDS = ((16, 28), (16, 16), (16, 16))
@@ -50,6 +50,7 @@ class Draws:
         height_M: its height, in pass rate.
         walk_M: True where the drift is a random walk, whose size grows with the square root of compute.
         end: compute of the last point, where a random walk has the size `drift_M`.
+        falls: True for curves that fall from R0 to a floor A.
     """
 
     model: Model
@@ -63,6 +64,7 @@ class Draws:
     height_M: Array | None = None
     walk_M: Array | None = None
     end: float = float("nan")
+    falls: bool = False
 
     def __len__(self) -> int:
         return len(self.theta_MP)
@@ -81,6 +83,11 @@ class Draws:
             height_M=None if self.height_M is None else self.height_M[index_M],
             walk_M=None if self.walk_M is None else self.walk_M[index_M],
         )
+
+    def mirrored(self) -> Draws:
+        """The curves of 1 − pass rate: the one place where falling curves become rising ones, and back."""
+        height_M = None if self.height_M is None else -self.height_M
+        return replace(self, theta_MP=mirrored(self.theta_MP), height_M=height_M, falls=not self.falls)
 
     def head(self, size: int) -> Draws:
         """The first draws; they come in no order, so these are as good as any."""
@@ -106,7 +113,7 @@ class Draws:
         return np.clip(value_MC, 0, 1)
 
     def rise(self, compute: Array | Sequence[float]) -> Array:
-        """Share of the gain made at some compute, `[M, len(compute)]`: how much of an offset of A shows there."""
+        """Share of the way to A made at some compute, `[M, len(compute)]`: how much of an offset of A shows there."""
         u = log_compute(compute, np.exp(self.log_reference))
         if "R0" not in self.model.linear:
             return np.ones((len(self), len(u)))
@@ -202,7 +209,7 @@ class Weighed:
         drift_M = white_M * density.drift_H[cells.h_X[x_M]]
         if fit.evaluation_sigma is not None:
             white_M = np.full(size, fit.evaluation_sigma)
-        return Draws(
+        draws = Draws(
             model=density.model,
             log_reference=fit.log_reference,
             theta_MP=np.concatenate([linear_ML, self.shapes_GS[cells.g_X[x_M]]], axis=1),
@@ -215,6 +222,7 @@ class Weighed:
             walk_M=density.walk_H[cells.h_X[x_M]],
             end=float(fit.curve.compute_N.max()),
         )
+        return draws.mirrored() if density.falls else draws
 
 
 def find_mass(density: Density, quick: bool = False) -> Mass:

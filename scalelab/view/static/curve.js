@@ -24,7 +24,7 @@
     return { value, interval: [low, high], gain, worthwhile, advice: worthwhile >= extend ? "extend" : worthwhile <= stop ? "stop" : "unclear" };
   }
 
-  /** Compute at which the curve first reaches a pass rate, in hundredths: median and ends, null for never; and in words. */
+  /** Compute at which the curve first reaches a pass rate, or falls to it, in hundredths: median and ends, null for never; and in words. */
   function reach(fit, target) {
     const { targets } = fit.table;
     const place = Math.round(100 * target) - 1;

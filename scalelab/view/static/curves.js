@@ -214,14 +214,14 @@
       { title: "advice", cell: (row) => verdict(row.found.advice), sort: (row) => row.found.worthwhile },
     ];
     if (wanted) columns.push({ title: `compute for ${target}`, numeric: true, cell: (row) => reachText(row.fit, target), sort: (row) => Lab.curve.reach(row.fit, target).compute ?? Infinity });
-    return rows.length ? Lab.table("Forecasts at the budget", columns, rows) : h("p", { class: "note" }, "No fit yet: three evaluations and a rise are needed.");
+    return rows.length ? Lab.table("Forecasts at the budget", columns, rows) : h("p", { class: "note" }, "No fit yet: three evaluations and a rise or a fall are needed.");
   }
 
   function reachText(fit, target) {
     const found = Lab.curve.reach(fit, target);
-    if (found.compute === null) return found.reading.split(":")[0];
+    if (found.compute === null || (fit.falls && found.compute === 0)) return found.reading.split(":")[0];
     const [low, high] = [found.low, found.high].map((end) => (end === null ? "never" : quantity(end, fit.unit)));
-    return `${quantity(found.compute, fit.unit)} [${low}, ${high}]`;
+    return `${fit.falls ? "falls to it at " : ""}${quantity(found.compute, fit.unit)} [${low}, ${high}]`;
   }
 
   function verdict(word) {

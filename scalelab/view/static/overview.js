@@ -158,7 +158,7 @@
     return [
       Lab.fold("Fitted parameters", () => fits()),
       all.comparisons.length ? Lab.fold("Efficiency: straight lines of slope B at the common A", () => h("div", { class: "pair" }, all.comparisons.map((one) => later(one, efficiency)))) : null,
-      all.parallel.length ? Lab.fold("Do the tasks of a recipe rise in parallel?", () => parallel()) : null,
+      all.parallel.length ? Lab.fold("Do the tasks of a recipe rise or fall in parallel?", () => parallel()) : null,
       all.axes.length ? Lab.fold("Scaling axes", () => h("div", { class: "pair" }, all.axes.map(scaling))) : null,
       all.differences.length ? Lab.fold(`Settings that differ (${all.differences.length + all.more_differences})`, () => settings()) : null,
     ];
@@ -197,7 +197,7 @@
 
   function parallel() {
     const rows = state.overview.parallel.flatMap((one) => one.pairs);
-    return Lab.table("Whether the tasks of each recipe rise in parallel", [
+    return Lab.table("Whether the tasks of each recipe rise or fall in parallel", [
       { title: "recipe", cell: (row) => [mark(codeOf(row.run)), row.run], sort: (row) => row.run },
       { title: "tasks", cell: (row) => row.tasks.join(", "), sort: (row) => row.tasks.join() },
       { title: "parallel?", cell: (row) => (row.verdict === "parallel" ? `within ${number(row.margin)}` : row.verdict), sort: (row) => row.verdict },

@@ -49,7 +49,7 @@
     const found = await held(state.pair.first, state.pair.second).catch((error) => ({ problem: error.message }));
     if (found.problem) place.append(h("p", { class: "problem" }, visible(found.problem)));
     else if (found.tasks.length) place.append(...found.tasks.map(verdict));
-    else place.append(h("p", { class: "note" }, "No task has a fit on both sides: three evaluations and a rise are needed."));
+    else place.append(h("p", { class: "note" }, "No task has a fit on both sides: three evaluations and a rise or a fall are needed."));
     return [head, found.problem ? null : curves(found), settings(), await prompts(), notes()];
   }
 
