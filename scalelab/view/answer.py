@@ -45,7 +45,7 @@ def answers(
             fit = fitted[0]
             lead, more = _entry_of_one(fit), ""
         if task in ranked and (forgetting := [f"{one['run']} {one['fall_text']}" for one in fitted if one["falls"]]):
-            more += f" Forgetting: {'; '.join(forgetting[:3])}{'; …' * (len(forgetting) > 3)}."
+            more += f" {'; '.join(forgetting[:3])}{'; …' * (len(forgetting) > 3)}."
         text = f"{lead}{more} {_outlook(fit, name=task in ranked)}"
         single = task in ranked and any(entry["seeds"] == 1 for entry in ranked[task]["entries"])
         note = "Recipes with a single seed are judged by an assumed spread between runs." if single else ""

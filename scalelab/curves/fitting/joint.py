@@ -331,6 +331,8 @@ def refuse_flat(fit: Fit) -> None:
     if not rises and not falls:
         alone = ", which the joint sigmoid alone is fitted to" if fit.model is POWER or fit.method == "paper" else ""
         word = f"falls, {ends}{alone}" if last < first - 0.01 else f"does not rise, {ends}"
+        if last > first + 0.01:
+            word = f"rises, {ends}, which no curve from an R0 of {fit.theta_P[0]:.3f} does"
         raise FitError(f"{points.name}: the pass rate {word}")
     chance = _chance_of_constant(fit, weight_N)
     if chance > 0.05 and peak is not None:

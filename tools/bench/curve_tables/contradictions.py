@@ -34,13 +34,15 @@ def of_fit(found: Analysis) -> list[str]:
             wrong.append(f"the median at {one.at:.3g} lies outside of the band")
         if (one.value, *one.curve_interval) != (middle, low, high):
             wrong.append(f"forecast and band differ at {one.at:.3g}")
-        if found.stands and one.value > found.params["A"] + NEAR and one.at <= 100 * end:
-            wrong.append(f"the forecast at {one.at:.3g} lies above A")
-    wrong += _parameters(found)
+        past = (found.params["A"] - one.value) if found.falls else (one.value - found.params["A"])
+        if found.stands and past > NEAR and one.at <= 100 * end:
+            wrong.append(f"the forecast at {one.at:.3g} lies beyond A")
+    wrong += _parameters(found) + _way(found)
     inside, outside = band(found, [end * (1 - 1e-9)]), band(found, [end * (1 + 1e-9)])
     if np.abs(np.subtract(inside, outside)).max() > 1e-6:
         wrong.append("the band jumps where the window ends")
-    for rate in (0.5 * (middle_C[1] + middle_C[2]), middle_C[2] + 0.01, middle_C[2] + 0.1):
+    on = -1 if found.falls else 1
+    for rate in (0.5 * (middle_C[1] + middle_C[2]), middle_C[2] + on * 0.01, middle_C[2] + on * 0.1):
         wrong += _target(found, float(rate))
     gain = extend_or_stop(found, 0.01)
     if not gain.interval[0] - NEAR <= gain.gain_if_doubled <= gain.interval[1] + NEAR:
@@ -48,6 +50,20 @@ def of_fit(found: Analysis) -> list[str]:
     word = gain.reading.split(":")[0]
     if (word == "extend" and gain.gain_if_doubled < 0.01) or (word == "stop" and gain.gain_if_doubled > 0.01):
         wrong.append(f"{word}, and a gain of {gain.gain_if_doubled:.4f}")
+    return wrong
+
+
+def _way(found: Analysis) -> list[str]:
+    """The words of a fall against its parameters, its limits and its gain."""
+    wrong, draws, gain = [], found.draws(), extend_or_stop(found)
+    if (found.params["A"] < found.params["R0"]) != found.falls or draws.falls != found.falls:
+        wrong.append(f"falls is {found.falls}, from {found.params['R0']:.3f} to {found.params['A']:.3f}")
+    if (found.params["A"] < found.params["R0"]) != found.asymptote_text().startswith("forgets"):
+        wrong.append(f"the words of the asymptote: {found.asymptote_text()}")
+    if draws.changed < 0.02 and (np.median(draws.limit()) < found.rates()[0].value - 1e-3) != found.falls:
+        wrong.append(f"falls is {found.falls}, and its limit is {np.median(draws.limit()):.3f}")
+    if "makes this task worse" in gain.reading and not (found.falls and gain.interval[1] <= 0):
+        wrong.append(f"{gain.reading}")
     return wrong
 
 
@@ -70,7 +86,7 @@ def _target(found: Analysis, rate: float) -> list[str]:
         wrong.append(f"{rate:.3f} is reached with {goal.probability:.2f}, and a compute is named")
     if goal.compute is not None and found.draws().changed < 0.02 and goal.compute > 0:
         before, after = (float(np.median(found.draws().value([goal.compute * factor]))) for factor in (0.97, 1.03))
-        if not before - 1e-3 <= rate <= after + 1e-3:
+        if not min(before, after) - 1e-3 <= rate <= max(before, after) + 1e-3:
             wrong.append(
                 f"{rate:.3f} is reached at {goal.compute:.3g}, where the curve has {before:.3f} to {after:.3f}"
             )
@@ -146,13 +162,15 @@ def contradictions_section(logs: int, folder: Path) -> str:
 
 
 def _pair(index: int) -> dict[str, Any]:
-    """Two random logs of one family, read and compared."""
+    """Two random logs of one family, read and compared; of three pairs in turn both rise, both fall, and one falls."""
     names = [name for name in FAMILIES if name not in SLOW or index % 100 == 0]
     name, rng = names[index // 2 % len(names)], np.random.default_rng([31, index])
     pair: list[Analysis] = []
-    for run in "ab":
+    for run, falls in zip("ab", ((False, False), (True, True), (False, True))[index // 2 // len(names) % 3]):
+        item = replace(simulate(FAMILIES[name], rng).item, run=run)
         try:
-            pair.append(analyse(replace(simulate(FAMILIES[name], rng).item, run=run), Options(checks=False)))
+            item = replace(item, pass_rate_N=1 - item.pass_rate_N) if falls else item
+            pair.append(analyse(item, Options(checks=False)))
         except FitError:
             continue
     wrong = [text for found in pair for text in of_fit(found)]
