@@ -60,10 +60,11 @@ def _way(found: Analysis) -> list[str]:
         wrong.append(f"falls is {found.falls}, from {found.params['R0']:.3f} to {found.params['A']:.3f}")
     if (found.params["A"] < found.params["R0"]) != found.asymptote_text().startswith("forgets"):
         wrong.append(f"the words of the asymptote: {found.asymptote_text()}")
-    if draws.changed < 0.02 and (np.median(draws.limit()) < found.rates()[0].value - 1e-3) != found.falls:
-        wrong.append(f"falls is {found.falls}, and its limit is {np.median(draws.limit()):.3f}")
+    to_go = float(np.median(draws.limit())) - found.rates()[0].value
+    if draws.changed < 0.02 and (to_go > 1e-3 if found.falls else to_go < -1e-3):
+        wrong.append(f"falls is {found.falls}, and its limit lies {to_go:+.3f} from the curve")
     if "makes this task worse" in gain.reading and not (found.falls and gain.interval[1] <= 0):
-        wrong.append(f"{gain.reading}")
+        wrong.append(gain.reading)
     return wrong
 
 
