@@ -2,7 +2,7 @@
 
 Rates are averaged over shapes of curve; A, B and C_mid are those of a sigmoid, with A in brackets where other shapes
 may go beyond it. Half of the budget is back-tested, and the tasks of a run are tested for being parallel: the ratio of
-their B lies within --parallel-margin.
+their B lies within --parallel-margin. A task that falls forgets: its curve falls from R0 to A, a floor.
 
 SOURCE is a run folder; a CSV, JSONL or Parquet file with columns compute (or gpu_hours, core_hours) and pass_rate, and
 optionally task, run, seed, n (samples behind the mean) or stderr; TensorBoard events; or a W&B export (CSV).

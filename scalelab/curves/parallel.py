@@ -1,4 +1,4 @@
-"""Tasks of one recipe that rise in parallel or not: the ratio of their B, and of their C_mid, with intervals.
+"""Tasks of one recipe that rise, or fall, in parallel or not: the ratio of their B, and of their C_mid.
 
 Tasks trained by one policy rise in parallel if a factor of compute takes both the same share of their way: in log
 compute the curves then have one steepness, and a shift between them. So the question is whether B₁/B₂ lies within a

@@ -22,8 +22,8 @@ def cannot_win(
     The curve of every task is fitted to each recipe's evaluations so far, runs that differ in their seed alone
     together. A recipe has lost a task once it has spent a quarter of the compute `at` and the probability that its
     curve is the highest there is so low that, over all looks at the whole sweep, the best is ended with a chance of
-    `error` at most (`scalelab.curves.stopping`). A run with a curve that cannot be fitted (too few points, no rise
-    yet) goes on: there is no forecast to stop it by.
+    `error` at most (`scalelab.curves.stopping`). A run with a curve that cannot be fitted (too few points, or
+    flat so far) goes on: there is no forecast to stop it by.
 
     Args:
         run: the run's folder.

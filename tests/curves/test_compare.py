@@ -87,7 +87,7 @@ def test_the_compute_to_a_pass_rate_is_where_the_curve_has_it() -> None:
     assert (at, reach) == (1.0, pytest.approx(0.5 * (R0 + item.rates()[0].value)))
     fine = np.geomspace(1e-3, 1, 200_000)
     slow = float(fine[np.argmax(rate(fine, R0, A, B, C_mid) >= reach)])
-    drawn_M = joint_draws([item], spread=0.0).recipes["base"].reached(reach)
+    drawn_M = joint_draws([item], spread=0.0).recipes["base"].risen(reach)
     assert float(np.median(drawn_M)) == pytest.approx(slow, rel=0.05)
 
 

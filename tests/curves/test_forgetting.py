@@ -81,7 +81,7 @@ def several(run: str, seed: int = 0, noise: float = 0.006, **parameters: float):
 
 
 def mirrored(item):
-    """The same evaluations with failures counted for passes."""
+    """Count failures for passes."""
     return replace(item, pass_rate_N=1 - item.pass_rate_N)
 
 
@@ -350,6 +350,6 @@ def test_laws_and_designs_leave_out_what_falls(tmp_path: Path, capsys) -> None:
     out = capsys.readouterr().out
     assert "code: 2 runs" in out
     assert "refused: c · code forgets, and laws are of curves that rise: leave it out" in out
-    alone = written(tmp_path / "alone.csv", c_code=FALL)
-    assert main(["design", alone, "--difference", "0.05"]) == 1
+    forgetful = written(tmp_path / "falls.csv", c_code=FALL)
+    assert main(["design", forgetful, "--difference", "0.05"]) == 1
     assert "none of the pilot runs carries a fit that rises" in capsys.readouterr().err

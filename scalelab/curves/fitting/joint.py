@@ -329,8 +329,8 @@ def refuse_flat(fit: Fit) -> None:
     if peak is not None and not rises:
         raise FitError(peak)
     if not rises and not falls:
-        alone = ", which the joint sigmoid alone is fitted to" if fit.model is POWER or fit.method == "paper" else ""
-        word = f"falls, {ends}{alone}" if last < first - 0.01 else f"does not rise, {ends}"
+        fitted = ", which the joint sigmoid alone is fitted to" if fit.model is POWER or fit.method == "paper" else ""
+        word = f"falls, {ends}{fitted}" if last < first - 0.01 else f"does not rise, {ends}"
         if last > first + 0.01:
             word = f"rises, {ends}, which no curve from an R0 of {fit.theta_P[0]:.3f} does"
         raise FitError(f"{points.name}: the pass rate {word}")
