@@ -42,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at", type=float, nargs="+", action="extend", default=[], metavar="C", help="compute to forecast at"
     )
     parser.add_argument(
-        "--target", type=float, nargs="+", action="extend", default=[], metavar="R", help="pass rates to reach, or to fall to by a task that forgets"
+        "--target",
+        type=float,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="R",
+        help="pass rates to reach, or fall to if it forgets",
     )
     parser.add_argument(
         "--worthwhile",
