@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="R",
-        help="pass rates to reach, or fall to if it forgets",
+        help="pass rates to reach, or to fall to where the task forgets",
     )
     parser.add_argument(
         "--worthwhile",
