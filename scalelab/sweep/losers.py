@@ -23,7 +23,7 @@ def cannot_win(
     together. A recipe has lost a task once it has spent a quarter of the compute `at` and the probability that its
     curve is the highest there is so low that, over all looks at the whole sweep, the best is ended with a chance of
     `error` at most (`scalelab.curves.stopping`). A run with a curve that cannot be fitted (too few points, or
-    flat so far) goes on: there is no forecast to stop it by.
+    flat so far) or falls goes on: there is no forecast of its rise to stop it by.
 
     Args:
         run: the run's folder.
@@ -44,6 +44,8 @@ def cannot_win(
     if any(_holds(one["source"], run) for one in refused):
         return None
     own = [item for item in analyses if _holds(item.fit.curve.source, run)]
+    if any(item.falls for item in own):
+        return None
     count = len(others) + 1 if recipes is None else recipes
     lost = [_lost(item, [one for one in analyses if one not in own], at, count, error) for item in own]
     return "; ".join(lost) if all(lost) else None

@@ -124,6 +124,7 @@ def test_correlated_residuals_and_few_points_are_warned_of() -> None:
         ([0, 1, 2], [0.1, 0.2, 0.3], "3 points in the window"),
         ([0, 0.5, 1, 0, 0], [0.1, 0.2, 0.3, 0.15, 0.2], "2 points after step 0 .* needs at least 3"),
         (range(10), [0.4] * 10, "constant"),
+        (range(4), [0.1, 0.3, 0.4, 0.45], "4 evaluations without standard errors lie on a curve whatever they are"),
         (
             range(11),
             [0.22, 0.27, 0.33, 0.43, 0.49, 0.55, 0.57, 0.4, 0.3, 0.2, 0.12],

@@ -334,7 +334,13 @@ def refuse_flat(fit: Fit) -> None:
         if last > first + 0.01:
             word = f"rises, {ends}, which no curve from an R0 of {fit.theta_P[0]:.3f} does"
         raise FitError(f"{points.name}: the pass rate {word}")
-    chance = _chance_of_constant(fit, weight_N)
+    spare = len(points) - len(fit.theta_P) + (fit.fixed_r0 is not None)
+    if spare <= 0 and points.stderr_N is None:
+        raise FitError(
+            f"{points.name}: {len(points)} evaluations without standard errors lie on a curve whatever they are; "
+            "evaluate more, or give stderr or n"
+        )
+    chance = _chance_of_constant(fit, weight_N, spare)
     if chance > 0.05 and peak is not None:
         raise FitError(peak)
     if chance > 0.05:
@@ -347,8 +353,8 @@ def refuse_flat(fit: Fit) -> None:
         )
 
 
-def _chance_of_constant(fit: Fit, weight_N: Array) -> float:
-    """Probability that a constant's scatter looks as much like a curve; 0 where no point is left over to tell.
+def _chance_of_constant(fit: Fit, weight_N: Array, spare: int) -> float:
+    """Probability that a constant's scatter looks as much like a curve.
 
     What is believed of the noise scale beforehand counts beside the points left over: by an F-test, or where standard
     errors are stated by `Prior.chance`.
@@ -356,9 +362,8 @@ def _chance_of_constant(fit: Fit, weight_N: Array) -> float:
     from scipy.special import fdtrc
 
     points = fit.curve
-    spare = len(points) - len(fit.theta_P) + (fit.fixed_r0 is not None)
     stated = fit.prior if points.stderr_N is not None else None
-    if spare <= 0 and stated is None:
+    if spare <= 0 and stated is None:  # without beliefs about the noise, nothing tells
         return 0.0
     constant = fit.fixed_r0 if fit.fixed_r0 is not None else float(np.average(points.pass_rate_N, weights=weight_N))
     left = float((weight_N * fit.scatter_N**2).sum())
